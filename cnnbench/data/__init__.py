@@ -1,4 +1,5 @@
-"""Input of a run, synthetic or read from files: one batch for each tower and step.
+"""Input of a run: data sets, and the batch of each tower for each step, either synthetic or read
+from files.
 
 Importing this package does not import TensorFlow. Creating an input does.
 """

@@ -19,11 +19,12 @@ from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE, InputSpec
 from cnnbench.data.pipeline import Pipeline, draw_uniform_int, positions_of, stateless_seed
 from cnnbench.models.spec import elements_of_role
 
-# Mixing: mixup (Zhang et al., arXiv:1710.09412) and CutMix (Yun et al., arXiv:1905.04899).
+# Mixing of images: mixup (Zhang et al., arXiv:1710.09412), CutMix (Yun et al., arXiv:1905.04899)
 
 
 def make_mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
-    """The batches of `Pipeline.tower_batches`, with the elements `InputSpec.delivered`.
+    """Returns the batches of a pipeline. If the spec says so, each image is mixed with another
+    image of its batch.
 
     They are mixed on the host if the spec says so, and unchanged otherwise.
     """
@@ -46,7 +47,7 @@ def make_mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
 def mix_with_neighbours(
     batch: Mapping[str, tf.Tensor], positions: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
-    """A batch of n images, mixed with their neighbours. n must be even.
+    """Mixes each of n images in a batch with its neighbour. n must be even.
 
     Args:
       batch: the elements of the spec, images [n, height, width, channels] and classes [n].
@@ -74,7 +75,7 @@ def mix_with_neighbours(
 def own_shares_in_mixes(
     positions: tf.Tensor, height: int, width: int, spec: InputSpec
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The share of each of n images in its mixed image.
+    """Draws how much of each image remains in its mix with another image.
 
     Returns:
       The share of each pixel, float32 [n, height, width, 1] or, without CutMix, [n, 1, 1, 1]; and
@@ -99,7 +100,8 @@ def own_shares_in_mixes(
 
 
 def _inside_rectangle(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Tensor:
-    """Whether each row (or column) of n images is in the rectangle: bool [n, size].
+    """Whether each row (or column) of n images is inside the rectangle that CutMix replaces: bool
+    [n, size].
 
     Before it is cut off at the border, the rectangle has the share 1 - `drawn` of the area, and
     sides in the ratio of the image's sides. They are rounded down to an even number of pixels, as
@@ -111,7 +113,8 @@ def _inside_rectangle(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Ten
 
 
 def beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
-    """Draws from Beta(alpha, alpha), float32 [n], for positions int64 [n] and alphas [n].
+    """Draws numbers from the distribution Beta(alpha, alpha), float32 [n], for positions int64 [n]
+    and alphas [n].
 
     If A and B are gamma variables of shape alpha, A / (A + B) has this distribution. A gamma
     variable of shape alpha is one of shape alpha + 1 times U^(1 / alpha), with U uniform in (0, 1].
@@ -132,12 +135,11 @@ def beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
     return tf.map_fn(one, of_each, fn_output_signature=made, parallel_iterations=16)
 
 
-# Changes of single images: RandAugment (Cubuk et al., arXiv:1909.13719) and TrivialAugment (Mueller
-# and Hutter, arXiv:2103.10158), with the operations of Pillow that both papers name.
+# Changes of single images: RandAugment (arXiv:1909.13719) and TrivialAugment (arXiv:2103.10158)
 
 
 class Augmentation(NamedTuple):
-    """How often and how strongly images are changed.
+    """How many operations change an image, and how strongly.
 
     Attributes:
       operations: number of operations per image.
@@ -159,20 +161,21 @@ class Augmentation(NamedTuple):
 
 
 AUGMENTATIONS = {
-    # N = 2, M = 9 of 10, and the ranges of AutoAugment, which shifts images of 331 pixels.
+    # N = 2 and M = 9 of 10, with the ranges of AutoAugment, which shifts images of 331 pixels.
     "randaugment": Augmentation(
         2, 0.9, 0.3, lambda side: side * 150.0 / 331.0, 30.0, (0.1, 1.9), 4
     ),
-    # The wide ranges.
+    # The wide ranges of the paper, for images of any size
     "trivialaugment": Augmentation(1, None, 0.99, lambda side: 32.0, 135.0, (0.01, 2.0), 2),
 }
 """Augmentations by the values of --augment."""
 
-_STRONGEST = 30  # strengths are whole numbers up to this, divided by this
+# A strength is a whole number from 0 to this number, divided by this number.
+_STRONGEST = 30
 
 
 def augmented(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
-    """An image, uint8 [height, width, 3] with known sizes, changed by the augmentation of the spec.
+    """Changes an image, uint8 [height, width, 3] with known sizes, by the augmentation of the spec.
 
     `position`, an int64 scalar, determines the operations, their strengths and their directions.
     """
@@ -192,7 +195,9 @@ def augmented(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tens
 
 
 def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> tf.Tensor:
-    """Like `augmented`, for images uint8 [n, height, width, 3] and positions [n]."""
+    """Changes images, uint8 [n, height, width, 3], by the augmentation of the spec. Positions are
+    [n]. See `augmented`.
+    """
 
     def one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         image, position = of
@@ -202,8 +207,9 @@ def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> t
     return tf.map_fn(one, (images, positions), fn_output_signature=made)
 
 
-# Operations. Each is a function of an image, uint8 [height, width, 3]; the strength from 0 to 1;
-# the strength with a random sign (both float64); and the augmentation. They round as Pillow does.
+# Operations are functions of an image, its strength, the strength with a random sign, and the kind.
+# They round as Pillow does. An image is uint8 [height, width, 3]; strengths are float64 from 0 to
+# 1.
 
 
 def _rotate(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
@@ -236,7 +242,8 @@ def _translate_y(image: Any, strength: Any, signed: Any, kind: Augmentation) -> 
 def _resample_affine(
     image: Any, column: tuple[Any, Any, Any], row: tuple[Any, Any, Any]
 ) -> tf.Tensor:
-    """The moved image: its pixel (x, y) is the pixel nearest to (column, row), or black outside.
+    """Moves the pixels of an image: its new pixel (x, y) is the old pixel nearest to (column, row),
+    or black outside of the image.
 
     `column` and `row` are factors of x, y and 1. Places are measured to the centres of pixels, so
     the first pixel is at (0.5, 0.5).
@@ -307,12 +314,13 @@ def _change_sharpness(image: Any, strength: Any, signed: Any, kind: Augmentation
     )[0]
     inner = [[1, 1], [1, 1], [0, 0]]
     smooth = tf.pad(tf.floor(sums / 13.0 + 0.5), inner)
-    inside = tf.pad(tf.ones_like(sums, tf.bool), inner)  # the border stays as it is
+    # The filter has no result at the border, which remains unchanged.
+    inside = tf.pad(tf.ones_like(sums, tf.bool), inner)
     return _blend_with(tf.where(inside, smooth, exact), image, strength, kind)
 
 
 def _blend_with(without: Any, image: Any, strength: Any, kind: Augmentation) -> tf.Tensor:
-    """The image with a weaker or stronger property, such as colour.
+    """Strengthens or weakens a property of an image, such as its colour.
 
     `without` is the image without the property, in a shape that broadcasts to the image's.
     """
@@ -323,7 +331,7 @@ def _blend_with(without: Any, image: Any, strength: Any, kind: Augmentation) -> 
 
 
 def _luma(image: Any) -> tf.Tensor:
-    """Luma, int32 [height, width]."""
+    """The luma of an image, int32 [height, width]."""
     weights = tf.constant([19595, 38470, 7471])
     return (tf.reduce_sum(tf.cast(image, tf.int32) * weights, 2) + 2**15) // 2**16
 

@@ -1,4 +1,4 @@
-"""CIFAR-10: the whole subset is in host memory, and its rows are gathered to batches."""
+"""CIFAR-10: stores the whole subset in host memory and gathers its images to batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _PAD = 4
 
 
 class Cifar10Pipeline(ArrayPipeline):
-    """Pipeline of a subset's images and labels; images are resized (bilinear) from 32 x 32."""
+    """Pipeline of the images and labels of CIFAR-10. Images are resized from 32 x 32 to the size of
+    the spec (bilinear).
+    """
 
     def __init__(self, spec: InputSpec) -> None:
         if spec.channels != cifar10_files.CHANNELS:
@@ -28,7 +30,9 @@ class Cifar10Pipeline(ArrayPipeline):
         super().__init__(spec, images, labels.astype(np.int64))
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """See `ArrayPipeline.prepare`: images uint8 [n, 32, 32, 3], labels int64 [n]."""
+        """See `ArrayPipeline.prepare`. The rows are images, uint8 [n, 32, 32, 3], and labels, int64
+        [n].
+        """
         images, labels = rows
         spec = self.spec
         if spec.training and spec.distortions:
@@ -42,7 +46,9 @@ class Cifar10Pipeline(ArrayPipeline):
 
 
 def pad_crop_flip(images: tf.Tensor, positions: tf.Tensor, seed: int) -> tf.Tensor:
-    """Randomly crops images [n, size, size, c], padded with 4 zeros, and mirrors half of them."""
+    """Pads images [n, size, size, c] with 4 zeros on each side, crops them at random, and mirrors
+    half of them.
+    """
     size = images.shape[1]
     padded = tf.pad(images, [[0, 0], [_PAD, _PAD], [_PAD, _PAD], [0, 0]])
     top = draw_uniform_int(positions, seed, "crop top", 2 * _PAD + 1)

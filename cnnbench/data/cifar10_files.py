@@ -1,10 +1,10 @@
-"""Reads the two file formats of CIFAR-10: Python pickles and binary records of fixed size.
+"""Reads the two file formats of CIFAR-10: Python pickles, and binary records of fixed size (without
+TensorFlow).
 
 In the Python format, the files are ``data_batch_1`` .. ``data_batch_5`` and ``test_batch``. Each is
-  a pickled dict with ``data``
-(uint8 [n, 3072], channels first) and ``labels``. In the binary format, the names end with ``.bin``,
-and a record is one label byte and 3072 image bytes. See
-https://www.cs.toronto.edu/~kriz/cifar.html. This module does not import TensorFlow.
+a pickled dict with ``data`` (uint8 [n, 3072], channels first) and ``labels``. In the binary format,
+the names end with ``.bin``, and a record is one label byte and 3072 image bytes. See
+https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def find_files(data_dir: str, subset: str) -> list[Path]:
-    """Files of a subset, in the order of their numbers, from the first folder that contains any.
+    """Finds the files of a subset, in the order of their numbers. FlagError if there are none.
 
     Searches ``data_dir``, then its subfolders ``cifar-10-batches-py`` and ``cifar-10-batches-bin``.
     If a folder contains both formats, pickles are preferred.
@@ -84,7 +84,9 @@ def _matching_files(folder: Path, subset: str) -> list[Path]:
 
 
 def read_cifar10_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
-    """Reads images, uint8 [n, 32, 32, 3], and labels, int32 [n]; DataError names the record."""
+    """Reads the images, uint8 [n, 32, 32, 3], and labels, int32 [n], in a file. DataError names the
+    defective record.
+    """
     flat, labels = _parse_file(path)
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if wrong.size:
@@ -97,18 +99,20 @@ def read_cifar10_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
 
 @cache_by_file_version
 def count_records(path: Path) -> int:
-    """Number of images in one file of either format; labels are not read."""
+    """Counts the images in a file of either format. Does not check the labels."""
     return len(_parse_file(path)[1])
 
 
 def count_examples(files: Sequence[Path], subset: str) -> int:
-    """Number of images in the files of a subset; see `count_records`."""
+    """Counts the images in the files of a subset; see `count_records`."""
     del subset
     return sum(count_records(path) for path in files)
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Reads every image. A file with a defect is reported as a whole. See `Dataset.check`."""
+    """Reads every image in the files. A file with a defect is reported as a whole. See
+    `Dataset.check`.
+    """
     findings, tally = Findings(), ImageTally()
     for path in files:
         try:
@@ -124,7 +128,9 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def _parse_file(path: Path) -> tuple[Images, Integers]:
-    """Parses a file: images, uint8 [n, 3072] with channels first, and labels, int64 [n]."""
+    """Parses a file of either format. Returns images, uint8 [n, 3072] with channels first, and
+    labels, int64 [n].
+    """
     parse = _parse_binary if path.suffix == ".bin" else _parse_python
     flat, labels = parse(path, read_content(path))
     if not len(labels):
@@ -160,7 +166,7 @@ def _parse_python(path: Path, content: bytes) -> tuple[Images, Integers]:
 def _check_labels(path: Path, labels: Any, count: int) -> Integers:
     if isinstance(labels, np.ndarray):
         labels = labels.tolist()
-    # NumPy would expand nested lists, and a few bytes of pickle can describe a billion labels.
+    # NumPy must not convert nested lists: a few bytes of pickle can describe a billion labels.
     listed = isinstance(labels, (list, tuple))
     if not listed or not all(isinstance(label, (int, np.integer)) for label in labels):
         raise DataError(f"{path}: 'labels' is not a list of integers")
@@ -181,7 +187,7 @@ def _batch_entry(path: Path, batch: object, key: str) -> object:
 
 
 class _PickledPlaceholder:
-    """Placeholder for a class or function in a pickle, with its arguments and its state.
+    """Placeholder for a class or function that a pickle contains, with its arguments and its state.
 
     It replaces every class and function, so a pickle cannot call anything. NumPy receives no state
     from a pickle, because some states would crash it.
@@ -193,7 +199,7 @@ class _PickledPlaceholder:
         self.state: object = None
 
     def __call__(self, *arguments: Any) -> _PickledPlaceholder | bytes:
-        # In pickle protocols 0 to 2, Python 3 writes bytes as a call of one of these functions.
+        # Python 3 writes bytes as a call of one of two functions in pickle protocols 0 to 2.
         if self.name == "_codecs.encode" and isinstance(arguments[0], str):
             return arguments[0].encode("latin1")
         if self.name in ("__builtin__.bytes", "builtins.bytes"):
@@ -210,7 +216,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
 
 
 def unpickle_safely(data: bytes) -> Any:
-    """Unpickles dicts, lists, strings, bytes and numbers of an untrusted file.
+    """Reads dicts, lists, strings, bytes and numbers from an untrusted pickle.
 
     Nothing in the file is called. Arrays become placeholders, which `integers` converts.
 
@@ -218,9 +224,8 @@ def unpickle_safely(data: bytes) -> Any:
     UnpicklingError for damaged data.
     """
     try:
-        # Python allocates a memo up to its largest index, which may take gigabytes and minutes.
-        # Therefore indices are checked first. `genops` cannot decode some strings of Python 2. The
-        # check ends there.
+        # A memo index must be checked first: Python allocates memory up to the largest index.
+        # `genops` cannot decode some strings of Python 2, so the check ends at such a string.
         with contextlib.suppress(UnicodeDecodeError):
             for opcode, argument, _ in pickletools.genops(data):
                 puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
@@ -230,18 +235,19 @@ def unpickle_safely(data: bytes) -> Any:
     except pickle.UnpicklingError:
         raise
     except Exception as error:
-        # A damaged pickle causes many kinds of errors (EOFError, IndexError, MemoryError, ...).
+        # A damaged pickle causes errors of many classes (EOFError, IndexError, MemoryError, ...).
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from error
 
 
 def integers(value: object) -> Any:
-    """Converts the placeholder of an integer array or scalar; returns other values unchanged.
+    """Converts the placeholder of an integer array or scalar to a NumPy array; returns other values
+    unchanged.
 
     UnpicklingError for placeholders of anything else, such as functions.
     """
     if not isinstance(value, _PickledPlaceholder):
         return value
-    # The modules are named numpy.core in old files, and numpy._core since NumPy 2.
+    # The module is named numpy.core in old files, and numpy._core since NumPy 2.
     match value.name.removeprefix("numpy.").lstrip("_"), value.arguments, value.state:
         case "core.multiarray._reconstruct", _, (_, tuple(shape), dtype, fortran, bytes(content)):
             order = "F" if fortran else "C"
@@ -252,7 +258,7 @@ def integers(value: object) -> Any:
         case _:
             raise pickle.UnpicklingError(f"{value.name[:60]!r} is not an array of integers")
     kind = _parse_dtype(dtype)
-    # The sides are Python integers, so the product cannot overflow.
+    # The sides are Python integers, so their product cannot overflow.
     natural = all(isinstance(side, int) and side >= 0 for side in shape)
     if not natural or math.prod(shape) * kind.itemsize != len(content):
         raise pickle.UnpicklingError(f"{len(content)} bytes for an array of shape {shape}")

@@ -1,4 +1,6 @@
-"""COCO for SSD: the input pipeline, and conversion into TFRecord files."""
+"""COCO for SSD: the pipeline of images with boxes, and the conversion of COCO into TFRecord
+files.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from cnnbench.data.records import RecordPipeline, assert_in_graph, check_records
 from cnnbench.errors import DataError, UsageError
 from cnnbench.models.networks.ssd import MAX_BOXES, overlaps
 
-# COCO: records of images with boxes around their objects, and the pipeline.
+# Records of images with boxes around their objects, and the pipeline that reads them
 
 PREFIX = "coco-"
 
@@ -47,7 +49,7 @@ SOURCE_ID = "image/source_id"
 
 
 class CocoObject(NamedTuple):
-    """An object in an image.
+    """An object in an image: its class, its box, and whether it is a crowd.
 
     `label` is the class, starting at 1. `box` is top, left, bottom and right, as fractions of the
     image's sides. `is_crowd` means that the box contains many objects without separate annotations.
@@ -84,7 +86,7 @@ def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int,
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Reads every record of the files of a subset; see `Dataset.check`."""
+    """Checks every record in the files of a subset; see `Dataset.check`."""
     labels: Counter[int] = Counter()
     facts: list[tuple[int, int, int, int]] = []
 
@@ -111,7 +113,9 @@ def serialize(
     name: str,
     objects: Sequence[CocoObject],
 ) -> bytes:
-    """Makes a record with the keys of TensorFlow's object detection files. Sizes are in pixels."""
+    """Creates a record with the keys of the files of TensorFlow's object detection API. Sizes are
+    in pixels.
+    """
     return serialize_features(
         ints={
             "image/height": [height],
@@ -131,8 +135,7 @@ def serialize(
     )
 
 
-# Minimum overlaps of windows with boxes, as in Liu et al., SSD: Single Shot MultiBox Detector,
-# 2016. With 0, no overlap is required. One example in seven uses the whole image.
+# Minimum overlaps of windows with boxes (SSD paper, Liu et al. 2016); 0 means no minimum.
 _OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 CROP_TRIES = 50
 _SMALLEST_SIDE = 0.3
@@ -146,7 +149,7 @@ _KEYS = {
 
 
 class CocoPipeline(RecordPipeline):
-    """Pipeline of images with boxes. Resizing does not keep the aspect ratio.
+    """Pipeline of images with boxes. Images are resized without keeping their aspect ratio.
 
     In training, a record becomes a window of the image with the boxes that have their centres in
     it, without crowd boxes. Half of the windows are mirrored. In evaluation, it becomes the whole
@@ -206,7 +209,8 @@ class CocoPipeline(RecordPipeline):
 def random_window(
     image: Any, boxes: Any, position: Any, seed: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Crops a uint8 image [height, width, 3] to a random window with at least one box, as in SSD.
+    """Crops an image, uint8 [height, width, 3], to a random window that contains at least one box,
+    as in SSD.
 
     Fifty windows and a minimum overlap are drawn. The result is the first window that contains the
     centre of a box and has at least this overlap with every such box, or the whole image if there
@@ -218,7 +222,7 @@ def random_window(
     a box has its centre in the window.
     """
     overlap = tf.gather(
-        # An overlap is at most 1, so 2.0 always selects the whole image.
+        # An overlap is never more than 1, so a minimum of 2.0 selects the whole image.
         tf.constant([*_OVERLAPS, 2.0]),
         draw_uniform_int(position, seed, "overlap", len(_OVERLAPS) + 1),
     )
@@ -232,7 +236,7 @@ def random_window(
     begin = tf.cast(window[:2] * sides, tf.int32)
     end = tf.maximum(tf.cast(window[2:] * sides, tf.int32), begin + 1)
     part = image[begin[0] : end[0], begin[1] : end[1]]
-    # The window is rounded to whole pixels first, so that boxes match the objects.
+    # The window is rounded to whole pixels before the boxes are moved, so that they match.
     window = tf.concat([tf.cast(begin, tf.float32) / sides, tf.cast(end, tf.float32) / sides], 0)
     kept = _windows_contain_centres(window[tf.newaxis], boxes)[0]
     origin, extent = tf.tile(window[:2], [2]), tf.tile(window[2:] - window[:2], [2])
@@ -240,7 +244,7 @@ def random_window(
 
 
 def _draw_random_windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, Any]:
-    """Draws random windows, [tries, 4]. Also returns whether each is valid, bool [tries]."""
+    """Draws random windows, [tries, 4]. Also returns whether each window is valid, bool [tries]."""
     drawn = tf.random.stateless_uniform([4, CROP_TRIES], stateless_seed(position, seed, "window"))
     height, width = (_SMALLEST_SIDE + (1 - _SMALLEST_SIDE) * side for side in tf.unstack(drawn[:2]))
     top, left = drawn[2] * (1 - height), drawn[3] * (1 - width)
@@ -253,18 +257,18 @@ def _draw_random_windows(boxes: Any, overlap: Any, position: Any, seed: int) -> 
 
 
 def _windows_contain_centres(windows: Any, boxes: Any) -> Any:
-    """Whether windows contain the centres of boxes: bool [windows, boxes]."""
+    """Whether each window contains the centre of each box: bool [windows, boxes]."""
     centres = (boxes[None, :, :2] + boxes[None, :, 2:]) / 2
     inside = (centres > windows[:, None, :2]) & (centres < windows[:, None, 2:])
     return tf.reduce_all(inside, axis=-1)
 
 
-# Conversion of COCO's published images and annotations into TFRecord files.
+# Conversion of COCO's published images and annotations into TFRecord files
 
 LABELS_FILE = "coco-labels.txt"
 MAX_CLASSES = 80
 _PUBLISHED = {"train": "train", "validation": "val"}
-# Published boxes are rounded to hundredths of a pixel, so some end slightly outside the image.
+# Some published boxes end slightly outside of the image, because they are rounded.
 _SLACK = 1.0
 
 
@@ -273,7 +277,8 @@ CocoImage: TypeAlias = tuple[Path, int, Sequence[CocoObject]]
 
 
 class CocoAnnotations(NamedTuple):
-    """Content of annotation files: class names by label (from 1), and images by subset.
+    """Content of COCO's annotation files: the names of the classes by label (from 1), and the
+    images by subset.
 
     `without_boxes` is the number of training images without objects, and `empty_boxes` the number
     of boxes without area. Both are left out.
@@ -286,7 +291,8 @@ class CocoAnnotations(NamedTuple):
 
 
 def read_annotations(source: Path) -> CocoAnnotations:
-    """Reads ``annotations/instances_train*.json`` and ``instances_val*.json`` in a folder.
+    """Reads COCO's annotations: ``annotations/instances_train*.json`` and ``instances_val*.json``
+    in a folder.
 
     The images for ``instances_train2017.json`` are in the subfolder ``train2017``, and so on.
     """
@@ -328,7 +334,9 @@ def read_annotations(source: Path) -> CocoAnnotations:
 def write_coco_records(
     dataset: CocoAnnotations, out: Path, shards: Mapping[str, int], seed: int
 ) -> None:
-    """Writes ``coco-<subset>-*-of-*`` and ``coco-labels.txt``; see `output.write_set`."""
+    """Writes the TFRecord files ``coco-<subset>-*-of-*``, and the class names as
+    ``coco-labels.txt``; see `folder.write_dataset_files`.
+    """
 
     def write_coco_file(path: Path, images: Sequence[CocoImage]) -> int:
         made = [
@@ -410,7 +418,7 @@ def _images_with_objects(
 def _convert_annotation(
     path: Path, annotation: Any, sizes: Mapping[int, tuple[int, int]], labels: Mapping[int, int]
 ) -> CocoObject | None:
-    """Converts an annotation to an object; None if the box has no area."""
+    """Converts an annotation of COCO to an object; None if its box has no area."""
     where = f"{path}: annotation {annotation['id']}"
     if int(annotation["image_id"]) not in sizes:
         raise DataError(f"{where}: there is no image {annotation['image_id']}")

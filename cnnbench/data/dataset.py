@@ -1,4 +1,6 @@
-"""Base classes for data sets, and for the specification and the source of an input."""
+"""Base classes: data sets, the specification of an input (`InputSpec`), and the source of its
+batches (`InputSource`).
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,22 @@ from cnnbench.models import model as registry
 from cnnbench.models.spec import IMAGE_CLASSIFICATION, Element, group_values, resolve_sizes
 from cnnbench.records.run import SkippedRecords
 
-# Data sets: names, classes, sizes of subsets, and selection by flags, without TensorFlow.
+# Data sets: their names, classes and files, and how flags select a data set (without TensorFlow)
 
 SUBSETS = ("train", "validation")
 
 
 def _not_a_pipeline_text(value: Any, arguments: Sequence[Any]) -> str:
     del arguments
-    fits = hasattr(value, "tower_batches")  # importing Pipeline would import TensorFlow
+    # The class `Pipeline` is not imported here, because that would import TensorFlow.
+    fits = hasattr(value, "tower_batches")
     return "" if fits else f"a cnnbench.data.pipeline.Pipeline, not {plugins.value_text(value)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Description of one data set.
+    """Description of a data set: its classes and examples, and functions that find, read and check
+    its files.
 
     Attributes:
       name: value of ``--data_name``; models are registered under it, too.
@@ -75,7 +79,7 @@ class Dataset:
     elements: tuple[Element, ...] = IMAGE_CLASSIFICATION
 
     def __post_init__(self) -> None:
-        """Checks the description. UsageError names an invalid attribute."""
+        """Checks the attributes. UsageError names an invalid attribute."""
         plugins.check_name("a data set", self.name)
         plugins.check_attributes(self, Dataset, f"data set {self.name}")
         for subset in SUBSETS:
@@ -85,7 +89,7 @@ class Dataset:
                 raise UsageError(f"data set {self.name}: {what}")
 
     def num_examples(self, subset: str, data_dir: str | None = None) -> int:
-        """Number of examples in ``subset`` ("train" or "validation"), which is one epoch.
+        """Number of examples in one epoch of ``subset`` ("train" or "validation").
 
         With ``data_dir``, the examples in its files are counted. Otherwise, the result is the size
         of the published data set. FlagError if there are no files; DataError if a file cannot be
@@ -100,7 +104,9 @@ class Dataset:
         return examples
 
     def gaps(self, subset: str, data_dir: str) -> list[str]:
-        """Lines of text about missing files of a subset, and about files that are not read."""
+        """Notices about missing files of a subset, and about files with similar names that are not
+        read.
+        """
         files, notices = self._find_existing_files(data_dir, subset), []
         if missing := self.missing(files):
             count = f"{len(missing)} of {len(missing) + len(files)} {subset} files are missing"
@@ -110,21 +116,22 @@ class Dataset:
         return notices
 
     def subsets_in(self, data_dir: str) -> dict[str, Sequence[Path]]:
-        """The files of each subset that is in a directory."""
+        """Finds the files of each subset that a directory contains. FlagError if it contains no
+        files of the data set.
+        """
         subsets = self._look_into(data_dir)
         if not subsets:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} files ({self.files})")
         return subsets
 
     def first_defect(self, spec: InputSpec, seconds: float) -> str:
-        """The first defect that `check` finds in the files of an input within a time limit; "" if
-        none.
+        """Searches the files of an input for a defect, within a time limit. Returns the first
+        defect that `check` finds; "" if it finds none in time.
         """
         found: list[str] = []
 
         def look_for_defects() -> None:
-            # The check is called because of an error. An error of the check must not hide that
-            # error.
+            # The caller reports an error already; an error of the check must not hide it.
             with contextlib.suppress(Exception):
                 files = self._find_existing_files(str(spec.data_dir), spec.subset)
                 found.extend(self.check(files, spec.num_classes).defects)
@@ -152,7 +159,8 @@ class Dataset:
             try:
                 subsets[subset] = self._find_existing_files(data_dir, subset)
             except FlagError as error:
-                if error.__cause__ is not None:  # The files exist, but are unreadable or defective.
+                # The files exist, but are unreadable or defective: the user must see this error.
+                if error.__cause__ is not None:
                     raise
         return subsets
 
@@ -161,24 +169,29 @@ _DATASETS: dict[str, Dataset] = {}
 
 
 def register_dataset(dataset: Dataset) -> None:
-    """Registers a data set for ``--data_name`` and detection. UsageError for a duplicate name."""
+    """Registers a data set, so that ``--data_name`` accepts its name. UsageError if the name is
+    already registered.
+    """
     if _DATASETS.get(dataset.name, dataset) is not dataset:
         raise UsageError(f"a data set named {dataset.name!r} is registered already")
     _DATASETS[dataset.name] = dataset
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
-    """Runs a Python file that calls `register_dataset`; returns the names. See `plugins.load`."""
+    """Runs a Python file that calls `register_dataset`. Returns the names of the registered data
+    sets.
+    """
     return tuple(map(str, plugins.load(path, "dataset_plugin")))
 
 
 def dataset_names() -> tuple[str, ...]:
-    """Values of ``--data_name``, in order of registration."""
+    """The values that ``--data_name`` accepts, in the order of registration."""
     return tuple(_DATASETS)
 
 
 def find_dataset(data_name: str | None, data_dir: str | None, model: str | None = None) -> Dataset:
-    """The data set that the flags select. FlagError if it is unknown or ambiguous.
+    """The data set that --data_name, --data_dir and --model select. FlagError if the name is
+    unknown or the choice is ambiguous.
 
     If no name is given, it is the first data set with a name that is part of ``data_dir``, or else
     the data set with files in this directory. If neither name nor directory is given, it is the
@@ -204,9 +217,9 @@ def find_dataset(data_name: str | None, data_dir: str | None, model: str | None 
 
 
 def detect_dataset(data_dir: str) -> Dataset:
-    """The data set whose files are in a directory.
+    """Detects which data set a directory contains, from the names of its files.
 
-    If several match, the one that was registered last.
+    If the files of several data sets are found, the data set that was registered last is used.
     """
     with converting_read_errors(data_dir):
         for dataset in reversed(_DATASETS.values()):
@@ -222,12 +235,13 @@ plugins.add_plugin_kind(
         noun="data set",
         call="cnnbench.data.register_dataset(Dataset(...))",
         table=lambda: _DATASETS,
-        prepare=lambda: None,  # Its module is imported with the package.
+        # Nothing to load: the package imports the module that registers data sets.
+        prepare=lambda: None,
     )
 )
 
 
-# Specification of an input as one immutable value. It depends neither on flags nor on TensorFlow.
+# Specification of an input as one immutable value, without flags and without TensorFlow
 
 Preprocess = Callable[[Mapping[str, Any], Any], Mapping[str, Any]]
 """Function from an example and a seed to the delivered elements; see `Model.preprocess`."""
@@ -243,7 +257,8 @@ _OF_MIXED = (
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpec(DataParams):
-    """Specification of one input of the benchmark.
+    """Specification of one input: which examples are read or generated, how they are preprocessed,
+    and for which devices.
 
     The flags in `DataParams`, such as ``resize_method``, are attributes, too. Without ``data_dir``,
     data is synthetic.
@@ -289,7 +304,7 @@ class InputSpec(DataParams):
     shuffle_buffer: int = 10_000
 
     def __post_init__(self) -> None:
-        """Computes derived fields."""
+        """Sets the attributes that follow from other attributes."""
         if self.num_classes == 0:
             object.__setattr__(self, "num_classes", self.dataset.num_classes)
         if not self.examples:
@@ -314,31 +329,38 @@ class InputSpec(DataParams):
 
     @property
     def mixes(self) -> bool:
-        """Whether images are mixed in pairs, with their labels."""
+        """Whether each image is mixed with another image, and its label with the other label (mixup
+        or CutMix).
+        """
         return self.training and bool(self.data_dir) and self.mixup_alpha + self.cutmix_alpha > 0
 
     @property
     def batch_unit(self) -> int:
-        """The batch per device must be a multiple of this number."""
+        """The batch size per device must be a multiple of this number: 2 if images are mixed in
+        pairs, otherwise 1.
+        """
         return 2 if self.mixes else 1
 
     @property
     def delivered(self) -> tuple[Element, ...]:
-        """The parts of a batch: `elements`, and additional labels if images are mixed."""
+        """The elements of a batch: `elements`, and additional labels if images are mixed."""
         return (*self.elements, *_OF_MIXED) if self.mixes else self.elements
 
     @property
     def global_batch(self) -> int:
-        """Number of examples per step, of all towers together."""
+        """Number of examples per step, for all towers of this process together."""
         return self.batch_per_device * self.num_devices
 
     def dtype_of(self, element: Element) -> str:
-        """Dtype that an element has in batches."""
+        """The dtype of an element in batches. Floating-point features have the dtype of the
+        spec.
+        """
         by_precision = element.role == "feature" and element.dtype == "float32"
         return self.dtype if by_precision else element.dtype
 
     def batch_specs(self, rows: int | None) -> dict[str, Any]:
-        """The ``tf.TensorSpec`` of each delivered element in a batch of `rows` examples, by name.
+        """Returns the ``tf.TensorSpec`` of each element in a batch of `rows` examples, by name of
+        the element.
 
         `rows` is None if the number of examples varies.
         """
@@ -351,7 +373,8 @@ class InputSpec(DataParams):
 
     @classmethod
     def from_flags(cls, flags: object, **fields: Any) -> InputSpec:
-        """Creates a spec from ``fields`` (attributes by name) and from data flags.
+        """Creates a spec from the attributes in ``fields``. All other attributes are taken from
+        data flags of the same name in ``flags``.
 
         Attributes that are not in ``fields`` are set from the data flags in ``flags``.
         """
@@ -360,20 +383,21 @@ class InputSpec(DataParams):
         return cls(**taken, **fields)
 
 
-# Interface between inputs and the driver: one batch for each tower and step.
+# Interface of all inputs: for each step, an input delivers one batch for each tower.
 
 CLOSE_SECONDS = 2.0
 
 
 def close_inputs(sources: Iterable[InputSource], seconds: float) -> None:
-    """Closes inputs. Waits at most `seconds` for all inputs together."""
+    """Closes several inputs. Waits at most `seconds` for all of them together."""
     end = time.monotonic() + seconds
     for source in sources:
         source.close(max(0.0, end - time.monotonic()))
 
 
 class TowerBatch(NamedTuple):
-    """One tower's part of a step's batch, on the tower's device. Can be a ``tf.function`` argument.
+    """The batch of one tower in one step, on the tower's device. A batch can be an argument of a
+    ``tf.function``.
 
     Attributes:
       features: the feature or, if there are several, a mapping by name. Images are [batch, height,
@@ -393,13 +417,14 @@ class TowerBatch(NamedTuple):
     def of(
         cls, elements: Sequence[Element], values: Mapping[str, Any], weights: Any = None
     ) -> TowerBatch:
-        """Creates a batch from values by element name."""
+        """Creates a batch from tensors by element name."""
         features = group_values(elements, "feature", values)
         return cls(features, group_values(elements, "label", values), weights)
 
 
 class InputSource(AbstractContextManager["InputSource"]):
-    """Delivers one batch for each tower and step, synthetic or read from files.
+    """Base class of inputs. For each step, an input delivers one batch for each tower, either
+    synthetic or read from files.
 
     `examples_per_epoch` includes all shards. `wait_seconds` is the total time for which `next` has
     blocked.
@@ -416,13 +441,17 @@ class InputSource(AbstractContextManager["InputSource"]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of steps in one exact pass over this process's shard. The last step is padded."""
+        """Number of steps in one pass over the examples of this process. The last step is
+        padded.
+        """
         per_shard = -(-self.examples_per_epoch // self.spec.num_shards)
         return -(-per_shard // self.spec.global_batch)
 
     @property
     def element_spec(self) -> tuple[TowerBatch, ...]:
-        """For each tower, a TowerBatch of ``tf.TensorSpec``; `next` returns this structure."""
+        """The structure that `next` returns, with ``tf.TensorSpec`` instead of tensors: one
+        TowerBatch for each tower.
+        """
         import tensorflow as tf
 
         spec = self.spec
@@ -432,35 +461,40 @@ class InputSource(AbstractContextManager["InputSource"]):
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:
-        """Specs of the arguments for tracing a step with this input."""
+        """Specs of the arguments with which a step that uses this input is traced."""
         return self.element_spec
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """The batch of one tower. Call it in the traced step, under the tower's device."""
+        """Returns the batch of one tower. Call it while a step is traced, in the scope of the
+        tower's device.
+        """
         return batches[tower]
 
     @abc.abstractmethod
     def next(self) -> tuple[TowerBatch, ...]:
-        """The batches of the next step, in the order of the towers.
-
-        DataError names file and record.
+        """Returns the batches of the next step, in the order of the towers. DataError names the
+        file and the record that cannot be read.
         """
 
     def waiting(self) -> dict[int, float]:
-        """Seconds for which calls of `next` have been blocked so far, by shard number."""
+        """For each call of `next` that is blocked now: seconds since the call, by number of the
+        shard.
+        """
         return {}
 
     def stages(self) -> list[Any]:
-        """The `PipelineStage`s (in `cnnbench.data.pipeline`) of the input; empty if synthetic."""
+        """The stages of the pipeline (`PipelineStage` in `cnnbench.data.pipeline`), for
+        measurements; empty if the input is synthetic.
+        """
         return []
 
     def skipped(self) -> SkippedRecords:
-        """The records that were skipped so far; see `Pipeline.skipped`."""
+        """The bad records that were skipped so far; see `Pipeline.skipped`."""
         return SkippedRecords()
 
     def passed_over(self, steps: int) -> list[int]:
-        """Number of records that were skipped in a number of training steps, for each shard read
-        here.
+        """Number of bad records that were skipped during a number of training steps, for each shard
+        that this process reads.
 
         Records that earlier runs skipped (see `resume`) are included.
         """
@@ -468,7 +502,8 @@ class InputSource(AbstractContextManager["InputSource"]):
         return []
 
     def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
-        """Continues after `steps` steps of an earlier run. Call it before the first `next`.
+        """Continues the input of an earlier run after `steps` steps. Call it before the first
+        `next`.
 
         `passed_over` is the number of records skipped up to then, for each shard. It is ignored if
         the number of shards differs. Returns whether the input can continue; otherwise `next`
@@ -477,10 +512,11 @@ class InputSource(AbstractContextManager["InputSource"]):
         return True
 
     def restart(self) -> None:
-        """Starts a new exact pass. Has no effect for synthetic data."""
+        """Starts a new pass over the data. Has no effect if the data is synthetic."""
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Stops reading and frees the buffers. `next` or `restart` starts reading again.
+        """Stops reading and frees the buffers. A later call of `next` or `restart` starts reading
+        again.
 
         Waits at most `seconds` for batches that are being read.
         """

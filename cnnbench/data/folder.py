@@ -1,4 +1,4 @@
-"""Folders of data sets: finding defects, reading, and writing."""
+"""Folders of data sets: checks for defects, reads files, and writes new data sets."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from typing import NamedTuple, TypeVar
 from cnnbench.base.files import SCRATCH, FolderLock, Scratch, UrlPath, place, read_file, read_text
 from cnnbench.errors import DataError, FlagError, PathError, UsageError, first_line
 
-# Results of checking records. This part does not import TensorFlow.
+# Results of checking records (without TensorFlow)
 
 
 class RecordDefect(ValueError):
-    """A defect in a record. Its text follows "FILE: record N: " in a message."""
+    """A defect in a record. In messages, its text follows "FILE: record N: "."""
 
 
 @dataclass
 class Findings:
-    """Result of a check: number of valid records, facts about them, and defects.
+    """Result of checking the files of a data set: number of valid records, facts about them, and
+    defects.
 
     A defect names file and record.
     """
@@ -35,7 +36,9 @@ class Findings:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """Facts about a valid record of a labelled image: class, size in pixels, number of boxes."""
+    """Facts about a valid record with a labelled image: class, size in pixels, and number of
+    boxes.
+    """
 
     label: int
     height: int
@@ -45,7 +48,7 @@ class ImageFacts:
 
 
 class ImageTally:
-    """Statistics of labelled images."""
+    """Collects statistics of labelled images."""
 
     def __init__(self) -> None:
         self._labels: Counter[int] = Counter()
@@ -63,7 +66,7 @@ class ImageTally:
         self._boxes += facts.boxes
 
     def lines(self) -> list[str]:
-        """The statistics as lines of text; empty if there are no records."""
+        """The statistics as lines of text; empty if no record was added."""
         if not self._labels:
             return []
         per_class = self._labels.values()
@@ -76,7 +79,7 @@ class ImageTally:
         ]
 
 
-# Folders and files of data sets: error messages, and cached numbers of examples.
+# Reading files of data sets, with error messages that name the flag or the file
 
 UNFINISHED = "unfinished-"
 """Prefix of the temporary folder for the files of a data set until all files are written."""
@@ -84,24 +87,26 @@ UNFINISHED = "unfinished-"
 SUBSET_FOLDERS = {"train": ("train",), "validation": ("validation", "val")}
 """Subfolders that may contain the files of a subset, in order of preference."""
 
-# Maximum number of files in the cache; ImageNet has 1152.
+# Maximum number of files in the cache; ImageNet has 1152 files.
 _REMEMBERED = 4096
 
 
 def os_error_text(error: OSError) -> str:
-    """The operating system's error message, without number and path."""
+    """The operating system's error message, without the error number and the path."""
     return error.strerror or str(error) or type(error).__name__
 
 
 def unfinished_subfolder(folder: Path) -> str:
-    """Name of a subfolder with the files of an incomplete data set; "" if there is none."""
+    """Name of a subfolder with files that an interrupted process left behind while it created a
+    data set; "" if there is none.
+    """
     made = (path for path in folder.iterdir() if path.name.startswith(UNFINISHED))
     held = (path.name for path in made if (path / SCRATCH).is_file() and len([*path.iterdir()]) > 1)
     return min(held, default="")
 
 
 def read_content(path: Path) -> bytes:
-    """The content of a data file; DataError if it cannot be read."""
+    """Reads a data file. DataError if the file cannot be read."""
     try:
         return path.read_bytes() if isinstance(path, UrlPath) else read_file(path)
     except PathError as error:
@@ -112,8 +117,8 @@ def read_content(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def converting_read_errors(data_dir: str) -> Iterator[None]:
-    """Context manager for reading a directory. Raises FlagError if it is missing or cannot be
-    read.
+    """Context manager for reading the directory of --data_dir. Raises FlagError if the directory is
+    missing or cannot be read.
     """
     try:
         if not place(data_dir).is_dir():
@@ -126,7 +131,9 @@ def converting_read_errors(data_dir: str) -> Iterator[None]:
 
 
 def cache_by_file_version(count: Callable[[Path], int]) -> Callable[[Path], int]:
-    """Caches the results of ``count`` until a file changes, because a run counts examples twice."""
+    """Caches the results of ``count`` for each file until the file changes, because a run counts
+    the examples twice.
+    """
 
     @functools.lru_cache(_REMEMBERED)
     def cached_count(path: Path, *version: int) -> int:
@@ -138,14 +145,15 @@ def cache_by_file_version(count: Callable[[Path], int]) -> Callable[[Path], int]
         try:
             status = path.stat()
         except OSError:
-            return count(path)  # `count` raises the error that the file causes.
+            # The file cannot be examined; `count` raises an error with a clear message.
+            return count(path)
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         return cached_count(path, *version)
 
     return count_unless_cached
 
 
-# Writing of data sets: all files or none. This part does not import TensorFlow.
+# Writing a data set: either all files or none (without TensorFlow)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -159,7 +167,8 @@ def write_dataset_files(
     write: Callable[[Path, Sequence[Item]], Result],
     labels: Mapping[str, Sequence[str]],
 ) -> list[Result]:
-    """Writes the files ``PREFIX<subset>-*-of-*`` of a data set. Creates the folder if necessary.
+    """Writes the files ``PREFIX<subset>-*-of-*`` of a data set. Creates the folder if it does not
+    exist.
 
     Files are written to a temporary folder inside ``out`` and moved when all are complete. So an
     interrupted run leaves no incomplete data set.
@@ -195,7 +204,8 @@ def write_dataset_files(
 
 @contextlib.contextmanager
 def temporary_output_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
-    """Context manager: creates ``out`` with a temporary folder, which is removed at the end.
+    """Context manager that creates the folder ``out`` and, in it, a temporary folder that is
+    removed at the end.
 
     ``out`` is locked in the block. It must be writable and must not contain files of such a data
     set, whose names match `patterns`. Files that killed processes have left in it are removed.
@@ -225,7 +235,8 @@ def temporary_output_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path
 
 
 def move_all_or_none(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> None:
-    """Moves either all files to ``out`` or none. Only files in `replacing` may already exist there.
+    """Moves either all files to ``out`` or none. Only the files that `replacing` names may already
+    exist there.
 
     Files that may replace existing files are moved last.
     """
@@ -245,7 +256,7 @@ def move_all_or_none(paths: Sequence[Path], out: Path, replacing: Collection[str
 
 @contextlib.contextmanager
 def converting_write_errors(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Context manager that turns errors from writing into DataError.
+    """Context manager that turns errors from writing a file into DataError.
 
     For errors other than OSError, the reason is the text after the last "; ".
     """
@@ -259,13 +270,15 @@ def converting_write_errors(path: Path, *others: type[Exception]) -> Iterator[No
         ) from error
 
 
-# Search for labelled images in a folder with one subfolder per class, without TensorFlow.
+# Search for labelled images in a folder with one subfolder per class (without TensorFlow)
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 class ImageClass(NamedTuple):
-    """A class of images: label (from 1), folder name and description."""
+    """A class of labelled images: its label (starting at 1), the name of its folder, and its
+    description.
+    """
 
     label: int
     name: str
@@ -273,7 +286,8 @@ class ImageClass(NamedTuple):
 
 
 class ImageFolder(NamedTuple):
-    """For each subset ("train", "validation"): files and their classes, in random order.
+    """The images that `find_images` found. For each subset ("train", "validation"): the files with
+    their classes, in random order.
 
     `ignored` contains folders without images, images outside class folders, and other files in
     class folders. Names that start with a dot or an @, and ``__MACOSX``, are not included.
@@ -287,7 +301,7 @@ class ImageFolder(NamedTuple):
 def find_images(
     folder: Path, labels_file: Path | None, validation_fraction: float, seed: int
 ) -> ImageFolder:
-    """Finds the images in a folder of labelled images.
+    """Finds the labelled images in a folder with one subfolder per class.
 
     The folder contains either one subfolder per class, or subfolders ``train`` and ``validation``
     (or ``val``) with one subfolder per class. In the first case, a share of every class is used for
@@ -366,15 +380,17 @@ def _is_image(path: Path) -> bool:
 
 
 def _visible_entries(folder: Path) -> list[Path]:
-    """Sorted entries of a folder, without files that operating systems and file servers create."""
+    """The sorted entries of a folder, without files that operating systems and file servers
+    create.
+    """
     return sorted(
         path for path in folder.iterdir() if path.name[0] not in ".@" and path.name != "__MACOSX"
     )
 
 
 def check_class_name(what: str, name: str) -> None:
-    """Raises UsageError for a class name that cannot be written as a line of labels.txt."""
-    # In file names, Python represents bytes that are not UTF-8 as surrogates.
+    """Raises UsageError if a class name cannot be written as a line of labels.txt."""
+    # In file names, Python represents bytes that are not UTF-8 as surrogates, which are allowed.
     if not "".join(c for c in name if not "\udc80" <= c <= "\udcff").isprintable():
         raise UsageError(f"{what} {name!r}: its name has characters that are not printable")
 

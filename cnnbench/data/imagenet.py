@@ -1,4 +1,6 @@
-"""ImageNet: decoding and distorting images, the pipeline, and conversion of photos."""
+"""ImageNet: decodes and distorts images, reads the records, and converts folders of photos to
+records.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,16 @@ from cnnbench.data.pipeline import draw_uniform_int, stateless_seed
 from cnnbench.data.records import RecordPipeline, assert_in_graph, check_records
 from cnnbench.errors import DataError, UsageError, first_line
 
-# Preprocessing of JPEG images for networks: decoding, cropping, resizing, normalising.
+# Preprocessing of JPEG images for networks: decoding, cropping, resizing and normalising
 
-# Evaluation uses the central 1/1.145 of an image's sides, for example 224 of 256 pixels.
+# An evaluation uses the central 1/1.145 of each side of an image, for example 224 of 256 pixels.
 CENTRAL_SCALE = 1.145
 # TensorFlow's official models resize the shorter side to this size before they crop.
 OFFICIAL_SHORTER_SIDE = 256
-# Mean red, green and blue values of ImageNet, in the range 0..255.
+# Mean red, green and blue values of the images in ImageNet, in the range 0..255
 CHANNEL_MEANS = (123.68, 116.78, 103.94)
 
-# Limits of random colour changes. The hue is a fraction of pi in YIQ, and of a full turn in HSV.
+# Limits of random colour changes: the hue is a fraction of pi in YIQ, or of a full turn in HSV
 _BRIGHTNESS = 32.0 / 255.0
 _CONTRAST = (0.5, 1.5)
 _SATURATION = (0.5, 1.5)
@@ -50,9 +52,8 @@ _ROUND_ROBIN = ("nearest", "bilinear", "bicubic", "area")
 def preprocess_train_image(
     jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec
 ) -> tf.Tensor:
-    """A normalised random crop: float32 [image_size, image_size, 3].
-
-    Half of the crops are mirrored.
+    """Preprocesses an image for training: a normalised random crop, float32 [image_size,
+    image_size, 3]. Half of the crops are mirrored.
 
     `shape`, int32 [3], is the result of `tf.io.extract_jpeg_shape`. `boxes`, float32 [1, n, 4], are
     as in `imagenet.parse`. `position`, an int64 scalar, determines all random choices.
@@ -79,7 +80,8 @@ def preprocess_train_image(
 
 
 def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """The normalised centre of an image, float32 [image_size, image_size, 3].
+    """Preprocesses an image for an evaluation: its normalised centre, float32 [image_size,
+    image_size, 3].
 
     The image is resized with the same aspect ratio so that the shorter side is 1.145 times
     ``image_size``, and then cropped. With the preprocessing of the official models, the shorter
@@ -93,8 +95,8 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
         if spec.official:
             sides = sides * max(OFFICIAL_SHORTER_SIDE, size) // tf.reduce_min(sides)
         else:
-            # As in tf_cnn_benchmarks, float32 factors are multiplied in this order and the product
-            # is rounded down. In a different order, some images would have one row more or less.
+            # The order of the float32 factors is that of tf_cnn_benchmarks, so that sizes are
+            # equal.
             exact = tf.cast(sides, tf.float32)
             sides = tf.cast(exact * tf.reduce_max(size / exact) * CENTRAL_SCALE, tf.int32)
         image = resize_image(image, sides[0], sides[1], position, spec)
@@ -105,7 +107,7 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
 
 
 def decode(jpeg: Any, spec: InputSpec) -> tf.Tensor:
-    """Decodes a JPEG to uint8 [height, width, 3]. Grey and CMYK images become RGB."""
+    """Decodes a JPEG to a uint8 image [height, width, 3]. Grey and CMYK images become RGB."""
     return tf.io.decode_jpeg(jpeg, **_jpeg_decoding_options(spec))
 
 
@@ -118,9 +120,10 @@ def _jpeg_decoding_options(spec: InputSpec) -> dict[str, Any]:
 
 
 def normalise_image(image: Any, spec: InputSpec) -> tf.Tensor:
-    """Scales 0..255 to -1..1, or (ml_perf, official) subtracts the channel means.
+    """Scales the values of an image from 0..255 to -1..1 or, with --ml_perf or the official
+    preprocessing, subtracts the channel means.
 
-    Sets the static shape.
+    Also sets the static shape of the image.
     """
     image = tf.ensure_shape(image, [spec.image_size, spec.image_size, 3])
     less_means = spec.ml_perf or spec.official
@@ -128,7 +131,7 @@ def normalise_image(image: Any, spec: InputSpec) -> tf.Tensor:
 
 
 def resize_image(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """Resizes an image with the method in ``spec``. The result is float32 in 0..255."""
+    """Resizes an image with the method of the spec. The result is float32 with values in 0..255."""
     image = tf.cast(image, tf.float32)
 
     def by(method: str) -> tf.Tensor:
@@ -144,7 +147,9 @@ def resize_image(image: Any, height: Any, width: Any, position: Any, spec: Input
 
 
 def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """A random crop that covers at least a tenth of a box or, without boxes, of the image."""
+    """Crops a JPEG at random. The crop covers at least a tenth of a box (or of the image, if there
+    are no boxes).
+    """
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         boxes[:, :0] if spec.ml_perf else boxes,
@@ -162,7 +167,7 @@ def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: Inpu
 
 
 def _crop_margins(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """How many more rows and columns the image has than the crop: int32 >= 0."""
+    """Number of rows and of columns by which the image is larger than the crop: int32 >= 0."""
     shape = tf.shape(image)
     checked = tf.debugging.assert_greater_equal(shape[:2], size, "image smaller than the crop")
     with tf.control_dependencies([checked]):
@@ -170,7 +175,8 @@ def _crop_margins(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def distort_colour(image: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """Randomly changes the colours of an image, float32 [height, width, 3]; clips to 0..255.
+    """Changes the colours of an image, float32 [height, width, 3], at random. The result is clipped
+    to 0..255.
 
     The result depends on the order of the changes, so two orders alternate: at even positions, it
     is brightness, saturation and hue, contrast; at odd positions, brightness, contrast, saturation
@@ -208,14 +214,14 @@ def scale_and_rotate_chroma(image: Any, scale: Any, angle: Any) -> tf.Tensor:
 
     Luma (Y of YIQ) does not change. A scale of 0 results in grey. The result is not clipped.
     """
-    # All operations are linear. Applying them to the three unit colours results in a 3x3 matrix.
+    # All operations are linear, so applying them to the unit colours gives a 3x3 matrix.
     y, i, q = tf.unstack(tf.image.rgb_to_yiq(tf.eye(3)), axis=-1)
     cosine, sine = scale * tf.cos(angle), scale * tf.sin(angle)
     turned = tf.stack([y, cosine * i - sine * q, sine * i + cosine * q], axis=-1)
     return tf.tensordot(image, tf.image.yiq_to_rgb(turned), axes=1)
 
 
-# Records and pipeline of ImageNet, and of other sets of labelled images.
+# Records and pipeline of ImageNet and of other sets of labelled images
 
 ENCODED = "image/encoded"
 LABEL = "image/class/label"
@@ -228,7 +234,8 @@ MAX_PIXELS = 2**27
 
 
 def parse_record(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, Any], tf.Tensor]:
-    """The features with the given keys in a serialized record (a string scalar), and the boxes.
+    """Parses a serialized record (a string scalar) in the graph. Returns the features with the
+    given keys, and the boxes.
 
     Boxes are float32 [n, 4], fractions of height and width in the order ymin, xmin, ymax, xmax.
     """
@@ -238,9 +245,8 @@ def parse_record(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def is_usable_image_size(shape: Any) -> tf.Tensor:
-    """Whether a JPEG's shape, int32 [3], is within `MAX_ASPECT` and `MAX_PIXELS`.
-
-    For use in a graph.
+    """Whether the size of a JPEG, int32 [3], is within `MAX_ASPECT` and `MAX_PIXELS`. For use in a
+    graph.
     """
     height, width, _ = tf.unstack(tf.cast(tf.convert_to_tensor(shape), tf.int64))
     even = (height <= MAX_ASPECT * width) & (width <= MAX_ASPECT * height)
@@ -248,16 +254,17 @@ def is_usable_image_size(shape: Any) -> tf.Tensor:
 
 
 def boxes_are_inside(boxes: Any) -> tf.Tensor:
-    """Whether all boxes, [..., 4] with top, left, bottom and right, are inside the image."""
+    """Whether all boxes, [..., 4] with top, left, bottom and right, are inside the image. For use
+    in a graph.
+    """
     ahead = [[0, 0]] * (len(boxes.shape) - 1)
-    # In the sequence 0, 0, top, left, bottom, right, 1, 1, no value may be larger than the value
-    # two places later. Comparisons with NaN are false.
+    # In 0, 0, top, left, bottom, right, 1, 1, no value may exceed the value two places later.
     bounded = tf.pad(tf.pad(boxes, [*ahead, [2, 0]]), [*ahead, [0, 2]], constant_values=1.0)
     return tf.reduce_all(bounded[..., :-2] <= bounded[..., 2:])
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Reads every record of the files of a subset; see `Dataset.check`."""
+    """Checks every record in the files of a subset; see `Dataset.check`."""
     tally = ImageTally()
     findings = check_records(files, lambda record: examine(record, num_classes), tally.add)
     findings.details = tally.lines()
@@ -265,8 +272,8 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
-    """Checks the parts of a record that a run uses: label < num_classes; sides of at least
-    `min_size`.
+    """Checks the parts of a record that a run uses: the label must be less than `num_classes`, and
+    each side of the image at least `min_size`.
     """
     features = parse_features(record)
     label = single(features, LABEL, "int64_list")
@@ -283,16 +290,20 @@ def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
 
 
 def parse_features(record: bytes) -> Any:
-    """The features of a serialized record, by key. RecordDefect if it cannot be parsed."""
+    """Parses a serialized record and returns its features by key. RecordDefect if it cannot be
+    parsed.
+    """
     try:
         return tf.train.Example.FromString(record).features.feature
     except Exception as error:
-        # The class of the exception depends on the implementation of protobuf that is in use.
+        # The class of the exception depends on the installed implementation of protobuf.
         raise RecordDefect("is not a serialized tf.train.Example") from error
 
 
 def single(features: Any, key: str, kind: str) -> Any:
-    """The single value of a feature. `kind` is "int64_list", "float_list" or "bytes_list"."""
+    """Returns the value of a feature that must have exactly one value. `kind` is "int64_list",
+    "float_list" or "bytes_list".
+    """
     if key not in features:
         raise RecordDefect(f"key {key} is missing")
     values = getattr(features[key], kind).value
@@ -304,7 +315,9 @@ def single(features: Any, key: str, kind: str) -> Any:
 
 
 def check_boxes(features: Any) -> int:
-    """Returns the number of boxes. RecordDefect if a box is not inside the image."""
+    """Counts the boxes in the features of a record. RecordDefect if a box is not inside the
+    image.
+    """
     sides = [list(features[key].float_list.value) if key in features else [] for key in BOX_SIDES]
     if len({len(side) for side in sides}) != 1:
         raise RecordDefect("the sides of image/object/bbox have different lengths")
@@ -316,7 +329,9 @@ def check_boxes(features: Any) -> int:
 
 
 def check_image_size(shape: Any) -> None:
-    """Raises RecordDefect if `is_usable_image_size` is false for the size of an image."""
+    """Raises RecordDefect if the sides or the number of pixels of an image are too large (see
+    `is_usable_image_size`).
+    """
     if not bool(is_usable_image_size(shape)):
         height, width, _ = map(int, shape)
         raise RecordDefect(
@@ -326,9 +341,8 @@ def check_image_size(shape: Any) -> None:
 
 
 def decoded_image_size(jpeg: bytes) -> tuple[int, int]:
-    """Decodes a JPEG completely.
-
-    Returns height and width. RecordDefect if the JPEG cannot be used.
+    """Decodes a JPEG completely and returns its height and width. RecordDefect if the JPEG cannot
+    be used.
     """
     with tf.device("CPU:0"):
         if not bool(tf.io.is_jpeg(jpeg)):
@@ -345,7 +359,9 @@ def decoded_image_size(jpeg: bytes) -> tuple[int, int]:
 def serialize(
     jpeg: bytes, height: int, width: int, label: int, name: str, synset: str, text: str
 ) -> bytes:
-    """Makes a record with the keys of ImageNet's files, without boxes. Sizes are in pixels."""
+    """Creates a record with the keys of ImageNet's files, without boxes. Height and width are in
+    pixels.
+    """
     return serialize_features(
         ints={
             "image/height": [height],
@@ -371,7 +387,7 @@ def serialize_features(
     floats: Mapping[str, Sequence[float]],
     texts: Mapping[str, str | bytes],
 ) -> bytes:
-    """Serializes a record. Equal features result in equal bytes."""
+    """Serializes a record from its features by key. Equal features result in equal bytes."""
     features = {
         key: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
         for key, values in ints.items()
@@ -381,11 +397,11 @@ def serialize_features(
         for key, values in floats.items()
     }
     for key, text in texts.items():
-        # A file name may contain bytes that are not UTF-8; Python represents them as surrogates.
+        # File names with bytes that are not UTF-8 contain surrogates, which become these bytes.
         value = text if isinstance(text, bytes) else text.encode(errors="surrogateescape")
         features[key] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
     example = tf.train.Example(features=tf.train.Features(feature=features))
-    # Otherwise the order of a map is undefined, but equal input must result in equal files.
+    # Without `deterministic`, the order is undefined, but equal input must give equal files.
     data: bytes = example.SerializeToString(deterministic=True)
     return data
 
@@ -397,14 +413,14 @@ _KEYS = {
 
 
 class ImageNetPipeline(RecordPipeline):
-    """Pipeline that decodes, crops and resizes JPEGs."""
+    """Pipeline of ImageNet: decodes, crops and resizes the JPEGs in records."""
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
         spec = self.spec
         features, boxes = parse_record(record, _KEYS)
         jpeg, label = features[ENCODED], features[LABEL]
-        # Fails if the data is not a JPEG.
+        # This operation fails if the data is not a JPEG.
         shape = tf.io.extract_jpeg_shape(jpeg)
         sound = assert_in_graph(
             (label >= 0)
@@ -428,7 +444,7 @@ class ImageNetPipeline(RecordPipeline):
         return examine(record, spec.num_classes, min_size)
 
 
-# Conversion of a folder of images into TFRecord files in the format of ImageNet.
+# Conversion of a folder of images into TFRecord files in the format of ImageNet
 
 LABELS_FILE = "labels.txt"
 _MAX_CLASSES = IMAGENET.num_classes - 1
@@ -436,7 +452,8 @@ _CHUNK = 64
 
 
 def write_imagenet_records(images: ImageFolder, out: Path, shards: Mapping[str, int]) -> int:
-    """Writes ``<subset>-*-of-*`` and ``labels.txt``; see `output.write_set`.
+    """Writes the images as TFRecord files ``<subset>-*-of-*``, and the names of the classes as
+    ``labels.txt``; see `folder.write_dataset_files`.
 
     RGB JPEGs are stored unchanged. PNGs, and grey or CMYK JPEGs, are converted to RGB JPEGs with
     quality 100. Returns the number of re-encoded images.
@@ -451,7 +468,8 @@ def write_imagenet_records(images: ImageFolder, out: Path, shards: Mapping[str, 
         ]
         return write_images(path, made)
 
-    lines = ["background"]  # The line number, starting at 0, is the label.
+    # In the file of labels, the line number (starting at 0) is the label.
+    lines = ["background"]
     lines += [c.name if c.text == c.name else f"{c.name} {c.text}" for c in images.classes]
     return sum(
         folder.write_dataset_files(out, "", images.subsets, shards, write, {LABELS_FILE: lines})
@@ -461,11 +479,10 @@ def write_imagenet_records(images: ImageFolder, out: Path, shards: Mapping[str, 
 def write_images(
     path: Path, files: Sequence[tuple[Path, Callable[[bytes, int, int], bytes]]]
 ) -> int:
-    """Writes a file of records.
+    """Writes images as one file of records. Returns the number of images that were re-encoded.
 
-    `serialize` creates a record from the JPEG, height and width of an image.
-
-    Returns the number of re-encoded images.
+    `files` are pairs of an image file and a function that creates a record from the JPEG, height
+    and width of the image.
     """
     count = 0
     with (
@@ -473,7 +490,7 @@ def write_images(
         ThreadPoolExecutor(os.cpu_count()) as pool,
         tf.io.TFRecordWriter(str(path)) as writer,
     ):
-        # Chunks limit how many images the pool reads ahead of the writer.
+        # Chunks limit how many images the thread pool reads before they are written.
         for begin in range(0, len(files), _CHUNK):
             part = files[begin : begin + _CHUNK]
             images = pool.map(read_as_rgb_jpeg, (source for source, _ in part))
@@ -484,7 +501,8 @@ def write_images(
 
 
 def read_as_rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
-    """Reads a JPEG or PNG file (detected by content) as an RGB JPEG without alpha channel.
+    """Reads a JPEG or PNG file (detected by its content) and converts it to an RGB JPEG without
+    alpha channel.
 
     Returns the JPEG, its height and width, and whether it was re-encoded.
     """
@@ -515,7 +533,8 @@ def read_as_rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
                 encoded = tf.io.encode_jpeg(
                     image, format="rgb", quality=100, chroma_downsampling=False
                 )
-            except tf.errors.OpError as error:  # for example, a side of more than 65,500 pixels
+            # A JPEG cannot have, for example, a side of more than 65,500 pixels.
+            except tf.errors.OpError as error:
                 raise DataError(f"{path}: cannot become a JPEG: {first_line(error)}") from error
             content = bytes(encoded.numpy())
     return content, int(image.shape[0]), int(image.shape[1]), not keep

@@ -1,4 +1,6 @@
-"""LibriSpeech: the input pipeline, and conversion into TFRecord files."""
+"""LibriSpeech: the pipeline of spectrograms, and the conversion of LibriSpeech into TFRecord
+files.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from cnnbench.data.imagenet import parse_features, serialize_features, single
 from cnnbench.data.records import RecordPipeline, assert_in_graph, check_records, pad_rows
 from cnnbench.errors import DataError, UsageError
 
-# LibriSpeech: records of utterances with transcripts, and the pipeline of spectrograms.
+# Records of utterances with their transcripts, and the pipeline that computes spectrograms
 
 SAMPLE_RATE = 16_000
 WINDOW, STRIDE = 320, 160
@@ -41,8 +43,8 @@ UTTERANCE = "audio/id"
 
 
 def count_wav_samples(content: bytes) -> int:
-    """Number of samples in a WAV file. RecordDefect if it does not have 16 bits, 16 kHz and one
-    channel.
+    """Counts the samples in a WAV file. RecordDefect if the file does not have 16 bits, 16 kHz and
+    one channel.
     """
     try:
         with wave.open(io.BytesIO(content)) as file:
@@ -67,7 +69,9 @@ def count_wav_samples(content: bytes) -> int:
 def examine(
     record: bytes, max_frames: int | None = None, max_letters: int | None = None
 ) -> tuple[int, int]:
-    """Checks the parts of a record that a run uses; returns the numbers of frames and letters."""
+    """Checks the parts of a record that a run uses. Returns the number of spectrogram frames and
+    the number of letters.
+    """
     features = parse_features(record)
     text = single(features, TEXT, "bytes_list")
     strange = next((byte for byte in text if byte not in ALPHABET), None)
@@ -78,7 +82,7 @@ def examine(
     frames = max(0, 1 + (samples - WINDOW) // STRIDE)
     if frames < 1:
         raise RecordDefect(f"the audio has {samples} samples, but one frame takes {WINDOW}")
-    # CTC needs a blank between two equal letters.
+    # CTC needs a frame for each letter, and a blank between two equal letters.
     if len(text) + sum(a == b for a, b in itertools.pairwise(text)) > frames:
         raise RecordDefect(
             f"the transcript of {len(text)} letters is longer than its audio of {frames} frames"
@@ -93,8 +97,9 @@ def examine(
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Reads every record of the files of a subset; see `Dataset.check`."""
-    del num_classes  # The alphabet is fixed.
+    """Checks every record in the files of a subset; see `Dataset.check`."""
+    # The number of classes follows from the alphabet, which is fixed.
+    del num_classes
     facts: list[tuple[int, int]] = []
     findings = check_records(files, examine, facts.append)
     if facts:
@@ -108,18 +113,19 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def serialize(audio: bytes, text: str, utterance: str) -> bytes:
-    """Creates a record from a WAV file that `count_wav_samples` accepts, and a transcript in
-    `ALPHABET`.
+    """Creates a record from a WAV file (see `count_wav_samples`) and a transcript that contains
+    only letters of `ALPHABET`.
     """
     return serialize_features({}, {}, {AUDIO: audio, TEXT: text, UTTERANCE: utterance})
 
 
-_SILENCE = 1e-10  # Added to the power, so that its logarithm is finite.
+# This constant is added to the power, so that its logarithm is finite.
+_SILENCE = 1e-10
 _NUMBERS = np.array([ALPHABET.find(byte) for byte in range(256)])
 
 
 class LibriSpeechPipeline(RecordPipeline):
-    """Pipeline of log-power spectrograms. Each frequency is normalised over the utterance."""
+    """Pipeline of spectrograms of log power. Each frequency is normalised over the utterance."""
 
     def __init__(self, spec: InputSpec) -> None:
         super().__init__(spec)
@@ -129,7 +135,8 @@ class LibriSpeechPipeline(RecordPipeline):
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
-        del position  # Nothing here is random.
+        # Nothing in this pipeline is random.
+        del position
         keys = {key: tf.io.FixedLenFeature([], tf.string) for key in (AUDIO, TEXT)}
         features = tf.io.parse_single_example(record, keys)
         audio, rate = tf.audio.decode_wav(features[AUDIO])
@@ -161,7 +168,8 @@ class LibriSpeechPipeline(RecordPipeline):
 
 
 def log_spectrogram(samples: Any) -> tf.Tensor:
-    """Log power of frequencies from 0 to 8 kHz, every 10 ms: float32 [frames, 161].
+    """Computes a spectrogram: the log power of frequencies from 0 to 8 kHz, every 10 ms, float32
+    [frames, 161].
 
     The samples are float32 [n], n >= 320, in [-1, 1] at 16 kHz. For each frequency, the mean over
     all frames is 0 and the standard deviation is 1.
@@ -172,14 +180,14 @@ def log_spectrogram(samples: Any) -> tf.Tensor:
     return tf.ensure_shape((power - mean) / (tf.sqrt(variance) + 1e-6), [None, BINS])
 
 
-# Conversion of LibriSpeech's folders into TFRecord files.
+# Conversion of LibriSpeech's folders into TFRecord files
 
 Utterance: TypeAlias = tuple[Path, str, str]
 """Audio file, transcript, and where the transcript was read (file and line)."""
 
 
 def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Utterance]]:
-    """Finds the utterances in the folders ``train-*`` and in the validation folder.
+    """Reads the utterances in the folders ``train-*`` and in the validation folder, by subset.
 
     These folders contain files SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt with one line per
     utterance: name, space, text. The audio file NAME.wav is in the same folder.
@@ -203,7 +211,9 @@ def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Uttera
 def write_librispeech_records(
     by_subset: Mapping[str, Sequence[Utterance]], out: Path, shards: Mapping[str, int], seed: int
 ) -> None:
-    """Writes ``librispeech-<subset>-*-of-*``; see `output.write_set`."""
+    """Writes the TFRecord files ``librispeech-<subset>-*-of-*``; see
+    `folder.write_dataset_files`.
+    """
     subsets = {
         subset: random.Random(seed).sample(utterances, len(utterances))
         for subset, utterances in by_subset.items()

@@ -48,7 +48,9 @@ def make_input(
 
 
 def _import_on_call(name: str) -> Callable[..., Any]:
-    """The function ``MODULE.NAME`` in this package. It is imported when it is first called."""
+    """Returns a function that imports ``MODULE.NAME`` from this package when it is first called,
+    and calls it.
+    """
     module, _, attribute = name.partition(".")
 
     def import_and_call(*arguments: object) -> Any:
@@ -58,7 +60,9 @@ def _import_on_call(name: str) -> Callable[..., Any]:
 
 
 def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
-    """Attributes for a `Dataset` of TFRecord files ``<prefix><subset>-*-of-*``."""
+    """Attributes for a `Dataset` whose examples are in TFRecord files
+    ``<prefix><subset>-*-of-*``.
+    """
     return {
         "files": f"{prefix}train-*-of-* and {prefix}validation-*-of-*",
         "find": partial(tfrecord.find_files, prefix=prefix),
@@ -126,7 +130,7 @@ LIBRISPEECH = Dataset(
     num_classes=29,
     examples={"train": 281_241, "validation": 2_620},
     **_in_records("librispeech.LibriSpeechPipeline", "librispeech-"),
-    # The model determines the length of the longest example, and of the shortest synthetic one.
+    # Models determine the maximum length, and the minimum length of synthetic examples.
     elements=(
         Element(
             "spectrogram",

@@ -1,4 +1,4 @@
-"""Base of tf.data pipelines that can be resumed at a position, and synthetic data.
+"""Base classes of tf.data pipelines that can resume at a position in the data, and synthetic data.
 
 A position is the index of an example in the stream of the whole run. The stream consists of the
 global batches of all steps, in order. The rows of a global batch are in the order of the towers of
@@ -25,11 +25,12 @@ from cnnbench.errors import DataError, UsageError, first_line, text_of
 from cnnbench.models.spec import Element
 from cnnbench.records.run import SkippedRecords
 
-# Random numbers that are determined by the position of an example in the stream.
+# Random numbers that depend only on the seed and on the position of an example in the stream
 
 
 def positions_of(turns: Any, spec: InputSpec) -> Any:
-    """Converts numbers of examples in a shard to positions in the stream.
+    """Converts the numbers of examples within a shard to their positions in the stream of the whole
+    run.
 
     `turns`, the numbers, are an int or int64 of any shape. In training, a shard delivers
     consecutive rows of every global batch. In an exact pass, examples are assigned to shards in
@@ -44,7 +45,9 @@ def positions_of(turns: Any, spec: InputSpec) -> Any:
 
 
 def count_examples_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
-    """Number of a shard's training examples before ``position`` (int64 scalar)."""
+    """Number of training examples of this shard before ``position`` (an int64 scalar) in the stream
+    of the whole run.
+    """
     share = spec.global_batch
     together = share * spec.num_shards
     row = position % together - spec.shard_index * share
@@ -52,7 +55,7 @@ def count_examples_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
 
 
 def draw_uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) -> tf.Tensor:
-    """Random integers in [0, below), one per position (int64 of any shape).
+    """Draws random integers in [0, below), one for each position (int64 of any shape).
 
     Different purposes result in independent numbers. The finaliser of SplitMix64 (Steele, Lea and
     Flood 2014) is applied to the position. The modulo operation has a bias of below / 2**64.
@@ -70,7 +73,8 @@ def draw_uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) 
 
 
 def stateless_seed(position: tf.Tensor, seed: int, purpose: str) -> tf.Tensor:
-    """A seed, int64 [2], for TensorFlow's stateless random operations.
+    """Creates a seed, int64 [2], for TensorFlow's stateless random operations, from a position and
+    the seed of the run.
 
     Different purposes result in independent numbers.
     """
@@ -83,14 +87,15 @@ def _uint64_constant(value: int) -> tf.Tensor:
     return tf.constant(value, tf.uint64)
 
 
-# Host part of input from files: a tf.data pipeline with error messages that name the record.
+# Pipelines that read files on the host, with error messages that name the record
 
-_CHECK_SECONDS = 20.0  # time limit of the search for the defective record
+# Time limit of the search for the defective record, after a plug-in's pipeline failed
+_CHECK_SECONDS = 20.0
 _DENSE = (tf.Tensor, tf.TensorSpec)
 
 
 class PipelineStage(NamedTuple):
-    """A stage of a pipeline, including all earlier stages.
+    """A stage of a pipeline with all earlier stages, so that their speed can be measured.
 
     In training, the dataset is endless. `examples` is the number of examples in one element of the
     dataset.
@@ -102,7 +107,7 @@ class PipelineStage(NamedTuple):
 
 
 class Pipeline(abc.ABC):
-    """Reads one subset of a data set on the host.
+    """Base class of pipelines, which read one subset of a data set on the host.
 
     `num_examples` includes all shards. `start` is the number of training examples of this shard
     that an earlier run read, including records that it skipped. Only pipelines with `resumable` use
@@ -123,7 +128,8 @@ class Pipeline(abc.ABC):
 
     @abc.abstractmethod
     def tower_batches(self) -> tf.data.Dataset:
-        """Batches of ``batch_per_device`` examples, in the order of the towers.
+        """Returns a data set of batches with ``batch_per_device`` examples each, in the order of
+        the towers.
 
         A batch is a mapping from names of elements in the spec to tensors with their dtypes; see
         `prepared`. In training, batches are always full, the data set is endless, and it starts
@@ -132,14 +138,17 @@ class Pipeline(abc.ABC):
         """
 
     def stages(self) -> list[PipelineStage]:
-        """The pipeline up to each stage, for measurements. The last stage is the whole pipeline."""
+        """The pipeline up to each of its stages, for measurements. The last stage is the whole
+        pipeline.
+        """
         return [PipelineStage("batch", self.tower_batches(), self.spec.batch_per_device)]
 
     def explain(self, error: Exception) -> DataError:
-        """The error for a failed read in one line, with file and record if they are known.
+        """Converts the error of a failed read to an error of one line that names the file and the
+        record if they are known.
 
-        For a data set of a plug-in, they are those of the first defect that its `check` finds, or
-        else the line names the code that read.
+        For a data set of a plug-in, the line names the first defect that its `check` finds or, if
+        there is none, the code that was reading.
         """
         dataset, told = self.spec.dataset, first_line(error)
         place = plugins.plugin_location_in_text(text_of(error))
@@ -151,12 +160,12 @@ class Pipeline(abc.ABC):
         return DataError(": ".join(filter(None, (place, str(self.spec.data_dir), told))))
 
     def skipped(self) -> SkippedRecords:
-        """Records that --on_bad_record=skip has skipped so far."""
+        """The records that were skipped so far because of --on_bad_record=skip."""
         return SkippedRecords()
 
     def passed_over(self, examples: int) -> int:
-        """Number of records that were skipped in `examples` training examples, beginning at
-        ``start``.
+        """Number of bad records that were skipped while the first `examples` training examples were
+        read, counted from ``start``.
         """
         del examples
         return 0
@@ -167,7 +176,8 @@ class Pipeline(abc.ABC):
 
 
 def check_pipeline(pipeline: object, spec: InputSpec) -> None:
-    """Checks a plug-in's pipeline before anything is read.
+    """Checks a plug-in's pipeline before anything is read. UsageError if it does not deliver the
+    elements of the spec.
 
     UsageError names its class, what it must deliver, and what it delivers.
     """
@@ -191,14 +201,16 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
 
 
 def check_batch(pipeline: Pipeline, batch: Any) -> None:
-    """Raises UsageError if a batch lacks an element, or if an element has a wrong dtype or shape.
+    """Raises UsageError if a batch lacks an element of the spec, or if an element has a wrong dtype
+    or shape.
 
     Args:
       batch: tensors, or their specs, by name of the element.
     """
     spec = pipeline.spec
     all_specs = spec.batch_specs(spec.batch_per_device if spec.training else None)
-    specs = {one.name: all_specs[one.name] for one in spec.elements}  # images are mixed later
+    # The labels of mixed images are missing here, because images are mixed later.
+    specs = {one.name: all_specs[one.name] for one in spec.elements}
     wanted, found = f"a mapping with {', '.join(specs)}", plugins.value_text(batch)
     if isinstance(batch, Mapping):
         found = f"one with {', '.join(map(str, batch))}"
@@ -220,14 +232,16 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
 
 
 def _matches_spec(value: Any, spec: tf.TensorSpec) -> bool:
-    """Whether a tensor, or its spec, has the dtype and the shape of a spec. Unknown sizes match."""
+    """Whether a tensor, or its spec, has the dtype and shape of the given spec. Unknown sizes match
+    all sizes.
+    """
     same = isinstance(value, _DENSE) and value.dtype == spec.dtype
     return same and bool(spec.shape.is_compatible_with(value.shape))
 
 
 def _place_of_definition(pipeline: Pipeline, dataset: Dataset) -> str:
-    """The place where a plug-in defines a pipeline, or else the function that opens its data
-    set.
+    """The file and line where a plug-in defines its pipeline or, if that is not known, the function
+    that opens its data set.
     """
     kind = type(pipeline)
     places = (kind.tower_batches, kind, dataset.open)
@@ -237,7 +251,9 @@ def _place_of_definition(pipeline: Pipeline, dataset: Dataset) -> str:
 def prepared(
     example: Mapping[str, tf.Tensor], position: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
-    """The elements of one example, without batch dimension, after the model's preprocessing."""
+    """Applies the model's preprocessing to one example (without batch dimension). Returns the
+    elements of the spec by name.
+    """
     values = example
     if spec.preprocess is not None:
         values = spec.preprocess(example, stateless_seed(position, spec.seed, "preprocess"))
@@ -254,7 +270,9 @@ def prepared(
 def prepared_batch(
     examples: Mapping[str, tf.Tensor], positions: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
-    """Like `prepared`, for whole batches: values [batch, ...] and positions [batch]."""
+    """Applies the model's preprocessing to a batch: values [batch, ...] and positions [batch]. See
+    `prepared`.
+    """
     if spec.preprocess is None:
         return {e.name: tf.cast(examples[e.name], spec.dtype_of(e)) for e in spec.elements}
 
@@ -266,7 +284,9 @@ def prepared_batch(
 
 
 def with_private_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:
-    """Runs ``dataset`` in a private thread pool; with None or 0, in the shared pool."""
+    """Runs ``dataset`` in a private thread pool with this number of threads. With None or 0, it
+    runs in the shared pool.
+    """
     options = tf.data.Options()
     if private_threads:
         options.threading.private_threadpool_size = private_threads
@@ -274,7 +294,8 @@ def with_private_threads(dataset: tf.data.Dataset, private_threads: int | None) 
 
 
 def shuffled_index_dataset(count: int, spec: InputSpec, start: int = 0) -> tf.data.Dataset:
-    """An endless data set of indices 0..count-1 (int64 scalars), shuffled in every epoch.
+    """An endless data set of the indices 0..count-1 (int64 scalars), in a new random order for each
+    epoch.
 
     The order depends only on the seed and the epoch. A shard receives the indices at its positions,
     so all shards together have the same batches as a single process. The first `start` indices of
@@ -295,11 +316,12 @@ def shuffled_index_dataset(count: int, spec: InputSpec, start: int = 0) -> tf.da
     return epochs.flat_map(tf.autograph.experimental.do_not_convert(epoch))
 
 
-# Data sets that fit into host memory: a batch is gathered from rows of arrays.
+# Pipelines of data sets that fit into host memory as arrays
 
 
 class ArrayPipeline(Pipeline):
-    """Pipeline that shuffles the whole subset in every epoch and gathers whole batches.
+    """Pipeline of a data set in host memory. Shuffles the whole subset in every epoch, and gathers
+    each batch from the rows of arrays.
 
     There is one array for each element, in the order of declaration. Row i is example i.
     """
@@ -314,13 +336,12 @@ class ArrayPipeline(Pipeline):
             )
         super().__init__(spec, rows[0])
         with tf.device(spec.host):
-            # A pipeline captures eager tensors as arguments. It does not copy them into its graph.
+            # Graphs of data sets capture eager tensors as arguments, without copying them.
             self._arrays = tuple(tf.constant(array) for array in arrays)
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Converts rows [batch, ...] to the elements of a batch.
-
-        By default, the rows are the elements.
+        """Converts the rows of a batch, [batch, ...], to the elements of an example. By default,
+        the rows are the elements.
 
         Random choices may depend only on the positions, int64 [batch]; see the docstring of this
         module.
@@ -350,7 +371,9 @@ class ArrayPipeline(Pipeline):
         return tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
 
     def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Rows of the arrays for `positions` (see `prepare`) and indices, both int64 [batch]."""
+        """Gathers the rows of the arrays with the given indices, int64 [batch]. `positions`, int64
+        [batch], are as in `prepare`.
+        """
         del positions
         return tuple(tf.gather(array, indices) for array in self._arrays)
 
@@ -364,11 +387,12 @@ class ArrayPipeline(Pipeline):
         return prepared_batch(dict(zip(names, rows, strict=True)), positions, self.spec)
 
 
-# Copying of tensors between devices.
+# Copies of tensors between host and devices
 
 
 def make_copy_to_device(device: str, nest: Any) -> Callable[[Any], Any]:
-    """Returns a thread-safe function that copies structures like `nest` to a device in one call.
+    """Returns a thread-safe function that copies nested structures of tensors to a device, all
+    tensors in one call.
 
     The structures have the same nesting and dtypes as `nest`, may have any shapes, and may contain
     None. In TensorFlow 2.21, a copy between host and GPU, in either direction, first waits for
@@ -390,13 +414,13 @@ def _tensors_of_nest(nest: Any) -> list[Any]:
 
 
 def _replace_values(nest: Any, values: Iterable[Any]) -> Any:
-    """Replaces the values in a nested structure, in order. None is not replaced."""
+    """Replaces the values in a nested structure, in order. None remains None."""
     tensors = iter(values)
     return tf.nest.map_structure(lambda part: None if part is None else next(tensors), nest)
 
 
 class ReadCallbacks(NamedTuple):
-    """Callbacks for one read by `ScalarReader`. Each is called once, in any thread.
+    """Callbacks of one read by `ScalarReader`. Each is called once, in any thread.
 
     `issued` is called when steps that are launched later can no longer delay the read. `arrived` is
     called with the seconds since the values arrived on the host.
@@ -407,7 +431,8 @@ class ReadCallbacks(NamedTuple):
 
 
 class ScalarReader:
-    """Reads scalars from a GPU. Reports the time from which later launches cannot delay the read.
+    """Reads scalars from a GPU to the host, and reports when steps that are launched later can no
+    longer delay the read.
 
     A copy to the host waits for everything that is enqueued on the GPU when the copy is issued.
     Python cannot observe this moment directly, so it is derived from the order of operations in
@@ -437,7 +462,8 @@ class ScalarReader:
                 with tf.device(device):
                     packed = tf.stack([tf.cast(scalar, tf.float32) for scalar in scalars])
                     bits = tf.bitcast(packed, tf.int32)
-                    copied = tf.maximum(bits, tf.int32.min)  # the same values, in host memory
+                    # int32 operands are in host memory, so TensorFlow copies the same values there.
+                    copied = tf.maximum(bits, tf.int32.min)
                     with tf.control_dependencies([bits]):
                         behind = tf.shape(packed) + 1
                 with tf.device(host):
@@ -447,30 +473,32 @@ class ScalarReader:
                     called = tf.numpy_function(issued, [behind], tf.int32, stateful=False)
                     return values, stamp, called
 
-        # The shapes must be unknown. Otherwise TensorFlow would replace `behind` by a constant.
+        # Known shapes would allow TensorFlow to replace `behind` by a constant.
         specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of_nest(nest)]
         self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
 
     def __call__(self, nest: Any, events: ReadCallbacks) -> Any:
-        """Waits for the scalars and returns them as NumPy values.
+        """Waits for the scalars and returns them as NumPy values in a structure like `nest`.
 
         Do not start the next call before `events.issued` has been called.
         """
         self._issued = events.issued
-        with tf.device(self._host):  # device of the function's results
+        # The results of the function are placed on this device.
+        with tf.device(self._host):
             values, stamp, _ = self._read(*_tensors_of_nest(nest))
         events.arrived(time.time() - float(stamp))
         return _replace_values(nest, values.numpy())
 
 
-# Synthetic data. It stays on the devices and adds no work to a step.
+# Synthetic data, which stays on the devices and adds no work to a step
 
-# Up to this number, rows are drawn eagerly. Tracing takes as long as drawing about 200 rows.
+# Up to this number, rows are drawn eagerly, because tracing takes as long as about 200 rows.
 _FEW = 128
 
 
 class SyntheticInput(InputSource):
-    """Synthetic examples. They are drawn once from the seed and stored in variables on the devices.
+    """Input of synthetic examples, which are drawn once from the seed and stored in variables on
+    the devices.
 
     Images have values like normalised photographs: a truncated normal distribution in [-1, 1] with
     a standard deviation of about one half. The labels are fixed, so that the loss can decrease and
@@ -491,7 +519,7 @@ class SyntheticInput(InputSource):
         spec = self.spec
         number = spec.shard_index * spec.num_devices + tower
         count = spec.batch_per_device * spec.passes
-        # Values are drawn on the host, so that they are the same bits for every kind of device.
+        # Values are drawn on the host, so that every kind of device gets the same bits.
         with tf.device(spec.host):
             rows = tf.range(number * count, (number + 1) * count)
             values = synthetic_rows(rows, spec.seed, spec.examples, spec.preprocess)
@@ -511,7 +539,7 @@ class SyntheticInput(InputSource):
         return () if self.spec.passes == 1 else (TowerBatch(tf.TensorSpec([], tf.int32), None),)
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """See `InputSource.of_tower`. Reads the tower's variables."""
+        """See `InputSource.of_tower`. Reads the variables of the tower."""
         elements, count = self.spec.elements, self.spec.batch_per_device
         values = [variable.read_value() for variable in self._towers[tower]]
         if batches:
@@ -523,7 +551,9 @@ class SyntheticInput(InputSource):
         return TowerBatch.of(elements, dict(zip((e.name for e in elements), values, strict=True)))
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """Returns the number of the pass if there are several passes. The step reads variables."""
+        """Returns the number of the pass if a step has several passes. The step itself reads the
+        variables.
+        """
         number, self.batches = self.batches % self.spec.passes, self.batches + 1
         return () if self.spec.passes == 1 else (TowerBatch(self._numbers[number], None),)
 
@@ -534,8 +564,8 @@ def synthetic_rows(
     elements: tuple[Element, ...],
     preprocess: Preprocess | None = None,
 ) -> dict[str, tf.Tensor]:
-    """The given rows (int32 [n]) of the synthetic global batch, as one tensor [n, ...] for each
-    element.
+    """Draws the given rows (int32 [n]) of the synthetic global batch. Returns one tensor [n, ...]
+    for each element, by name.
 
     Tensors have the dtypes of the elements, whose sizes must be numbers. `preprocess` converts them
     to different elements (`Model.preprocess`).
@@ -575,9 +605,11 @@ def _make_row_drawer(
 def _draw_example(
     row: tf.Tensor, seed: int, elements: tuple[Element, ...], streams: int | None = None
 ) -> dict[str, tf.Tensor]:
-    """Draws one row. Each element has a separate stream of random numbers."""
+    """Draws the synthetic example of one row. Each element has a separate stream of random
+    numbers.
+    """
     streams = streams or len(elements)
-    # The pair of seeds must be unique for each row and stream.
+    # Each row and each element needs its own pair of seeds.
     seeds = [tf.stack([seed, streams * row + stream]) for stream in range(len(elements))]
     example = {e.name: _draw_element(e, pair) for e, pair in zip(elements, seeds, strict=True)}
     for element in elements:
@@ -589,7 +621,7 @@ def _draw_example(
 def _draw_element(element: Element, seed: tf.Tensor) -> tf.Tensor:
     draw, shape, dtype = element.draw, element.sizes, tf.as_dtype(element.dtype)
     if draw is None:
-        raise ValueError(f"nothing says how a synthetic {element.name} is drawn")
+        raise ValueError(f"element {element.name}: no distribution of synthetic values is given")
     low, high = int(draw.low), int(draw.high)
     if draw.kind == "normal":
         value = tf.random.stateless_truncated_normal(shape, seed, stddev=draw.scale)
@@ -605,7 +637,9 @@ def _draw_element(element: Element, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _draw_boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
-    """Random boxes inside the image. Their sides are 0.1 to 0.9 of the image's sides."""
+    """Draws random boxes inside the image. Their sides are 0.1 to 0.9 times as long as those of the
+    image.
+    """
     drawn = tf.random.stateless_uniform([*shape[:-1], 2, 2], seed)
     size = 0.1 + 0.8 * drawn[..., 0, :]
     first = drawn[..., 1, :] * (1.0 - size)

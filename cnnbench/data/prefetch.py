@@ -1,4 +1,5 @@
-"""Inputs that prefetch batches to devices, distributed inputs, and joined inputs of workers.
+"""Inputs that copy batches to the devices before they are needed, inputs that a strategy
+distributes, and the joined input of several workers.
 
 Some steps run on whichever worker is idle. TensorFlow chooses the worker when it runs the step, and
 passes the same arguments to every worker. Therefore the state of a worker is stored in resources of
@@ -33,7 +34,7 @@ from cnnbench.models.spec import values_by_name
 from cnnbench.records.run import SkippedRecords
 from cnnbench.variable_mgr.strategies import mirrored_for_input_per_replica
 
-# Prefetching: batches are copied from the host pipeline to the devices ahead of time.
+# Prefetching: batches are copied from the host to the devices before the steps need them
 
 Step = tuple[TowerBatch, ...]
 Copying = tuple["TowerBatch | Future[TowerBatch]", ...]
@@ -44,7 +45,7 @@ THREAD_NAME = "cnnbench-input"
 
 
 class PipelineInput(InputSource):
-    """Input from files: batches of a host pipeline are copied to the device of each tower.
+    """Input from files: copies the batches of a host pipeline to the devices of the towers.
 
     With ``datasets_use_prefetch``, a background thread keeps the batches of
     ``datasets_prefetch_buffer_size`` steps ready on the devices. Without it, `next` reads and
@@ -57,7 +58,8 @@ class PipelineInput(InputSource):
         self._copies: DeviceCopier | None = None
         if not all(map(is_cpu, devices)):
             self._copies = DeviceCopier(devices, 1 + spec.datasets_prefetch_buffer_size)
-        self._dataset: tf.data.Dataset | None = None  # Kept because evaluations repeat it.
+        # The data set is stored, because evaluations read it several times.
+        self._dataset: tf.data.Dataset | None = None
         self._steps: Steps | None = None
         self._prefetcher: _Prefetcher | None = None
         self._produce: Callable[[], Copying] | None = None
@@ -67,7 +69,7 @@ class PipelineInput(InputSource):
         self._passed_over_before = 0
 
     def next(self) -> Step:
-        """See `InputSource.next`. The time for which it blocks is added to ``wait_seconds``."""
+        """See `InputSource.next`. Adds the time for which the call blocks to ``wait_seconds``."""
         start = self._waits_since = time.perf_counter()
         try:
             produce = self._produce or self._begin()
@@ -123,7 +125,9 @@ class PipelineInput(InputSource):
             self._begin()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Ends the background thread and discards its batches; see `InputSource.close`."""
+        """Ends the background thread and discards the batches that it has read; see
+        `InputSource.close`.
+        """
         if self._stop is not None:
             self._stop()
         if self._prefetcher is not None:
@@ -134,7 +138,7 @@ class PipelineInput(InputSource):
 
     def _begin(self) -> Callable[[], Copying]:
         ends = ExitStack()
-        # Also stops the threads if close() is never called.
+        # The finalizer stops the threads even if close() is never called.
         self._stop = weakref.finalize(self, ends.close)
         begin_copy = None
         if self._copies is not None:
@@ -156,7 +160,7 @@ class PipelineInput(InputSource):
 
 
 class Steps:
-    """Assembles the batches of each step, and pads the end of an exact pass.
+    """Reads the batches of each step from a pipeline. In an exact pass, pads the last batch.
 
     `opened` returns an iterator that starts with the first batch. `begin_copy` starts copying a
     batch to a tower's device. Without it, `next` copies.
@@ -183,12 +187,12 @@ class Steps:
             self._iterator = opened()
 
     def close(self) -> None:
-        """Deletes the iterator."""
+        """Deletes the iterator of the pipeline."""
         dropped, self._iterator = [self._iterator], None
         delete_in_background(dropped)
 
     def next(self) -> Copying:
-        """The batches of the next step."""
+        """Returns the batches of the next step, one for each tower."""
         # A tf.data iterator would continue after a failed record, but a benchmark must not.
         if self._error is not None:
             raise self._error
@@ -198,11 +202,12 @@ class Steps:
             tf.errors.ResourceExhaustedError,
             *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
         ):
-            raise  # These errors are not caused by the data.
+            # These errors are not caused by the data, so they are raised unchanged.
+            raise
         except StopIteration:
             self._error = self._pipeline.run_dry()
             raise self._error from None
-        # UnicodeDecodeError: a TensorFlow error has a message that is not valid UTF-8.
+        # UnicodeDecodeError: the message of a TensorFlow error is not valid UTF-8.
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             self._error = self._pipeline.explain(error)
             raise self._error from error
@@ -227,8 +232,8 @@ class Steps:
         )
 
     def _checked(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
-        """Returns the batch. Checks the first batch of a plug-in, because its specs can have
-        unknown sizes.
+        """Checks the first batch of a plug-in's pipeline, whose specs may have unknown sizes, and
+        returns the batch.
         """
         if not self._is_checked:
             check_batch(self._pipeline, batch)
@@ -241,11 +246,12 @@ class Steps:
         return self._begin_copy(tower, batch)
 
     def _next_padded_batch(self) -> TowerBatch:
-        """The next batch of the pass, padded with zeros of weight 0."""
+        """Returns the next batch of an exact pass. A batch that is too small is padded with zeros
+        of weight 0.
+        """
         spec = self._pipeline.spec
         with tf.device(self._host):
-            # next() is not used, because its error at the end of the data cancels operations of
-            # other threads.
+            # The error of next() at the end of the data would cancel operations of other threads.
             batch = self._iterator.get_next_as_optional()
             if batch.has_value():
                 values = self._checked(batch.get_value())
@@ -263,7 +269,7 @@ class Steps:
 
 
 def delete_in_background(iterators: list[Any]) -> None:
-    """Deletes iterators in a background thread, because this may take seconds.
+    """Deletes iterators in a background thread, because deleting an iterator may take seconds.
 
     The destructor of an iterator waits for tf.data's autotuner, which is slow to stop.
     """
@@ -271,14 +277,14 @@ def delete_in_background(iterators: list[Any]) -> None:
 
 
 def copy_to_device(batch: TowerBatch, device: str) -> TowerBatch:
-    """Copies a batch to a device."""
+    """Copies the tensors of a batch to a device."""
     with tf.device(device):
         copied = [None if x is None else tf.identity(x) for x in tf.nest.flatten(batch)]
         return TowerBatch(*tf.nest.pack_sequence_as(batch, copied))
 
 
 class DeviceCopier:
-    """Copies batches to the towers' devices, with one thread for each device and step.
+    """Copies batches to the devices of the towers, with one thread for each device and step.
 
     In TensorFlow 2.21, a copy to a GPU begins when everything that was enqueued on the GPU before
     has finished (``GPUUtil::CopyCPUTensorToGPU``): the current step and often the next step, too. A
@@ -295,17 +301,17 @@ class DeviceCopier:
         self._threads: ThreadPoolExecutor
 
     def start(self) -> None:
-        """Starts the threads. Call it before the first copy, and again after `stop`."""
+        """Starts the threads. Call this before the first copy, and again after `stop`."""
         self._threads = ThreadPoolExecutor(self._most, "cnnbench-copy")
 
     def begin(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:
-        """Starts copying a tower's batch. Calls must not overlap."""
+        """Starts copying a batch to the device of a tower. Calls must not overlap."""
         if tower not in self._functions:
             self._functions[tower] = make_copy_to_device(self._devices[tower], batch)
         return self._threads.submit(self._copy_batch, tower, batch)
 
     def stop(self) -> None:
-        """Cancels copies that have not started, and ends the threads."""
+        """Cancels the copies that have not started, and ends the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _copy_batch(self, tower: int, batch: TowerBatch) -> TowerBatch:
@@ -313,19 +319,20 @@ class DeviceCopier:
 
 
 def use_separate_tf_executor() -> None:
-    """Gives this thread its own TensorFlow executor, which runs operations synchronously.
+    """Gives the calling thread its own TensorFlow executor, which runs operations synchronously.
 
     By default, threads share an executor, and reading from an iterator waits for all its pending
     operations. So reading a batch for one worker would wait until another worker's step has ended.
     """
     run_synchronously = tf.config.experimental.set_synchronous_execution
-    # A thread gets a new executor when its mode changes.
+    # TensorFlow gives a thread a new executor when the mode of the thread changes.
     run_synchronously(False)
     run_synchronously(True)
 
 
 class _Prefetcher(threading.Thread):
-    """A thread that calls ``produce`` in advance and stores a limited number of results.
+    """A thread that calls ``produce`` before its results are needed, and stores a limited number of
+    results.
 
     It has no reference to the input that owns it, so that the input can be garbage-collected.
     """
@@ -333,15 +340,16 @@ class _Prefetcher(threading.Thread):
     def __init__(self, produce: Callable[[], Copying], depth: int) -> None:
         super().__init__(name=THREAD_NAME, daemon=True)
         self._ready: queue.SimpleQueue[Copying | BaseException] = queue.SimpleQueue()
-        self._room = threading.Semaphore(1 + max(1, depth))  # One result is being produced.
+        # Besides `depth` stored results, one more result is being produced.
+        self._room = threading.Semaphore(1 + max(1, depth))
         self._stopping = False
         self._error: BaseException | None = None
         self._produce = produce
         self.start()
 
     def get(self) -> Copying:
-        """The next result. If ``produce`` has raised an error, raises it now and in all later
-        calls.
+        """Returns the next result. If ``produce`` has raised an error, raises this error now and in
+        all later calls.
         """
         if self._error is None:
             item = self._ready.get()
@@ -352,16 +360,17 @@ class _Prefetcher(threading.Thread):
         raise self._error
 
     def stop(self) -> None:
-        """Ends the thread after the current result. You can call it in exception handlers and at
-        exit.
+        """Ends the thread after its current result. May be called in exception handlers and when
+        the process exits.
         """
         self._stopping = True
         self._room.release()
-        self._ready = queue.SimpleQueue()  # Frees the memory of unused batches.
+        # The new queue frees the memory of unused batches.
+        self._ready = queue.SimpleQueue()
         self._error = self._error or RuntimeError("the input has been closed")
 
     def run(self) -> None:
-        """Produces results until `stop` or an error."""
+        """Produces results until `stop` is called or ``produce`` raises an error."""
         use_separate_tf_executor()
         item: Copying | BaseException = ()
         while not isinstance(item, BaseException):
@@ -375,11 +384,11 @@ class _Prefetcher(threading.Thread):
             self._ready.put(item)
 
 
-# Training input that a tf.distribute strategy shards, splits and copies to the devices.
+# Training input that a tf.distribute strategy shards, splits and copies to the devices
 
 
 class InputDistribution:
-    """How a strategy distributes the batches of a pipeline.
+    """How a tf.distribute strategy distributes the batches of a pipeline to the devices.
 
     Args:
       strategy: strategy for the towers' devices.
@@ -396,7 +405,7 @@ class InputDistribution:
 
     def __init__(self, strategy: Any, flags: StrategyParams) -> None:
         self._manual = flags.input_sharding == "manual"
-        # Used only with `manual`. Each of N replicas uses every Nth batch of its own pipeline.
+        # If each of N replicas has its own pipeline, it uses every Nth batch of the pipeline.
         self._per_replica = flags.input_replication == "per_replica"
         self.strategy = mirrored_for_input_per_replica(strategy) if self._per_replica else strategy
         self._policy = flags.auto_shard_policy
@@ -405,13 +414,15 @@ class InputDistribution:
         self._on_device = not self._per_replica if on_device is None else on_device
 
     def examples_per_step(self, spec: InputSpec) -> int:
-        """Number of examples that one step of all workers uses from one pipeline."""
+        """Number of examples that one step of all workers takes from one pipeline."""
         if self.by_pipeline or self._policy == "off":
             return spec.global_batch * spec.passes
         return spec.batch_per_device * spec.passes * int(self.strategy.num_replicas_in_sync)
 
     def iterator(self, pipeline: Pipeline) -> Any:
-        """Iterator over the batches. An element contains one value for each replica."""
+        """Creates the iterator over the batches of a pipeline. Each element contains one batch for
+        each replica.
+        """
         options = self._input_options(pipeline.spec)
         if not self._manual:
             dataset = self._distribute_global_batches(pipeline)
@@ -447,15 +458,15 @@ class InputDistribution:
 
 
 def _declare_infinite(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Declares that training batches are endless, so that workers do not synchronise for each
-    batch.
+    """Declares that training batches are endless. Otherwise the workers would synchronise before
+    each batch.
     """
     endless = tf.data.experimental.INFINITE_CARDINALITY
     return batches.apply(tf.data.experimental.assert_cardinality(endless))
 
 
 class DistributedInput(PipelineInput):
-    """A `PipelineInput` that uses a strategy to copy batches to the devices."""
+    """An input from files whose batches a tf.distribute strategy copies to the devices."""
 
     def __init__(
         self,
@@ -472,7 +483,7 @@ class DistributedInput(PipelineInput):
         return self._distribution.examples_per_step(self.spec)
 
     def _begin(self) -> Callable[[], Copying]:
-        # The distributed data set prefetches, so no thread is needed.
+        # The distributed data set prefetches batches, so no background thread is needed.
         steps = _DistributedSteps(self._pipeline, self.devices, self._distribution)
         self._steps, self._produce = steps, steps.next
         self._fresh = True
@@ -497,7 +508,7 @@ class _DistributedSteps(Steps):
         )
 
 
-# Joined inputs of several workers. Each input is read and prepared on its worker.
+# Joined inputs of several workers: each input is read and prepared on its own worker
 
 WORKER_HOST = "/device:CPU:0"
 """Device name for the CPU of the worker that runs the step."""
@@ -507,7 +518,7 @@ _SYNTHETIC = "cnnbench/synthetic"
 
 
 class JobInput(InputSource):
-    """One input per worker, in tower order. The inputs differ only in shard and device.
+    """Joins the inputs of all workers of a job. The inputs differ only in their shards and devices.
 
     A batch remains on the worker that produced it: `next` returns handles of tensors on this
     worker.
@@ -522,12 +533,13 @@ class JobInput(InputSource):
         super().__init__(whole, devices, first.examples_per_epoch)
         self.synthetic = first.synthetic
         self._sources = tuple(sources)
-        # For each tower: its source, and its number in this source. For each source: its slice.
+        # For each tower: the index of its source, and the number of the tower in this source
         self._places = [
             (which, tower)
             for which, source in enumerate(sources)
             for tower in range(len(source.devices))
         ]
+        # For each source: the slice of the step's arguments that belongs to the source
         ends = list(itertools.accumulate(len(source.signature) for source in sources))
         self._shares = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
 
@@ -542,9 +554,7 @@ class JobInput(InputSource):
         return self._sources[which].of_tower(number, batches[self._shares[which]])
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """See `InputSource.next`. The time for which the call blocks is added to
-        ``wait_seconds``.
-        """
+        """See `InputSource.next`. Adds the time for which the call blocks to ``wait_seconds``."""
         start = time.perf_counter()
         try:
             return tuple(batch for source in self._sources for batch in source.next())
@@ -557,7 +567,7 @@ class JobInput(InputSource):
         return {shard: s for source in self._sources for shard, s in source.waiting().items()}
 
     def stages(self) -> list[Any]:
-        """See `InputSource.stages`. Returns the stages of the first worker."""
+        """See `InputSource.stages`. Returns the stages of the first worker's pipeline."""
         return self._sources[0].stages()
 
     def skipped(self) -> SkippedRecords:
@@ -584,7 +594,8 @@ class JobInput(InputSource):
 
 
 class CoordinatedInput(JobInput):
-    """Inputs of all workers. A step reads from the input of the worker on which it runs.
+    """Joins the inputs of all workers if any idle worker may run a step: the step reads from the
+    input of the worker that runs it.
 
     Each worker has one source with one tower. For each worker, a thread fills the worker's queue
     with as many batches as its pipeline prefetches. An enqueue operation must never wait for space,
@@ -614,16 +625,16 @@ class CoordinatedInput(JobInput):
 
     @property
     def error(self) -> Exception | None:
-        """The error that prevents a worker from receiving more batches; None if there is none."""
+        """The error because of which a worker receives no more batches; None if there is none."""
         return self._error
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:
-        """See `InputSource.signature`. The step has no arguments."""
+        """See `InputSource.signature`. The traced step has no arguments."""
         return ()
 
     def worker(self) -> tf.Tensor:
-        """Number of the worker on which the traced step runs, an int64 scalar."""
+        """Number of the worker that runs the traced step, an int64 scalar."""
         with tf.device(WORKER_HOST):
             return _read_variable(_NUMBER, tf.int64, [])
 
@@ -654,8 +665,8 @@ class CoordinatedInput(JobInput):
         return list(parts)
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """Returns (), because the step has no arguments. The first call starts to fill the
-        queues.
+        """Returns (), because the traced step has no arguments. The first call starts filling the
+        queues of the workers.
         """
         self.batches += 1
         with self._lock:
@@ -666,8 +677,8 @@ class CoordinatedInput(JobInput):
         return ()
 
     def refill_queue(self, worker: int) -> None:
-        """Call this method when a step on the worker has ended, so that the worker's queue is
-        filled again.
+        """Allows one more batch in a worker's queue. Call this when a step on the worker has
+        ended.
         """
         self._wanted[worker].release()
 
@@ -691,10 +702,11 @@ class CoordinatedInput(JobInput):
                 with tf.device(host):
                     tf.raw_ops.QueueEnqueueV2(handle=self._queues[number], components=parts)
             except Exception as error:
-                # UnavailableError: the worker was lost.
+                # UnavailableError means that the worker was lost, which is reported elsewhere.
                 if not isinstance(error, tf.errors.UnavailableError):
                     self._error = self._error or error
-                    with tf.device(host):  # Steps that wait for a batch then fail at once.
+                    # Closing the queue makes steps fail that wait for a batch.
+                    with tf.device(host):
                         tf.raw_ops.QueueCloseV2(handle=self._queues[number])
                 return
 

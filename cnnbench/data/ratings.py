@@ -1,4 +1,4 @@
-"""Pipeline of MovieLens ratings: pairs of a user and an item, rated or unrated."""
+"""Pipeline of MovieLens ratings: pairs of a user and an item, labelled as rated or unrated."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cnnbench.data.dataset import InputSpec
 from cnnbench.data.pipeline import ArrayPipeline, draw_uniform_int
 from cnnbench.data.ratings_files import ITEMS, NEGATIVES_PER_POSITIVE
 
-# Number of random draws to find one unrated item. For a user who rated a third of all items, all
-# draws are rated items with a probability of 1 in 7000.
+# Draws per unrated item: with a third of all items rated, all draws fail once in 7000 times.
 _TRIES = 8
 
 
 class RatingsPipeline(ArrayPipeline):
-    """Pipeline of rated and unrated pairs of user and item.
+    """Pipeline of pairs of a user and an item, labelled 1 if the user rated the item and 0
+    otherwise.
 
     In training, the examples are all ratings, and four unrated items for each rating, which are
     drawn again in every epoch. In evaluation, the examples are, for each user, the held-out item
@@ -42,7 +42,9 @@ class RatingsPipeline(ArrayPipeline):
             self._num_items = tf.constant(int(items.max()) + 1, tf.int64)
 
     def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """See `ArrayPipeline.rows`. Returns user, item and label (1: rated), each int64 [batch]."""
+        """See `ArrayPipeline.rows`. Returns user, item and label (1 for a rated item), each int64
+        [batch].
+        """
         if not self.spec.training:
             return super().rows(positions, indices)
         users, items = super().rows(positions, indices // (1 + NEGATIVES_PER_POSITIVE))
@@ -51,7 +53,9 @@ class RatingsPipeline(ArrayPipeline):
         return users, items, tf.cast(rated, tf.int64)
 
     def _draw_unrated_items(self, users: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """The first of the drawn items that a user has not rated, for each user."""
+        """Draws several items for each user, and returns the first item that the user has not
+        rated.
+        """
         tries = positions[:, None] * _TRIES + tf.range(_TRIES, dtype=tf.int64)
         drawn = draw_uniform_int(tries, self.spec.seed, "negative item", self._num_items)
         pairs = tf.reshape(users[:, None] * ITEMS + drawn, [-1])

@@ -1,4 +1,4 @@
-"""Files of MovieLens ratings: reading, checking, and conversion of published files.
+"""Files of MovieLens ratings: reads and checks them, and creates them from published files.
 
 ``ratings-train.npz`` contains ``users`` and ``items``, integers [n]. Each pair is a rating.
 ``ratings-validation.npz`` contains ``users`` and ``items`` [m] with the last item that each user
@@ -25,7 +25,7 @@ from cnnbench.data.folder import (
 )
 from cnnbench.errors import DataError, FlagError, UsageError
 
-# Reading files of `cnnbench data make-ratings` as arrays. This part does not import TensorFlow.
+# Reading the files of `cnnbench data make-ratings` as arrays (without TensorFlow)
 
 USERS = 138_493
 ITEMS = 26_744
@@ -40,7 +40,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def find_files(data_dir: str, subset: str) -> list[Path]:
-    """The file of a subset; FlagError if there is none."""
+    """Finds the file of a subset. FlagError if it does not exist."""
     path = place(data_dir) / f"ratings-{subset}.npz"
     with converting_read_errors(data_dir):
         exists = path.is_file()
@@ -50,7 +50,7 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
 
 
 def load(path: Path) -> dict[str, Integers]:
-    """Reads the arrays in a file. DataError names file and record."""
+    """Reads the arrays in a file. DataError names the file and the defective record."""
     arrays = _read_arrays(path)
     for name, values in arrays.items():
         below = USERS if name == "users" else ITEMS
@@ -66,7 +66,8 @@ def _read_arrays(path: Path) -> dict[str, Integers]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             arrays = dict(content)
-    except Exception as error:  # zipfile, zlib and NumPy raise many types of errors.
+    # zipfile, zlib and NumPy raise errors of many classes.
+    except Exception as error:
         raise DataError(
             f"{path}: is not a file of arrays: {' '.join(str(error).split())}"
         ) from error
@@ -91,7 +92,7 @@ def _read_arrays(path: Path) -> dict[str, Integers]:
 
 
 def count_examples(files: Sequence[Path], subset: str) -> int:
-    """Number of examples in the file of a subset.
+    """Counts the examples in the file of a subset.
 
     There are `1 + NEGATIVES_PER_POSITIVE` examples for each training rating. In validation, there
     are one example for the last item of each user, and one for each of its candidates.
@@ -109,7 +110,9 @@ def _count_examples(path: Path) -> int:
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Checks every record. `num_classes` is not used. See `Dataset.check`."""
+    """Checks every record in the file of a subset. `num_classes` is not used. See
+    `Dataset.check`.
+    """
     del num_classes
     findings = Findings()
     (path,) = files
@@ -142,7 +145,8 @@ def _candidate_defects(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
     try:
         train = load(beside)
     except DataError:
-        return defects  # The check of that file reports the error.
+        # The check of the training file reports this error.
+        return defects
     rated = np.sort(pair_keys(train["users"], train["items"]))
     for name, candidates in (("item", items[:, None]), ("negative", negatives)):
         pairs = pair_keys(users[:, None], candidates)
@@ -167,11 +171,11 @@ def _statistics_lines(arrays: Mapping[str, Integers]) -> list[str]:
 
 
 def pair_keys(users: Any, items: Any) -> Any:
-    """A unique number for each pair of user and item."""
+    """Computes a unique number for each pair of a user and an item."""
     return users * ITEMS + items
 
 
-# Conversion of published MovieLens ratings into files of pairs, without TensorFlow.
+# Conversion of published MovieLens ratings into files of pairs (without TensorFlow)
 
 SOURCES = ("ratings.dat", "ratings.csv")
 _COLUMNS = ("user", "item", "rating", "time")
@@ -180,7 +184,7 @@ _COLUMNS = ("user", "item", "rating", "time")
 def write_ratings_files(
     source: Path, out: Path, negatives: int, min_ratings: int, seed: int
 ) -> tuple[int, int, int, int]:
-    """Writes ``ratings-train.npz`` and ``ratings-validation.npz``; see `ratings_files`.
+    """Converts published ratings to the files ``ratings-train.npz`` and ``ratings-validation.npz``.
 
     Users and items get numbers from 0, in the order of their published numbers. The latest rating
     of each user is used for validation. The value of a rating is ignored.
@@ -201,7 +205,7 @@ def write_ratings_files(
         raise UsageError(f"--min_ratings={min_ratings}: no user in {source} has as many")
     users, user_ids = _renumber_ids(kept["user"], USERS, "users", source)
     items, item_ids = _renumber_ids(kept["item"], ITEMS, "items", source)
-    # The latest rating of each user. If two have the same time, the later line is used.
+    # Sorts by user and time, so that the last rating of each user is the latest one.
     order = np.lexsort((np.arange(len(users)), kept["time"].to_numpy(), users))
     users, items = users[order], items[order]
     users, items = _remove_duplicate_pairs(users, items)
@@ -234,7 +238,7 @@ def _read_table(path: Path) -> Any:
 
     with_header = path.suffix == ".csv"
     options: dict[str, Any] = {"skiprows": 1} if with_header else {"usecols": [0, 2, 4, 6]}
-    # "::" is parsed as two colons with an empty column between them.
+    # The separator "::" is parsed as two colons with an empty column between them.
     separator = "," if with_header else ":"
     try:
         table = pd.read_csv(path, sep=separator, header=None, dtype=str, **options)
@@ -265,7 +269,9 @@ def _renumber_ids(column: Any, most: int, noun: str, source: Path) -> tuple[Any,
 
 
 def _remove_duplicate_pairs(users: Any, items: Any) -> tuple[Any, Any]:
-    """Removes duplicate pairs. The last of equal pairs is kept, and the order does not change."""
+    """Removes duplicate pairs of user and item. The last of equal pairs is kept, and the order does
+    not change.
+    """
     pairs = pair_keys(users, items)
     _, from_behind = np.unique(pairs[::-1], return_index=True)
     kept = np.sort(len(pairs) - 1 - from_behind)
@@ -273,13 +279,13 @@ def _remove_duplicate_pairs(users: Any, items: Any) -> tuple[Any, Any]:
 
 
 def _draw_negatives(users: Any, items: Any, num_items: int, count: int, seed: int) -> Any:
-    """Draws different unrated items for users 0, 1, 2, ...: int32 [users, count]."""
+    """Draws different unrated items for the users 0, 1, 2, ...: int32 [users, count]."""
     generator = np.random.default_rng(seed)
     ends = np.cumsum(np.bincount(users))[:-1]
     drawn = np.empty((len(ends) + 1, count), np.int32)
     for row, rated in zip(drawn, np.split(items, ends), strict=True):
         ranks = generator.choice(num_items - len(rated), count, replace=False)
-        # Number of unrated items before each rated item.
+        # For each rated item, the number of unrated items with a smaller number
         before = np.sort(rated) - np.arange(len(rated))
         row[:] = ranks + np.searchsorted(before, ranks, side="right")
     return drawn

@@ -1,4 +1,4 @@
-"""Pipelines and checks of examples in TFRecord files."""
+"""Pipelines that read the examples in TFRecord files, and checks of all records in these files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from cnnbench.errors import DataError, first_line
 from cnnbench.machine.cpu import available_cores
 from cnnbench.records.run import SkippedRecords
 
-# Checking of all records in TFRecord files, several at a time.
+# Checks of all records in TFRecord files, by several threads
 
 _CHUNK = 256
 
@@ -42,7 +42,8 @@ F = TypeVar("F")
 def check_records(
     files: Sequence[Path], examine: Callable[[bytes], F], add: Callable[[F], None]
 ) -> Findings:
-    """Checks every record. Continues after a damaged record if the framing is intact.
+    """Checks every record in the files. After a damaged record, the check continues if the lengths
+    of the records are intact.
 
     Missing files are also reported as defects. `examine` is called in several threads; it returns
     facts about a serialized record or raises `RecordDefect`. `add` is called with the facts about
@@ -77,7 +78,8 @@ def _examine_record(
 
 
 def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
-    """Yields number and data of all records. For damaged data, yields the error instead.
+    """Yields the number and the data of each record in a file. For a damaged record, yields the
+    error instead of the data.
 
     TensorFlow's reader verifies checksums quickly. But it stops at the first damage, interprets a
     truncated header as the end of the file, and allocates as much memory as a damaged length field
@@ -96,18 +98,19 @@ def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
         yield -1, error
 
 
-# Pipelines of TFRecord files: reading, shuffling, decoding, and errors that name the record.
+# Pipelines of TFRecord files: reading, shuffling and decoding, with errors that name the record
 
 _CYCLE_LENGTH = 10
-_MOST_RECORDS = 2**40  # maximum number of records in a file
+# Maximum number of records in a file, so that file and record number fit into one integer
+_MOST_RECORDS = 2**40
 _OFFSET = re.compile(r"record at (\d+)")
-_IN_FLIGHT = 1024  # maximum number of records that are decoded at the same time
-_EXAMINED = 1000  # maximum number of skipped records that are examined for their defects
+# Maximum number of records that are decoded at the same time
+_IN_FLIGHT = 1024
+# Maximum number of skipped records that are examined for their defects
+_EXAMINED = 1000
 _NAMED = 3
 
-# AutoGraph is not needed, because there is nothing to convert. It also writes temporary files,
-# which would remain if a process exits without TensorFlow's clean-up. Processes of jobs exit in
-# this way.
+# AutoGraph has nothing to convert here, and its temporary files would remain on disk.
 _UNCONVERTED = tf.autograph.experimental.do_not_convert
 
 
@@ -117,7 +120,8 @@ def _missing_element_text(value: Any, given: Sequence[Any]) -> str:
 
 
 class RecordPipeline(Pipeline):
-    """Pipeline that interleaves records of several files, shuffles them and decodes in parallel.
+    """Pipeline that reads the records of several files in turn, shuffles them and decodes them in
+    parallel.
 
     An error inside TensorFlow names neither file nor record. To find the record, a ledger (a hash
     table in the graph) contains the records that are being decoded, keyed by their number in the
@@ -137,16 +141,16 @@ class RecordPipeline(Pipeline):
             num_examples = spec.dataset.count(files, spec.subset)
         super().__init__(spec, num_examples)
         self._files = list(files)
-        # An evaluation always has a fixed order, so the flag has no effect.
+        # An evaluation always reads in a fixed order: the flag has an effect only in training.
         self._in_order = not (spec.training and spec.datasets_sloppy_parallel_interleave)
         with tf.device(self.spec.host):
             self._paths = tf.constant([str(path) for path in self._files])
             self._ledger = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
             self._skips = spec.on_bad_record == "skip"
-            # For each file, the number of records read before the first damaged record.
+            # Number of records that were read before the first damaged record, for each file
             self._undamaged = tf.Variable(tf.zeros([len(self._files)], tf.int64))
             self._last_used = tf.Variable(0, dtype=tf.int64)
-        # Keeps variables alive that are used in graphs of data sets.
+        # References keep the variables alive that graphs of data sets use.
         self._iterations: list[tf.Variable] = []
 
     @abc.abstractmethod
@@ -154,7 +158,7 @@ class RecordPipeline(Pipeline):
         self, record: tf.Tensor, position: tf.Tensor
     ) -> Annotated[Mapping[str, tf.Tensor], _missing_element_text]:
         """Decodes a record (a string scalar) to the elements of an example, by name. Runs in the
-        graph.
+        graph of the data set.
 
         It must fail for the same records for which `examine` raises RecordDefect. `position`, an
         int64 scalar, determines all random choices (see `cnnbench.data.pipeline`).
@@ -162,7 +166,9 @@ class RecordPipeline(Pipeline):
 
     @abc.abstractmethod
     def examine(self, record: bytes) -> object:
-        """Checks everything in a record that `decode` uses; raises RecordDefect."""
+        """Checks everything in a record that `decode` uses. Raises RecordDefect if the record
+        cannot be used.
+        """
 
     def tower_batches(self) -> tf.data.Dataset:
         """See `Pipeline.tower_batches`."""
@@ -172,8 +178,8 @@ class RecordPipeline(Pipeline):
         return with_private_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
 
     def stages(self) -> list[PipelineStage]:
-        """See `Pipeline.stages`. Stage "read" has no shuffle buffer, because it would hide the
-        speed of reading.
+        """See `Pipeline.stages`. The stage "read" has no shuffle buffer, because a buffer would
+        hide the speed of reading.
         """
         threads = self.spec.datasets_num_private_threads
         return [
@@ -190,11 +196,11 @@ class RecordPipeline(Pipeline):
         if not self._skips:
             return self._parallel_map(records, lambda *record: self._decode_record(*record)[1])
         self._last_used.assign(self.start)
-        # The data set ends if a whole epoch was skipped; otherwise it would repeat forever.
+        # If a whole epoch was skipped, the data set ends. Otherwise it would search forever.
         most = self.num_examples + _IN_FLIGHT
         records = records.take_while(lambda turn, _: turn - self._last_used <= most)
         decoded = self._parallel_map(records, self._decode_record)
-        # Errors in `_used` are not ignored: a failed preprocessing is not a defect of a record.
+        # A failed preprocessing is not a defect of the record, so its errors are not ignored.
         return self._parallel_map(decoded.ignore_errors(), self._used)
 
     def _prepared(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
@@ -205,8 +211,7 @@ class RecordPipeline(Pipeline):
     ) -> tf.data.Dataset:
         return dataset.map(
             function,
-            # Two calls per thread, so that threads are not idle while finished results wait for
-            # earlier ones. tf.data's autotuning would choose fewer (docs/evidence.md).
+            # Two calls per thread keep all threads busy. Autotuning chooses fewer calls.
             num_parallel_calls=2 * (self.spec.datasets_num_private_threads or available_cores()),
             deterministic=self._in_order,
         )
@@ -216,8 +221,8 @@ class RecordPipeline(Pipeline):
             return self._prepared(tf.identity(turn), example)
 
     def _records(self) -> tf.data.Dataset:
-        """Data set of (file number, record number, record). It is endless in training, otherwise
-        one pass.
+        """Data set of (file number, record number, record) for this shard: endless in training,
+        otherwise one pass.
         """
         spec = self.spec
         kept = spec.datasets_use_caching or spec.datasets_repeat_cached_sample
@@ -235,8 +240,8 @@ class RecordPipeline(Pipeline):
         return records.skip(self.start) if self.start else records
 
     def _parts(self) -> list[tuple[int, int, int]]:
-        """The records of this shard in one pass, as ranges: the file, the first record, and the
-        end.
+        """The records that this shard reads in one pass, as ranges in files: file number, first
+        record, and end of the range.
 
         If the records of all files are numbered, the training records of a shard are consecutive.
         The sizes of shards differ by at most one record. Files without records of this shard are
@@ -251,7 +256,7 @@ class RecordPipeline(Pipeline):
             return [(file, 0, _MOST_RECORDS) for file in files[shard::shards]]
         ends = list(itertools.accumulate(count_records_by_file(self._files, spec.subset)))
         low, high = (ends[-1] * end // shards for end in (shard, shard + 1))
-        # `_MOST_RECORDS` means the end of the file, which may contain uncounted records.
+        # `_MOST_RECORDS` means up to the end of the file, which may contain uncounted records.
         return [
             (file, max(low - begin, 0), _MOST_RECORDS if end <= high else high - begin)
             for file, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
@@ -268,7 +273,8 @@ class RecordPipeline(Pipeline):
 
     @_UNCONVERTED
     def _dataset_of_one_pass(self, behind: int = 0) -> tf.data.Dataset:
-        """Data set of (file number, record number, record) of this shard, for one pass.
+        """Data set of (file number, record number, record) for one pass over the records of this
+        shard.
 
         The first `behind` iterations deliver blank elements and do not open files. This preserves
         the random order of later iterations: in tf.data, it depends on the numbers of earlier
@@ -291,7 +297,7 @@ class RecordPipeline(Pipeline):
 
         blank = (tf.constant(-1, tf.int64), tf.constant(-1, tf.int64), tf.constant(""))
         first = tf.data.Dataset.from_tensors((blank,)).flat_map(blank_records)
-        # Files are skipped by a filter, so that their order is drawn for each iteration.
+        # The filter keeps the random order of the files, which is drawn anew for each iteration.
         return first.concatenate(
             self._interleave_files(files.filter(lambda *_: iterations > behind))
         )
@@ -321,14 +327,15 @@ class RecordPipeline(Pipeline):
     def _with_records_after_damage(
         self, file: tf.Tensor, records: tf.data.Dataset
     ) -> tf.data.Dataset:
-        """Records of a file with their numbers. A damaged record has the inverted number (~number).
+        """Numbers the records of a file, and continues after damaged records. The number of a
+        damaged record is inverted (~number).
 
         TensorFlow's reader ends at the first damage. Our own reader, which is slower, continues
         there.
         """
 
         def count_undamaged(number: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # The maximum is stored, because other iterators may read the same file.
+            # Other iterators may read the same file, so the largest number is stored.
             read = self._undamaged.scatter_max(tf.IndexedSlices(number + 1, file))
             with tf.control_dependencies([read]):
                 return tf.identity(number), data
@@ -362,7 +369,9 @@ class RecordPipeline(Pipeline):
             return tf.identity(turn), {name: tf.identity(x) for name, x in example.items()}
 
     def _example(self, data: tf.Tensor, turn: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """The decoded record. It is also prepared, unless bad records are skipped."""
+        """Decodes a record to an example. The example is also preprocessed, unless bad records are
+        skipped.
+        """
         example = self.decode(data, positions_of(turn, self.spec))
         return example if self._skips else self._prepared(turn, example)
 
@@ -376,8 +385,8 @@ class RecordPipeline(Pipeline):
         return self._find_record_defect() or super().explain(error)
 
     def _find_record_defect(self) -> DataError | None:
-        """Why a record could not be decoded. `examine` finds the defect, or decoding only this
-        record.
+        """Finds the record that could not be decoded, and the reason: `examine` finds a defect, or
+        decoding only this record fails.
         """
         turns = self._records_being_decoded()
         for key in turns:
@@ -401,7 +410,7 @@ class RecordPipeline(Pipeline):
             return SkippedRecords()
         keys = [*self._records_being_decoded()]
         examined = map(self._defect_of_record, keys[:_EXAMINED])
-        # These records have no defect, so they are still being decoded.
+        # A record without a defect was not skipped: it is still being decoded.
         lines = [str(defect) for defect in examined if defect]
         count = len(lines) + len(keys[_EXAMINED:])
         return SkippedRecords(count=count, first=tuple(lines[:_NAMED]))
@@ -410,7 +419,7 @@ class RecordPipeline(Pipeline):
         """See `Pipeline.passed_over`."""
         with tf.device(self.spec.host):
             turns, _ = self._ledger.export()
-        # Records after the last example are still being decoded, or will be skipped later.
+        # Records after the last example are still being decoded or will be skipped later.
         skipped = 0
         for turn in sorted(turns.numpy().tolist()):
             if turn - self.start >= examples + skipped:
@@ -424,8 +433,8 @@ class RecordPipeline(Pipeline):
         return DataError(f"no {self.spec.subset} record can be used; {reason}")
 
     def _records_being_decoded(self) -> dict[int, int]:
-        """Maps the key of a record to its number in the stream, while decoding has started but not
-        succeeded.
+        """For each record that is being decoded or could not be decoded: its key in the ledger, and
+        its number in the stream.
         """
         with tf.device(self.spec.host):
             turns, keys = self._ledger.export()
@@ -444,14 +453,14 @@ class RecordPipeline(Pipeline):
 
 
 def pad_rows(values: Any, length: int) -> Any:
-    """Appends rows of zeros until there are `length` rows."""
+    """Appends rows of zeros to a tensor until it has `length` rows."""
     missing = length - tf.shape(values)[0]
     filled = tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])])
     return tf.ensure_shape(filled, [length, *values.shape[1:]])
 
 
 def assert_in_graph(holds: Any, *shown: Any) -> tf.Operation:
-    """An assertion in one operation. It is faster than `tf.debugging.Assert`, which creates a
-    branch.
+    """An assertion that is a single operation in the graph. `tf.debugging.Assert` would be slower,
+    because it creates a branch.
     """
     return tf.raw_ops.Assert(condition=holds, data=[tf.convert_to_tensor(x) for x in shown])

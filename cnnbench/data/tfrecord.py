@@ -1,4 +1,5 @@
-"""The format of TFRecord files, and finding the TFRecord files of a data set.
+"""Reads the framing of TFRecord files without TensorFlow, and finds the TFRecord files of a data
+set.
 
 A record consists of the length (uint64, little endian), a masked CRC-32C of the length, the data,
 and a masked CRC-32C of the data; see https://www.tensorflow.org/tutorials/load_data/tfrecord. In a
@@ -29,20 +30,20 @@ from cnnbench.data.folder import (
 )
 from cnnbench.errors import DataError, FlagError, UsageError
 
-# Framing of TFRecord files: offsets, lengths and checksums of records.
+# Framing of TFRecord files: offsets, lengths and checksums of records
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size
 _OVERHEAD = HEADER_BYTES + _FOOTER.size
-# First bytes of files that tf.io.TFRecordOptions compresses: gzip, and zlib at four levels.
+# First bytes of compressed files (gzip, and zlib at four levels), which TensorFlow can write
 _COMPRESSED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda")
 _CASTAGNOLI = 0x82F63B78
 
 
 class FramingError(DataError):
-    """The framing of a file is damaged: this record (numbered from 0) and all later records are
-    lost.
+    """The framing of a TFRecord file is damaged, so that this record (numbered from 0) and all
+    later records are lost.
     """
 
     def __init__(self, path: Path, record: int, problem: str) -> None:
@@ -57,7 +58,9 @@ Frame: TypeAlias = tuple[int, int, int]
 
 
 def read_frames(path: Path) -> Iterator[Frame]:
-    """Yields the location of each record in a file. FramingError if the file is damaged."""
+    """Yields the number, offset and length of each record in a file. FramingError if the framing of
+    the file is damaged.
+    """
     with _open_unbuffered(path) as file:
         size = path.stat().st_size
         offset = record = 0
@@ -82,15 +85,14 @@ def read_frames(path: Path) -> Iterator[Frame]:
 
 
 def count_records(path: Path) -> int:
-    """Number of records in a file. Does not read the data.
-
-    Raises the same errors as `read_frames`.
+    """Counts the records in a file without reading their data. Raises the same errors as
+    `read_frames`.
     """
     return sum(1 for _ in read_frames(path))
 
 
 def read_record_data(path: Path, frame: Frame) -> bytes:
-    """Reads the data of a record. DataError for a wrong checksum or a read error."""
+    """Reads the data of a record. DataError if the checksum is wrong or the file cannot be read."""
     record, offset, length = frame
     with _open_unbuffered(path) as file:
         file.seek(offset + HEADER_BYTES)
@@ -102,7 +104,8 @@ def read_record_data(path: Path, frame: Frame) -> bytes:
 
 
 def read_records_from(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
-    """Yields number and data of each record, starting with record number ``first``.
+    """Yields the number and the data of each record in a file, starting with record number
+    ``first``.
 
     For a wrong checksum, yields the error instead of data. If the framing is damaged, the last item
     is the number of the record and the error.
@@ -118,7 +121,9 @@ def read_records_from(path: Path, first: int) -> Iterator[tuple[int, bytes | Dat
 
 
 def count_framed_records(path: Path) -> int:
-    """Number of records before the first framing error. DataError if the file cannot be read."""
+    """Counts the records before the first damage of the framing. DataError if the file cannot be
+    read.
+    """
     try:
         return count_records(path)
     except FramingError as error:
@@ -126,7 +131,7 @@ def count_framed_records(path: Path) -> int:
 
 
 def find_record(path: Path, record: int) -> bytes:
-    """Reads record number ``record``. DataError if it is missing or damaged."""
+    """Reads the data of record number ``record``. DataError if the record is missing or damaged."""
     for frame in read_frames(path):
         if frame[0] == record:
             return read_record_data(path, frame)
@@ -134,7 +139,8 @@ def find_record(path: Path, record: int) -> bytes:
 
 
 def defect_at(path: Path, offset: int) -> DataError | None:
-    """The defect of the record whose header or data begins at ``offset``; None if intact.
+    """Finds the defect of the record whose header or data begins at ``offset`` in a file; None if
+    the record is intact.
 
     TensorFlow's error messages contain such an offset, but not the name of the file.
     """
@@ -151,7 +157,7 @@ def defect_at(path: Path, offset: int) -> DataError | None:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum in TFRecord files: a CRC-32C, rotated, plus a constant.
+    """The checksum that TFRecord files use: a CRC-32C, rotated, plus a constant.
 
     It takes about 100 ns per byte, which is fast enough for headers and for single records.
     """
@@ -176,30 +182,31 @@ def _crc_table() -> tuple[int, ...]:
 @contextlib.contextmanager
 def _open_unbuffered(path: Path) -> Iterator[BinaryIO]:
     try:
-        # The file is unbuffered, because a buffer would read 8 KiB for every 12-byte header.
+        # Without `buffering=0`, Python would read 8 KiB for every 12-byte header.
         with path.open("rb", buffering=0) as file:
             yield file
     except OSError as error:
         raise DataError(f"{path}: {os_error_text(error)}") from error
 
 
-# TFRecord files of a subset and their numbers of examples. This part does not import TensorFlow.
+# TFRecord files of a subset, and their numbers of examples (without TensorFlow)
 
 _SHARD = re.compile(
     r"((?:[a-z]+-)?(?:train|validation))-(\d+)-of-(\d+)((?:\.tfrecords?)?(?:\.gz)?)"
 )
-# Index files (of DALI, for example), checksums and backups are common next to shards.
+# Files that are often next to shards: indexes (of DALI, for example), checksums and backups
 _COMPANION = re.compile(r".*(~|\.(idx|index|crc\w*|md5|sha\d+|txt|json))")
 
 PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
-# Numbers of files in the published ImageNet. They are always the same.
+# Numbers of files in the published ImageNet, which are always the same
 _PUBLISHED_FILES = {"train": 1024, "validation": 128}
 
 cached_record_count = cache_by_file_version(count_records)
 
 
 def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
-    """The shards ``<prefix><subset>-i-of-n`` of a subset, in order. FlagError without shards.
+    """Finds the files (shards) ``<prefix><subset>-i-of-n`` of a subset, in order. FlagError if
+    there are none.
 
     They are searched in the directory itself, then in its subfolders for the subset
     (`SUBSET_FOLDERS`).
@@ -221,7 +228,7 @@ def _find_shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
     for folder in (data_dir, *(data_dir / name for name in SUBSET_FOLDERS[subset])):
         paths = _files_matching(folder, f"{prefix}{subset}-*-of-*") if folder.is_dir() else []
         names = {path.name for path in paths if _SHARD.fullmatch(path.name)}
-        # If a shard also exists with a suffix, as after ``gunzip --keep``, that file is ignored.
+        # `gunzip --keep` leaves NAME.gz next to NAME: the file with the suffix is ignored.
         if shards := [
             p for p in paths if p.name in names and (not p.suffix or p.stem not in names)
         ]:
@@ -230,19 +237,21 @@ def _find_shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
 
 
 def _files_matching(folder: Path, pattern: str) -> list[Path]:
-    # For an unreadable folder, Path.glob would return nothing instead of raising an error.
+    # Path.glob would return nothing for an unreadable folder, instead of raising an error.
     return sorted(p for p in folder.iterdir() if fnmatchcase(p.name, pattern) and p.is_file())
 
 
 def left_out(shards: Sequence[Path]) -> list[Path]:
-    """Files with names similar to the shards of a subset, except indexes, checksums and backups."""
+    """Files with names similar to the shards of a subset that are not read. Indexes, checksums and
+    backups are ignored.
+    """
     match = _SHARD.fullmatch(shards[0].name)
     alike = _files_matching(shards[0].parent, f"{match[1]}-*-of-*") if match else []
     return [p for p in alike if p not in set(shards) and not _COMPANION.fullmatch(p.name)]
 
 
 def count_examples(files: Sequence[Path], subset: str) -> int:
-    """Number of examples in the files of a subset. DataError for a truncated or unreadable file.
+    """Counts the examples in the files of a subset. DataError if a file is truncated or unreadable.
 
     The published ImageNet is not counted, because the record headers are distributed over 150 GB.
     It is recognised by the number of files and the number of records in the first file.
@@ -251,8 +260,8 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 
 
 def count_records_by_file(files: Sequence[Path], subset: str) -> list[int]:
-    """Number of records in each file of a subset. In the published ImageNet, all numbers are
-    equal.
+    """Number of records in each file of a subset. For the published ImageNet, only the first file
+    is counted.
     """
     number = len(files)
     if number == _PUBLISHED_FILES[subset]:
@@ -263,7 +272,9 @@ def count_records_by_file(files: Sequence[Path], subset: str) -> list[int]:
 
 
 def missing_shard_names(files: Sequence[Path]) -> list[str]:
-    """Names of files that are missing according to the numbering ``-i-of-n``."""
+    """Names of the missing files, according to the numbers ``-i-of-n`` in the names of the existing
+    files.
+    """
     matches = [match for path in files if (match := _SHARD.fullmatch(path.name))]
     present = {match[0] for match in matches}
     promised = {

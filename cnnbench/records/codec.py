@@ -463,8 +463,7 @@ def index_of_invalid_amount(values: Sequence[float], or_zero: bool = False) -> i
     valid.
     """
     checked = [value for value in values if value] if or_zero else values
-    # All values are checked at once, which is fast. If a value is NaN, the sum is not equal to
-    # itself.
+    # All values are checked at once: a sum that contains NaN is not equal to itself.
     if not checked or (
         AMOUNTS[0] <= min(checked) and max(checked) <= AMOUNTS[1] and sum(checked) == sum(checked)
     ):

@@ -143,8 +143,7 @@ class RunParams:
         "If memory runs out, try again in a new process with half the batch size, until the batch "
         "fits. The record contains the requested batch size and the batch size that was used. "
         "Only for cnnbench run, in one process.",
-        # Repetitions are identified by the batch size that was used, which is the record's
-        # batch_size.
+        # The record contains the batch size that was used, so this flag identifies nothing.
         role=FlagRole.NOTE,
     )
     gradient_accumulation_steps: int = flag(
