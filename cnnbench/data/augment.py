@@ -165,12 +165,12 @@ AUGMENTATIONS = {
     "randaugment": Augmentation(
         2, 0.9, 0.3, lambda side: side * 150.0 / 331.0, 30.0, (0.1, 1.9), 4
     ),
-    # The wide ranges of the paper, for images of any size
+    # TrivialAugment with the wide ranges of the paper
     "trivialaugment": Augmentation(1, None, 0.99, lambda side: 32.0, 135.0, (0.01, 2.0), 2),
 }
 """Augmentations by the values of --augment."""
 
-# A strength is a whole number from 0 to this number, divided by this number.
+# The strength of an operation is a whole number from 0 to 30, divided by 30.
 _STRONGEST = 30
 
 
@@ -207,9 +207,8 @@ def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> t
     return tf.map_fn(one, (images, positions), fn_output_signature=made)
 
 
-# Operations are functions of an image, its strength, the strength with a random sign, and the kind.
-# They round as Pillow does. An image is uint8 [height, width, 3]; strengths are float64 from 0 to
-# 1.
+# Operations of both augmentations, which round as Pillow does.
+# Arguments: uint8 image, strength from 0 to 1, strength with a random sign, kind of augmentation
 
 
 def _rotate(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:

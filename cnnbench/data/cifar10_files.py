@@ -224,7 +224,7 @@ def unpickle_safely(data: bytes) -> Any:
     UnpicklingError for damaged data.
     """
     try:
-        # A memo index must be checked first: Python allocates memory up to the largest index.
+        # Indices in a pickle's memo are checked, because Python allocates memory up to the largest.
         # `genops` cannot decode some strings of Python 2, so the check ends at such a string.
         with contextlib.suppress(UnicodeDecodeError):
             for opcode, argument, _ in pickletools.genops(data):

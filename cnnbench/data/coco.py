@@ -163,7 +163,7 @@ class CocoPipeline(RecordPipeline):
         jpeg, classes, is_crowd = features[ENCODED], features[LABELS].values, features[CROWD].values
         count = tf.shape(boxes)[0]
         sound = [
-            # Fails if the data is not a JPEG.
+            # This operation fails if the data is not a JPEG.
             assert_in_graph(is_usable_image_size(tf.io.extract_jpeg_shape(jpeg)), "size"),
             assert_in_graph(boxes_are_inside(boxes), boxes),
             assert_in_graph(tf.reduce_all((classes >= 1) & (classes < spec.num_classes)), classes),
@@ -236,7 +236,7 @@ def random_window(
     begin = tf.cast(window[:2] * sides, tf.int32)
     end = tf.maximum(tf.cast(window[2:] * sides, tf.int32), begin + 1)
     part = image[begin[0] : end[0], begin[1] : end[1]]
-    # The window is rounded to whole pixels before the boxes are moved, so that they match.
+    # The window is rounded to whole pixels first, because the boxes must match the cropped pixels.
     window = tf.concat([tf.cast(begin, tf.float32) / sides, tf.cast(end, tf.float32) / sides], 0)
     kept = _windows_contain_centres(window[tf.newaxis], boxes)[0]
     origin, extent = tf.tile(window[:2], [2]), tf.tile(window[2:] - window[:2], [2])

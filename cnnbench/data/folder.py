@@ -145,7 +145,7 @@ def cache_by_file_version(count: Callable[[Path], int]) -> Callable[[Path], int]
         try:
             status = path.stat()
         except OSError:
-            # The file cannot be examined; `count` raises an error with a clear message.
+            # If the file is missing or unreadable, `count` raises an error with a clear message.
             return count(path)
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         return cached_count(path, *version)

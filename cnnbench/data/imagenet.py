@@ -95,8 +95,7 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
         if spec.official:
             sides = sides * max(OFFICIAL_SHORTER_SIDE, size) // tf.reduce_min(sides)
         else:
-            # The order of the float32 factors is that of tf_cnn_benchmarks, so that sizes are
-            # equal.
+            # The float32 factors have the order of tf_cnn_benchmarks, so that sizes are equal.
             exact = tf.cast(sides, tf.float32)
             sides = tf.cast(exact * tf.reduce_max(size / exact) * CENTRAL_SCALE, tf.int32)
         image = resize_image(image, sides[0], sides[1], position, spec)
@@ -397,7 +396,7 @@ def serialize_features(
         for key, values in floats.items()
     }
     for key, text in texts.items():
-        # File names with bytes that are not UTF-8 contain surrogates, which become these bytes.
+        # Python represents bytes of file names that are not UTF-8 as surrogates.
         value = text if isinstance(text, bytes) else text.encode(errors="surrogateescape")
         features[key] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
     example = tf.train.Example(features=tf.train.Features(feature=features))

@@ -209,7 +209,7 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
     """
     spec = pipeline.spec
     all_specs = spec.batch_specs(spec.batch_per_device if spec.training else None)
-    # The labels of mixed images are missing here, because images are mixed later.
+    # The additional labels of mixed images are not in the batch yet: images are mixed later.
     specs = {one.name: all_specs[one.name] for one in spec.elements}
     wanted, found = f"a mapping with {', '.join(specs)}", plugins.value_text(batch)
     if isinstance(batch, Mapping):
@@ -462,7 +462,8 @@ class ScalarReader:
                 with tf.device(device):
                     packed = tf.stack([tf.cast(scalar, tf.float32) for scalar in scalars])
                     bits = tf.bitcast(packed, tf.int32)
-                    # int32 operands are in host memory, so TensorFlow copies the same values there.
+                    # tf.maximum reads int32 operands in host memory, so TensorFlow copies the
+                    # unchanged values.
                     copied = tf.maximum(bits, tf.int32.min)
                     with tf.control_dependencies([bits]):
                         behind = tf.shape(packed) + 1

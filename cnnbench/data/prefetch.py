@@ -405,7 +405,7 @@ class InputDistribution:
 
     def __init__(self, strategy: Any, flags: StrategyParams) -> None:
         self._manual = flags.input_sharding == "manual"
-        # If each of N replicas has its own pipeline, it uses every Nth batch of the pipeline.
+        # If each replica has its own pipeline, each of N replicas uses every Nth batch.
         self._per_replica = flags.input_replication == "per_replica"
         self.strategy = mirrored_for_input_per_replica(strategy) if self._per_replica else strategy
         self._policy = flags.auto_shard_policy

@@ -141,7 +141,7 @@ class RecordPipeline(Pipeline):
             num_examples = spec.dataset.count(files, spec.subset)
         super().__init__(spec, num_examples)
         self._files = list(files)
-        # An evaluation always reads in a fixed order: the flag has an effect only in training.
+        # An evaluation reads in order, also with --datasets_sloppy_parallel_interleave.
         self._in_order = not (spec.training and spec.datasets_sloppy_parallel_interleave)
         with tf.device(self.spec.host):
             self._paths = tf.constant([str(path) for path in self._files])
@@ -196,7 +196,7 @@ class RecordPipeline(Pipeline):
         if not self._skips:
             return self._parallel_map(records, lambda *record: self._decode_record(*record)[1])
         self._last_used.assign(self.start)
-        # If a whole epoch was skipped, the data set ends. Otherwise it would search forever.
+        # If all records of an epoch are skipped, the data set ends: no example would ever come.
         most = self.num_examples + _IN_FLIGHT
         records = records.take_while(lambda turn, _: turn - self._last_used <= most)
         decoded = self._parallel_map(records, self._decode_record)
@@ -256,7 +256,7 @@ class RecordPipeline(Pipeline):
             return [(file, 0, _MOST_RECORDS) for file in files[shard::shards]]
         ends = list(itertools.accumulate(count_records_by_file(self._files, spec.subset)))
         low, high = (ends[-1] * end // shards for end in (shard, shard + 1))
-        # `_MOST_RECORDS` means up to the end of the file, which may contain uncounted records.
+        # As the end of a range, `_MOST_RECORDS` means the end of the file, counted or not.
         return [
             (file, max(low - begin, 0), _MOST_RECORDS if end <= high else high - begin)
             for file, (begin, end) in enumerate(itertools.pairwise([0, *ends]))

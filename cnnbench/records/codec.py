@@ -40,7 +40,7 @@ T = TypeVar("T")
 D = TypeVar("D", bound="Document")
 F = TypeVar("F", bound="Callable[..., Any]")
 
-# A document without the key `kind` (as in the first versions) is a document of this kind.
+# A document without the key `kind`, as in the first versions, is a run record.
 IMPLIED_KIND = "run"
 
 # OPTIONAL: metadata of a field that a document may lack.

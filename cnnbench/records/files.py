@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 # Result files: checked before a run starts, and written completely or not at all
 
-# The name contains the host: some network file systems do not show locks to other machines.
+# Names of temporary files contain the host, because locks may not work between machines.
 _UNFINISHED = f".cnnbench-{zlib.crc32(os.uname().nodename.encode()):08x}-"
 _State = tuple[int, int]
 _noted: dict[Path, _State | None] = {}
-# The failures to write are the keys, in order and without duplicates.
+# The keys are the failures to write; a dict keeps their order and removes duplicates.
 _failures: dict[str, None] = {}
 _SAVED_MODEL = ("variables", "assets", "assets.extra", "fingerprint.pb", "debug")
 
@@ -139,8 +139,8 @@ def write_atomically(
         target.write_bytes(data)
         return
     remove_abandoned(target.parent)
-    # The name is short enough even if the name of the target has the maximum length.
-    # If two processes expect the same state of the target, only one can create this file.
+    # The temporary name has a fixed length, so it is valid for every name of the target.
+    # Of two processes that expect the same state of the target, only one can create this file.
     token = secrets.token_hex(6) if expected is ... else f"{zlib.crc32(os.fsencode(target)):08x}"
     temporary = target.with_name(f"{_UNFINISHED}{token}.tmp")
     descriptor = _create_locked_file(temporary)
@@ -150,7 +150,8 @@ def write_atomically(
         write_all(descriptor, data)
         if durable:
             os.fsync(descriptor)
-        # Other writers remove unlocked temporary files, so the file is renamed while locked.
+        # The temporary file is locked until it is renamed, because other writers remove unlocked
+        # files.
         if expected is not ... and _file_state(target) not in (None, expected):
             raise FileExistsError(target)
         os.replace(temporary, target)
@@ -254,7 +255,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flushes a folder to the disk, so that new and renamed entries survive a power failure."""
-    # Not every file system supports this.
+    # Not every file system can flush a folder.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

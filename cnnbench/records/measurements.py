@@ -364,7 +364,7 @@ class Measurements:
     def _with_shares(self, cluster: Cluster, steps: int) -> Cluster:
         """Adds to the cluster how many timed steps and images each worker contributed."""
         images = 0 if self.parts.batch is None else self.parts.batch.global_
-        # If Ctrl-C comes between two appends, the last update has no step, so it is left out.
+        # Ctrl-C may interrupt between storing a step and storing the worker that made it.
         updates = self.updates[:steps]
         own = Counter(worker for worker, _ in updates)
         workers = len(cluster.workers)

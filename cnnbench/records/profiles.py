@@ -624,7 +624,7 @@ class Explanation(Document):
         """Creates a row from the seconds per step of side A (`base`) and of side B (`new`), and
         computes its share of the difference.
         """
-        # The share is unknown if the difference may be 0, that is, if it is within its spread.
+        # The share is unknown if the whole difference is within its spread, so that it may be 0.
         is_known = abs(self.difference) > self.spread
         return ExplainedRow(
             layer=layer,

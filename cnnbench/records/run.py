@@ -857,7 +857,7 @@ class RunRecord(Document):
         """Number of steps that the host launches with one call (--steps_per_execution). Each step
         time is the mean over these steps.
         """
-        # Records of earlier versions do not have the flag.
+        # Records of earlier versions do not contain --steps_per_execution.
         return int(self.config.get("steps_per_execution") or 1)
 
     @property

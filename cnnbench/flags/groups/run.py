@@ -143,7 +143,7 @@ class RunParams:
         "If memory runs out, try again in a new process with half the batch size, until the batch "
         "fits. The record contains the requested batch size and the batch size that was used. "
         "Only for cnnbench run, in one process.",
-        # The record contains the batch size that was used, so this flag identifies nothing.
+        # The record contains the batch size that was used, so repetitions may differ in this flag.
         role=FlagRole.NOTE,
     )
     gradient_accumulation_steps: int = flag(

@@ -86,7 +86,7 @@ def _split_runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
 
 _METRIC_LOG, _RUN_LOG = "metric.log", "benchmark_run.log"
 _SPEEDS = ("current_examples_per_sec", "average_examples_per_sec")
-# Labels of the header by the names that benchmark_run.log has for the same parameters.
+# Maps the names of run parameters in benchmark_run.log to the labels of the printed header.
 _PARAMETERS = {
     **{"model": "Model", "dataset": "Dataset", "mode": "Mode", "devices": "Devices"},
     **{"batch_size": "Batch size", "batch_size_per_device": "per device"},
