@@ -23,7 +23,7 @@ from cnnbench.models.spec import elements_of_role
 
 
 def make_mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
-    """Returns the batches of a pipeline. If the spec says so, each image is mixed with another
+    """Returns the batches of a pipeline. With mixup or CutMix, each image is mixed with another
     image of its batch.
 
     They are mixed on the host if the spec says so, and unchanged otherwise.
@@ -175,7 +175,8 @@ _STRONGEST = 30
 
 
 def augmented(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
-    """Changes an image, uint8 [height, width, 3] with known sizes, by the augmentation of the spec.
+    """Changes an image, uint8 [height, width, 3] with known sizes, by the augmentation that
+    --augment names.
 
     `position`, an int64 scalar, determines the operations, their strengths and their directions.
     """
@@ -195,8 +196,8 @@ def augmented(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tens
 
 
 def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> tf.Tensor:
-    """Changes images, uint8 [n, height, width, 3], by the augmentation of the spec. Positions are
-    [n]. See `augmented`.
+    """Changes images, uint8 [n, height, width, 3], by the augmentation that --augment names.
+    Positions are [n]. See `augmented`.
     """
 
     def one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:

@@ -15,8 +15,8 @@ _PAD = 4
 
 
 class Cifar10Pipeline(ArrayPipeline):
-    """Pipeline of the images and labels of CIFAR-10. Images are resized from 32 x 32 to the size of
-    the spec (bilinear).
+    """Pipeline of the images and labels of CIFAR-10. Images are resized from 32 x 32 to
+    `spec.image_size` (bilinear).
     """
 
     def __init__(self, spec: InputSpec) -> None:

@@ -61,7 +61,8 @@ class CocoObject(NamedTuple):
 
 
 def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int, int, int]]:
-    """Checks the parts of a record that a run uses. Labels must be in [1, num_classes).
+    """Checks the parts of a record that a run uses: the image, the boxes, and the labels, which
+    must be in [1, num_classes).
 
     Returns the labels, and a tuple of height, width, number of boxes and number of crowd boxes.
     """
@@ -113,8 +114,8 @@ def serialize(
     name: str,
     objects: Sequence[CocoObject],
 ) -> bytes:
-    """Creates a record with the keys of the files of TensorFlow's object detection API. Sizes are
-    in pixels.
+    """Serializes an image and its objects as a record with the keys of TensorFlow's object
+    detection API. Sizes are in pixels.
     """
     return serialize_features(
         ints={

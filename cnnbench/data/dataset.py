@@ -352,8 +352,8 @@ class InputSpec(DataParams):
         return self.batch_per_device * self.num_devices
 
     def dtype_of(self, element: Element) -> str:
-        """The dtype of an element in batches. Floating-point features have the dtype of the
-        spec.
+        """The dtype of an element in batches. Floating-point features have the dtype of the run:
+        float32, float16 or bfloat16.
         """
         by_precision = element.role == "feature" and element.dtype == "float32"
         return self.dtype if by_precision else element.dtype
@@ -373,8 +373,8 @@ class InputSpec(DataParams):
 
     @classmethod
     def from_flags(cls, flags: object, **fields: Any) -> InputSpec:
-        """Creates a spec from the attributes in ``fields``. All other attributes are taken from
-        data flags of the same name in ``flags``.
+        """Creates the specification of an input from the attributes in ``fields``. All other
+        attributes are taken from data flags of the same name in ``flags``.
 
         Attributes that are not in ``fields`` are set from the data flags in ``flags``.
         """

@@ -130,7 +130,9 @@ def normalise_image(image: Any, spec: InputSpec) -> tf.Tensor:
 
 
 def resize_image(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """Resizes an image with the method of the spec. The result is float32 with values in 0..255."""
+    """Resizes an image with the method of --resize_method. The result is float32 with values in
+    0..255.
+    """
     image = tf.cast(image, tf.float32)
 
     def by(method: str) -> tf.Tensor:
@@ -244,8 +246,8 @@ def parse_record(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def is_usable_image_size(shape: Any) -> tf.Tensor:
-    """Whether the size of a JPEG, int32 [3], is within `MAX_ASPECT` and `MAX_PIXELS`. For use in a
-    graph.
+    """Whether an image with this shape, int32 [3], is neither too narrow (`MAX_ASPECT`) nor too
+    large (`MAX_PIXELS`). For use in a graph.
     """
     height, width, _ = tf.unstack(tf.cast(tf.convert_to_tensor(shape), tf.int64))
     even = (height <= MAX_ASPECT * width) & (width <= MAX_ASPECT * height)
@@ -358,8 +360,8 @@ def decoded_image_size(jpeg: bytes) -> tuple[int, int]:
 def serialize(
     jpeg: bytes, height: int, width: int, label: int, name: str, synset: str, text: str
 ) -> bytes:
-    """Creates a record with the keys of ImageNet's files, without boxes. Height and width are in
-    pixels.
+    """Serializes an image and its label as a record with the keys of ImageNet's TFRecord files,
+    without boxes. Sizes are in pixels.
     """
     return serialize_features(
         ints={

@@ -113,8 +113,8 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def serialize(audio: bytes, text: str, utterance: str) -> bytes:
-    """Creates a record from a WAV file (see `count_wav_samples`) and a transcript that contains
-    only letters of `ALPHABET`.
+    """Serializes an utterance as a record: a WAV file (see `count_wav_samples`), and a transcript
+    with only letters of `ALPHABET`.
     """
     return serialize_features({}, {}, {AUDIO: audio, TEXT: text, UTTERANCE: utterance})
 

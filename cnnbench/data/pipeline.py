@@ -177,7 +177,7 @@ class Pipeline(abc.ABC):
 
 def check_pipeline(pipeline: object, spec: InputSpec) -> None:
     """Checks a plug-in's pipeline before anything is read. UsageError if it does not deliver the
-    elements of the spec.
+    elements of its data set.
 
     UsageError names its class, what it must deliver, and what it delivers.
     """
@@ -201,8 +201,8 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
 
 
 def check_batch(pipeline: Pipeline, batch: Any) -> None:
-    """Raises UsageError if a batch lacks an element of the spec, or if an element has a wrong dtype
-    or shape.
+    """Raises UsageError if a batch of a pipeline lacks an element of the data set, or if an element
+    has a wrong dtype or shape.
 
     Args:
       batch: tensors, or their specs, by name of the element.
@@ -252,7 +252,7 @@ def prepared(
     example: Mapping[str, tf.Tensor], position: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
     """Applies the model's preprocessing to one example (without batch dimension). Returns the
-    elements of the spec by name.
+    elements for the model, by name.
     """
     values = example
     if spec.preprocess is not None:
@@ -420,7 +420,7 @@ def _replace_values(nest: Any, values: Iterable[Any]) -> Any:
 
 
 class ReadCallbacks(NamedTuple):
-    """Callbacks of one read by `ScalarReader`. Each is called once, in any thread.
+    """Callbacks of one read from a GPU by `ScalarReader`. Each is called once, in any thread.
 
     `issued` is called when steps that are launched later can no longer delay the read. `arrived` is
     called with the seconds since the values arrived on the host.

@@ -160,7 +160,8 @@ class PipelineInput(InputSource):
 
 
 class Steps:
-    """Reads the batches of each step from a pipeline. In an exact pass, pads the last batch.
+    """Reads the batches of each step from a pipeline, one for each device. In an evaluation, the
+    last batch is padded.
 
     `opened` returns an iterator that starts with the first batch. `begin_copy` starts copying a
     batch to a tower's device. Without it, `next` copies.
@@ -246,8 +247,8 @@ class Steps:
         return self._begin_copy(tower, batch)
 
     def _next_padded_batch(self) -> TowerBatch:
-        """Returns the next batch of an exact pass. A batch that is too small is padded with zeros
-        of weight 0.
+        """Returns the next batch of an evaluation. If it has too few examples, zeros with weight 0
+        are appended.
         """
         spec = self._pipeline.spec
         with tf.device(self._host):

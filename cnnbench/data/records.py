@@ -433,8 +433,8 @@ class RecordPipeline(Pipeline):
         return DataError(f"no {self.spec.subset} record can be used; {reason}")
 
     def _records_being_decoded(self) -> dict[int, int]:
-        """For each record that is being decoded or could not be decoded: its key in the ledger, and
-        its number in the stream.
+        """Maps the key of each record that is being decoded, or could not be decoded, to the number
+        of the record in the stream.
         """
         with tf.device(self.spec.host):
             turns, keys = self._ledger.export()

@@ -82,7 +82,7 @@ class StrategyRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyProcess:
-    """A successful process of `cnnbench strategies`.
+    """A successful process of `cnnbench strategies`: its mode of --variable_update and its speed.
 
     Attributes:
       mode: value of --variable_update, or "one_tower".

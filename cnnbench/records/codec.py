@@ -89,8 +89,8 @@ class DocumentKey(typing.NamedTuple):
 def key_metadata(
     key: str = "", value: Callable[[Any], Any] | None = None, form: Any = None, **rules: Any
 ) -> dict[str, Any]:
-    """Creates the metadata of a dataclass field that is written to the JSON document with a
-    different key name, value or type.
+    """Creates the metadata of a dataclass field whose key, value or type in the JSON document
+    differs from the field's.
 
     Args:
       key: name of the key; "" means the name of the attribute.
@@ -433,7 +433,8 @@ squared ratios of two of them, neither overflow nor underflow."""
 
 
 def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) -> None:
-    """Raises ValueError if a number in a section of a record is neither 0 nor within `AMOUNTS`.
+    """Raises ValueError if a time, size or rate in a section of a record is neither 0 nor in the
+    accepted range (1e-40 to 1e40).
 
     Fields in `but` may contain any number.
     """
@@ -446,21 +447,21 @@ def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) 
 
 
 def check_amount(name: str, value: float) -> None:
-    """Raises ValueError for a number outside of the range `AMOUNTS`. The message contains the
-    number's name in the record.
+    """Raises ValueError if a time, size or rate is outside of the accepted range (1e-40 to 1e40).
+    The message contains its name in the record.
     """
     if not is_valid_amount(value):
         raise ValueError(f"{name}: {value} is not an amount")
 
 
 def is_valid_amount(value: float) -> bool:
-    """Whether a number is within the range `AMOUNTS`."""
+    """Whether a time, size or rate is in the range that records accept (1e-40 to 1e40)."""
     return AMOUNTS[0] <= value <= AMOUNTS[1]
 
 
 def index_of_invalid_amount(values: Sequence[float], or_zero: bool = False) -> int | None:
-    """Index of the first number that is outside of the range `AMOUNTS`; None if all numbers are
-    valid.
+    """Index of the first time, size or rate that is outside of the accepted range (1e-40 to 1e40);
+    None if all are valid.
     """
     checked = [value for value in values if value] if or_zero else values
     # All values are checked at once: a sum that contains NaN is not equal to itself.

@@ -175,7 +175,8 @@ class StepSeries:
             self.losses.append(loss)
 
     def complete(self, together: int) -> tuple[int, int]:
-        """Numbers of complete executions of `together` steps, and of their steps.
+        """Number of executions (of `together` steps each) that are complete with all losses, and
+        number of their steps.
 
         After Ctrl-C, a time may lack some of its losses.
         """
@@ -362,7 +363,9 @@ class Measurements:
         )
 
     def _with_shares(self, cluster: Cluster, steps: int) -> Cluster:
-        """Adds to the cluster how many timed steps and images each worker contributed."""
+        """Returns the cluster with the number of timed steps and images that each worker
+        contributed.
+        """
         images = 0 if self.parts.batch is None else self.parts.batch.global_
         # Ctrl-C may interrupt between storing a step and storing the worker that made it.
         updates = self.updates[:steps]

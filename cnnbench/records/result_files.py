@@ -388,7 +388,9 @@ class CsvTable:
     """
 
     def __init__(self, columns: Sequence[str], schema: int, more: Collection[str] = ()) -> None:
-        """Creates a table. The last column is the schema number; the columns `more` precede it."""
+        """Describes a table. Its last column is the schema number, which the columns `more`
+        precede.
+        """
         self._columns = columns
         self._schema = schema
         self._more = more
@@ -626,7 +628,7 @@ REDUCTIONS = CsvTable((*_ALL_REDUCE, "schema"), AllReduceRecord.schema)
 
 
 def run_row(record: RunRecord) -> dict[str, object]:
-    """The values of a run's row in the table `RUNS`, by column."""
+    """The values of a run's row in the file of --result_csv, by column."""
     error = record.error
     computed = {
         "model": record.config.get("model") if record.model is None else record.model.name,
@@ -647,7 +649,7 @@ def run_row(record: RunRecord) -> dict[str, object]:
 
 
 def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
-    """The values of a row in the table `REDUCTIONS`, by column."""
+    """The values of a row in the file of ``cnnbench allreduce --result_csv``, by column."""
     computed = {
         "peer": point in record.peers,
         "calls": len(point.seconds),

@@ -30,7 +30,9 @@ _UNKNOWN = (
 
 @register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Iter #\d+: |Img/sec per |Running warmup\.)")
 def read(file: ResultFile) -> Iterator[RunRecord]:
-    """Creates a record for each run in the log. In a job, only the first process prints results."""
+    """Creates a record for each run in a log of Horovod. In a job, only the first process prints
+    results.
+    """
     part = 0
     for lines, time in file.processes():
         for run in _split_runs(lines):

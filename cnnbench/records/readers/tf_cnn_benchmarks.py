@@ -58,7 +58,9 @@ _UNKNOWN = ("commit", "step_seconds", "memory", "startup")
 
 @register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Model: {3,}\S|.*total images/sec: )")
 def read(file: ResultFile) -> Iterable[RunRecord]:
-    """Creates a record for each run in the log, with the values that the run printed."""
+    """Creates a record for each run in a log of tf_cnn_benchmarks, with the values that the run
+    printed.
+    """
     gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}
     part = 0
     for lines, time in file.processes():
