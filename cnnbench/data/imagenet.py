@@ -536,6 +536,8 @@ def read_as_rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
                 )
             # A JPEG cannot have, for example, a side of more than 65,500 pixels.
             except tf.errors.OpError as error:
-                raise DataError(f"{path}: cannot become a JPEG: {first_line(error)}") from error
+                raise DataError(
+                    f"{path}: cannot be encoded as a JPEG: {first_line(error)}"
+                ) from error
             content = bytes(encoded.numpy())
     return content, int(image.shape[0]), int(image.shape[1]), not keep

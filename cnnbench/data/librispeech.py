@@ -58,8 +58,8 @@ def count_wav_samples(content: bytes) -> int:
     if audio_format != (1, 2, SAMPLE_RATE):
         channels, bytes_of_sample, rate = audio_format
         raise RecordDefect(
-            f"the audio has {channels} channels of {8 * bytes_of_sample} bits and {rate} samples a "
-            f"second, but must have 1 of 16 and {SAMPLE_RATE}"
+            f"the audio has {channels} channels of {8 * bytes_of_sample} bits at {rate} Hz, but "
+            f"must have 1 channel of 16 bits at {SAMPLE_RATE} Hz"
         )
     if there < samples:
         raise RecordDefect(f"the audio is cut off after {there} of {samples} samples")
@@ -77,11 +77,11 @@ def examine(
     strange = next((byte for byte in text if byte not in ALPHABET), None)
     if strange is not None or not text:
         what = "is empty" if strange is None else f"has {chr(strange)!r}"
-        raise RecordDefect(f"the transcript {what}; it takes a to z, blanks and apostrophes")
+        raise RecordDefect(f"the transcript {what}; only a to z, blanks and apostrophes are valid")
     samples = count_wav_samples(single(features, AUDIO, "bytes_list"))
     frames = max(0, 1 + (samples - WINDOW) // STRIDE)
     if frames < 1:
-        raise RecordDefect(f"the audio has {samples} samples, but one frame takes {WINDOW}")
+        raise RecordDefect(f"the audio has {samples} samples, but one frame needs {WINDOW}")
     # CTC needs a frame for each letter, and a blank between two equal letters.
     if len(text) + sum(a == b for a, b in itertools.pairwise(text)) > frames:
         raise RecordDefect(
@@ -246,8 +246,8 @@ def _read_utterances(folder: Path) -> Iterator[Utterance]:
             if not path.is_file():
                 if path.with_suffix(".flac").is_file():
                     raise UsageError(
-                        f"{path.with_suffix('.flac')}: TensorFlow cannot decode FLAC; convert the "
-                        "files to WAV beside them first, each by sox NAME.flac NAME.wav"
+                        f"{path.with_suffix('.flac')}: TensorFlow cannot decode FLAC; first "
+                        "convert each file to WAV in the same folder with sox NAME.flac NAME.wav"
                     )
                 raise DataError(f"{where}: there is no file {path}")
             yield path, text.strip().lower(), where

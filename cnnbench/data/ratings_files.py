@@ -69,7 +69,7 @@ def _read_arrays(path: Path) -> dict[str, Integers]:
     # zipfile, zlib and NumPy raise errors of many classes.
     except Exception as error:
         raise DataError(
-            f"{path}: is not a file of arrays: {' '.join(str(error).split())}"
+            f"{path}: is not a NumPy file (.npz): {' '.join(str(error).split())}"
         ) from error
     names = _ARRAYS[path.stem.partition("-")[2]]
     for name in names:
@@ -202,7 +202,7 @@ def write_ratings_files(
     ratings_of_user = table["user"].value_counts()
     kept = table[table["user"].isin(ratings_of_user.index[ratings_of_user >= min_ratings])]
     if kept.empty:
-        raise UsageError(f"--min_ratings={min_ratings}: no user in {source} has as many")
+        raise UsageError(f"--min_ratings={min_ratings}: no user in {source} has that many ratings")
     users, user_ids = _renumber_ids(kept["user"], USERS, "users", source)
     items, item_ids = _renumber_ids(kept["item"], ITEMS, "items", source)
     # Sorts by user and time, so that the last rating of each user is the latest one.
@@ -216,7 +216,7 @@ def write_ratings_files(
         user, many = user_ids[most], len(item_ids)
         text = f"must be at most {left}: user {user} has not rated {left} of the {many} items"
         if not left:
-            text = f"user {user} has rated all {many} items, so there is none to tell apart"
+            text = f"user {user} has rated all {many} items, so no unrated item can be drawn"
         raise FlagError("negatives", negatives, text)
     drawn = _draw_negatives(users, items, len(item_ids), negatives, seed)
     train = {"users": users[~held_back], "items": items[~held_back]}
@@ -247,7 +247,9 @@ def _read_table(path: Path) -> Any:
     except (ValueError, pd.errors.ParserError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: contains no ratings: {' '.join(str(error).split())}") from error
     if table.shape[1] != len(_COLUMNS):
-        raise DataError(f"{path}: a rating has {len(_COLUMNS)} parts, not {table.shape[1]}")
+        raise DataError(
+            f"{path}: each line must have {len(_COLUMNS)} columns, not {table.shape[1]}"
+        )
     table.columns = list(_COLUMNS)
     for name in _COLUMNS:
         numbers = pd.to_numeric(table[name], errors="coerce")

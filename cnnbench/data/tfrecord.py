@@ -218,7 +218,7 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
             raise OSError(f"its data set was not finished ({unfinished}); make it again")
     if shards:
         return shards
-    hint = f"; it has {others[0]} files only" if others else ""
+    hint = f"; it contains only {others[0]} files" if others else ""
     raise FlagError(
         "data_dir", data_dir, f"contains no files {prefix}{subset}-*-of-* (* is a number){hint}"
     )

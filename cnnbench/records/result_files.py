@@ -243,7 +243,9 @@ def _find_json_files(folder: str, hidden: bool) -> list[_Found]:
         real = os.path.realpath(path)
         if os.path.commonpath((real, top)) == real and real != top:
             # The link leads to a parent folder, whose other files were not requested.
-            skipped.append(SkippedFile(path, "a link to a folder around it", defect=False))
+            skipped.append(
+                SkippedFile(path, "a link to a folder that contains the link", defect=False)
+            )
             return False
         is_first = real not in seen
         seen.add(real)

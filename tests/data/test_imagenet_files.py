@@ -49,7 +49,7 @@ def test_a_run_and_its_evaluation_read_the_folder_of_their_subset(small_set, tmp
     shutil.rmtree(out / "validation")
     err = call(*flags, "--eval", code=2).err
     assert err.endswith(
-        "contains no files validation-*-of-* (* is a number); it has train files only\n"
+        "contains no files validation-*-of-* (* is a number); it contains only train files\n"
     )
 
 

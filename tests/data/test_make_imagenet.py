@@ -266,7 +266,9 @@ def test_an_image_too_large_for_a_jpeg_is_named(tmp_path, limits):
     limits(imagenet, MAX_ASPECT=100_000)
     path = tmp_path / "wide.png"
     path.write_bytes(tf.io.encode_png(np.zeros((1, 70_000, 3), np.uint8)).numpy())
-    with pytest.raises(DataError, match=re.escape(f"{path}: cannot become a JPEG: ")) as caught:
+    with pytest.raises(
+        DataError, match=re.escape(f"{path}: cannot be encoded as a JPEG: ")
+    ) as caught:
         read_as_rgb_jpeg(path)
     assert "\n" not in str(caught.value)
 

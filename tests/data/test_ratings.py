@@ -167,4 +167,4 @@ def test_a_damaged_file_is_named(made, tmp_path):
     path = tmp_path / "ratings-train.npz"
     path.write_bytes((made / path.name).read_bytes()[:-40])
     (defect,) = RATINGS.check([path], 2).defects
-    assert defect.startswith(f"{path}: is not a file of arrays: ")
+    assert defect.startswith(f"{path}: is not a NumPy file (.npz): ")

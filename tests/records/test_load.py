@@ -190,7 +190,9 @@ def test_links_to_folders_are_followed_and_no_folder_is_read_twice(runs, tmp_pat
     (results / "up").symlink_to(tmp_path)
     loaded = load_records([results])
     assert ids(loaded) == ["linked", "deep"]
-    assert [str(one) for one in loaded.skipped] == [f"{results}/up: a link to a folder around it"]
+    assert [str(one) for one in loaded.skipped] == [
+        f"{results}/up: a link to a folder that contains the link"
+    ]
     assert loaded.defects == ()
 
 
