@@ -82,12 +82,12 @@ def own_shares_in_mixes(
       the share of each image, float32 [n], which is the mean over its pixels.
     """
     if not spec.cutmix_alpha:
-        drawn = beta(positions, spec.seed, tf.fill(positions.shape, spec.mixup_alpha))
+        drawn = draw_beta(positions, spec.seed, tf.fill(positions.shape, spec.mixup_alpha))
         return drawn[:, None, None, None], drawn
     cuts = tf.ones(positions.shape, tf.bool)
     if spec.mixup_alpha:
         cuts = draw_uniform_int(positions, spec.seed, "mixup or CutMix", 2) == 1
-    drawn = beta(positions, spec.seed, tf.where(cuts, spec.cutmix_alpha, spec.mixup_alpha))
+    drawn = draw_beta(positions, spec.seed, tf.where(cuts, spec.cutmix_alpha, spec.mixup_alpha))
     down = draw_uniform_int(positions, spec.seed, "CutMix row", height)
     across = draw_uniform_int(positions, spec.seed, "CutMix column", width)
     rows, columns = _inside_rectangle(down, drawn, height), _inside_rectangle(across, drawn, width)
@@ -112,7 +112,7 @@ def _inside_rectangle(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Ten
     return (numbers >= (centres - half)[:, None]) & (numbers < (centres + half)[:, None])
 
 
-def beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
+def draw_beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
     """Draws numbers from the distribution Beta(alpha, alpha), float32 [n], for positions int64 [n]
     and alphas [n].
 

@@ -151,9 +151,11 @@ def _parse_binary(path: Path, content: bytes) -> tuple[Images, Integers]:
 def _parse_python(path: Path, content: bytes) -> tuple[Images, Integers]:
     try:
         batch = unpickle_safely(content)
-        data, labels = (integers(_batch_entry(path, batch, key)) for key in ("data", "labels"))
+        data, labels = (
+            decode_integers(_batch_entry(path, batch, key)) for key in ("data", "labels")
+        )
         if isinstance(labels, (list, tuple)):
-            labels = [integers(label) for label in labels]
+            labels = [decode_integers(label) for label in labels]
     except pickle.UnpicklingError as error:
         raise DataError(f"{path}: cannot be unpickled: {error}") from error
     fits = isinstance(data, np.ndarray) and data.dtype == np.uint8
@@ -218,7 +220,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
 def unpickle_safely(data: bytes) -> Any:
     """Reads dicts, lists, strings, bytes and numbers from an untrusted pickle.
 
-    Nothing in the file is called. Arrays become placeholders, which `integers` converts.
+    Nothing in the file is called. Arrays become placeholders, which `decode_integers` converts.
 
     Reads every protocol, including Python 2 (strings become bytes) and old NumPy versions.
     UnpicklingError for damaged data.
@@ -239,7 +241,7 @@ def unpickle_safely(data: bytes) -> Any:
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from error
 
 
-def integers(value: object) -> Any:
+def decode_integers(value: object) -> Any:
     """Converts the placeholder of an integer array or scalar to a NumPy array; returns other values
     unchanged.
 

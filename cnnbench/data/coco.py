@@ -22,7 +22,7 @@ from cnnbench.data.imagenet import (
     ENCODED,
     boxes_are_inside,
     check_boxes,
-    decode,
+    decode_jpeg,
     decoded_image_size,
     distort_colour,
     is_usable_image_size,
@@ -31,7 +31,7 @@ from cnnbench.data.imagenet import (
     parse_record,
     resize_image,
     serialize_features,
-    single,
+    single_value,
     write_images,
 )
 from cnnbench.data.pipeline import draw_uniform_int, stateless_seed
@@ -67,7 +67,7 @@ def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int,
     Returns the labels, and a tuple of height, width, number of boxes and number of crowd boxes.
     """
     features = parse_features(record)
-    source_id = single(features, SOURCE_ID, "bytes_list")
+    source_id = single_value(features, SOURCE_ID, "bytes_list")
     if not source_id.isdigit() or int(source_id) >= 2**63:
         raise RecordDefect(f"{SOURCE_ID} {source_id!r} is not a number")
     boxes = check_boxes(features)
@@ -81,7 +81,7 @@ def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int,
     for label in values[LABELS]:
         if not 1 <= label < num_classes:
             raise RecordDefect(f"label {label} is not in [1, {num_classes})")
-    height, width = decoded_image_size(single(features, ENCODED, "bytes_list"))
+    height, width = decoded_image_size(single_value(features, ENCODED, "bytes_list"))
     crowds = sum(map(bool, values[CROWD]))
     return values[LABELS], (height, width, boxes, crowds)
 
@@ -173,7 +173,7 @@ class CocoPipeline(RecordPipeline):
             assert_in_graph(count <= MAX_BOXES, count),
         ]
         with tf.control_dependencies(sound):
-            image = decode(jpeg, spec)
+            image = decode_jpeg(jpeg, spec)
         if spec.training:
             told_apart = is_crowd == 0
             boxes, classes, is_crowd = (

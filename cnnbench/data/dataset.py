@@ -103,7 +103,7 @@ class Dataset:
             raise DataError(f"{data_dir}: the {subset} files contain no records")
         return examples
 
-    def gaps(self, subset: str, data_dir: str) -> list[str]:
+    def describe_gaps(self, subset: str, data_dir: str) -> list[str]:
         """Notices about missing files of a subset, and about files with similar names that are not
         read.
         """
@@ -119,7 +119,7 @@ class Dataset:
         """Finds the files of each subset that a directory contains. FlagError if it contains no
         files of the data set.
         """
-        subsets = self._look_into(data_dir)
+        subsets = self._find_files_by_subset(data_dir)
         if not subsets:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} files ({self.files})")
         return subsets
@@ -153,7 +153,7 @@ class Dataset:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} {subset} files")
         return files
 
-    def _look_into(self, data_dir: str) -> dict[str, Sequence[Path]]:
+    def _find_files_by_subset(self, data_dir: str) -> dict[str, Sequence[Path]]:
         subsets: dict[str, Sequence[Path]] = {}
         for subset in SUBSETS:
             try:
@@ -223,7 +223,7 @@ def detect_dataset(data_dir: str) -> Dataset:
     """
     with converting_read_errors(data_dir):
         for dataset in reversed(_DATASETS.values()):
-            if dataset._look_into(data_dir):
+            if dataset._find_files_by_subset(data_dir):
                 return dataset
     known = "; ".join(f"{name}: {dataset.files}" for name, dataset in _DATASETS.items())
     raise FlagError("data_dir", data_dir, f"contains no files of a known data set ({known})")

@@ -60,7 +60,7 @@ def preprocess_train_image(
     """
     size = spec.image_size
     if spec.resize_method == "crop":
-        image = decode(jpeg, spec)
+        image = decode_jpeg(jpeg, spec)
         top, left = _crop_margins(image, size)
         top = draw_uniform_int(position, spec.seed, "crop top", top + 1)
         left = draw_uniform_int(position, spec.seed, "crop left", left + 1)
@@ -89,7 +89,7 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
     is only cropped.
     """
     size = spec.image_size
-    image = decode(jpeg, spec)
+    image = decode_jpeg(jpeg, spec)
     if spec.resize_method != "crop":
         sides = tf.shape(image)[:2]
         if spec.official:
@@ -105,7 +105,7 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
     return normalise_image(image, spec)
 
 
-def decode(jpeg: Any, spec: InputSpec) -> tf.Tensor:
+def decode_jpeg(jpeg: Any, spec: InputSpec) -> tf.Tensor:
     """Decodes a JPEG to a uint8 image [height, width, 3]. Grey and CMYK images become RGB."""
     return tf.io.decode_jpeg(jpeg, **_jpeg_decoding_options(spec))
 
@@ -162,7 +162,7 @@ def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: Inpu
         use_image_if_no_bounding_boxes=True,
     )
     if not spec.fuse_decode_and_crop:
-        return tf.slice(decode(jpeg, spec), begin, extent)
+        return tf.slice(decode_jpeg(jpeg, spec), begin, extent)
     window = tf.concat([begin[:2], extent[:2]], axis=0)
     return tf.image.decode_and_crop_jpeg(jpeg, window, **_jpeg_decoding_options(spec))
 
@@ -277,11 +277,11 @@ def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
     each side of the image at least `min_size`.
     """
     features = parse_features(record)
-    label = single(features, LABEL, "int64_list")
+    label = single_value(features, LABEL, "int64_list")
     if not 0 <= label < num_classes:
         raise RecordDefect(f"label {label} is not in [0, {num_classes})")
     boxes = check_boxes(features)
-    jpeg = single(features, ENCODED, "bytes_list")
+    jpeg = single_value(features, ENCODED, "bytes_list")
     height, width = decoded_image_size(jpeg)
     if min(height, width) < min_size:
         raise RecordDefect(
@@ -301,7 +301,7 @@ def parse_features(record: bytes) -> Any:
         raise RecordDefect("is not a serialized tf.train.Example") from error
 
 
-def single(features: Any, key: str, kind: str) -> Any:
+def single_value(features: Any, key: str, kind: str) -> Any:
     """Returns the value of a feature that must have exactly one value. `kind` is "int64_list",
     "float_list" or "bytes_list".
     """

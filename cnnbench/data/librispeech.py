@@ -19,7 +19,7 @@ from cnnbench.base.files import read_text
 from cnnbench.data import folder as output
 from cnnbench.data.dataset import InputSpec
 from cnnbench.data.folder import Findings, RecordDefect, read_content
-from cnnbench.data.imagenet import parse_features, serialize_features, single
+from cnnbench.data.imagenet import parse_features, serialize_features, single_value
 from cnnbench.data.records import RecordPipeline, assert_in_graph, check_records, pad_rows
 from cnnbench.errors import DataError, UsageError
 
@@ -73,12 +73,12 @@ def examine(
     the number of letters.
     """
     features = parse_features(record)
-    text = single(features, TEXT, "bytes_list")
+    text = single_value(features, TEXT, "bytes_list")
     strange = next((byte for byte in text if byte not in ALPHABET), None)
     if strange is not None or not text:
         what = "is empty" if strange is None else f"has {chr(strange)!r}"
         raise RecordDefect(f"the transcript {what}; only a to z, blanks and apostrophes are valid")
-    samples = count_wav_samples(single(features, AUDIO, "bytes_list"))
+    samples = count_wav_samples(single_value(features, AUDIO, "bytes_list"))
     frames = max(0, 1 + (samples - WINDOW) // STRIDE)
     if frames < 1:
         raise RecordDefect(f"the audio has {samples} samples, but one frame needs {WINDOW}")

@@ -68,7 +68,7 @@ def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
         "find": partial(tfrecord.find_files, prefix=prefix),
         "count": tfrecord.count_examples,
         "missing": tfrecord.missing_shard_names,
-        "left_out": tfrecord.left_out,
+        "left_out": tfrecord.find_left_out_files,
         "open": _import_on_call(pipeline),
         "check": _import_on_call(f"{pipeline.partition('.')[0]}.check_files"),
         "skips_bad_records": True,

@@ -60,15 +60,12 @@ def draw_uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) 
     Different purposes result in independent numbers. The finaliser of SplitMix64 (Steele, Lea and
     Flood 2014) is applied to the position. The modulo operation has a bias of below / 2**64.
     """
+    constant = functools.partial(tf.constant, dtype=tf.uint64)
     start = (seed * 0x9E3779B97F4A7C15 + zlib.crc32(purpose.encode())) % 2**64
-    x = tf.cast(positions, tf.uint64) * _uint64_constant(0x9E3779B97F4A7C15) + _uint64_constant(
-        start
-    )
+    x = tf.cast(positions, tf.uint64) * constant(0x9E3779B97F4A7C15) + constant(start)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = tf.bitwise.bitwise_xor(
-            x, tf.bitwise.right_shift(x, _uint64_constant(shift))
-        ) * _uint64_constant(factor)
-    x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _uint64_constant(31)))
+        x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, constant(shift))) * constant(factor)
+    x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, constant(31)))
     return tf.cast(x % tf.cast(below, tf.uint64), tf.int64)
 
 
@@ -81,10 +78,6 @@ def stateless_seed(position: tf.Tensor, seed: int, purpose: str) -> tf.Tensor:
     mixed = (seed << 32) ^ zlib.crc32(purpose.encode())
     mixed = (mixed + 2**63) % 2**64 - 2**63
     return tf.stack([tf.constant(mixed, tf.int64), position])
-
-
-def _uint64_constant(value: int) -> tf.Tensor:
-    return tf.constant(value, tf.uint64)
 
 
 # Pipelines that read files on the host, with error messages that name the record
@@ -275,12 +268,9 @@ def prepared_batch(
     """
     if spec.preprocess is None:
         return {e.name: tf.cast(examples[e.name], spec.dtype_of(e)) for e in spec.elements}
-
-    def prepare_row(row: tuple[Mapping[str, tf.Tensor], tf.Tensor]) -> dict[str, tf.Tensor]:
-        return prepared(*row, spec)
-
     made = {e.name: tf.TensorSpec(e.sizes, spec.dtype_of(e)) for e in spec.elements}
-    return dict(tf.map_fn(prepare_row, (dict(examples), positions), fn_output_signature=made))
+    rows = (dict(examples), positions)
+    return dict(tf.map_fn(lambda row: prepared(*row, spec), rows, fn_output_signature=made))
 
 
 def with_private_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:

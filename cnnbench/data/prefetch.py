@@ -37,7 +37,7 @@ from cnnbench.variable_mgr.strategies import mirrored_for_input_per_replica
 # Prefetching: batches are copied from the host to the devices before the steps need them
 
 Step = tuple[TowerBatch, ...]
-Copying = tuple["TowerBatch | Future[TowerBatch]", ...]
+PendingStep = tuple["TowerBatch | Future[TowerBatch]", ...]
 """The batches of a step. Copies to the devices may still be in progress."""
 
 THREAD_NAME = "cnnbench-input"
@@ -62,7 +62,7 @@ class PipelineInput(InputSource):
         self._dataset: tf.data.Dataset | None = None
         self._steps: Steps | None = None
         self._prefetcher: _Prefetcher | None = None
-        self._produce: Callable[[], Copying] | None = None
+        self._produce: Callable[[], PendingStep] | None = None
         self._fresh = False
         self._stop: Callable[[], object] | None = None
         self._waits_since: float | None = None
@@ -136,7 +136,7 @@ class PipelineInput(InputSource):
             self._steps.close()
         self._produce = self._stop = self._steps = self._prefetcher = None
 
-    def _begin(self) -> Callable[[], Copying]:
+    def _begin(self) -> Callable[[], PendingStep]:
         ends = ExitStack()
         # The finalizer stops the threads even if close() is never called.
         self._stop = weakref.finalize(self, ends.close)
@@ -192,7 +192,7 @@ class Steps:
         dropped, self._iterator = [self._iterator], None
         delete_in_background(dropped)
 
-    def next(self) -> Copying:
+    def next(self) -> PendingStep:
         """Returns the batches of the next step, one for each tower."""
         # A tf.data iterator would continue after a failed record, but a benchmark must not.
         if self._error is not None:
@@ -213,12 +213,12 @@ class Steps:
             self._error = self._pipeline.explain(error)
             raise self._error from error
 
-    def _next(self) -> Copying:
+    def _next(self) -> PendingStep:
         if self._pipeline.spec.training:
             elements = self._pipeline.spec.delivered
             batches = [next(self._iterator) for _ in self._devices]
             return tuple(
-                self._copy_to_tower(tower, TowerBatch.of(elements, self._checked(batch)))
+                self._copy_to_tower(tower, TowerBatch.of(elements, self._check_first_batch(batch)))
                 for tower, batch in enumerate(batches)
             )
         if self._step_in_pass == self._steps_per_pass:
@@ -232,7 +232,7 @@ class Steps:
             for tower in range(len(self._devices))
         )
 
-    def _checked(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+    def _check_first_batch(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """Checks the first batch of a plug-in's pipeline, whose specs may have unknown sizes, and
         returns the batch.
         """
@@ -255,7 +255,7 @@ class Steps:
             # The error of next() at the end of the data would cancel operations of other threads.
             batch = self._iterator.get_next_as_optional()
             if batch.has_value():
-                values = self._checked(batch.get_value())
+                values = self._check_first_batch(batch.get_value())
             else:
                 values = {e.name: tf.zeros([0, *e.sizes], spec.dtype_of(e)) for e in spec.elements}
             present = int(values[spec.elements[0].name].shape[0])
@@ -338,9 +338,9 @@ class _Prefetcher(threading.Thread):
     It has no reference to the input that owns it, so that the input can be garbage-collected.
     """
 
-    def __init__(self, produce: Callable[[], Copying], depth: int) -> None:
+    def __init__(self, produce: Callable[[], PendingStep], depth: int) -> None:
         super().__init__(name=THREAD_NAME, daemon=True)
-        self._ready: queue.SimpleQueue[Copying | BaseException] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[PendingStep | BaseException] = queue.SimpleQueue()
         # Besides `depth` stored results, one more result is being produced.
         self._room = threading.Semaphore(1 + max(1, depth))
         self._stopping = False
@@ -348,7 +348,7 @@ class _Prefetcher(threading.Thread):
         self._produce = produce
         self.start()
 
-    def get(self) -> Copying:
+    def get(self) -> PendingStep:
         """Returns the next result. If ``produce`` has raised an error, raises this error now and in
         all later calls.
         """
@@ -373,7 +373,7 @@ class _Prefetcher(threading.Thread):
     def run(self) -> None:
         """Produces results until `stop` is called or ``produce`` raises an error."""
         use_separate_tf_executor()
-        item: Copying | BaseException = ()
+        item: PendingStep | BaseException = ()
         while not isinstance(item, BaseException):
             self._room.acquire()
             if self._stopping:
@@ -483,7 +483,7 @@ class DistributedInput(PipelineInput):
     def _examples_per_step(self) -> int:
         return self._distribution.examples_per_step(self.spec)
 
-    def _begin(self) -> Callable[[], Copying]:
+    def _begin(self) -> Callable[[], PendingStep]:
         # The distributed data set prefetches batches, so no background thread is needed.
         steps = _DistributedSteps(self._pipeline, self.devices, self._distribution)
         self._steps, self._produce = steps, steps.next
@@ -498,13 +498,13 @@ class _DistributedSteps(Steps):
         self._distribution = distribution
         super().__init__(pipeline, devices, partial(distribution.iterator, pipeline))
 
-    def _next(self) -> Copying:
+    def _next(self) -> PendingStep:
         elements = self._pipeline.spec.delivered
         of_replicas = self._distribution.strategy.experimental_local_results
         values = {name: of_replicas(value) for name, value in next(self._iterator).items()}
         batches = ({n: v[tower] for n, v in values.items()} for tower in range(len(self._devices)))
         return tuple(
-            copy_to_device(TowerBatch.of(elements, self._checked(batch)), device)
+            copy_to_device(TowerBatch.of(elements, self._check_first_batch(batch)), device)
             for batch, device in zip(batches, self._devices, strict=True)
         )
 
@@ -573,7 +573,7 @@ class JobInput(InputSource):
 
     def skipped(self) -> SkippedRecords:
         """See `InputSource.skipped`."""
-        return SkippedRecords.together(source.skipped() for source in self._sources)
+        return SkippedRecords.combined(source.skipped() for source in self._sources)
 
     def passed_over(self, steps: int) -> list[int]:
         """See `InputSource.passed_over`."""

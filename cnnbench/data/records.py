@@ -54,7 +54,7 @@ def check_records(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for path in files:
             look = partial(_examine_record, path, examine)
-            records = _read(path)
+            records = _read_records(path)
             while chunk := list(itertools.islice(records, _CHUNK)):
                 for facts, defect in pool.map(look, chunk):
                     if facts is None:
@@ -77,7 +77,7 @@ def _examine_record(
         return None, f"{path}: record {number}: {defect}"
 
 
-def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
+def _read_records(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
     """Yields the number and the data of each record in a file. For a damaged record, yields the
     error instead of the data.
 
@@ -173,7 +173,7 @@ class RecordPipeline(Pipeline):
     def tower_batches(self) -> tf.data.Dataset:
         """See `Pipeline.tower_batches`."""
         spec = self.spec
-        batches = self._examples().batch(spec.batch_per_device, drop_remainder=spec.training)
+        batches = self._example_dataset().batch(spec.batch_per_device, drop_remainder=spec.training)
         ahead = spec.num_devices * max(1, spec.multi_device_iterator_max_buffer_size)
         return with_private_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
 
@@ -186,13 +186,13 @@ class RecordPipeline(Pipeline):
             PipelineStage(
                 "read", with_private_threads(self._dataset_of_one_pass().repeat(), threads), 1
             ),
-            PipelineStage("prepare", with_private_threads(self._examples(), threads), 1),
+            PipelineStage("prepare", with_private_threads(self._example_dataset(), threads), 1),
             *super().stages(),
         ]
 
     @_UNCONVERTED
-    def _examples(self) -> tf.data.Dataset:
-        records = self._records().enumerate(self.start)
+    def _example_dataset(self) -> tf.data.Dataset:
+        records = self._record_dataset().enumerate(self.start)
         if not self._skips:
             return self._parallel_map(records, lambda *record: self._decode_record(*record)[1])
         self._last_used.assign(self.start)
@@ -201,10 +201,7 @@ class RecordPipeline(Pipeline):
         records = records.take_while(lambda turn, _: turn - self._last_used <= most)
         decoded = self._parallel_map(records, self._decode_record)
         # A failed preprocessing is not a defect of the record, so its errors are not ignored.
-        return self._parallel_map(decoded.ignore_errors(), self._used)
-
-    def _prepared(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
-        return prepared(example, positions_of(turn, self.spec), self.spec)
+        return self._parallel_map(decoded.ignore_errors(), self._prepare_used_example)
 
     def _parallel_map(
         self, dataset: tf.data.Dataset, function: Callable[..., Any]
@@ -216,11 +213,11 @@ class RecordPipeline(Pipeline):
             deterministic=self._in_order,
         )
 
-    def _used(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
+    def _prepare_used_example(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
         with tf.control_dependencies([self._last_used.assign(turn)]):
-            return self._prepared(tf.identity(turn), example)
+            return prepared(example, positions_of(tf.identity(turn), self.spec), self.spec)
 
-    def _records(self) -> tf.data.Dataset:
+    def _record_dataset(self) -> tf.data.Dataset:
         """Data set of (file number, record number, record) for this shard: endless in training,
         otherwise one pass.
         """
@@ -239,7 +236,7 @@ class RecordPipeline(Pipeline):
         records = records.shuffle(buffer, seed=spec.seed).repeat()
         return records.skip(self.start) if self.start else records
 
-    def _parts(self) -> list[tuple[int, int, int]]:
+    def _record_ranges(self) -> list[tuple[int, int, int]]:
         """The records that this shard reads in one pass, as ranges in files: file number, first
         record, and end of the range.
 
@@ -268,7 +265,7 @@ class RecordPipeline(Pipeline):
             return self.num_examples
         return sum(
             len(range(cached_record_count(self._files[file]))[first:stop])
-            for file, first, stop in self._parts()
+            for file, first, stop in self._record_ranges()
         )
 
     @_UNCONVERTED
@@ -281,7 +278,7 @@ class RecordPipeline(Pipeline):
         iterations and elements, but not on the content of the elements.
         """
         spec = self.spec
-        parts = np.array(self._parts(), np.int64).reshape(-1, 3)
+        parts = np.array(self._record_ranges(), np.int64).reshape(-1, 3)
         files = tf.data.Dataset.from_tensor_slices(tuple(parts.T))
         if spec.training:
             files = files.shuffle(len(self._files), seed=spec.seed)
@@ -305,14 +302,14 @@ class RecordPipeline(Pipeline):
     def _interleave_files(self, files: tf.data.Dataset) -> tf.data.Dataset:
         spec = self.spec
         records = files.interleave(
-            self._read,
+            self._read_file,
             cycle_length=spec.datasets_parallel_interleave_cycle_length or _CYCLE_LENGTH,
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=self._in_order,
         )
         return records if spec.training else records.shard(spec.num_shards, spec.shard_index)
 
-    def _read(self, file: tf.Tensor, first: tf.Tensor, stop: tf.Tensor) -> tf.data.Dataset:
+    def _read_file(self, file: tf.Tensor, first: tf.Tensor, stop: tf.Tensor) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(tf.gather(self._paths, file))
         if self._skips:
             records = self._with_records_after_damage(file, records)
@@ -362,25 +359,26 @@ class RecordPipeline(Pipeline):
         if self._skips:
             with tf.control_dependencies([assert_in_graph(undamaged, "the record is damaged")]):
                 data = tf.identity(data)
-        example = self._example(data, turn)
+        example = self._decode_and_prepare(data, turn)
         with tf.control_dependencies(list(example.values())):
             done = self._ledger.remove(tf.reshape(turn, [1]))
         with tf.control_dependencies([done]):
             return tf.identity(turn), {name: tf.identity(x) for name, x in example.items()}
 
-    def _example(self, data: tf.Tensor, turn: tf.Tensor) -> Mapping[str, tf.Tensor]:
+    def _decode_and_prepare(self, data: tf.Tensor, turn: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Decodes a record to an example. The example is also preprocessed, unless bad records are
         skipped.
         """
-        example = self.decode(data, positions_of(turn, self.spec))
-        return example if self._skips else self._prepared(turn, example)
+        position = positions_of(turn, self.spec)
+        example = self.decode(data, position)
+        return example if self._skips else prepared(example, position, self.spec)
 
     def explain(self, error: Exception) -> DataError:
         """See `Pipeline.explain`."""
         match = _OFFSET.search(str(error))
         if isinstance(error, tf.errors.DataLossError) and match is not None:
             for path in self._files:
-                if defect := tfrecord.defect_at(path, int(match[1])):
+                if defect := tfrecord.find_defect_at(path, int(match[1])):
                     return defect
         return self._find_record_defect() or super().explain(error)
 
@@ -392,7 +390,7 @@ class RecordPipeline(Pipeline):
         for key in turns:
             if defect := self._defect_of_record(key):
                 return defect
-        example = tf.function(self._example, autograph=False)
+        example = tf.function(self._decode_and_prepare, autograph=False)
         for key, turn in turns.items():
             file, number = divmod(key, _MOST_RECORDS)
             path = self._files[file]

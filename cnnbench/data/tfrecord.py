@@ -138,7 +138,7 @@ def find_record(path: Path, record: int) -> bytes:
     raise DataError(f"{path}: record {record}: there is no such record")
 
 
-def defect_at(path: Path, offset: int) -> DataError | None:
+def find_defect_at(path: Path, offset: int) -> DataError | None:
     """Finds the defect of the record whose header or data begins at ``offset`` in a file; None if
     the record is intact.
 
@@ -241,7 +241,7 @@ def _files_matching(folder: Path, pattern: str) -> list[Path]:
     return sorted(p for p in folder.iterdir() if fnmatchcase(p.name, pattern) and p.is_file())
 
 
-def left_out(shards: Sequence[Path]) -> list[Path]:
+def find_left_out_files(shards: Sequence[Path]) -> list[Path]:
     """Files with names similar to the shards of a subset that are not read. Indexes, checksums and
     backups are ignored.
     """

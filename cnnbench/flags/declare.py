@@ -55,7 +55,7 @@ class FlagRole(enum.Enum):
     SEED = "a random seed: times do not depend on it, and accuracy should be compared over seeds"
 
     @property
-    def counted(self) -> IdentityShare:
+    def identity_share(self) -> IdentityShare:
         """How much of the flag's value must be equal in repetitions of a run."""
         return _COUNTED.get(self, IdentityShare.NOTHING)
 
@@ -163,16 +163,15 @@ class FlagKind:
     accepted: Callable[[], str] = lambda: ""
 
 
-def boolean_kind() -> FlagKind:
-    """Creates the kind of a flag that is true or false."""
-    return FlagKind(
-        name="boolean",
-        form="",
-        wording="true or false",
-        has=lambda value: type(value) is bool,
-        read=lambda text: _BOOLEANS[text.lower()],
-        text=boolean_text,
-    )
+BOOLEAN = FlagKind(
+    name="boolean",
+    form="",
+    wording="true or false",
+    has=lambda value: type(value) is bool,
+    read=lambda text: _BOOLEANS[text.lower()],
+    text=boolean_text,
+)
+"""Kind of the flags that are true or false."""
 
 
 def numeric_kind(of: type[int] | type[float], **bounds: float) -> FlagKind:
@@ -462,12 +461,6 @@ class FlagSpec:
                 with raising_flag_errors(self.name, path, "used"):
                     keep_temporary_folders(path)
 
-    def plain(self, value: Any) -> Any:
-        """Converts a value to the form in which records store it. For parsed values, this is the
-        original text.
-        """
-        return getattr(value, "source", value)
-
     def text(self, value: Any) -> str:
         """Formats a value as on the command line; "" for None."""
         value = "" if value is None else self.kind.stored(value)
@@ -557,4 +550,4 @@ def _kind_of_type(of: Any, limits: Mapping[str, Any]) -> FlagKind:
         return text_kind(*(limits.get(name, "") for name in ("choices", "lower", "path")))
     if of is Duration:
         return duration_kind()
-    return boolean_kind() if of is bool else parsed_kind(of, limits["parser"])
+    return BOOLEAN if of is bool else parsed_kind(of, limits["parser"])

@@ -311,8 +311,10 @@ class Params(
         """
         used = [table.get(getattr(self, owner)) for owner, table in REGISTRIES.items()]
         added = flags_of_plugins().keys() & {flag for spec in used if spec for flag in spec.flags}
+        own = ((spec.name, getattr(self, spec.name)) for spec in FLAGS)
         return {
-            **{spec.name: spec.plain(getattr(self, spec.name)) for spec in FLAGS},
+            # Parsed values are stored as their original text, which is their attribute `source`.
+            **{name: getattr(value, "source", value) for name, value in own},
             **{name: getattr(self, name) for name in sorted(added)},
         }
 
@@ -402,7 +404,7 @@ def flags_with_identity_share(*counted: IdentityShare) -> tuple[str, ...]:
     """Names of the flags whose value, presence or number of items (as given) must be equal in
     repetitions of a run.
     """
-    return tuple(name for name, role in _ROLES.items() if role.counted in counted)
+    return tuple(name for name, role in _ROLES.items() if role.identity_share in counted)
 
 
 def identity(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str, Any]:
@@ -426,5 +428,5 @@ def identity(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str,
     return by_name
 
 
-_COUNTED = {role: role.counted for role in FlagRole}
+_COUNTED = {role: role.identity_share for role in FlagRole}
 _PLACES = (FlagRole.PLUGIN, FlagRole.PLACE, FlagRole.ITEMS)

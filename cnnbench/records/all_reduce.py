@@ -52,10 +52,11 @@ class Point:
       devices: number of devices.
       seconds: raw seconds per reduction, one value per timed call.
       wrong: number of elements with a wrong sum, over all devices and both data sets.
-      checked: number of elements that were compared.
-      error: why the case could not be measured; None if it was.
+      checked: number of elements whose sums were checked.
+      error: why the case could not be measured; None if it was measured.
       trace_seconds: seconds to trace the call; None if it was not traced.
-      build_seconds: seconds to trace the call and to run it for the first time; None if it was not.
+      build_seconds: seconds to trace the call and to run it for the first time; None if it was not
+        run.
       operations: number of operations in the traced graph, before TensorFlow rewrites it.
     """
 
@@ -152,18 +153,18 @@ class AllReduceRecord(Document):
       run_id: unique name of the measurement.
       started_at: start of the process, ISO 8601 with offset, UTC.
       status: "ok", "failed" (wrong sums or errors) or "interrupted".
-      error: why the measurement failed; None unless it did.
+      error: why the measurement failed; None if it did not fail.
       command: argv.
-      config: every flag, as given or by default.
+      config: values of all flags, given or by default.
       explicit_flags: names of the flags that were given.
-      placement: None where the run ended before it was known.
+      placement: the devices; None if the run ended before they were known.
       copies: memory copies, one per size and number of devices.
       points: measured cases, in order.
       peers: reductions of other libraries.
-      environment: facts about machine and software; unknown ones are absent.
+      environment: facts about machine and software; unknown facts are absent.
       conditions: disturbances on the machine; absent in older records.
-      subject: what was measured; absent where nothing names it.
-      sweep: place in a sweep; absent in other runs.
+      subject: the measured code; absent if unknown.
+      sweep: position in a sweep; absent in other runs.
     """
 
     kind: ClassVar[str] = "allreduce"
@@ -243,12 +244,12 @@ class Prediction:
       parameters: names of the links; "fitted" in documents of versions that had --points.
       devices: number of devices.
       spec: all-reduce spec.
-      allreduce_seconds: seconds of the reduction; None without a prediction.
-      compute_seconds: seconds of the step without reduction; None if unknown.
-      step_seconds, efficiency, images_per_sec: figures of a step in which computing and reducing
-        do not overlap; None if unknown.
-      overlapped_step_seconds, overlapped_efficiency, overlapped_images_per_sec: the same for full
-        overlap.
+      allreduce_seconds: seconds of the reduction; None if there is no prediction.
+      compute_seconds: seconds of the step without the reduction; None if unknown.
+      step_seconds, efficiency, images_per_sec: predictions if computing and reducing do not
+        overlap; None if unknown.
+      overlapped_step_seconds, overlapped_efficiency, overlapped_images_per_sec: predictions if
+        computing and reducing overlap completely; None if unknown.
       not_predicted: why there is no prediction; None if there is one.
     """
 

@@ -42,11 +42,12 @@ class StrategyRow:
       processes: number of successful processes.
       images_per_sec: median over the processes of the speed over the timed steps.
       low, high: 95 % interval of images_per_sec, or its range with too few processes.
-      overhead: time of a step beyond that of one tower with the same work, as a share of the
-        latter; the median over the rounds.
+      overhead: how much longer a step takes than a step of one tower with the same work, as a share
+        of the latter; the median over the rounds.
       peak_memory_bytes, build_seconds, first_step_seconds: medians over the processes.
       variables, variable_copies, reduction_operations: as in `placement` of a record.
-      weights: "reference", "equal" to it, "different", "not compared"; "" without a checkpoint.
+      weights: "reference", "equal" or "different" (compared with the reference), "not compared"; ""
+        if there is no checkpoint.
       weight_distance: largest difference of two elements of a variable from the reference, as a
         share of the variable's largest element.
       weight_variable: the variable with that difference; "" if all bits are equal.
@@ -88,8 +89,8 @@ class StrategyProcess:
       mode: value of --variable_update, or "one_tower".
       round: number of the round, from 1.
       run_id: run_id of its record.
-      images_per_sec: images per second over the timed steps, without disturbances that few of the
-        mode's processes have; None if unknown.
+      images_per_sec: images per second over the timed steps, after disturbances that are rare among
+        the mode's processes are removed; None if unknown.
     """
 
     mode: str
@@ -113,11 +114,11 @@ class StrategiesDocument(Document):
       config: resolved parameters of the first mode.
       rows: one row per mode, one tower first.
       processes: successful processes in the order of the rows.
-      weights_tolerance: largest distance of weights that are called equal.
-      environment: facts about machine and software; unknown ones are absent.
-      subject: what was measured; absent where nothing names it.
+      weights_tolerance: largest distance of weights that are considered equal.
+      environment: facts about machine and software; unknown facts are absent.
+      subject: the measured code; absent if unknown.
       incomplete: how the command ended early, and what was measured by then; absent if it did not.
-      planned: number of processes that it would have measured; absent if it did not end early.
+      planned: number of processes that were planned; absent if the command did not end early.
     """
 
     kind: ClassVar[str] = "strategies"
@@ -176,8 +177,8 @@ def weight_comparison_lines(
 
 FASTER, SAME, SLOWER, OPEN, NONE = "faster", "same", "slower", "open", "none"
 VERDICTS = (FASTER, SAME, SLOWER, OPEN, NONE)
-"""Verdicts on the leader: three of `ab`; "open" if inconclusive or without a measured candidate;
-"none" if no candidate was faster in the races."""
+"""Verdicts on the leading candidate: three verdicts of `ab`; "open" if the proof is inconclusive or
+no candidate was measured; "none" if no candidate was faster than the flags as given."""
 
 AS_GIVEN = "as given"
 """Name of the candidate that adds no flag."""
@@ -189,20 +190,22 @@ class TuneRow:
     measured are None.
 
     Attributes:
-      candidate: the flags that it adds, or "as given".
-      flags: all of its flags.
-      changes: words of --allow for what it trains differently.
-      group: name of the group of its first race.
+      candidate: the flags that the candidate adds, or "as given".
+      flags: all flags of the candidate.
+      changes: values of --allow for what the candidate trains differently.
+      group: name of the group in which the candidate was measured first.
       processes: number of measured processes.
       images_per_sec: median over the processes.
-      gain: speed above that of the flags as given, as a share of it, estimated from all races.
+      gain: by how much the candidate is faster than the flags as given, as a share, estimated from
+        all rounds.
       low, high: ends of the 95 % interval of gain.
-      left: why it left its race: "slower", "behind", "failed" or "untried"; "" if it did not.
-      after: number of its last round; None if it did not leave.
-      reason: why it left, in words, or "".
-      slower_by: how much slower a "slower" one was than the best, as a share of the best speed.
-      p: p value of that test.
-      place: place of one that was left "behind" among the remaining candidates, from 1.
+      left: why the candidate was no longer measured: "slower", "behind", "failed" or "untried"; ""
+        if it was measured to the end.
+      after: number of the candidate's last round; None if it was measured to the end.
+      reason: why the candidate was no longer measured, in words, or "".
+      slower_by: if `left` is "slower": by how much, as a share of the best speed.
+      p: p value of the test that the candidate is slower.
+      place: if `left` is "behind": place among the remaining candidates, from 1.
     """
 
     candidate: str
@@ -232,9 +235,9 @@ class RefusedCandidate:
     """A candidate (a set of flags) of `cnnbench tune` that cannot run, and the reason.
 
     Attributes:
-      group: name of its group in the space.
-      candidate: the flags that it adds.
-      reason: why it cannot run.
+      group: name of the candidate's group in the search space.
+      candidate: the flags that the candidate adds.
+      reason: why the candidate cannot run.
     """
 
     group: str
@@ -250,36 +253,37 @@ class TuneDocument(Document):
     Attributes:
       started_at: start of the first session of the search, ISO 8601 with offset, UTC.
       search_command: argv of the search.
-      command: the fastest proven command line, in words; for a job one of `cnnbench launch`.
+      command: argv of the fastest proven command line; for a job, of `cnnbench launch`.
       verdict: verdict on the leader against the flags as given: "faster", "same", "slower", "open"
         (also if no candidate was tried), or "none" if the flags as given lead.
       reason: reason of the verdict.
       leader: name of the leading candidate at the end of the races.
-      gain: speed of the leader above that of the flags as given, as a share of it, from the pairs.
-      low, high: ends of the interval of gain.
-      confidence: confidence of that interval, such as 0.96.
-      p: p value of the test in these pairs; None if there was none.
+      gain: by how much the leader is faster than the flags as given, as a share, from the pairs.
+      low, high: ends of the confidence interval of gain.
+      confidence: confidence level of the interval, such as 0.96.
+      p: p value of the test in the pairs; None if there was no test.
       pairs: number of measured pairs.
-      weights: a sentence on whether the leader trains the same weights.
-      trains_alike: whether it does; None where that was not compared.
+      weights: a sentence that says whether the leader trains the same weights.
+      trains_alike: whether the leader trains the same weights; None if they were not compared.
       weights_steps: number of steps after which the weights were compared; None if they were not.
       weight_distance: largest difference of two elements of a variable, as a share of the
         variable's largest element.
       weight_variable: the variable with that difference; "" if all bits are equal.
-      weights_tolerance: largest distance of weights that are called equal.
+      weights_tolerance: largest distance of weights that are considered equal.
       given: the flags as given.
       seed: seed of all random orders.
       seconds: wall seconds of all processes.
       budget_seconds: seconds that --minutes allows.
-      scatter: standard deviation of a process in the races, as a share; None if unknown.
+      scatter: standard deviation of the speeds of processes with the same flags, as a share; None
+        if unknown.
       failure: the error that ended the proof, or "".
-      threshold: largest change of the speed that counts as none, as a share; None without pairs.
+      threshold: smallest change of the speed that matters, as a share; None if there are no pairs.
       pair_scatter: standard deviation of the change between pairs, as a share; None if unknown.
       more_pairs: number of further pairs that would decide an open verdict; None if unknown.
-      medians_change: change of the two medians, if its sign differs from that of `gain`.
-      enough_minutes: value of --minutes with which the search could go on; None where more time
+      medians_change: change of the median speeds, if its sign differs from the sign of `gain`.
+      enough_minutes: value of --minutes with which the search could continue; None if more time
         would not change the answer.
-      rows: the candidates, the fastest first; then those that were not measured.
+      rows: the candidates, the fastest first; candidates that were not measured come last.
       refused: candidates that cannot run.
     """
 

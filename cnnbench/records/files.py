@@ -47,7 +47,7 @@ _failures: dict[str, None] = {}
 _SAVED_MODEL = ("variables", "assets", "assets.extra", "fingerprint.pb", "debug")
 
 
-def real_path(flag: str, path: str) -> Path:
+def resolve_links(flag: str, path: str) -> Path:
     """Resolves the symbolic links in the path of a flag. FlagError if they cannot be resolved."""
     if is_url(path):
         return UrlPath(path)
@@ -68,7 +68,7 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
     """
     if suffixes and Path(path).suffix.lower() not in suffixes:
         raise FlagError(flag, path, f"must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
-    target = real_path(flag, path)
+    target = resolve_links(flag, path)
     with raising_flag_errors(flag, path, "written"):
         if not path or path.endswith(os.sep) or target.is_dir():
             raise FlagError(flag, path, "is a folder; name a file")
@@ -100,7 +100,7 @@ def resolve_export_folder(path: str) -> Path:
     contains only a SavedModel.
     """
     flag, marker = "export_dir", "saved_model.pb"
-    target = real_path(flag, path)
+    target = resolve_links(flag, path)
     with raising_flag_errors(flag, path, "read"):
         if not path or (target.exists() and not target.is_dir()):
             raise FlagError(flag, path, "is not a folder")
@@ -386,7 +386,7 @@ def refuse_shared_outputs(files: Iterable[tuple[str, str]]) -> None:
         for other, taken in seen:
             if other != flag and are_same_file(path, taken):
                 raise FlagError(flag, path, f"is also the path of --{other}; name another path")
-        real_path(flag, path)
+        resolve_links(flag, path)
         seen.append((flag, path))
 
 

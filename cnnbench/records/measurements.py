@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, TypeAlias, overload
 from cnnbench.base.text import labels_from_config
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
-    MOST_USE_SAMPLES,
     Cluster,
     ErrorInfo,
     Evaluation,
@@ -174,7 +173,7 @@ class StepSeries:
         for loss in losses:
             self.losses.append(loss)
 
-    def complete(self, together: int) -> tuple[int, int]:
+    def count_complete(self, together: int) -> tuple[int, int]:
         """Number of executions (of `together` steps each) that are complete with all losses, and
         number of their steps.
 
@@ -237,7 +236,7 @@ class Measurements:
         self.warmup, self.timed = StepSeries(shared), StepSeries(shared)
         self.use_samples = _empty_doubles(shared)
 
-    def share(self) -> None:
+    def start_sharing(self) -> None:
         """Starts sharing: steps and published attributes are stored in memory that processes forked
         later can access.
         """
@@ -334,8 +333,8 @@ class Measurements:
         ValueError if status and error contradict each other, or a measurement is impossible.
         """
         parts, warmup, timed = self.parts, self.warmup, self.timed
-        executions, steps = timed.complete(parts.steps_per_execution)
-        warmup_executions, warmup_steps = warmup.complete(parts.steps_per_execution)
+        executions, steps = timed.count_complete(parts.steps_per_execution)
+        warmup_executions, warmup_steps = warmup.count_complete(parts.steps_per_execution)
         images = parts.measured.loop_images
         if images is None and parts.batch is not None and steps:
             images = parts.batch.global_ * steps
@@ -356,13 +355,15 @@ class Measurements:
             step_cpu_seconds=tuple(timed.cpu_seconds[:executions]),
             losses=tuple(timed.losses[:steps]),
             measured=replace(parts.measured, loop_images=images),
-            resources=resource_use(self.use_samples),
+            resources=resource_use_from_samples(self.use_samples),
             loss_scaling=scaling,
-            cluster=None if parts.cluster is None else self._with_shares(parts.cluster, steps),
+            cluster=None
+            if parts.cluster is None
+            else self._cluster_with_shares(parts.cluster, steps),
             subject=(parts.subject or Subject()).with_labels(labels_from_config(parts.config)),
         )
 
-    def _with_shares(self, cluster: Cluster, steps: int) -> Cluster:
+    def _cluster_with_shares(self, cluster: Cluster, steps: int) -> Cluster:
         """Returns the cluster with the number of timed steps and images that each worker
         contributed.
         """
@@ -388,6 +389,9 @@ class Measurements:
 
 # Samples of the memory and CPUs that the process uses over time
 
+MOST_USE_SAMPLES = 600
+"""Maximum number of samples in a record's `ResourceUse`."""
+
 USE_PERIOD = 1.0
 """Seconds between two samples; shorter runs have none in their records."""
 
@@ -412,7 +416,7 @@ class UseSample(NamedTuple):
     loops: float
 
 
-def resource_use(samples: Sequence[float]) -> ResourceUse | None:
+def resource_use_from_samples(samples: Sequence[float]) -> ResourceUse | None:
     """Converts samples (rows of `UseSample`, one after the other) to the form in records; None if
     the run was shorter than one sampling period.
     """

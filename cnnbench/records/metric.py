@@ -45,26 +45,28 @@ class Metric:
     Attributes:
       name: name in commands; letters, digits and underscores.
       unit: unit of the values; "" for a text.
-      about: what it is, in Markdown without a full stop.
-      value: function of a measurement of one of the kinds; returns None if not measured.
-      together: values of measurements that are judged together, if they are not each its own.
-      kinds: kinds of measurements that have it.
-      key: key in the summary of runs and column of --result_csv, "" for neither; by default the
-        name, for runs.
-      judged: name in --metrics by kind of measurement; by default its name, for runs.
-      always: whether the summaries of all versions have it, which JSON Schemas require.
-      higher_is_better: the direction of a change for the better.
-      relative: whether changes are shares of the base, else differences.
-      threshold: smallest change that counts; None: that of the policy (--threshold), and its level.
-      least: smallest difference that counts, in the unit.
-      alpha: two-sided level of its tests; None: the further level of the policy.
-      by_default: whether compare judges by it without --metrics.
-      followed: whether history and, for runs, bounds of sweeps know it.
-      better, worse: words for changes.
-      gates: whether a change for the worse is a regression (exit code 1) without --metrics, too.
-      step: for a speed, what its time is that of.
-      line: its line at the end of a run, made from the summary; "" if there is nothing to say.
-      section: key of the section of reports that shows its medians.
+      about: description of the value, in Markdown without a full stop.
+      value: function from a measurement to the value; returns None if it was not measured.
+      together: function from all measurements that are judged together to their values, if a value
+        depends on the other measurements.
+      kinds: kinds of measurements that have the metric.
+      key: key in the summary of runs and column of --result_csv, "" for neither. The default is the
+        name if runs have the metric.
+      judged: name in --metrics, by kind of measurement. The default is the name, for runs.
+      always: whether the summaries of all versions contain the metric, so that JSON Schemas
+        require it.
+      higher_is_better: whether a larger value is better.
+      relative: whether changes are shares of the base value; otherwise they are differences.
+      threshold: smallest change that matters. With None, --threshold and --alpha apply.
+      least: smallest difference that matters, in the unit of the metric.
+      alpha: significance level of the two-sided tests; None means the level of further metrics.
+      by_default: whether compare judges the metric without --metrics.
+      followed: whether history and, for runs, bounds of sweeps accept the metric.
+      better, worse: words for a change for the better and for the worse, such as "faster".
+      gates: whether a change for the worse is a regression (exit code 1) even without --metrics.
+      step: for a speed, which time it is computed from, such as "at the median step".
+      line: function from the summary to a line that is printed at the end of a run; "" for no line.
+      section: key of the section of reports that shows the medians of the metric.
     """
 
     name: str
@@ -133,7 +135,7 @@ class Metric:
         """Formats a range of changes, such as "-1.0 to +2.0 %"."""
         return f"{self._change_number(low, signed)} to {self.change_text(high, signed)}"
 
-    def shows(self, change: float) -> bool:
+    def shows_change(self, change: float) -> bool:
         """Whether a change is different from 0 after `change_text` has rounded it."""
         in_hundredths = self.relative or self._is_share
         return bool(round(100 * change, self._decimal_digits) if in_hundredths else change)

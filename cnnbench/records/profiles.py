@@ -30,23 +30,20 @@ from cnnbench.records.run import RunRecord
 # `StepProfile`: the time of a process's steps by layer, kind of operation and direction.
 
 FORWARD, TO_INPUT, TO_KERNEL, OUTSIDE = "forward", "input gradient", "kernel gradient", "step"
-"""Directions of operations; the last is for operations outside of towers."""
+"""Directions of operations. "step" is the direction of operations outside of towers."""
 
 INPUT, HOST = "input", "host"
-"""Directions of time outside of operations: waiting for input, and for the program."""
+"""Directions of the time in which a step waits: for input, or for the program on the host."""
 
 REST = "reduction and updates"
 """The layer of operations outside of towers."""
 
 REDUCTION, UPDATE, COPIES = "reduction", "update", "copies between devices"
-"""Kinds in that layer."""
+"""Kinds of the operations outside of towers (layer `REST`)."""
 
 _OTHER, _IDLE = "other", "no operation"
 ACTIVITIES = (FORWARD, TO_INPUT, TO_KERNEL, UPDATE, REDUCTION, INPUT, COPIES, _OTHER, _IDLE)
-"""What a step consists of, apart from layers; see `activity_of_part`.
-
-The last is that nothing runs.
-"""
+"""What a step does at a moment; see `activity_of_part`. In "no operation", nothing runs."""
 
 
 class Part(NamedTuple):
@@ -69,13 +66,13 @@ INPUT_OPERATIONS = Part("input pipeline", "operations", INPUT)
 """Operations of the input pipeline while no operation of the step ran."""
 
 INPUT_WAIT = Part("input pipeline", "wait", INPUT)
-"""Waiting for a batch before the step."""
+"""Time before the step in which the program waits for a batch."""
 
 GAPS = Part("between operations", "no operation", HOST)
-"""Time without operations between the first and the last one of the step."""
+"""Time between the first and the last operation of the step in which no operation runs."""
 
 PROGRAM = Part("outside the graph", "program", HOST)
-"""Time of a step before its first operation and after its last."""
+"""Time of a step before its first operation and after its last operation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,14 +179,14 @@ class StepProfile(Document):
     Attributes:
       step_seconds: wall seconds of each profiled step, with the profiler at work.
       input_wait_seconds: seconds of each profiled step in which the program waited for a batch.
-      rows: times by layer, kind and direction; those of a step add up to its wall time.
+      rows: times by layer, kind and direction. The times of a step add up to its wall time.
       graph: number of operations by type in TensorFlow's optimized and partitioned graphs.
       record: record of the whole run, whose timed steps are not profiled.
       layers: layers of the network, in order; absent in documents of earlier versions.
-      primitives: calls of oneDNN in a step, from its log of another process with the same flags;
-        absent where no log was read.
+      primitives: calls of oneDNN kernels in a step, from the log of another process with the same
+        flags; absent if no log was read.
       allocations, allocated_bytes: number and bytes of allocations from TensorFlow's memory pools
-        in the last profiled step; absent where unknown.
+        in the last profiled step; absent if unknown.
       timeline: spans of the last profiled step by their start, without very short ones; absent in
         documents of earlier versions.
     """
@@ -242,7 +239,7 @@ class Machine:
     Attributes:
       flops_per_sec: FLOP/s of matrix products in the dtype of the run.
       bytes_per_sec: bytes read and written per second by copying memory.
-      flops_source, bytes_source: how flops_per_sec and bytes_per_sec are known.
+      flops_source, bytes_source: where flops_per_sec and bytes_per_sec come from.
     """
 
     flops_per_sec: float
@@ -268,13 +265,13 @@ class RooflineRow:
     several layers.
 
     Attributes:
-      layer, kind, direction: as in a step profile; "" where rows are added up over them.
+      layer, kind, direction: as in a step profile; "" if the row is a sum over all of them.
       seconds: share of the wall time of a step, in seconds.
       flops: FLOPs of convolutions and matrix products in a step, of all devices together.
       bytes: bytes read and written in a step.
-      bound_seconds: estimated least time, by the rates of the machine; caches may be faster than
-        these. For a sum, the sum of its rows.
-      share_of_step: `seconds` over the time of a step.
+      bound_seconds: estimated least time at the peak rates of the machine; caches may be faster.
+        For a sum, the sum of the estimates of its rows.
+      share_of_step: `seconds` divided by the time of a step.
     """
 
     layer: str
@@ -325,9 +322,9 @@ class Roofline(Document):
     """Time and work of a step by layer, compared with the peak rates of the machine.
 
     Attributes:
-      rows: rows, the one with the most time above its estimate first.
-      machine: rates of the machine, which give the estimates.
-      step_seconds: mean seconds of the profiled steps, which the rows divide.
+      rows: rows, in the order of the time above the estimate, the longest first.
+      machine: peak rates of the machine, from which the estimates are computed.
+      step_seconds: mean seconds of the profiled steps.
       unprofiled_step_seconds: mean seconds of the faster half of the steps without a profiler.
       run: the record of the process; its timed steps are those without a profiler.
     """
@@ -457,11 +454,11 @@ class ExplainedRow:
 
     Attributes:
       layer, kind, direction: key of the row, as in a step profile.
-      base, new: seconds in a step of A and of B; see `Explanation`; 0 where a side lacks the row.
-      spread: twice the standard error of the difference, in seconds, between processes, or between
-        steps where a side has one process.
-      share: share of the row in the difference of the step; None where that is not larger than its
-        own spread, so that it may be 0.
+      base, new: seconds in a step of A and of B (see `Explanation`); 0 if a side has no such row.
+      spread: twice the standard error of the difference, in seconds, from the differences between
+        processes or, if a side has only one process, between steps.
+      share: share of the row in the difference of the step; None if the difference of the step is
+        within its own spread, so that it may be 0.
     """
 
     layer: str
@@ -485,11 +482,11 @@ class Cause:
 
     Attributes:
       kind: one of `CAUSES`.
-      base, new: seconds of the explained rows in a step of A and of B: the sums of these rows.
+      base, new: seconds in a step of A and of B, summed over the rows that the cause explains.
       spread: twice the standard error of the difference, in seconds.
-      place: place in a few words, such as "conv1, gradient of kernels".
-      text: description in a sentence, without times.
-      evidence: evidence, a line each.
+      place: where the time is spent, in a few words, such as "conv1, gradient of kernels".
+      text: description of the cause in a sentence, without times.
+      evidence: lines of evidence.
     """
 
     kind: str = field(metadata=choice_metadata(CAUSES))
@@ -507,7 +504,7 @@ class Cause:
         return self.new - self.base
 
     @property
-    def further(self) -> tuple[str, ...]:
+    def further_evidence(self) -> tuple[str, ...]:
         """Lines of evidence that the text does not contain yet. (The text may name the first flag
         that differs.)
         """
@@ -520,7 +517,7 @@ class FactChange:
 
     Attributes:
       fact: description of the fact.
-      base, new: its values on A and on B, as text.
+      base, new: values of the fact on side A and on side B, as text.
     """
 
     fact: str
@@ -532,8 +529,8 @@ class FactChange:
 class Explanation(Document):
     """Why a step of side B takes more or less time than a step of side A (schema 1).
 
-    All times are means per process over all steps, after rare disturbances are removed as in
-    `cnnbench compare`, and means over the processes of a side. So times of parts add up.
+    All times are means over all steps of a process, after rare disturbances are removed as in
+    `cnnbench compare`, and means over the processes of a side. So the times of the rows add up.
 
     Attributes:
       answer: the answer in one sentence.
@@ -543,11 +540,11 @@ class Explanation(Document):
       chance: the largest difference of a timed step, in seconds, that may be chance; NaN if an
         earlier document does not have it.
       profiled_base, profiled_new: seconds of a profiled step of A and of B, the sums of the rows.
-      rows: rows, the largest difference first; with `remainder` their differences add up to that
-        of `base` and `new`. If there are pauses, their time is a row of its own, and in all other
-        rows slow steps count as ordinary ones.
+      rows: rows, the largest difference first. The differences of all rows and `remainder` add up
+        to the difference of `base` and `new`. If there are pauses, a row contains their time, and
+        all other rows contain the time of ordinary steps.
       causes: significant causes, the largest first; if there are none, the work that differs.
-      by_work: whether the causes are only differences in work, whose times may be chance.
+      by_work: whether the causes are only differences in work, which may not change the time.
       facts: facts that differ, flags first.
       base_processes, new_processes: number of profiled processes of A and of B.
       steps: number of profiled steps of each process.

@@ -99,7 +99,7 @@ class Loaded:
     predictions: tuple[Predictions, ...] = ()
 
     @property
-    def everything(self) -> tuple[RunRecord | AllReduceRecord, ...]:
+    def all_records(self) -> tuple[RunRecord | AllReduceRecord, ...]:
         """Records of runs and of all-reduce measurements, one per process."""
         return (*self.records, *self.allreduces)
 
@@ -353,7 +353,7 @@ class ResultFiles:
                 )
         return notice
 
-    def holds(self, run_id: str) -> str | None:
+    def document_of_run(self, run_id: str) -> str | None:
         """The text of the file of --result_json if the run with this id has written it; None
         otherwise.
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, ClassVar
 
 from cnnbench.base.text import exact_number, labels_from_config
@@ -40,10 +41,10 @@ class Subject:
       repository: host and path without secrets, or name of the folder; None if unknown.
       revision: commit; None if unknown.
       dirty: whether the code differed from the commit; None if unknown.
-      changes: digest of all uncommitted changes and of plug-ins that no commit has; None without
-        any, and if unknown. Without a revision, that of plug-ins alone.
-      unknown: why the revision is unknown, although there is a repository; None elsewhere.
-      side: "a" or "b" in an experiment of `cnnbench ab`; None elsewhere.
+      changes: digest of all uncommitted changes and of uncommitted plug-ins; None if there are none
+        or they are unknown. If the revision is unknown, only plug-ins are included.
+      unknown: why the revision is unknown although there is a repository; otherwise None.
+      side: "a" or "b" in an experiment of `cnnbench ab`; otherwise None.
       labels: labels of --result_label.
     """
 
@@ -62,9 +63,7 @@ class Subject:
 
     @property
     def warning(self) -> str:
-        """A warning with the reason why the commit of the measured code is unknown; "" if the
-        commit is known.
-        """
+        """A warning that says why the measured commit is unknown; "" if it is known."""
         named = "--result_label=commit=... names it"
         text = f"the commit of the measured code is unknown: {self.unknown}; {named}"
         return text if self.unknown else ""
@@ -88,8 +87,8 @@ class Subject:
 def subject_of_record(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:
-    """The measured code of a record. Records of earlier versions have no `subject`, so it is
-    derived from their labels and their side ("a" or "b") in `cnnbench ab`.
+    """The measured code of a record. Earlier versions stored only labels and `ab`, not
+    `subject`.
     """
     if subject is not None:
         return subject
@@ -99,9 +98,7 @@ def subject_of_record(
 
 
 def add_subject(document: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
-    """Adds the measured code to a record's JSON document. Labels in the document have priority over
-    the detected repository and commit.
-    """
+    """Adds the measured code to a record's JSON document. The document's labels have priority."""
     named = subject.with_labels(labels_from_config(document["config"]))
     rest = {key: value for key, value in document.items() if key != "subject"}
     return rest if named is None else {**rest, "subject": encode(named)}
@@ -116,7 +113,7 @@ class ErrorInfo:
 
     Attributes:
       type: name of the exception's class.
-      message: its text.
+      message: text of the exception.
     """
 
     type: str
@@ -130,16 +127,15 @@ class ErrorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """Size of the network of a run. A multiply-add of a convolution or dense layer counts as 2
-    FLOPs.
+    """Size of the network. A multiply-add of a convolution or dense layer counts as 2 FLOPs.
 
     Attributes:
       name: value of --model.
       parameters, trainable_parameters: numbers of weights: all, and those that are updated.
       forward_flops_per_image: FLOPs of the forward pass of one image.
       training_flops_per_image: FLOPs of forward and backward pass of one image.
-      recomputed_flops_per_image: FLOPs of one image that the backward pass repeats with
-        --recompute, which are not in training_flops_per_image. Absent in other runs.
+      recomputed_flops_per_image: with --recompute, FLOPs of one image that the backward pass
+        repeats; training_flops_per_image does not include them. Absent in other runs.
     """
 
     name: str
@@ -158,9 +154,7 @@ EMULATED_GPU = "emulated_gpu"
 
 
 def recorded_device(kind: str, facts: Mapping[str, Any]) -> str:
-    """The kind of device that a record contains: "cpu", "gpu" or, if the environment says that the
-    GPUs are emulated, "emulated_gpu".
-    """
+    """The kind of device in a record: "cpu", "gpu" or, for emulated GPUs, "emulated_gpu"."""
     return EMULATED_GPU if kind == "gpu" and facts.get("emulated_gpus") else kind
 
 
@@ -184,22 +178,21 @@ class RingDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement(RingDevices):
-    """Where the run computed: kind of device, devices of all towers, and how gradients were
-    aggregated.
+    """Where the run computed: kind of device, devices of all towers, gradient aggregation.
 
     Attributes:
-      devices: names of the devices of the towers whose step this process builds: with one step
-        per worker those of the worker, otherwise of the whole job.
+      devices: names of the devices of all towers in the step that this process builds: the towers
+        of this worker if each worker has its own step, otherwise of the whole job.
       num_towers: number of towers of the whole job.
       num_workers: number of workers of the job.
       variable_update: value of --variable_update.
-      all_reduce: all-reduce algorithms in use, one per range of sizes; empty without a reduction.
+      all_reduce: all-reduce algorithms in use, one per range of sizes; empty if nothing is reduced.
       communication: implementations of TensorFlow's collectives between the devices: "ring",
         "nccl" or both; None without collectives.
-      variables: number of variables of the network; None if the run ended before they were made.
+      variables: number of variables of the network; None if the run ended before their creation.
       variable_copies: number of copies of all variables together.
       reduction_operations: number of operations between gradients and updates in the traced step;
-        None where nothing is trained.
+        None if nothing is trained.
     """
 
     num_towers: int
@@ -218,9 +211,9 @@ class Batch:
 
     Attributes:
       per_device: images per step on one device.
-      global_: images per step of the whole job; of one worker where updates are asynchronous.
-      requested_per_device: with --find_batch_size, the images per device that were asked for;
-        `per_device` of them fit into memory. Absent in other runs.
+      global_: images per step of the whole job or, with asynchronous updates, of one worker.
+      requested_per_device: with --find_batch_size, the requested images per device; only
+        `per_device` images fit into memory. Absent in other runs.
     """
 
     per_device: int
@@ -254,21 +247,29 @@ class StartupSeconds:
         check_amounts("startup_seconds", self)
 
 
+def _to_floats(section: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """Converts numbers by name to floats; JSON contains infinities and NaN as text."""
+    try:
+        return {name: float(value) for name, value in values.items()}
+    except (TypeError, ValueError):
+        raise ValueError(f"{section}: {values} are not all numbers") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Results of one evaluation of the model during or after training.
 
     Attributes:
-      global_step: number of training steps behind the evaluated weights.
-      top_1, top_5: accuracies, 0..1; None for a model without them.
+      global_step: number of training steps that led to the evaluated weights.
+      top_1, top_5: top-1 and top-5 accuracy, 0..1; None if the model has no such accuracy.
       loss: mean loss over the examples; None if not computed.
       examples: number of examples, without padding and skipped records.
       images_per_sec: mean examples per second.
       metrics: the model's other metrics by name.
       loop_seconds: seconds of the timed loop before this evaluation, without other evaluations;
-        None outside training and in the warm-up.
+        None for evaluations outside of the timed loop.
       wall_seconds: seconds from the start of the timed loop to the end of this evaluation's last
-        step, or of its metrics if the same process computes them; None where loop_seconds is.
+        step (or of its metrics, if this process computes them); None if loop_seconds is None.
     """
 
     global_step: int
@@ -282,17 +283,10 @@ class Evaluation:
     wall_seconds: float | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        try:
-            # JSON contains numbers that are not finite as text, such as "NaN".
-            numbers = {name: float(value) for name, value in self.metrics.items()}
-        except (TypeError, ValueError):
-            raise ValueError(f"evaluation.metrics: {self.metrics} are not all numbers") from None
-        object.__setattr__(self, "metrics", numbers)
+        object.__setattr__(self, "metrics", _to_floats("evaluation.metrics", self.metrics))
 
-    def value_of(self, metric: str) -> float | None:
-        """Value of the metric "loss", "top_1" or "top_5", or of a metric in `metrics`; None if
-        unknown.
-        """
+    def metric_value(self, metric: str) -> float | None:
+        """Value of "loss", "top_1", "top_5" or a metric in `metrics`; None if unknown."""
         own = {"loss": self.loss, "top_1": self.top_1, "top_5": self.top_5}
         return own[metric] if metric in own else self.metrics.get(metric)
 
@@ -309,9 +303,9 @@ class Measured:
       input_wait_seconds: part of loop_seconds spent waiting for input.
       peak_memory_bytes: largest memory use: of the fullest GPU, or on CPUs of this process.
       peak_flops_per_sec: peak FLOP/s of all devices of the job together.
-      peak_flops_source: how peak_flops_per_sec is known.
+      peak_flops_source: where the value of peak_flops_per_sec comes from.
       cpu_energy_joules, gpu_energy_joules: energy of processors and of GPUs in the timed loop.
-      energy_source: the counters of the energy.
+      energy_source: the counters from which the energy was read.
       estimated_memory_bytes: estimate of peak_memory_bytes before the run.
       replica_checks: number of comparisons of all copies of the variables; None without
         --check_replica_consistency.
@@ -342,10 +336,6 @@ class Measured:
         return sum(known) if known else None
 
 
-MOST_USE_SAMPLES = 600
-"""Maximum number of samples in a `ResourceUse`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceUse:
     """Memory and CPUs that this process used over time, with about one sample per second.
@@ -361,10 +351,10 @@ class ResourceUse:
       memory_bytes: resident memory of this process.
       device_memory_bytes: memory of tensors on the fullest GPU of this process; empty
         without GPUs.
-      busy_cpus: mean number of CPUs that this process used since the sample before; the first value
-        is since the start of the run.
-      loop_start, loop_end: `seconds` at the start and the end of the timed loop, evaluations
-        included; None if the loop did not begin or did not end.
+      busy_cpus: mean number of CPUs that this process used since the previous sample or, for the
+        first sample, since the start of the run.
+      loop_start, loop_end: `seconds` at the start and at the end of the timed loop (including
+        evaluations); None if the loop did not begin or did not end.
       sampler_cpu_seconds: CPU time of the thread that took the samples.
     """
 
@@ -401,9 +391,9 @@ class InputStage:
 
     Attributes:
       name: "read", "prepare" and "batch" for files with images, "mix" if images are mixed, "device"
-        for the whole pipeline; data sets may have others.
+        for the whole pipeline. Data sets may have further stages.
       examples: number of examples that the stage delivered.
-      seconds: time in which it delivered them.
+      seconds: time that the stage took for these examples.
     """
 
     name: str
@@ -427,7 +417,7 @@ class SkippedRecords:
 
     Attributes:
       count: number of different skipped records.
-      first: defects of the first ones, each with file and record.
+      first: defects of the first skipped records, each with file and record.
     """
 
     count: int = 0
@@ -437,19 +427,16 @@ class SkippedRecords:
         check_amounts("skipped_records", self)
 
     @classmethod
-    def together(cls, parts: Iterable[SkippedRecords]) -> SkippedRecords:
+    def combined(cls, parts: Iterable[SkippedRecords]) -> SkippedRecords:
         """Adds up the skipped records of several inputs."""
-        count, first = 0, list[str]()
-        for part in parts:
-            count += part.count
-            first += part.first
-        return cls(count=count, first=tuple(first))
+        parts = tuple(parts)
+        first = chain.from_iterable(part.first for part in parts)
+        return cls(count=sum(part.count for part in parts), first=tuple(first))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaling:
-    """First and last value of the automatic loss scale, and the steps that were skipped because
-    their gradients were not finite.
+    """Values of the automatic loss scale, and the steps that were skipped because of it.
 
     Attributes:
       start: the loss scale before the first step.
@@ -474,8 +461,8 @@ class ConditionNote:
     Attributes:
       id: name of the check, as in --quiet_conditions.
       when: "before" the steps or "during" the timed loop.
-      text: the finding, with its numbers.
-      advice: what to do about it.
+      text: description of the finding, with numbers.
+      advice: what the user can do about the finding.
     """
 
     id: str
@@ -494,8 +481,8 @@ class Conditions:
 
     Attributes:
       before: quantities from the start of the run to its first step, by name.
-      during: the same over the timed loop; empty if it was not reached.
-      notes: findings of the checks, silenced ones included.
+      during: quantities during the timed loop, by name; empty if the loop was not reached.
+      notes: findings of the checks, including silenced findings.
     """
 
     before: Mapping[str, Any]
@@ -505,13 +492,12 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTaking:
-    """How a process took turns with other processes: each process runs timed steps for a short time
-    while the others wait.
+    """How a process took turns with other processes: only one of them ran steps at a time.
 
     Attributes:
-      turn_seconds: length of a turn that was asked for; the step under way ends it.
-      starts: numbers, from 1, of the step_seconds that began a turn.
-      waited_seconds: wall time between turns; in no step's time, nor in that of the timed loop.
+      turn_seconds: requested length of a turn; the turn ends with the step that is running then.
+      starts: numbers, from 1, of the items of step_seconds that began a turn.
+      waited_seconds: wall time between turns; neither step times nor the loop time include it.
       waited_cpu_seconds: CPU time of this process while it waited.
     """
 
@@ -545,9 +531,9 @@ class WorkerShare:
 
     Attributes:
       task: name such as "worker:1".
-      steps: timed steps in which it took part; with asynchronous workers, its own updates.
-      images: images that it processed.
-      lost: whether it failed or was lost during the run.
+      steps: timed steps in which the worker took part; with asynchronous workers, its own updates.
+      images: images that the worker processed.
+      lost: whether the worker failed or was lost during the run.
     """
 
     task: str
@@ -562,12 +548,12 @@ class Cluster:
 
     Attributes:
       tasks: all processes, the chief first.
-      workers: those with towers.
-      staleness: for each timed step with asynchronous workers, the number of updates by others
-        between a worker's read and its update; otherwise empty.
+      workers: the processes with towers, and what each contributed.
+      staleness: with asynchronous workers, the number of updates by other workers between a
+        worker's read and its update, for each timed step; otherwise empty.
       messages_per_step, bytes_per_step: messages between all processes in a step, and their bytes,
-        counted in the traced graph: gradients, values of variables, losses, the learning rate, no
-        control signals. None where nothing was traced, or where they depend on values.
+        counted in the traced graph without control signals. None if nothing was traced, or if the
+        numbers depend on values.
     """
 
     tasks: tuple[TaskAddress, ...]
@@ -616,7 +602,7 @@ class KilledProcess:
 
     Attributes:
       side: "a" or "b".
-      how: how it ended, such as "killed by SIGKILL".
+      how: how the process ended, such as "killed by SIGKILL".
     """
 
     side: str = field(metadata=choice_metadata(("a", "b")))
@@ -632,7 +618,7 @@ class AbPlace:
       seed: seed of the experiment.
       pair: number of its pair, from 1; absent for burn-in.
       position: position in the pair, 1 or 2; absent for burn-in.
-      lost: killed processes of earlier attempts at this pair; absent if it was measured once.
+      lost: killed processes of earlier attempts at this pair; absent if the first one succeeded.
     """
 
     side: str = field(metadata=choice_metadata(("a", "b")))
@@ -652,7 +638,7 @@ class SweepPlace:
       key: hash of the configuration, 12 hexadecimal digits.
       repeat: number of the repeat, from 1.
       seed: seed of the order of the runs.
-      requested_batch_size: the requested batch size where the largest was searched; else absent.
+      requested_batch_size: requested batch size if the largest possible was searched, else absent.
       command: argv of the sweep; absent in earlier records.
     """
 
@@ -671,9 +657,9 @@ class PrintedSpeed:
 
     Attributes:
       step: number of the timed step.
-      images_per_sec: as printed: of tf_cnn_benchmarks the mean speed of the timed steps so far, of
-        Horovod the speed of one iteration on one device.
-      uncertainty, jitter: as printed, in images per second; None if not printed.
+      images_per_sec: the printed speed. tf_cnn_benchmarks prints the mean speed of the timed steps
+        so far, Horovod the speed of one iteration on one device.
+      uncertainty, jitter: the printed values, in images per second; None if not printed.
       loss: loss of the step; None if not printed.
     """
 
@@ -700,11 +686,11 @@ class Imported:
       program: program that wrote the file.
       kind: kind of the measurement: "run", or a key of `BENCHMARKS`.
       file: name of the file, without its folder.
-      sha256: digest of its content.
+      sha256: digest of the file's content.
       part: number of the process in the file, from 1.
-      values: values that the file has, by name of the metric. All other metrics are unknown.
-      printed: rows of its table of speeds.
-      unknown: what the program does not say: names of flags, facts and measurements.
+      values: values in the file, by name of the metric. All other metrics are unknown.
+      printed: rows of the table of speeds in the file.
+      unknown: names of flags, facts and measurements that the program does not write.
       skipped_lines: numbers of the lines that were not understood, from 1.
     """
 
@@ -719,12 +705,7 @@ class Imported:
     skipped_lines: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        try:
-            # JSON contains numbers that are not finite as words, such as "Infinity".
-            numbers = {name: float(value) for name, value in self.values.items()}
-        except (TypeError, ValueError):
-            raise ValueError(f"imported.values: {self.values} are not all numbers") from None
-        object.__setattr__(self, "values", numbers)
+        object.__setattr__(self, "values", _to_floats("imported.values", self.values))
         if self.kind not in ("run", *BENCHMARKS):
             kinds = ", ".join(("run", *BENCHMARKS))
             raise ValueError(f"imported.kind: {self.kind!r} is none of {kinds}")
@@ -746,16 +727,16 @@ class RunRecord(Document):
       run_id: unique name of the run.
       started_at: start of the run, ISO 8601 with offset, UTC.
       status: "ok", "failed" or "interrupted".
-      error: why the run failed; None unless it did.
+      error: why the run failed; None if it did not fail.
       command: argv.
       config: every parameter, resolved, as plain JSON values.
       explicit_flags: names of the parameters that were given.
-      model, placement, batch: None where the run ended before they were known.
+      model, placement, batch: None if the run ended before they were known.
       startup_seconds: durations of import, build and first step.
       warmup_step_seconds, step_seconds: wall seconds of each warm-up step, and of each timed step.
         With --steps_per_execution=N of `config`, one value for N steps: their mean.
-      step_cpu_seconds: CPU seconds of all threads of this process in each timed step, one for each
-        of step_seconds; empty if unknown.
+      step_cpu_seconds: CPU seconds of all threads of this process in each timed step, one value
+        for each item of step_seconds; empty if unknown.
       losses, warmup_losses: loss of each timed and each warm-up step; empty if not computed.
       latency_seconds: wall seconds of each batch that a forward-only run launched alone after its
         timed steps; empty on CPUs and in other runs.
@@ -763,23 +744,22 @@ class RunRecord(Document):
       loss_scaling: None unless the loss scale was automatic.
       warmup_status: "fixed" for a given number of steps; with --warmup=auto "steady", or "limit"
         if --max_warmup_batches was reached; None if the warm-up did not end.
-      conditions: None where the run ended before they were checked.
-      environment: facts about machine and software; unknown ones are absent.
-      ab: place in an experiment of `cnnbench ab`; absent in other runs.
-      subject: what was measured; absent where nothing names it.
+      conditions: None if the run ended before the conditions were checked.
+      environment: facts about machine and software; unknown facts are absent.
+      ab: position in an experiment of `cnnbench ab`; absent in other runs.
+      subject: the measured code; absent if unknown.
       input_stages: speed of the input pipeline alone, by stage; empty if not measured.
       skipped_records: None unless records were skipped.
       cluster: None for a run of one process.
-      sweep: place in a sweep; absent in other runs.
-      target: target of --stop_at or --stop_at_top_1_accuracy; absent without one. Earlier records
-        have a top-1 accuracy in `config` only.
-      ended_by: flag that ended the timed loop before --num_batches steps; absent if none did.
-      turns: absent unless other processes stepped in turn with this one.
+      sweep: position in a sweep; absent in other runs.
+      target: target of --stop_at or --stop_at_top_1_accuracy; absent if there is none. Records of
+        earlier versions have a target accuracy only in `config`.
+      ended_by: flag that ended the timed loop before --num_batches steps; absent if no flag did.
+      turns: absent unless other processes took turns with this process.
       resources: memory and CPUs over time; absent if they were not sampled.
-      imported: the file of another program that the record was made from; absent in records of
+      imported: the file of another program from which the record was created; absent in records of
         cnnbench's own runs.
-      measured: other measurements. Missing in the first documents of schema 1, which are read as
-        "all unknown".
+      measured: other measurements; absent in the first versions, where all of them are unknown.
     """
 
     kind: ClassVar[str] = "run"
@@ -849,14 +829,12 @@ class RunRecord(Document):
                 raise ValueError(f"{key}: {number} values for {of} steps")
         if self.loss_scaling is not None:
             skipped = self.loss_scaling
-            _check_numbers("skipped_steps", skipped.skipped_steps, steps)
-            _check_numbers("warmup_skipped_steps", skipped.warmup_skipped_steps, warmup_steps)
+            _check_step_numbers("skipped_steps", skipped.skipped_steps, steps)
+            _check_step_numbers("warmup_skipped_steps", skipped.warmup_skipped_steps, warmup_steps)
 
     @property
     def steps_per_execution(self) -> int:
-        """Number of steps that the host launches with one call (--steps_per_execution). Each step
-        time is the mean over these steps.
-        """
+        """Number of steps that the host launches with one call (--steps_per_execution)."""
         # Records of earlier versions do not contain --steps_per_execution.
         return int(self.config.get("steps_per_execution") or 1)
 
@@ -880,28 +858,20 @@ class RunRecord(Document):
         return compute_summary(self)
 
     def condition(self, name: str) -> float | None:
-        """A quantity of the machine during the timed loop, such as "other_cpus" (see `Conditions`);
-        None if it is unknown.
-        """
+        """A condition of the machine in the timed loop, such as "other_cpus"; None if unknown."""
         value = None if self.conditions is None else self.conditions.during.get(name)
         return float(value) if isinstance(value, (int, float)) else None
 
     @property
     def last_loss(self) -> float | None:
-        """Loss of the last timed step; None if the run did not train (forward-only runs record
-        zeros as losses).
-        """
+        """Loss of the last timed step; None for runs without training."""
         if self.config.get("forward_only") or not self.losses:
             return None
         return self.losses[-1]
 
     def flops_per_image(self) -> int | None:
-        """FLOPs of a step, divided by the number of images; None if the run has no network
-        (--input_only) or the FLOPs are unknown.
-        """
-        if self.model is None:
-            return None
-        if self.config.get("input_only"):
+        """FLOPs of a step per image; None if there is no network or the FLOPs are unknown."""
+        if self.model is None or self.config.get("input_only"):
             return None
         if self.config.get("forward_only"):
             return self.model.forward_flops_per_image
@@ -909,25 +879,21 @@ class RunRecord(Document):
 
 
 def check_status(status: str, error: ErrorInfo | None) -> None:
-    """Raises ValueError if a record's status is unknown, or if it contradicts the error: only a
-    failed run has an error.
-    """
+    """Raises ValueError if the status is unknown or contradicts the error of the run."""
     if status not in STATUSES:
         raise ValueError(f"status: {status!r} is none of {', '.join(STATUSES)}")
     if (status == "failed") != (error is not None):
         raise ValueError(f"error: status {status!r} with error {error!r}")
 
 
-def _check_numbers(key: str, numbers: tuple[int, ...], steps: int) -> None:
+def _check_step_numbers(key: str, numbers: tuple[int, ...], steps: int) -> None:
     if list(numbers) != sorted(set(numbers)) or not all(1 <= n <= steps for n in numbers):
         raise ValueError(
             f"loss_scaling.{key}: {list(numbers)} are not increasing step numbers from 1 to {steps}"
         )
 
 
-def run_steady_state(record: RunRecord) -> SteadyState:
-    """Finds the steady state in the warm-up steps and timed steps of a record. Indices of steps
-    start at the first warm-up step.
-    """
+def find_steady_state_of_run(record: RunRecord) -> SteadyState:
+    """Finds the steady state in all steps of a record. Indices start at the first warm-up step."""
     warmup = record.warmup_step_seconds
     return find_steady_state(warmup + record.step_seconds, len(warmup))

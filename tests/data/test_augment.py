@@ -13,7 +13,13 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
 from cnnbench.data import CIFAR10, augment, make_input
-from cnnbench.data.augment import AUGMENTATIONS, OPERATIONS, augmented, beta, mix_with_neighbours
+from cnnbench.data.augment import (
+    AUGMENTATIONS,
+    OPERATIONS,
+    augmented,
+    draw_beta,
+    mix_with_neighbours,
+)
 from cnnbench.data.pipeline import draw_uniform_int
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
@@ -49,12 +55,14 @@ def spec(small_set):
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
 def test_shares_have_the_distribution_beta(alpha):
-    drawn = tf.function(beta)(tf.range(3000, dtype=tf.int64), 7, tf.fill([3000], alpha)).numpy()
+    drawn = tf.function(draw_beta)(
+        tf.range(3000, dtype=tf.int64), 7, tf.fill([3000], alpha)
+    ).numpy()
     assert stats.kstest(drawn, stats.beta(alpha, alpha).cdf).pvalue > 0.01
 
 
 def test_shares_of_small_alphas_are_finite():
-    drawn = tf.function(beta)(tf.range(500, dtype=tf.int64), 7, tf.fill([500], 1e-30)).numpy()
+    drawn = tf.function(draw_beta)(tf.range(500, dtype=tf.int64), 7, tf.fill([500], 1e-30)).numpy()
     assert set(drawn) == {0.0, 1.0}
     assert 200 < drawn.sum() < 300
 
@@ -108,7 +116,7 @@ def test_cutmix_replaces_a_rectangle(alphas, small_set):
     if "mixup_alpha" in alphas:
         cuts = draw_uniform_int(positions, 5, "mixup or CutMix", 2).numpy() == 1
         assert 20 < cuts.sum() < 44
-    drawn = beta(positions, 5, tf.where(cuts, 1.0, 0.4)).numpy()
+    drawn = draw_beta(positions, 5, tf.where(cuts, 1.0, 0.4)).numpy()
     for number in range(count):
         other = images[number ^ 1]
         if cuts[number]:

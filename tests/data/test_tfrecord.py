@@ -9,7 +9,7 @@ from data_sets import write_records
 from cnnbench.data.tfrecord import (
     FramingError,
     count_records,
-    defect_at,
+    find_defect_at,
     find_record,
 )
 from cnnbench.errors import DataError
@@ -34,7 +34,7 @@ def test_what_tensorflow_wrote_is_found_again(path):
         find_record(path, 4)
     for record in range(4):
         for offset in (start_of(record), start_of(record) + 12, start_of(record) + 5, 10**6):
-            assert defect_at(path, offset) is None
+            assert find_defect_at(path, offset) is None
 
 
 LONG = struct.pack("<Q", 2**62)
@@ -72,7 +72,7 @@ def test_the_offset_that_tensorflow_reports_leads_to_the_record(path, where):
     with pytest.raises(tf.errors.DataLossError) as caught:
         list(tf.data.TFRecordDataset(str(path)))
     offset = int(caught.value.message.split("record at ")[1].split()[0].rstrip("'"))
-    assert "record 3:" in str(defect_at(path, offset))
+    assert "record 3:" in str(find_defect_at(path, offset))
 
 
 def test_a_file_that_cannot_be_opened_or_read(tmp_path, monkeypatch):

@@ -120,7 +120,7 @@ def _trees():
 @pytest.mark.parametrize("spec", FLAGS, ids=lambda spec: spec.name)
 def test_the_role_of_a_flag_decides_for_judge_and_campaigns(spec, runs):
     usual, changed = Params().as_dict(), {**Params().as_dict(), spec.name: other(spec)}
-    counts = spec.role.counted is not IdentityShare.NOTHING
+    counts = spec.role.identity_share is not IdentityShare.NOTHING
     for of_places in (False, True):
         same = identity(usual, of_places=of_places) == identity(changed, of_places=of_places)
         assert same is not counts

@@ -39,7 +39,7 @@ def test_a_record_counts_once_however_often_it_is_found(runs, reductions, tmp_pa
     os.symlink(tmp_path / "a.json", tmp_path / "link.json")
     loaded = load_records([tmp_path, tmp_path / "a.json"])
     assert (loaded.records, loaded.allreduces) == ((record,), (reduced,))
-    assert loaded.everything == (record, reduced)
+    assert loaded.all_records == (record, reduced)
     assert [str(one) for one in loaded.skipped] == [
         f"{tmp_path}/b.json: a second copy of run one",
         f"{tmp_path}/e.json: a second copy of run two",
@@ -108,7 +108,7 @@ def test_faulty_files_are_named_with_the_reason_and_skipped(runs, reductions, tm
     (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
     write(tmp_path / "good.json", good)
     loaded = load_records([tmp_path])
-    assert loaded.everything == (good,)
+    assert loaded.all_records == (good,)
     assert loaded.defects == loaded.skipped
     reasons = {os.path.basename(one.path)[:-5]: one.reason for one in loaded.skipped}
     assert reasons == {

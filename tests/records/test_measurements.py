@@ -24,7 +24,7 @@ from cnnbench.records.run import (
     StartupSeconds,
     TaskAddress,
     WorkerShare,
-    run_steady_state,
+    find_steady_state_of_run,
 )
 
 
@@ -186,7 +186,7 @@ def stepped(warmup, timed):
 
 def test_warm_up_and_timed_steps_are_one_series():
     times = (0.03,) * 25 + (0.02,) * 85
-    found = run_steady_state(stepped(times[:10], times[10:]))
+    found = find_steady_state_of_run(stepped(times[:10], times[10:]))
     assert found == replace(find_steady_state(times), warmup_steps=10)
     assert found.unsteady_timed_steps == 15
 
@@ -200,13 +200,13 @@ def test_warm_up_and_timed_steps_are_one_series():
     ],
 )
 def test_steps_before_the_steady_state(warmup, timed, unsteady):
-    assert run_steady_state(stepped(warmup, timed)).unsteady_timed_steps == unsteady
+    assert find_steady_state_of_run(stepped(warmup, timed)).unsteady_timed_steps == unsteady
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
 def test_what_a_forked_process_measured_is_known_here():
     run = start()
-    run.share()
+    run.start_sharing()
     child = os.fork()
     if not child:
         run.note(warmup_status="fixed")

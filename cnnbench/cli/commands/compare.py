@@ -103,17 +103,17 @@ def _compare_files(
     aa = options.load_aa()
     if options.allowed:
         check_fact_names(
-            options.allowed, chain(*measurements_of_sides(base.everything, new.everything))
+            options.allowed, chain(*measurements_of_sides(base.all_records, new.all_records))
         )
-    warn_of_unknown_commits(record.subject for record in (*base.everything, *new.everything))
+    warn_of_unknown_commits(record.subject for record in (*base.all_records, *new.all_records))
     skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))
     return compare_records(
-        base.everything,
-        new.everything,
+        base.all_records,
+        new.all_records,
         options.policy,
         metrics=options.metric_names,
         allow_different=options.allowed,
-        aa=None if aa is None else aa.everything,
+        aa=None if aa is None else aa.all_records,
         paired=options.paired,
         plan=new_experiment_planner(options.policy) if earlier is None else earlier.plan,
         allow_changed_work=options.allow_changed_work,

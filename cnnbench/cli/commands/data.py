@@ -231,7 +231,9 @@ def _check_dataset(folder: str, options: CheckFlags) -> None:
         lines.append(
             f"{subset}: {findings.records} valid records in {len(files)} files, {size:,} bytes"
         )
-        lines += [f"  {line}" for line in (*findings.details, *dataset.gaps(subset, folder))]
+        lines += [
+            f"  {line}" for line in (*findings.details, *dataset.describe_gaps(subset, folder))
+        ]
         defects += findings.defects
     LineWriter(sys.stdout).lines([*lines, *(f"defect: {defect}" for defect in defects)])
     if defects:

@@ -176,7 +176,7 @@ def load_side(path: str, reductions: bool = True) -> Loaded:
     PathError if the path does not exist, or contains nothing that looks like a record.
     """
     loaded = load_records([path])
-    wanted = loaded.everything if reductions else loaded.records
+    wanted = loaded.all_records if reductions else loaded.records
     if not wanted and not loaded.defects:
         raise PathError(path, "no run records; cnnbench run --result_json=FILE writes them")
     return loaded

@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
     comparison = results.comparison
     skipped = (*results.skipped, *(() if comparison is None else comparison.skipped))
     warn_of_skipped(skipped)
-    warn_of_unknown_commits(record.subject for record in loaded.everything)
+    warn_of_unknown_commits(record.subject for record in loaded.all_records)
     is_worse = verdicts and comparison is not None and comparison.exit_code == ExitCode.REGRESSION
     if is_worse or any(history.failed_on for history in histories):
         return ExitCode.REGRESSION
@@ -160,7 +160,7 @@ _NO_VERDICT = "needs --baseline, or the results of cnnbench ab"
 
 def _load_results(paths: Sequence[str]) -> Loaded:
     loaded = load(paths, progress=Progress())
-    if not loaded.everything and not loaded.studies and not loaded.defects:
+    if not loaded.all_records and not loaded.studies and not loaded.defects:
         raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
     return loaded
 
@@ -228,7 +228,7 @@ def _make_report_subject(
     )
     if judging.allowed:
         check_fact_names(
-            judging.allowed, chain(*measurements_of_sides(baseline.everything, loaded.everything))
+            judging.allowed, chain(*measurements_of_sides(baseline.all_records, loaded.all_records))
         )
     return gather(
         loaded,

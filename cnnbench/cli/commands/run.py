@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     fork = partial(
         supervised,
         partial(_write_missing_record, measurements),
-        measurements.share,
+        measurements.start_sharing,
         measurements.longest_execution,
         lambda: measurements.halves_batch,
     )
@@ -143,7 +143,11 @@ def _write_missing_record(measurements: Measurements, error: BenchmarkError | No
     measurements.copy_published_values()
     config = measurements.parts.config  # Empty until the run is planned.
     files = ResultFiles(config.get("result_json"), config.get("result_csv"), RUNS)
-    if measurements.written or not config or files.holds(measurements.parts.run_id) is not None:
+    if (
+        measurements.written
+        or not config
+        or files.document_of_run(measurements.parts.run_id) is not None
+    ):
         return
     record = measurements.record("interrupted" if error is None else "failed", error)
     if measurements.saves_into is not None:

@@ -570,7 +570,7 @@ def _judgement_without_reason(evidence: Evidence, verdict: Verdict, **tested: An
     change: float | None = None
     if medians * evidence.change < 0:
         change = medians / evidence.base_median if metric.relative else medians
-        if not (metric.shows(change) and metric.shows(evidence.change)):
+        if not (metric.shows_change(change) and metric.shows_change(evidence.change)):
             change = None  # A smaller change is not visible in the output.
     own = {"verdict": verdict, "reason": "", "medians_change": change}
     return dataclass_from_sources(Judgement, evidence, **own, **tested)

@@ -206,7 +206,7 @@ def terminal_sections(explanation: Explanation, most: int = SHOWN) -> list[list[
     causes: list[Content] = []
     for cause in explanation.causes:
         causes.append(Text(f"- {cause_text(cause)}", hanging=_INDENT))
-        causes += (Text(evidence, indent=_INDENT) for evidence in cause.further)
+        causes += (Text(evidence, indent=_INDENT) for evidence in cause.further_evidence)
     causes += (Text(f"- {text}", hanging=_INDENT) for text in _unexplained_text(explanation))
     facts = [Text(fact, indent=_INDENT) for fact in _fact_texts(explanation)]
     rows = rows_table(explanation, most, spare=("share", "+/-, ms"))
@@ -232,7 +232,8 @@ def to_markdown(explanation: Explanation, most: int = SHOWN) -> str:
 def markdown_body(explanation: Explanation, most: int = SHOWN) -> list[str]:
     """The lines of a Markdown document without the answer."""
     causes = [
-        f"- {code('; '.join((cause_text(cause), *cause.further)))}" for cause in explanation.causes
+        f"- {code('; '.join((cause_text(cause), *cause.further_evidence)))}"
+        for cause in explanation.causes
     ]
     causes += (f"- {text}" for text in _unexplained_text(explanation))
     rows = rows_table(explanation, most)

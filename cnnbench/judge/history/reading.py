@@ -538,7 +538,7 @@ def contents(
             loaded = load_records([first, *others])
             skipped.update((skipped_file.path, skipped_file) for skipped_file in loaded.skipped)
             entries += [
-                entry for record in loaded.everything for entry in HistoryEntry.all_of(record)
+                entry for record in loaded.all_records for entry in HistoryEntry.all_of(record)
             ]
         elif isinstance(process, Process):
             entries += process.entries

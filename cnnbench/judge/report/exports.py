@@ -30,7 +30,7 @@ from cnnbench.records.codec import started
 from cnnbench.records.files import register_file_kind
 from cnnbench.records.metric import BOUNDS, HISTORY, Metric
 from cnnbench.records.result_files import RUNS, all_reduce_row, run_row
-from cnnbench.records.run import run_steady_state
+from cnnbench.records.run import find_steady_state_of_run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -125,7 +125,7 @@ def runs(results: ReportSubject) -> list[dict[str, Any]]:
     speed, step = HISTORY["throughput"].value, HISTORY["step_seconds"].value
     rows = []
     for record in sorted(results.records, key=lambda record: started(record.started_at)):
-        steady = run_steady_state(record)
+        steady = find_steady_state_of_run(record)
         rows.append(
             {
                 "configuration": names[record.run_id],

@@ -35,7 +35,7 @@ from cnnbench.records.codec import dataclass_from_sources, started
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.profiles import Roofline, StepProfile
 from cnnbench.records.result_files import Loaded, Study
-from cnnbench.records.run import RunRecord, run_steady_state
+from cnnbench.records.run import RunRecord, find_steady_state_of_run
 
 MOST_SHOWN = 60
 """Maximum number of configurations (once per origin) with a row in every section of a page."""
@@ -104,7 +104,7 @@ class RunGroup:
     @cached_property
     def steady_states(self) -> tuple[SteadyState, ...]:
         """Steady states of the runs with enough steps."""
-        states = map(run_steady_state, self.good)
+        states = map(find_steady_state_of_run, self.good)
         return tuple(state for state in states if state.shape is not SeriesShape.TOO_SHORT)
 
     @property
@@ -382,7 +382,7 @@ def gather(
         # All-reduces are compared only if the baseline contains all-reduces.
         reduced = loaded.allreduces if baseline.allreduces else ()
         comparison = compare_records(
-            baseline.everything,
+            baseline.all_records,
             (*loaded.records, *reduced),
             policy or Policy(),
             allow_different=allow_different,

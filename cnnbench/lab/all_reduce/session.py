@@ -236,7 +236,7 @@ def complete_record(
 
     `first_record` is its record without rows that the process may have written.
     """
-    written = results.holds(first_record.run_id)
+    written = results.document_of_run(first_record.run_id)
     so_far = AllReduceRecord.from_json(written) if written else first_record
     if so_far.status == "interrupted" and error is not None:
         so_far = dataclasses.replace(so_far, status="failed", error=ErrorInfo.of(error))

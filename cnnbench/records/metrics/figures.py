@@ -304,7 +304,7 @@ def time_to_accuracy_seconds(record: RunRecord) -> float | None:
         target = Target(metric="top_1", value=top_1)
     if target is None:
         return None
-    reached = (e for e in record.evaluations if target.reached(e.value_of(target.metric)))
+    reached = (e for e in record.evaluations if target.reached(e.metric_value(target.metric)))
     return next((evaluation.wall_seconds for evaluation in reached), None)
 
 

@@ -316,7 +316,7 @@ class BenchmarkCNN(Run):
                 "validation": plan.length.eval_batches > 0,
             }
             for subset in (name for name, is_used in used.items() if is_used):
-                for gap in plan.network.dataset.gaps(subset, plan.params.data_dir):
+                for gap in plan.network.dataset.describe_gaps(subset, plan.params.data_dir):
                     messages.warning(f"--data_dir={plan.params.data_dir}: {gap}", "files")
         target = plan.length.target
         older = plan.params.stop_at_top_1_accuracy

@@ -279,7 +279,7 @@ class MLPerfLog(Observer):
     def evaluated(self, evaluation: Evaluation) -> None:
         """Logs the metric of the target or, without target, the model's accuracy."""
         position = self._epoch_and_samples(evaluation.global_step)
-        value = evaluation.value_of(self._accuracy)
+        value = evaluation.metric_value(self._accuracy)
         if value is not None:
             self._log_event(_POINT, "eval_accuracy", value, **position)
         if self._target is not None and self._target.reached(value):

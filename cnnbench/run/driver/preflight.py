@@ -27,7 +27,12 @@ from cnnbench.models.spec import MASTER_BYTES
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records import files as checkpoint_folder
-from cnnbench.records.files import Output, check_folder_writable, real_path, resolve_export_folder
+from cnnbench.records.files import (
+    Output,
+    check_folder_writable,
+    resolve_export_folder,
+    resolve_links,
+)
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.run.runtime.tensorflow import published_peak_flops
 from cnnbench.variable_mgr.modes import Copies
@@ -96,7 +101,7 @@ def prepare_folders(plan: RunPlan) -> None:
     if plan.summarizes_evaluations:
         check_folder_writable("eval_dir", plan.outputs.eval_dir)
     if cache := plan.machine.flags.xla_cache_dir:
-        real_path("xla_cache_dir", cache)
+        resolve_links("xla_cache_dir", cache)
         if re.search(r"[\s'\"]", os.path.abspath(cache)):
             why = "must have no spaces or quotes in its whole path, where TensorFlow ends an option"
             raise FlagError("xla_cache_dir", cache, why)

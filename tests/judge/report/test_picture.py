@@ -333,7 +333,7 @@ def test_documents_of_the_page_are_read_and_faulty_ones_are_a_line_each(
     folder, full_runs, tmp_path
 ):
     studies = (*folder.studies, step_profile(full_runs))
-    for index, one in enumerate((*folder.everything, *studies), start=10):
+    for index, one in enumerate((*folder.all_records, *studies), start=10):
         (tmp_path / f"{index}.json").write_text(one.to_json())
     assert load([str(tmp_path)]).studies == studies
     first, _, tuned, last = (one.to_dict() for one in folder.studies)

@@ -459,7 +459,7 @@ def explanation_section(results: ReportSubject) -> Iterable[Content]:
             "difference, ms": numeric_cell(cause.difference, signed_ms),
             "A, ms": numeric_cell(cause.base, in_ms),
             "B, ms": numeric_cell(cause.new, in_ms),
-            "what": TableCell("; ".join((cause.text, *cause.further)), kinds="prose"),
+            "what": TableCell("; ".join((cause.text, *cause.further_evidence)), kinds="prose"),
         }
         for cause in explained.causes
     )
