@@ -90,7 +90,7 @@ CIFAR10 = Dataset(
     files="data_batch_* and test_batch",
     find=_import_on_call("cifar10_files.find_files"),
     count=_import_on_call("cifar10_files.count_examples"),
-    open=_import_on_call("cifar10.Cifar10Pipeline"),
+    open=_import_on_call("in_memory.Cifar10Pipeline"),
     augments=True,
     check=_import_on_call("cifar10_files.check_files"),
 )
@@ -101,7 +101,7 @@ RATINGS = Dataset(
     files="ratings-train.npz and ratings-validation.npz",
     find=_import_on_call("ratings_files.find_files"),
     count=_import_on_call("ratings_files.count_examples"),
-    open=_import_on_call("ratings.RatingsPipeline"),
+    open=_import_on_call("in_memory.RatingsPipeline"),
     check=_import_on_call("ratings_files.check_files"),
     elements=(
         Element("user", (), "feature", "int64", Draw.integers(0, 138_493)),

@@ -15,7 +15,7 @@ from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.optimizer import OptimizerParams, flags_of_plugins
-from cnnbench.flags.params import ABSL, GROUPS, SPECS, ObsoleteParams
+from cnnbench.flags.params import ABSL, GROUPS, OBSOLETE, SPECS
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
 """Title and flags of a section of the help."""
@@ -63,7 +63,7 @@ the flags mean and runs nothing.
 """
 
 _OTHERS: tuple[Section, ...] = (
-    ("Obsolete flags (accepted, without effect in TensorFlow 2)", specs_of(ObsoleteParams)),
+    ("Obsolete flags (accepted, without effect in TensorFlow 2)", OBSOLETE[: -len(ABSL)]),
     ("Flags of absl.app (without effect, except the first flag)", ABSL),
 )
 

@@ -4,7 +4,7 @@ import tensorflow as tf
 from data_sets import CIFAR10_IMAGES, SMALL
 
 from cnnbench.data import CIFAR10, make_input
-from cnnbench.data.cifar10 import pad_crop_flip
+from cnnbench.data.in_memory import pad_crop_flip
 from cnnbench.errors import FlagError
 
 
