@@ -26,7 +26,7 @@ def make_mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
     """Returns the batches of a pipeline. With mixup or CutMix, each image is mixed with another
     image of its batch.
 
-    They are mixed on the host if the spec says so, and unchanged otherwise.
+    Images are mixed on the host. The batches have the elements `InputSpec.delivered`.
     """
     batches, spec = pipeline.tower_batches(), pipeline.spec
     if not spec.mixes:

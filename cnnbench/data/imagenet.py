@@ -56,7 +56,7 @@ def preprocess_train_image(
     image_size, 3]. Half of the crops are mirrored.
 
     `shape`, int32 [3], is the result of `tf.io.extract_jpeg_shape`. `boxes`, float32 [1, n, 4], are
-    as in `imagenet.parse`. `position`, an int64 scalar, determines all random choices.
+    as in `parse_record`. `position`, an int64 scalar, determines all random choices.
     """
     size = spec.image_size
     if spec.resize_method == "crop":
