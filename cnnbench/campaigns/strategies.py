@@ -34,7 +34,7 @@ from cnnbench.campaigns.processes.results_dir import (
 )
 from cnnbench.campaigns.sweep import NOT_IN_TRIALS
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
-from cnnbench.flags import ParsedArgs, args_of, values_of
+from cnnbench.flags import ParsedArgs, args_from_values, parse_flag_texts
 from cnnbench.flags.declare import FlagRole, RunPart, flag_texts, names_of_flags
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.judge.report.sections.campaigns import mode_row
@@ -207,7 +207,7 @@ def make_plan(
     plugins.load_plugins_of_flags(values)
     if not on_gpu and values.get("device", "auto") == "auto":
         values = {**values, "device": "cpu"}  # Excludes modes that need GPUs.
-    args = args_of(values)
+    args = args_from_values(values)
     first = _resolve_flags(args, {"variable_update": DEFAULT})
     towers = int(first.config["num_gpus"])
     if towers < 2:
@@ -278,7 +278,7 @@ def _refuse_flags(values: Mapping[str, object]) -> None:
 
 def _resolve_flags(args: ParsedArgs, own: Mapping[str, str]) -> RunSummary:
     try:
-        return resolve_run(args.including(values_of(own, ACCEPTED)))
+        return resolve_run(args.including(parse_flag_texts(own, ACCEPTED)))
     except DataError as error:
         raise UsageError(str(error)) from None
 

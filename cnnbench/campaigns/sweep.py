@@ -80,7 +80,7 @@ from cnnbench.campaigns.suite import (
     SuiteEntry,
 )
 from cnnbench.errors import DataError, ExitCode, FlagError, UsageError
-from cnnbench.flags import args_of, values_of
+from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import FLAGS
 from cnnbench.flags.parse import flags_added_by
@@ -428,11 +428,11 @@ def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> RunSummary:
     """Resolves the flags of a configuration. Errors name the line of the flag."""
     entry = configuration.entry
     try:
-        values = values_of(flags, flag_specs_of(entry.command))
+        values = parse_flag_texts(flags, flag_specs_of(entry.command))
         refuse_sweep_flags(values)
         if entry.command == "allreduce":
             return resolve_all_reduce(values)
-        return resolve_run(args_of(values), entry.launch)
+        return resolve_run(args_from_values(values), entry.launch)
     except FlagError as error:
         node = configuration.nodes.get(error.flag, entry.node)
         raise node.error(f"{configuration.name}: {error}") from None

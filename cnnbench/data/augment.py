@@ -121,7 +121,7 @@ def draw_beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
     Logarithms are used, because for a small alpha A and B are often too small for a double.
     """
 
-    def one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    def draw_one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         position, alpha = of
         pair = stateless_seed(position, seed, "gamma")
         gamma = tf.random.stateless_gamma([2], pair, alpha + 1.0, dtype=tf.float64)
@@ -132,7 +132,7 @@ def draw_beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
 
     of_each = (positions, tf.cast(alphas, tf.float64))
     made = tf.TensorSpec([], tf.float32)
-    return tf.map_fn(one, of_each, fn_output_signature=made, parallel_iterations=16)
+    return tf.map_fn(draw_one, of_each, fn_output_signature=made, parallel_iterations=16)
 
 
 # Changes of single images: RandAugment (arXiv:1909.13719) and TrivialAugment (arXiv:2103.10158)
@@ -200,12 +200,12 @@ def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> t
     Positions are [n]. See `augmented`.
     """
 
-    def one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    def augment_one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         image, position = of
         return augmented(image, position, spec)
 
     made = tf.TensorSpec(images.shape[1:], tf.uint8)
-    return tf.map_fn(one, (images, positions), fn_output_signature=made)
+    return tf.map_fn(augment_one, (images, positions), fn_output_signature=made)
 
 
 # Operations of both augmentations, which round as Pillow does.

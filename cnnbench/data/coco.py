@@ -304,7 +304,7 @@ def read_annotations(source: Path) -> CocoAnnotations:
         path = _find_annotation_file(source, name)
         if path is None:
             continue
-        content = _load(path)
+        content = _read_annotation_file(path)
         with parsing_document(path, "annotations"):
             own = _category_names(path, content)
             labels = {number: label for label, number in enumerate(sorted(own), start=1)}
@@ -363,7 +363,7 @@ def _find_annotation_file(source: Path, name: str) -> Path | None:
     return files[0] if files else None
 
 
-def _load(path: Path) -> Any:
+def _read_annotation_file(path: Path) -> Any:
     content = read_json(path)
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):

@@ -135,16 +135,16 @@ def resize_image(image: Any, height: Any, width: Any, position: Any, spec: Input
     """
     image = tf.cast(image, tf.float32)
 
-    def by(method: str) -> tf.Tensor:
+    def resize_by(method: str) -> tf.Tensor:
         resized = tf.image.resize(image, tf.stack([height, width]), method)
         # Bicubic interpolation exceeds the range at edges, and area averages exceed it by rounding.
         within = method in ("nearest", "bilinear")
         return resized if within else tf.clip_by_value(resized, 0.0, 255.0)
 
     if spec.resize_method != "round_robin":
-        return by(spec.resize_method)
+        return resize_by(spec.resize_method)
     turn = tf.cast(position % len(_ROUND_ROBIN), tf.int32)
-    return tf.switch_case(turn, [lambda m=method: by(m) for method in _ROUND_ROBIN])
+    return tf.switch_case(turn, [lambda m=method: resize_by(m) for method in _ROUND_ROBIN])
 
 
 def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:

@@ -78,7 +78,7 @@ class RatingsPipeline(ArrayPipeline):
     def __init__(self, spec: InputSpec) -> None:
         assert spec.data_dir is not None
         (path,) = ratings_files.find_files(spec.data_dir, spec.subset)
-        arrays = ratings_files.load(path)
+        arrays = ratings_files.load_ratings(path)
         users, items = arrays["users"], arrays["items"]
         if not spec.training:
             candidates = np.concatenate([items[:, None], arrays["negatives"]], axis=1)

@@ -344,7 +344,7 @@ class ArrayPipeline(Pipeline):
         spec = self.spec
         indices = self._index_dataset().enumerate(self.start)
         batches = indices.batch(spec.batch_per_device, drop_remainder=spec.training).map(
-            tf.autograph.experimental.do_not_convert(self._load),
+            tf.autograph.experimental.do_not_convert(self._load_batch),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -367,7 +367,7 @@ class ArrayPipeline(Pipeline):
         del positions
         return tuple(tf.gather(array, indices) for array in self._arrays)
 
-    def _load(self, turns: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _load_batch(self, turns: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         positions = positions_of(turns, self.spec)
         rows = self.prepare(positions, *self.rows(positions, indices))
         names = [element.name for element in self.spec.examples]

@@ -60,7 +60,7 @@ class PipelineInput(InputSource):
             self._copies = DeviceCopier(devices, 1 + spec.datasets_prefetch_buffer_size)
         # The data set is stored, because evaluations read it several times.
         self._dataset: tf.data.Dataset | None = None
-        self._steps: Steps | None = None
+        self._steps: BatchReader | None = None
         self._prefetcher: _Prefetcher | None = None
         self._produce: Callable[[], PendingStep] | None = None
         self._fresh = False
@@ -72,7 +72,7 @@ class PipelineInput(InputSource):
         """See `InputSource.next`. Adds the time for which the call blocks to ``wait_seconds``."""
         start = self._waits_since = time.perf_counter()
         try:
-            produce = self._produce or self._begin()
+            produce = self._produce or self._start_reading()
             self._fresh = False
             return tuple(
                 batch.result() if isinstance(batch, Future) else batch for batch in produce()
@@ -122,7 +122,7 @@ class PipelineInput(InputSource):
         """See `InputSource.restart`. Does nothing before the first batch is delivered."""
         if not self._fresh:
             self.close()
-            self._begin()
+            self._start_reading()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Ends the background thread and discards the batches that it has read; see
@@ -136,7 +136,7 @@ class PipelineInput(InputSource):
             self._steps.close()
         self._produce = self._stop = self._steps = self._prefetcher = None
 
-    def _begin(self) -> Callable[[], PendingStep]:
+    def _start_reading(self) -> Callable[[], PendingStep]:
         ends = ExitStack()
         # The finalizer stops the threads even if close() is never called.
         self._stop = weakref.finalize(self, ends.close)
@@ -149,7 +149,7 @@ class PipelineInput(InputSource):
             with tf.device(self.spec.host):
                 self._dataset = make_mixed_batches(self._pipeline)
         opened = self._dataset.__iter__
-        steps = Steps(self._pipeline, self.devices, opened, self.steps_per_epoch, begin_copy)
+        steps = BatchReader(self._pipeline, self.devices, opened, self.steps_per_epoch, begin_copy)
         self._steps, self._produce = steps, steps.next
         if self.spec.datasets_use_prefetch:
             self._prefetcher = _Prefetcher(steps.next, self.spec.datasets_prefetch_buffer_size)
@@ -159,7 +159,7 @@ class PipelineInput(InputSource):
         return self._produce
 
 
-class Steps:
+class BatchReader:
     """Reads the batches of each step from a pipeline, one for each device. In an evaluation, the
     last batch is padded.
 
@@ -198,7 +198,7 @@ class Steps:
         if self._error is not None:
             raise self._error
         try:
-            return self._next()
+            return self._next_batches()
         except (
             tf.errors.ResourceExhaustedError,
             *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
@@ -213,7 +213,7 @@ class Steps:
             self._error = self._pipeline.explain(error)
             raise self._error from error
 
-    def _next(self) -> PendingStep:
+    def _next_batches(self) -> PendingStep:
         if self._pipeline.spec.training:
             elements = self._pipeline.spec.delivered
             batches = [next(self._iterator) for _ in self._devices]
@@ -483,22 +483,22 @@ class DistributedInput(PipelineInput):
     def _examples_per_step(self) -> int:
         return self._distribution.examples_per_step(self.spec)
 
-    def _begin(self) -> Callable[[], PendingStep]:
+    def _start_reading(self) -> Callable[[], PendingStep]:
         # The distributed data set prefetches batches, so no background thread is needed.
-        steps = _DistributedSteps(self._pipeline, self.devices, self._distribution)
+        steps = _DistributedBatchReader(self._pipeline, self.devices, self._distribution)
         self._steps, self._produce = steps, steps.next
         self._fresh = True
         return self._produce
 
 
-class _DistributedSteps(Steps):
+class _DistributedBatchReader(BatchReader):
     def __init__(
         self, pipeline: Pipeline, devices: Sequence[str], distribution: InputDistribution
     ) -> None:
         self._distribution = distribution
         super().__init__(pipeline, devices, partial(distribution.iterator, pipeline))
 
-    def _next(self) -> PendingStep:
+    def _next_batches(self) -> PendingStep:
         elements = self._pipeline.spec.delivered
         of_replicas = self._distribution.strategy.experimental_local_results
         values = {name: of_replicas(value) for name, value in next(self._iterator).items()}

@@ -49,7 +49,7 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     return [path]
 
 
-def load(path: Path) -> dict[str, Integers]:
+def load_ratings(path: Path) -> dict[str, Integers]:
     """Reads the arrays in a file. DataError names the file and the defective record."""
     arrays = _read_arrays(path)
     for name, values in arrays.items():
@@ -117,7 +117,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     findings = Findings()
     (path,) = files
     try:
-        arrays = load(path)
+        arrays = load_ratings(path)
     except DataError as error:
         findings.defects.append(str(error))
         return findings
@@ -143,7 +143,7 @@ def _candidate_defects(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
     if not beside.is_file():
         return defects
     try:
-        train = load(beside)
+        train = load_ratings(beside)
     except DataError:
         # The check of the training file reports this error.
         return defects

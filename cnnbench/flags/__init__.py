@@ -5,11 +5,11 @@ from __future__ import annotations
 from cnnbench.flags.params import FLAGS, GROUPS, Params
 from cnnbench.flags.parse import (
     ParsedArgs,
-    args_of,
+    args_from_values,
     parse_args,
     parse_command,
+    parse_flag_texts,
     parse_flags,
-    values_of,
 )
 
 __all__ = [
@@ -17,9 +17,9 @@ __all__ = [
     "GROUPS",
     "Params",
     "ParsedArgs",
-    "args_of",
+    "args_from_values",
     "parse_args",
     "parse_command",
+    "parse_flag_texts",
     "parse_flags",
-    "values_of",
 ]

@@ -187,14 +187,14 @@ def renamed_notices(names: Container[str]) -> tuple[str, ...]:
     return tuple(f"--{old} was renamed to --{new}" for old, new in RENAMED.items() if old in names)
 
 
-def accepts_retired(params: type[T]) -> type[T]:
+def accept_obsolete_arguments(params: type[T]) -> type[T]:
     """Class decorator for parameters: obsolete flags and old names of flags are accepted as
     arguments, with a warning.
     """
     init = params.__init__
 
     @functools.wraps(init)
-    def init_with_retired(self: T, **values: Any) -> None:
+    def init_with_obsolete(self: T, **values: Any) -> None:
         for old, new in RENAMED.items():
             if old in values and new in values:
                 raise FlagError(old, values[old], f"was renamed to --{new}; give one of the two")
@@ -209,7 +209,7 @@ def accepts_retired(params: type[T]) -> type[T]:
             values[_ADDED] = {**values.get(_ADDED, {}), **added}
         init(self, **values)
 
-    params.__init__ = init_with_retired  # type: ignore[method-assign,assignment]
+    params.__init__ = init_with_obsolete  # type: ignore[method-assign,assignment]
     return params
 
 
@@ -218,7 +218,7 @@ def accepts_retired(params: type[T]) -> type[T]:
 G = TypeVar("G")
 
 
-@accepts_retired
+@accept_obsolete_arguments
 @dataclass(frozen=True, kw_only=True)
 class Params(
     RunParams,

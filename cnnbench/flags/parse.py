@@ -88,7 +88,7 @@ def parse_args(
     return ParsedArgs(values, obsolete_notices(values, of_run=of_run) + renamed_notices(texts))
 
 
-def args_of(values: Mapping[str, Any]) -> ParsedArgs:
+def args_from_values(values: Mapping[str, Any]) -> ParsedArgs:
     """Creates the parsed arguments of a run from flag values by name, in the order of the help."""
     return ParsedArgs(values, obsolete_notices(values))
 
@@ -110,7 +110,7 @@ def load_plugins(argv: Sequence[str]) -> None:
     plugins.load_plugins_of_flags(_parse_values(split_command_line(argv, specs)[0], specs))
 
 
-def values_of(texts: Mapping[str, str], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
+def parse_flag_texts(texts: Mapping[str, str], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
     """Parses the texts of flags, by name, into values. The order of the result is that of `specs`.
     FlagError for an invalid text.
     """

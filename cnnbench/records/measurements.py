@@ -348,7 +348,7 @@ class Measurements:
         return replace(
             parts,
             status=status,
-            error=None if error is None else ErrorInfo.of(error),
+            error=None if error is None else ErrorInfo.from_exception(error),
             warmup_step_seconds=tuple(warmup.seconds[:warmup_executions]),
             warmup_losses=tuple(warmup.losses[:warmup_steps]),
             step_seconds=tuple(timed.seconds[:executions]),

@@ -120,7 +120,7 @@ class ErrorInfo:
     message: str
 
     @classmethod
-    def of(cls, error: BaseException) -> ErrorInfo:
+    def from_exception(cls, error: BaseException) -> ErrorInfo:
         """Creates the info from an exception: the name of its class and its text."""
         return cls(type=type(error).__name__, message=text_of(error))
 
@@ -153,7 +153,7 @@ EMULATED_GPU = "emulated_gpu"
 """The kind of device that records contain for emulated GPUs, which compute on the host's CPUs."""
 
 
-def recorded_device(kind: str, facts: Mapping[str, Any]) -> str:
+def device_kind_for_record(kind: str, facts: Mapping[str, Any]) -> str:
     """The kind of device in a record: "cpu", "gpu" or, for emulated GPUs, "emulated_gpu"."""
     return EMULATED_GPU if kind == "gpu" and facts.get("emulated_gpus") else kind
 

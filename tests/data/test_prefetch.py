@@ -14,7 +14,7 @@ from forked import until
 
 from cnnbench.data import CIFAR10, make_input, prefetch
 from cnnbench.data.pipeline import Pipeline
-from cnnbench.data.prefetch import JobInput, PipelineInput, Steps
+from cnnbench.data.prefetch import BatchReader, JobInput, PipelineInput
 from cnnbench.errors import DataError
 
 
@@ -106,8 +106,10 @@ def test_an_error_arrives_in_its_step_and_stays(cpu_devices, accelerators, prefe
 def test_only_a_bounded_number_of_steps_is_ready(cpu_devices, monkeypatch):
     """Beside those that are ready, one waits for room."""
     made = threading.Semaphore(0)
-    make = prefetch.Steps.next
-    monkeypatch.setattr(prefetch.Steps, "next", lambda steps: (make(steps), made.release())[0])
+    make = prefetch.BatchReader.next
+    monkeypatch.setattr(
+        prefetch.BatchReader, "next", lambda steps: (make(steps), made.release())[0]
+    )
     with source(cpu_devices[:1], datasets_prefetch_buffer_size=2) as numbers:
         numbers.next()
         assert all(made.acquire(timeout=60) for _ in range(4))
@@ -151,12 +153,12 @@ def test_neither_a_step_nor_closing_waits_for_the_end_of_an_iterator(cpu_devices
         def __del__(self):
             free.wait(60)
 
-    class Slowly(Steps):
+    class Slowly(BatchReader):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             opened, self._opened = self._opened, lambda: Slow(opened())
 
-    monkeypatch.setattr(prefetch, "Steps", Slowly)
+    monkeypatch.setattr(prefetch, "BatchReader", Slowly)
     begin = time.monotonic()
     with source(cpu_devices[:1], subset="validation", make=partial(Counting, count=3)) as numbers:
         labels = [numbers.next()[0].labels.numpy().tolist() for _ in range(6)]

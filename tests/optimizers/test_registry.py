@@ -8,7 +8,7 @@ import pytest
 from short_runs import TINY, run
 
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags import Params, args_of
+from cnnbench.flags import Params, args_from_values
 from cnnbench.flags.params import SPECS, identity
 from cnnbench.optimizers import (
     OPTIMIZERS,
@@ -112,7 +112,7 @@ def test_a_constant_without_effect_is_a_notice():
         ({"forward_only": True}, ("in a run that trains nothing",)),
         ({}, ()),
     ):
-        found = make_plan(args_of({**flags, **changes}), {}, data=False).notices
+        found = make_plan(args_from_values({**flags, **changes}), {}, data=False).notices
         assert [n for n in found if n.startswith(told)] == [told + end for end in why]
 
 

@@ -22,7 +22,7 @@ from cnnbench.campaigns.processes.child import (
 from cnnbench.campaigns.suite import SuiteEntry, load, parse_suite
 from cnnbench.campaigns.sweep import expand_entry
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import ParsedArgs, values_of
+from cnnbench.flags import ParsedArgs, parse_flag_texts
 from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags, specs_of
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
@@ -267,7 +267,7 @@ class SearchSpace:
         The given flags are accepted even if they may need too much memory.
         """
         own = {**({} if _MODE in settings else self.assumed_flags), **settings}
-        args = self.args.including(values_of(own, SPECS))
+        args = self.args.including(parse_flag_texts(own, SPECS))
         setup = plan_chief(args.including(STORED), self.layout)
         without_effect = unused_notices(setup, tuple(settings))
         if without_effect:

@@ -21,7 +21,7 @@ from cnnbench.cli.commands import OutputFlags, results_folder, sides, write_outp
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError
-from cnnbench.flags import args_of, parse_flags
+from cnnbench.flags import args_from_values, parse_flags
 from cnnbench.flags.declare import (
     FlagRole,
     RunPart,
@@ -177,7 +177,7 @@ def _make_question(
     allowed = frozenset(split_words(options.allow))
     layout = options.layout_if_several
     as_given = SearchSpace(
-        args=args_of(of_runs),
+        args=args_from_values(of_runs),
         allowed=allowed,
         memory=least_free_gpu_memory(per_card=of_runs.get("gpus_per_card", 1))
         if on_gpu

@@ -33,7 +33,7 @@ _PARTS = {
 }
 
 
-def _with_constants(group: type[T]) -> type[T]:
+def _add_constant_flags(group: type[T]) -> type[T]:
     """Class decorator that adds the constants of all optimizers and learning rate schedules as
     fields (flags). Apply it before `dataclass`.
     """
@@ -82,7 +82,7 @@ def flag_of_constant(name: str, constant: Constant, owner: str, users: str) -> F
 
 
 @dataclass(frozen=True, kw_only=True)
-@_with_constants
+@_add_constant_flags
 class OptimizerParams:
     """Flags for optimizer and learning rate."""
 

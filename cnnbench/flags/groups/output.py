@@ -10,7 +10,7 @@ from cnnbench.base.text import Duration
 from cnnbench.flags.declare import FlagRole, RunPart, flag
 
 
-def _fault_of_quiet_conditions(text: str) -> str:
+def _invalid_conditions_reason(text: str) -> str:
     # Imported late, because the module's own imports take 15 ms.
     from cnnbench.machine.checks import parse_silenced_conditions
 
@@ -18,7 +18,7 @@ def _fault_of_quiet_conditions(text: str) -> str:
     return ""
 
 
-def _fault_of_checkpoint_folder(folder: str) -> str:
+def _invalid_folder_reason(folder: str) -> str:
     if not folder.isprintable():
         return "must be printable UTF-8, because TensorFlow needs this"
     if set(folder) & set("*?[]\\"):
@@ -73,14 +73,14 @@ class OutputParams:
         "Names of warnings that are not printed, comma-separated (docs/conditions.md lists the "
         "names). all means all warnings about measuring conditions. The record still contains "
         "these warnings.",
-        fault=_fault_of_quiet_conditions,
+        fault=_invalid_conditions_reason,
     )
     train_dir: str | None = flag(
         None,
         "Folder for checkpoints. A training resumes from the newest checkpoint in the folder and "
         "saves new checkpoints there. --eval reads them.",
         path="folder or URL",
-        fault=_fault_of_checkpoint_folder,
+        fault=_invalid_folder_reason,
         role=FlagRole.PLACE,
         part=RunPart.PER_PROCESS,
     )

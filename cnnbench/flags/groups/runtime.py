@@ -13,7 +13,7 @@ MOST_THREADS = 4096
 """
 
 
-def _fault_of_indices(text: str) -> str:
+def _invalid_indices_reason(text: str) -> str:
     pieces = [piece.strip() for piece in text.split(",") if text]
     if not all(re.fullmatch("[0-9]{1,9}", piece) for piece in pieces):
         return "must be whole numbers, comma-separated, as in 0,1,3,2"
@@ -45,7 +45,7 @@ class RuntimeParams:
         "",
         "Numbers of the GPUs to use, in the order of the ring, comma-separated. If empty: "
         "0,1,2,...",
-        fault=_fault_of_indices,
+        fault=_invalid_indices_reason,
         role=FlagRole.ITEMS,
         part=RunPart.GPU | RunPart.TUNABLE,
         only_with="not device=cpu",

@@ -33,7 +33,7 @@ from cnnbench.records.run import (
     Conditions,
     ErrorInfo,
     RingDevices,
-    recorded_device,
+    device_kind_for_record,
 )
 from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.runtime import tensorflow as runtime
@@ -239,7 +239,7 @@ def complete_record(
     written = results.document_of_run(first_record.run_id)
     so_far = AllReduceRecord.from_json(written) if written else first_record
     if so_far.status == "interrupted" and error is not None:
-        so_far = dataclasses.replace(so_far, status="failed", error=ErrorInfo.of(error))
+        so_far = dataclasses.replace(so_far, status="failed", error=ErrorInfo.from_exception(error))
     results.write(so_far, list)
     check_written(messages.warning)
 
@@ -323,7 +323,7 @@ class AllReduceBenchmark:
         return record
 
     def _write_record(self, status: str, error: BaseException | None = None) -> AllReduceRecord:
-        record = self.record(status, None if error is None else ErrorInfo.of(error))
+        record = self.record(status, None if error is None else ErrorInfo.from_exception(error))
         with delaying_interrupts():
             self._results.write(record, list)
         return record
@@ -363,7 +363,7 @@ class AllReduceBenchmark:
         flags = machine_check_flags(self.plan.run, devices)
         self._print_warnings(self._watch.before(self._so_far.environment, flags))
         job = devices.job
-        device = recorded_device(devices.kind, self._so_far.environment)
+        device = device_kind_for_record(devices.kind, self._so_far.environment)
         if device == EMULATED_GPU:
             self._messages.notice(EMULATED_NOTICE)
         self._update_record(placement=RingDevices(device=device, devices=job.tower_devices))

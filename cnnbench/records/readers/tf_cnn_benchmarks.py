@@ -144,7 +144,7 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
         else:
             runs[-1].rows.append(PrintedSpeed(step=step, images_per_sec=float(speed)))
     for part, (run, time) in enumerate(zip(runs, times, strict=True), start=1):
-        environment = run.describe(facts) if part == len(runs) else {}
+        environment = run.fill_header(facts) if part == len(runs) else {}
         yield run.record(part, time, {}, environment)
 
 
@@ -212,7 +212,7 @@ class _ParsedLog:
         self.is_complete |= text.startswith(("Running final evaluation", "Done with training"))
         return None
 
-    def describe(self, facts: dict[str, Any]) -> dict[str, Any]:
+    def fill_header(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Fills in the header from the content of benchmark_run.log. Returns facts about the
         machine by name.
         """

@@ -17,7 +17,7 @@ from cnnbench.records.run import (
     Placement,
     TaskAddress,
     WorkerShare,
-    recorded_device,
+    device_kind_for_record,
 )
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.variable_mgr.modes import Processes, Reduction
@@ -40,7 +40,7 @@ def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devi
             recomputed_flops_per_image=plan.recomputed_flops,
         ),
         placement=Placement(
-            device=recorded_device(devices.kind, measurements.parts.environment),
+            device=device_kind_for_record(devices.kind, measurements.parts.environment),
             devices=devices.job.own_tower_devices,
             num_towers=job.num_towers,
             num_workers=job.num_workers,

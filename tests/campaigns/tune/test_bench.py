@@ -28,7 +28,7 @@ from cnnbench.campaigns.tune.bench import (
 )
 from cnnbench.campaigns.tune.session import race_groups
 from cnnbench.campaigns.tune.space import SearchSpace
-from cnnbench.flags import args_of, values_of
+from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import Policy
 from cnnbench.records.campaigns import AS_GIVEN
@@ -82,7 +82,9 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
     def searched(
         seconds: float, folder: str = "results"
     ) -> tuple[SearchOutcome, Clocked, RaceBenchmark]:
-        space = SearchSpace(args=args_of(values_of(FIXED, SPECS)), groups={"all": ({}, *CHOICES)})
+        space = SearchSpace(
+            args=args_from_values(parse_flag_texts(FIXED, SPECS)), groups={"all": ({}, *CHOICES)}
+        )
         question = TuneQuestion(
             space=space,
             first=space.make({}),

@@ -20,7 +20,7 @@ from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, TuneQuestion
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
 from cnnbench.errors import UsageError
-from cnnbench.flags import ParsedArgs, values_of
+from cnnbench.flags import ParsedArgs, parse_flag_texts
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import Policy
 from cnnbench.records.run import RunRecord
@@ -70,7 +70,7 @@ def weights(
             return {"tuned": distance}
 
         monkeypatch.setattr("cnnbench.campaigns.strategies.weight_distances", distances)
-        given = ParsedArgs(values_of(fixed, SPECS))
+        given = ParsedArgs(parse_flag_texts(fixed, SPECS))
         space = Refusing(args=given, allowed=frozenset({"consistency"}), layout=layout)
         with ResultsFolder(TUNE, tmp_path / "results", resume=True) as folder:
             folder.begin(minutes=0)
