@@ -262,13 +262,13 @@ def test_files_that_are_not_counted_are_shared_out_completely(tmp_path, monkeypa
 
 def test_no_file_is_opened_for_epochs_behind(numbers, monkeypatch):
     opened = tf.Variable(0)
-    plain = RecordPipeline._read
+    plain = RecordPipeline._read_file
 
     def counted(self, file, *part: tf.Tensor):
         with tf.control_dependencies([opened.assign_add(1)]):
             return plain(self, tf.identity(file), *part)
 
-    monkeypatch.setattr(RecordPipeline, "_read", counted)
+    monkeypatch.setattr(RecordPipeline, "_read_file", counted)
     read(numbers, 1, done=5 * 40)
     # Of this epoch and of those that the buffers already hold records of.
     assert 1 <= int(opened) // len(FILES) < 10
