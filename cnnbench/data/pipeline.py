@@ -143,14 +143,14 @@ class Pipeline(abc.ABC):
         For a data set of a plug-in, the line names the first defect that its `check` finds or, if
         there is none, the code that was reading.
         """
-        dataset, told = self.spec.dataset, first_line(error)
+        dataset, message = self.spec.dataset, first_line(error)
         place = plugins.plugin_location_in_text(text_of(error))
         if not plugins.is_built_in(dataset.open):
             defect = dataset.first_defect(self.spec, _CHECK_SECONDS)
             if defect:
-                return DataError(f"{defect} ({told})")
+                return DataError(f"{defect} ({message})")
             place = place or _place_of_definition(self, dataset)
-        return DataError(": ".join(filter(None, (place, str(self.spec.data_dir), told))))
+        return DataError(": ".join(filter(None, (place, str(self.spec.data_dir), message))))
 
     def skipped(self) -> SkippedRecords:
         """The records that were skipped so far because of --on_bad_record=skip."""

@@ -457,8 +457,8 @@ def pad_rows(values: Any, length: int) -> Any:
     return tf.ensure_shape(filled, [length, *values.shape[1:]])
 
 
-def assert_in_graph(holds: Any, *shown: Any) -> tf.Operation:
+def assert_in_graph(condition: Any, *shown: Any) -> tf.Operation:
     """An assertion that is a single operation in the graph. `tf.debugging.Assert` would be slower,
     because it creates a branch.
     """
-    return tf.raw_ops.Assert(condition=holds, data=[tf.convert_to_tensor(x) for x in shown])
+    return tf.raw_ops.Assert(condition=condition, data=[tf.convert_to_tensor(x) for x in shown])
