@@ -270,7 +270,9 @@ def prepared_batch(
         return {e.name: tf.cast(examples[e.name], spec.dtype_of(e)) for e in spec.elements}
     made = {e.name: tf.TensorSpec(e.sizes, spec.dtype_of(e)) for e in spec.elements}
     rows = (dict(examples), positions)
-    return dict(tf.map_fn(lambda row: prepared(*row, spec), rows, fn_output_signature=made))
+    return dict(
+        tf.map_fn(lambda row: prepared(row[0], row[1], spec), rows, fn_output_signature=made)
+    )
 
 
 def with_private_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:

@@ -417,7 +417,7 @@ class BenchmarkCNN(Run):
                 measurements.note("measured", **self.watch.energy)
         if status == "failed":
             measurements.lost_workers += self.membership.lost_tasks().keys()
-        skipped = SkippedRecords.together(source.skipped() for source in self.sources)
+        skipped = SkippedRecords.combined(source.skipped() for source in self.sources)
         measurements.note(skipped_records=skipped if skipped.count else None)
         self.record = record = measurements.record(status, error)
         if isinstance(error, OutOfMemoryError) and measurements.halves_batch:
