@@ -63,8 +63,8 @@ the flags mean and runs nothing.
 """
 
 _OTHERS: tuple[Section, ...] = (
-    ("Obsolete flags (accepted, without effect in TensorFlow 2)", OBSOLETE[: -len(ABSL)]),
-    ("Flags of absl.app (without effect, except the first flag)", ABSL),
+    ("Without meaning in TensorFlow 2 (accepted, change nothing)", OBSOLETE[: -len(ABSL)]),
+    ("Of absl.app (without effect, except the first)", ABSL),
 )
 
 _HEAD = """\
