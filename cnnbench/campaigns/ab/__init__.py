@@ -1,5 +1,5 @@
-"""``cnnbench ab``: measures two sides in alternating new processes. Does not import TensorFlow.
+"""``cnnbench ab``: compares sides A and B in alternating new processes, without TensorFlow.
 
-`pairs` runs the pairs of processes; after each of the interim analyses of `sequential` it judges
-them by `cnnbench.judge.compare` and determines whether to end.
+`pairs` runs the pairs of processes. At each interim analysis, it judges the pairs by
+`cnnbench.judge.compare` and decides whether the experiment ends.
 """

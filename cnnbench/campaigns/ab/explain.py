@@ -1,7 +1,8 @@
-"""Profiles processes of both sides and attributes their difference.
+"""Profiles processes of sides A and B, and explains why the steps of B take a different time.
 
-They run one after the other, in the order A B, B A, A B, so that a machine that becomes slower
-affects both sides. Where both use oneDNN, short processes log which of its kernels a step calls.
+The processes run one after the other, in the order A B, B A, A B, so that a machine that becomes
+slower affects both sides. If both sides use oneDNN, short processes log which kernels of oneDNN a
+step calls.
 """
 
 from __future__ import annotations
@@ -23,24 +24,27 @@ from cnnbench.records.profiles import Explanation, Primitive, StepProfile
 from cnnbench.run.observe import work
 
 ROUNDS, STEPS = 3, 20
-"""Processes of each side, and profiled steps of each."""
+"""Number of processes of each side, and number of profiled steps in each process."""
 
 SUFFIX = ".profile"
 
 _WARM_UP = 5
-_OF_ONEDNN = "Mkl"  # Part of the names of TensorFlow operations that call oneDNN.
-# Versions with one of these files support --profile_json.
+_OF_ONEDNN = "Mkl"  # Names of TensorFlow operations that call oneDNN contain this.
+# Versions of cnnbench with one of these files support --profile_json.
 _PROFILES = ("records/profiles.py", "records/step_profile.py")
 
 
 class NotExplainedError(BenchmarkError):
-    """The sides cannot be profiled; the message gives the reason in one line."""
+    """The sides cannot be profiled. The message contains the reason in one line."""
 
 
 def explain_or_notice(
     make: Callable[[], Explanation | None], result: str, tell: Callable[[str], None]
 ) -> Explanation | None:
-    """The explanation of a difference; None, with a notice of the reason, if there is none."""
+    """Calls `make` to explain a difference. Returns None, and prints why, if this is impossible.
+
+    `result` names the result that does not change if the user interrupts the explanation.
+    """
     try:
         return make()
     except NotExplainedError as error:
@@ -56,7 +60,7 @@ PROFILES_OF_SIDES = replace(AB, command="explain", noun="")
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilingPlan:
-    """Sides to profile in `rounds` processes each, with `steps` profiled and timed steps."""
+    """Profiles both sides in `rounds` processes each, with `steps` profiled and timed steps."""
 
     sides: Mapping[str, Side]
     results: ResultsFolder
@@ -66,7 +70,10 @@ class ProfilingPlan:
     timeout: float = 1800.0
 
     def explain(self) -> Explanation:
-        """Explains the difference by profiled processes; NotExplainedError if one failed."""
+        """Profiles both sides and explains their difference.
+
+        Raises NotExplainedError if the sides cannot be profiled or a process failed.
+        """
         self._refuse_unprofilable()
         self.results.begin()
         return self.campaign.follow(self._profiling_policy())
@@ -87,7 +94,7 @@ class ProfilingPlan:
         return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
 
     def _refuse_unprofilable(self) -> None:
-        """Raises NotExplainedError if a side cannot be profiled."""
+        """Raises NotExplainedError if side A or side B cannot be profiled."""
         for name, side in self.sides.items():
             config = side.resolved.config
             if config.get("eval") or config.get("input_only"):
@@ -98,9 +105,10 @@ class ProfilingPlan:
                 raise NotExplainedError(f"{reason} --profile_json")
 
     def _profile_process(self, name: str, turn: int, later: int) -> RunPolicy[StepProfile]:
-        """The profile of one process; NotExplainedError if it failed or left none.
+        """Runs a process of side `name` with the profiler, and returns its profile.
 
-        `later` processes of this kind follow it.
+        Raises NotExplainedError if the process failed or wrote no profile. `later` is the number of
+        processes of this kind that follow.
         """
         label, path = f"profile {turn} {name.upper()}", self._profile_path(name, turn)
         side = self.sides[name]
@@ -124,7 +132,7 @@ class ProfilingPlan:
         raise NotExplainedError(f"{label}: {message}; see {self.results.log(path.stem)}")
 
     def _log_primitives(self, name: str) -> RunPolicy[tuple[Primitive, ...] | None]:
-        """The calls of oneDNN in a step, read from the log of a process; None if there are none."""
+        """Runs a process that logs the oneDNN kernels that a step calls; None if it logs none."""
         label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
         side = replace(side, variables={**side.variables, **work.VARIABLES})
         later = len(SIDES) - SIDES.index(name) - 1
@@ -157,7 +165,7 @@ class ProfilingPlan:
 
 
 def _has_primitives(side: Side, profile: StepProfile) -> bool:
-    """Whether a short process can log which kernels of oneDNN a step calls."""
+    """Whether a process of a side can log which oneDNN kernels a step calls."""
     placement = profile.record.placement
     on_cpu = placement is not None and placement.device == "cpu"
     calls = any(_OF_ONEDNN in name for name in profile.graph)

@@ -1,14 +1,15 @@
-"""Interleaved pairs and their results.
+"""Experiments that compare sides A and B in interleaved pairs of processes, and their results.
 
-``a/`` and ``b/`` hold one record per process, the i-th of both are a pair; ``discarded/`` those of
-burn-in and of incomplete pairs, ``logs/`` the output of the processes, ``explain/`` the later
-profiles, ``confirmation-PAIRS/`` a second experiment, ``journal.jsonl`` the events.
-``cnnbench compare DIR/a DIR/b --paired`` reads it. Only records that count are named ``*.json``,
-because ``--baseline_aa=DIR`` reads the whole directory.
+In a results directory, the subfolders ``a`` and ``b`` contain one record per process; the i-th
+records of both are a pair. ``discarded`` contains the records of burn-in processes and of
+incomplete pairs, ``logs`` the output of the processes, ``explain`` the profiles that are measured
+later, ``confirmation-PAIRS`` a second experiment, and ``journal.jsonl`` the events. ``cnnbench
+compare DIR/a DIR/b --paired`` reads the directory. Only records that are used are named
+``*.json``, because ``--baseline_aa=DIR`` reads the whole directory.
 
-The sides of a pair step in turn, or one process runs after the other.
-A pair of which a process was ended from outside, by a signal or its time-out, is measured again in
-the same order, a limited number of times. A process that fails by itself ends the experiment.
+The processes of a pair take turns, or one process runs after the other. If a process was ended from
+outside, by a signal or its time-out, its pair is measured again in the same order, a limited number
+of times. A process that fails by itself ends the experiment.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ from cnnbench.records.codec import decode, encode
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.run import AbPlace, KilledProcess, RunRecord, Subject, add_subject
 
-# Results directory of an experiment, and the verdict on the pairs in it.
+# The results directory of an experiment, and the verdict on the pairs in this directory.
 
 SIDES = ("a", "b")
 CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
@@ -82,27 +83,30 @@ PROFILES = "explain"
 
 
 def confirmation_folder(folder: Path, pairs: int) -> Path:
-    """Folder of the second experiment, which confirms a verdict after a number of pairs."""
+    """Subfolder for a second experiment, which confirms the verdict of an experiment (--confirm).
+
+    `pairs` is the number of pairs of the first experiment.
+    """
     return folder / f"confirmation-{pairs}"
 
 
 def pair_file_prefix(number: int) -> str:
-    """Prefix of the names of a pair's files; numbers start at 1."""
+    """Start of the file names of pair `number`, such as "0001". Numbers start at 1."""
     return f"{number:04d}"
 
 
 AB = CampaignKind(
     command="ab",
     noun="experiment",
-    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # The record of a burn-in process remains there.
+    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # Records of burn-in processes remain there.
     subfolders=(*SIDES, _DISCARDED, LOGS),
     named_files=tuple(f"{name}/*" for name in (*SIDES, _DISCARDED, LOGS)),
 )
-"""Experiments; their records are in a folder for each side."""
+"""Kind of campaign for experiments, which have a folder of records for each side."""
 
 
 def load_complete_pairs(folder: Path) -> list[tuple[RunRecord, ...]]:
-    """Records of both sides of the pairs in a folder, up to the first incomplete pair."""
+    """Reads the pairs of records in an experiment's folder, up to the first incomplete pair."""
     pairs: list[tuple[RunRecord, ...]] = []
     for number in itertools.count(1):
         paths = (folder / side / f"{pair_file_prefix(number)}-{side}.json" for side in SIDES)
@@ -116,24 +120,24 @@ def load_complete_pairs(folder: Path) -> list[tuple[RunRecord, ...]]:
 
 @dataclass(frozen=True)
 class ExperimentState:
-    """The state of an experiment after earlier sessions, read from the events in its journal."""
+    """What earlier sessions of an experiment have done, read from the events in its journal."""
 
     folder: Path
     sessions: Sequence[Sequence[Mapping[str, Any]]] = field(repr=False)
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The first event of the last session. It contains the `Experiment.facts`."""
+        """The first event of the last session, which contains the values of `Experiment.facts`."""
         return self.sessions[-1][0]
 
     @property
     def planned(self) -> int:
-        """Maximum number of pairs in the first session."""
+        """Maximum number of pairs that was set for the first session."""
         return int(self.sessions[0][0]["looks"][-1]["pairs"])
 
     @property
     def pairs(self) -> int:
-        """Maximum number of pairs in the last session."""
+        """Maximum number of pairs that was set for the last session."""
         return int(self.facts["looks"][-1]["pairs"])
 
     @cached_property
@@ -146,23 +150,22 @@ class ExperimentState:
 
     @property
     def end(self) -> Mapping[str, Any] | None:
-        """The event that ended the last session; None if it was killed."""
+        """The event that ended the last session; None if the session was killed."""
         return self._ends[-1]
 
     @cached_property
     def _last_analyses(self) -> dict[int, Mapping[str, Any]]:
-        """The last of the analyses of all sessions, by number of pairs."""
+        """For each number of pairs, the last interim analysis that was made with this number."""
         ends: dict[int, Mapping[str, Any]] = {}
         for events, end in zip(self.sessions, self._ends, strict=True):
-            # If a session was killed, the analysis after its last pair is repeated.
+            # The analysis after the last pair of a killed session is made again.
             last = max(map(_pair_number_of, events)) if end is None else end["pairs"]
             ends |= {
                 analysis["pairs"]: analysis
                 for analysis in events[0]["looks"]
                 if analysis["pairs"] < last
             }
-            # Interrupted sessions were judged, too. Sessions in which a process failed were not
-            # judged.
+            # A session was also judged if it was interrupted, but not if a process failed.
             if end and end["pairs"] and Verdict.FAILED.value not in end.get("verdicts", ()):
                 ends[end["pairs"]] = end
         return dict(sorted(ends.items()))
@@ -177,41 +180,43 @@ class ExperimentState:
 
     @property
     def clear(self) -> bool:
-        """Whether more pairs cannot change the verdict."""
+        """Whether the verdict is clear (faster, slower or same), so that no pairs are needed."""
         last = [*self._last_analyses.values()][-1] if self._last_analyses else {}
         return is_clear(last.get("verdicts", ()))  # Only finished sessions have verdicts.
 
     @property
     def is_gate(self) -> bool:
-        """Whether `cnnbench gate` began the experiment. Its results folder is then the folder
-        above.
+        """Whether `cnnbench gate` began the experiment.
+
+        In this case, the parent folder is the results folder of the gate.
         """
         return bool(self.facts.get("gate"))
 
     @property
     def rules(self) -> Rules:
-        """The rules by which its pairs are judged."""
+        """The user's rules (docs/rules.md) by which the pairs of the experiment are judged."""
         return decode(Rules, self.facts.get("rules", {}))
 
     @property
     def is_alpha_spent(self) -> bool:
-        """Whether the experiment has used all of alpha, so that more pairs cannot be judged."""
+        """Whether no further analysis is possible, because alpha (the error rate) is used up."""
         return any(analysis.alpha >= self.facts["policy"]["alpha"] for analysis in self.made)
 
     @property
     def is_resumable(self) -> bool:
-        """Whether `cnnbench ab --resume` can continue: not if the verdict is clear or alpha is used
-        up.
+        """Whether `cnnbench ab --resume` can continue the experiment.
 
-        Nor if it is a part of another campaign, or of an earlier version.
+        This is impossible if the verdict is clear, if the whole significance level is used, or if
+        the experiment belongs to another campaign or to an earlier version.
         """
-        of_its_own = "plans" in self.facts.get("question", {})
-        return of_its_own and not (self.clear or self.is_alpha_spent)
+        is_standalone = "plans" in self.facts.get("question", {})
+        return is_standalone and not (self.clear or self.is_alpha_spent)
 
     @property
     def plan(self) -> Continuation:
-        """How further pairs are judged. If all of alpha is used, they belong to a new
-        experiment.
+        """The significance levels at which further pairs of the experiment are judged.
+
+        If the whole significance level is used, further pairs belong to a new experiment.
         """
         alpha, share = self.facts["policy"]["alpha"], self.facts.get("share", 1.0)
         if self.is_alpha_spent:
@@ -220,16 +225,17 @@ class ExperimentState:
 
     @cached_property
     def second(self) -> ExperimentState | None:
-        """The experiment that measured its verdict again (--confirm); None if there is none."""
+        """The second experiment, which measured the verdict again (--confirm); None without one."""
         if self.end is None:
             return None
         return find_experiment(confirmation_folder(self.folder, self.end["pairs"]))
 
     def verdict(self, together: bool = False) -> Comparison | None:
-        """The comparison that ended the experiment, at the level of the last analysis.
+        """The comparison that ended the experiment, at the significance level of the last analysis.
 
-        Further pairs are judged by `plan`, or, if `together`, once together with these. None if it
-        has not ended, or was judged with an A/A spread, whose records are elsewhere.
+        Further pairs are judged by `plan` or, if `together`, once, together with the existing
+        pairs. None if the experiment has not ended, or if it was judged with an A/A spread, because
+        the A/A records are in another folder.
         """
         if self.end is None or self.facts.get("baseline_aa") or "policy" not in self.facts:
             return None
@@ -248,20 +254,23 @@ class ExperimentState:
 
 
 def _pair_number_of(event: Mapping[str, Any]) -> int:
-    """The number of the pair to which the process of an event belongs; 0 if it belongs to none."""
+    """The number of the pair to which a journal event belongs; 0 if it belongs to no pair."""
     names = event.get("names") or [event.get("name", "")]
     number = str(names[0]).partition("-")[0]
     return int(number) if number.isdecimal() else 0
 
 
 def is_clear(verdicts: Sequence[str]) -> bool:
-    """Whether more pairs cannot change the verdicts on the requested metrics."""
+    """Whether all verdicts on measured metrics are clear (faster, slower or same)."""
     measured = [Verdict(verdict) for verdict in verdicts if verdict != Verdict.NOT_MEASURED.value]
     return bool(measured) and all(verdict in CLEAR for verdict in measured)
 
 
 def find_experiment(folder: Path) -> ExperimentState | None:
-    """The experiment in a results folder, or None; PathError for an unusable journal of 1.0.0."""
+    """Reads the state of the experiment in a results folder; None if there is no experiment.
+
+    Raises PathError for an unusable journal of version 1.0.0.
+    """
     journal = Journal(folder / AB.journal)
     sessions: list[list[Mapping[str, Any]]] = []
     for event in journal.read():
@@ -287,7 +296,7 @@ def find_experiment(folder: Path) -> ExperimentState | None:
 
 
 def find_experiment_below(folder: Path) -> ExperimentState | None:
-    """The only experiment in or directly below a folder, or None."""
+    """Reads the state of the only experiment in a folder or its subfolders; otherwise None."""
     try:
         own = find_experiment(folder)
         below = () if own else (path for path in folder.iterdir() if path.is_dir())
@@ -305,10 +314,14 @@ def compare_pairs(
     aa: Iterable[RunRecord] | None = None,
     plan: Continuation | None = None,
 ) -> Comparison:
-    """Judges pairs. Pair i consists of record i of A and record i of B.
+    """Judges pairs of records. Pair i consists of record i of A and record i of B.
 
-    `begin` has the `Experiment.facts`, `alpha` is two-sided, `aa` are runs to estimate the noise,
-    and by `plan` further pairs are judged.
+    Args:
+      base, new: records of sides A and B.
+      begin: the values of `Experiment.facts`.
+      alpha: two-sided significance level.
+      aa: runs of an A/A measurement, from which the noise is estimated.
+      plan: significance levels at which further pairs are judged.
     """
     # Earlier versions stored the usual metrics if no metric was requested.
     asked = begin.get("metrics_asked", tuple(begin["metrics"]) != DEFAULT_METRICS)
@@ -329,11 +342,11 @@ def compare_pairs(
     )
 
 
-# Experiments: pairs of processes, measured until the verdict on them is clear.
+# Experiments: pairs of processes are measured until the verdict is clear.
 
 FEWEST_STEPS = 20
-"""Timed steps of a process of the burn-in, and the minimum where their number is chosen by time: a
-median of fewer is sensitive to single slow steps.
+"""Number of timed steps of a burn-in process, and minimum of the chosen number of timed steps. With
+fewer steps, the median is sensitive to single slow steps.
 """
 
 MOST_STEPS = 10_000
@@ -343,11 +356,11 @@ MOST_REPEATS = 2
 """Maximum number of further attempts at one pair."""
 
 SMALLEST_CHANCE = 0.05
-"""An experiment ends at an interim analysis if its chance of a verdict is smaller."""
+"""An experiment ends at an interim analysis if a clear verdict is less probable than this."""
 
 _DRAWS = 400
 _SEED = 1
-# More pairs cannot change these verdicts.
+# Verdicts that more pairs of processes cannot change.
 _HOPELESS = (
     Verdict.FAILED,
     Verdict.CHANGED_WORK,
@@ -361,27 +374,30 @@ _PAIRS_PER_REPEAT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Definition of an experiment.
+    """Settings of an experiment that compares sides A and B in pairs of processes.
 
     Attributes:
       sides: sides by name; A is BASE, B is NEW. In an A/A measurement both have the same subject.
       most_pairs: maximum number of pairs; fewer where earlier sessions have a clear verdict.
-      earlier: its state after earlier sessions; None if it begins now.
-      sequential: whether interim analyses may end it; an earlier state is of such an experiment.
+      earlier: the state after earlier sessions; None if the experiment begins now.
+      sequential: whether interim analyses may end the experiment. If `earlier` is given, it belongs
+        to such an experiment.
       command: the command line that `--resume` repeats; empty for other commands.
-      burn_in: processes of each side before the first pair, which do not count.
-      cool_down, timeout: seconds between processes and for each.
-      turn_seconds: length of the turns of a pair, both alive; 0: one process after the other.
-      timed_seconds: seconds of timed steps of each process, whose number is chosen after the
-        burn-in; 0: left to the flags.
+      burn_in: number of processes of each side before the first pair. Their results are not used.
+      cool_down: seconds between processes.
+      timeout: time limit of each process in seconds.
+      turn_seconds: seconds of a turn if the processes of a pair take turns; 0 to run one process
+        after the other.
+      timed_seconds: seconds of timed steps in each process. The number of steps is chosen after the
+        burn-in. If 0, the flags of the sides determine the number.
       disturbed_seconds: the same if other programs used the CPUs during the burn-in.
-      policy: its alpha is that of all interim analyses together.
-      metrics: those that are asked for; None: the usual ones, see `compare_records`.
-      allow_different: facts that may differ besides those in which the sides differ.
-      allow_changed_work: a network or batch of another size is no regression.
+      policy: decision thresholds. Its alpha is the level of all interim analyses together.
+      metrics: requested metrics; None for the default metrics, see `compare_records`.
+      allow_different: facts that may differ, in addition to the differences of the sides.
+      allow_changed_work: whether a network or batch of a different size is no regression.
       rules: rules by configuration and metric.
-      aa: A/A runs, to estimate the noise from.
-      is_gate: whether `cnnbench gate` runs it.
+      aa: runs of an A/A measurement, from which the noise is estimated.
+      is_gate: whether `cnnbench gate` runs the experiment.
     """
 
     sides: Mapping[str, Side]
@@ -406,14 +422,14 @@ class Experiment:
 
     @property
     def share(self) -> float:
-        """The smallest share of alpha that a metric gets."""
+        """The smallest share of the significance level that a judged metric gets."""
         return self.rules.smallest_share if self.metrics is None else 1 / len(self.metrics)
 
     @cached_property
     def analyses(self) -> tuple[InterimAnalysis, ...]:
-        """The interim analyses, by number of pairs; the last one ends the experiment.
+        """The interim analyses, by increasing number of pairs. The last one ends the experiment.
 
-        Those of all sessions together spend at most the alpha of the policy.
+        The analyses of all sessions together spend at most the alpha of the policy.
         """
         earlier = self.earlier
         if earlier is None or not self.sequential:
@@ -424,12 +440,13 @@ class Experiment:
 
     @property
     def pairs(self) -> int:
-        """Largest number of pairs."""
+        """Maximum number of pairs: the number at the last interim analysis."""
         return self.analyses[-1].pairs
 
     def significance_level_after(self, pairs: int) -> float:
-        """The significance level of an analysis after an interrupt or a failure, given the complete
-        pairs.
+        """The significance level of an unplanned analysis, after an interrupt or a failure.
+
+        `pairs` is the number of complete pairs.
         """
         analyses = self.analyses
         if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
@@ -437,15 +454,16 @@ class Experiment:
         return self._continuation_plan(self._completed_analyses(pairs)).analyses(pairs)[-1].alpha
 
     def plan_after(self, last: InterimAnalysis) -> Continuation:
-        """How further pairs are judged. If the analysis uses all of alpha, they belong to a new
-        experiment.
+        """The significance levels at which pairs after an interim analysis are judged.
+
+        If the analysis uses the whole significance level, later pairs belong to a new experiment.
         """
         if last.alpha >= self.policy.alpha:
             return Continuation(self.policy.alpha, share=self.share)
         return self._continuation_plan({**self._completed_analyses(last.pairs), last.pairs: last})
 
     def _completed_analyses(self, pairs: int) -> dict[int, InterimAnalysis]:
-        """The interim analyses of all sessions up to a number of pairs, from the given sessions."""
+        """The interim analyses of all sessions with at most `pairs` pairs, by number of pairs."""
         before = () if self.earlier is None else self.earlier.made
         return {
             analysis.pairs: analysis
@@ -459,7 +477,7 @@ class Experiment:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Facts for the journal, as JSON values. They determine how the pairs are judged."""
+        """Values for the journal that determine how the pairs are judged, as JSON."""
         sides = {
             name: {
                 "description": side.description(),
@@ -468,7 +486,7 @@ class Experiment:
                 "python": side.python,
                 "checkout": side.checkout,
                 "revision": side.revision,
-                # The values are left out, because they may be secrets.
+                # The values of variables are left out, because they may be secrets.
                 "variables": tuple(side.variables),
             }
             for name, side in self.sides.items()
@@ -493,13 +511,14 @@ class Experiment:
 
 
 def _requested_results(comparison: Comparison) -> list[MetricResult]:
-    """The results of the metrics on which the verdict depends."""
+    """The results on which the verdict of a comparison depends, over all configurations."""
     return [result for entry in comparison.entries for result in entry.asked]
 
 
 class PairFailedError(Exception):
-    """A process failed or, if `lost`, a pair was killed too often. The records of both sides are
-    kept.
+    """A process failed or, if `lost`, processes of a pair were killed from outside too often.
+
+    The records of both sides are kept.
     """
 
     def __init__(self, message: str, lost: bool) -> None:
@@ -508,15 +527,15 @@ class PairFailedError(Exception):
 
 
 class Pairs:
-    """One experiment, including the pairs and repeats that its folder already contains.
+    """Runs an experiment, and contains the records of all its pairs.
 
     Attributes:
-      earlier: number of pairs of earlier sessions.
+      earlier: number of pairs of earlier sessions, which the folder already contains.
       records: records of all pairs, by side.
       comparison, alpha: comparison of all complete pairs, and its level; set by `policy`.
-      failure: the error that ended it, or "".
+      failure: the error that ended the experiment, or "".
       lost: whether processes were killed from outside too often.
-      interrupted: whether Ctrl-C ended it; always false as part of another campaign.
+      interrupted: whether Ctrl-C ended the experiment; always false as part of another campaign.
     """
 
     comparison: Comparison
@@ -548,10 +567,10 @@ class Pairs:
             self._steps = int(like.config["num_batches"]) if chosen else None
 
     def policy(self) -> RunPolicy[None]:
-        """Runs the pairs and judges them. After a failure, judges the complete pairs.
+        """Requests the processes of all pairs, and judges the pairs; after a failure, too.
 
-        An experiment of its own is judged after an interrupt and a change of the code, too. What
-        ends another campaign, of which it is a part, is raised, and leaves it as a kill does.
+        A standalone experiment is also judged after an interrupt or a change of the code. As a part
+        of another campaign, it raises these exceptions without a judgement.
         """
         self.results.begin(**self.experiment.facts)
         try:
@@ -578,9 +597,7 @@ class Pairs:
         )
 
     def _run_until_end(self) -> RunPolicy[float]:
-        """Runs pairs up to the interim analysis that ends the experiment. Returns the level of this
-        analysis.
-        """
+        """Runs pairs until an interim analysis ends the experiment. Returns the analysis's level."""
         burn_in = self.experiment.burn_in if self.earlier < self.experiment.pairs else 0
         for number in range(1, burn_in + 1):
             yield from self.measure(number, later=burn_in - number, burn_in=True)
@@ -600,8 +617,10 @@ class Pairs:
         return self.experiment.analyses[-1].alpha
 
     def _ends(self, analysis: InterimAnalysis) -> bool:
-        """Whether an interim analysis ends the experiment: the verdict is clear, no pairs are left,
-        or more pairs would not help.
+        """Whether an interim analysis ends the experiment. Prints the verdict so far.
+
+        The experiment ends if the verdict is clear, if no pairs are left, or if more pairs would
+        probably not give a clear verdict.
         """
         comparison = self._compare(analysis.alpha)
         results = _requested_results(comparison)
@@ -619,16 +638,13 @@ class Pairs:
         return clear or last or futile
 
     def _chance(self, entries: Sequence[ComparedConfiguration]) -> float:
-        """The smallest of the probabilities that more pairs give a clear verdict, over undecided
-        results.
-        """
+        """The probability that more pairs give a clear verdict, for the least certain metric."""
         pairs = len(self.records["a"])
         later = [analysis for analysis in self.experiment.analyses if analysis.pairs > pairs]
         chances = []
         for entry in entries:
             for result in entry.asked:
-                # The verdict can also depend on the CPU time, if it was judged together with the
-                # throughput.
+                # If throughput and CPU time are judged together, either can give the verdict.
                 shared = result.metric is THROUGHPUT and result.share < 1
                 others = [other for other in entry.results if shared and other.metric is CPU_TIME]
                 cases = [
@@ -658,23 +674,21 @@ class Pairs:
 
     @property
     def seconds_per_pair(self) -> float | None:
-        """Mean wall time of a pair so far; None before the first process."""
+        """Mean wall time in seconds of the pairs so far; None before the first process."""
         mean = self.campaign.mean_seconds_of(None)
         return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
 
     def measure(self, number: int, later: int = 0, burn_in: bool = False) -> RunPolicy[None]:
-        """Runs a pair of processes, numbered from 1.
+        """Runs the processes of pair `number` (from 1), or of a burn-in before the first pair.
 
-        Results of a burn-in are used only if a process fails.
-
-        `later` pairs of burn-in follow it. PairFailedError if a process failed by itself, or the
-        pair was lost too often.
+        Results of a burn-in are used only if a process fails. `later` is the number of burn-in
+        pairs that follow. Raises PairFailedError if a process failed by itself, or if processes of
+        the pair were killed from outside too often.
         """
         experiment = self.experiment
         what = f"burn-in {number}" if burn_in else f"pair {number}"
         prefix = f"burn-in-{number}" if burn_in else pair_file_prefix(number)
-        # The order is drawn for each pair, so that a later session does not repeat the orders of
-        # the first.
+        # Each pair has its own random draw, so that sessions do not repeat their orders.
         coin = random.Random(f"{experiment.seed} {prefix}").random()
         order = SIDES if coin < 0.5 else SIDES[::-1]
         later += experiment.pairs - (self.earlier if burn_in else number)
@@ -704,15 +718,15 @@ class Pairs:
             self._fail(prefix, what, failed)
 
     def _choose_steps(self, measured: Sequence[RunRecord]) -> None:
-        """Sets the number of timed steps that the slower side needs for the requested time."""
+        """Sets the number of timed steps with which the slower side runs for the requested time."""
         if not all(record.step_seconds for record in measured):
-            self._steps = None  # an evaluation always uses all of its data
+            self._steps = None  # An evaluation always uses all of its data.
             return
         disturbed = mostly_disturbed(measured)
         experiment = self.experiment
         seconds = experiment.disturbed_seconds if disturbed else experiment.timed_seconds
         count = StepCountEstimate(seconds, measured, FEWEST_STEPS, MOST_STEPS)
-        self._steps = count.timed()
+        self._steps = count.number_of_steps()
         busy = "other programs use the CPUs: " if disturbed else ""
         self.campaign.reporter.notice(f"{busy}{count}")
 
@@ -726,7 +740,7 @@ class Pairs:
         raise PairFailedError(text, lost)
 
     def _request(self, prefix: str, what: str, place: AbPlace) -> ProcessRequest:
-        """The process of a side in a pair or in a burn-in. Records of a burn-in are not used."""
+        """Creates the request for the process of one side in a pair or in a burn-in."""
         side, name = place.side, f"{prefix}-{place.side}"
         started = self.experiment.sides[side]
         subject = started.subject or Subject(side=side)
@@ -757,7 +771,10 @@ class Pairs:
 
 
 def _ab_placements(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
-    """Places of the processes of a pair in an experiment; None for a burn-in."""
+    """The facts about a pair that its records contain: side, seed, number and position.
+
+    `order` contains the sides in the order in which they run. `pair` is None for a burn-in.
+    """
     positions = range(1, len(order) + 1) if pair is not None else [None] * len(order)
     return [
         AbPlace(side=side, seed=seed, pair=pair, position=position)
@@ -768,13 +785,14 @@ def _ab_placements(order: Sequence[str], seed: int, pair: int | None) -> list[Ab
 def verdict_probability(
     case: TwoSamples, later: Sequence[InterimAnalysis], policy: Policy
 ) -> float:
-    """The probability that a later interim analysis is clear: faster, slower or same.
+    """The probability that a later interim analysis gives a clear verdict: faster, slower or same.
 
-    Future pairs are drawn from the measured ones (a bootstrap), whose values are usable and as many
-    on each side. Each draw is judged at the `later` interim analyses, by the policy except its
-    alpha; the result is the share of draws in which one of them is clear. The draws include noise,
-    outliers and the apparent change as measured. Stopping for futility cannot turn a verdict
-    into a regression; it can only omit one, and docs/evidence.md says how rarely that happens.
+    Future pairs are drawn from the measured pairs (a bootstrap), of which each side has the same
+    number, all with usable values. Each draw is judged at the `later` interim analyses, by the
+    policy except its alpha. The result is the share of draws in which an analysis is clear. The
+    draws include noise, outliers and the apparent change as measured. Stopping for futility cannot
+    turn a verdict into a regression. It can only omit a regression, and docs/evidence.md says how
+    rarely that happens.
     """
     metric = case.metric
     pairs = zip(case.base, case.new, strict=True)
@@ -785,7 +803,7 @@ def verdict_probability(
         log_or_value(1 + limit, metric) if metric.relative else limit
         for limit in floor_and_margin(case, policy)
     )
-    # If the records are judged again, the same pairs give the same answer.
+    # The seed is fixed, so that the same pairs always give the same answer.
     generator = np.random.default_rng(_SEED)
     populations = generator.choice(so_far, (_DRAWS, len(so_far)))
     places = generator.integers(len(so_far), size=(_DRAWS, max(0, later[-1].pairs - len(so_far))))

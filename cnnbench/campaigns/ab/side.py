@@ -1,7 +1,8 @@
-"""A side of an experiment: its flags and its checkout.
+"""The two sides, A and B, that an experiment compares: their flags, checkouts and processes.
 
-A child process with the working directory and variables of the side resolves them: relative paths
-and imports of plug-ins are the side's, and no plug-in is loaded here.
+A child process with the working directory and the environment variables of a side resolves the
+side's flags. So relative paths and imports work as in the measured processes, and this process
+loads no plug-in.
 """
 
 from __future__ import annotations
@@ -55,18 +56,18 @@ from cnnbench.machine.repository import (
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.run import RunRecord, Subject
 
-# Number of timed steps of a process.
+# Chooses the number of timed steps of a process.
 
 LENGTHS = frozenset(names_of_flags(FLAGS, RunPart.LENGTH))
 """Flags that decide how many timed steps a run has."""
 
 
 class StepCountEstimate:
-    """Finds how many timed steps a process needs to run for a given time.
+    """Estimates the number of timed steps that take `seconds`, from `measured` runs.
 
     Attributes:
       step_seconds: median seconds of a step in the slowest of the measured runs.
-      wanted: steps that take `seconds`.
+      wanted: number of steps that take `seconds`, without the limits `fewest` and `most`.
     """
 
     def __init__(
@@ -76,24 +77,25 @@ class StepCountEstimate:
         self.wanted = math.ceil(seconds / self.step_seconds)
         self._fewest, self._most = fewest, most
 
-    def timed(self, factor: float = 1.0) -> int:
-        """The number of steps that was requested, times `factor`, within the limits."""
+    def number_of_steps(self, factor: float = 1.0) -> int:
+        """Number of timed steps that take `factor` times the requested seconds, within limits."""
         return min(max(self._fewest, math.ceil(factor * self.wanted)), self._most)
 
     def __str__(self) -> str:
-        time = format_duration(self.timed() * self.step_seconds)
+        steps = self.number_of_steps()
+        time = format_duration(steps * self.step_seconds)
         return (
-            f"{self.timed()} timed steps in each process, about {time}; --num_batches sets another "
-            "number"
+            f"{steps} timed steps in each process, about {time}; --num_batches sets another number"
         )
 
 
-# Temporary worktrees of measured revisions.
+# Temporary git worktrees of the measured revisions.
 
 
 def resolve_commit(flag: str, text: str) -> str | None:
-    """The commit that the value of a flag names; None if the value is a folder; otherwise
-    FlagError.
+    """The commit that a flag's value names as a git revision; None if the value is a folder.
+
+    Raises FlagError if the value is neither of these.
     """
     if os.path.isdir(text):
         return None
@@ -106,7 +108,7 @@ def resolve_commit(flag: str, text: str) -> str | None:
 
 @contextlib.contextmanager
 def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
-    """A temporary worktree of a commit (a hash); removed even if this process is killed."""
+    """Context manager: a temporary git worktree of a commit, removed even if this process dies."""
     process = subprocess.Popen(
         [sys.executable, "-IS", guard.__file__, "worktree", commit, *command(repository)],
         stdin=subprocess.PIPE,
@@ -121,20 +123,19 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
         try:
             answer = json.loads(process.stdout.readline())
         except ValueError:
-            raise BenchmarkError(f"git worktree add {commit}: was not finished") from None
+            raise BenchmarkError(f"git worktree add {commit}: did not finish") from None
         if answer["error"]:
             raise BenchmarkError(f"git worktree add {commit}: {git_error_reason(answer['error'])}")
         yield Path(answer["folder"])
     finally:
-        # The context manager of the process is not used: after Ctrl-C, it would not wait for the
-        # process.
+        # After Ctrl-C, the context manager of the process would not wait for its end.
         with delaying_interrupts():
             process.stdin.close()
             process.stdout.close()
             process.wait()
 
 
-# One side of an experiment: its code, its flags, and its processes.
+# One side, A or B, of an experiment: its code, its flags, and its processes.
 
 _HAS_FILE = (
     "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
@@ -155,19 +156,21 @@ print(json.dumps({"python": platform.python_version(), **packages(Host())}))
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """Code, interpreter and flags of a side.
+    """One of the two things that an experiment compares: code, interpreter and flags of a run.
 
     Attributes:
-      flags: flags of ``cnnbench run``, including common ones; for a job, those of every process.
-      own: the flags of this side only.
+      flags: flags of ``cnnbench run``, including the flags of both sides. For a job, every process
+        gets these flags.
+      own: the flags that only this side has.
       layout: the processes of a job; None for a run in one process.
-      python: absolute path of an interpreter; the current one if None.
-      checkout: working directory; a checkout of cnnbench is also the code that runs.
-      revision: name of the checkout given by the user.
-      resolved: its flags as resolved before the first process, also for records of processes that
-        leave none.
-      subject: what it measures; None if unknown.
-      cores: processors that its processes may use; None: those of this process.
+      python: absolute path of an interpreter; None for the interpreter of this process.
+      checkout: working directory. If it is a checkout of cnnbench, its code runs.
+      revision: text with which the user named the checkout.
+      variables: environment variables that only this side has.
+      resolved: the flags as resolved before the first process. Records of processes that leave no
+        record contain them.
+      subject: the measured code; None if unknown.
+      cores: processors that the side's processes may use; None for the processors of this process.
     """
 
     flags: tuple[str, ...] = ()
@@ -183,8 +186,9 @@ class Side:
 
     @cached_property
     def given_flags(self) -> dict[str, str]:
-        """Values of the given flags by name, including flags in flag files, for any version of
-        cnnbench.
+        """Texts of the flags given for this side, including flags in flag files, by flag name.
+
+        The flags may belong to another version of cnnbench.
         """
         texts: dict[str, list[str]] = {}
         rest: list[str] = []
@@ -199,38 +203,36 @@ class Side:
         }
         for word, after in itertools.zip_longest(rest, rest[1:], fillvalue=""):
             name, equals, value = word.lstrip("-").partition("=")
-            if name and word.startswith("-"):  # The flag belongs to another version.
+            if name and word.startswith("-"):  # This version of cnnbench does not have the flag.
                 flags[name] = value if equals or after.startswith("-") else after
         return flags
 
     @property
     def is_this_cnnbench(self) -> bool:
-        """Whether the side runs the code of this process, so that flags can be checked."""
+        """Whether the side runs this cnnbench, so that this process can check the side's flags."""
         return self.python is None and not self._contains_cnnbench()
 
     def including(self, flags: Mapping[str, object]) -> Side:
-        """The side with additional flags, given by name."""
+        """A copy of this side with additional flags, which are given as values by name."""
         return replace(self, flags=(*self.flags, *flags_to_words(flags)))
 
     def command(self, record: Path) -> tuple[str, ...]:
-        """Program and arguments of a process that writes its record to a file."""
+        """Program and arguments of a process of this side, which writes its record to `record`."""
         python = self.python or sys.executable
         words = run_command_words(self.layout, self.including({"result_json": record}).flags)
         return (python, "-c", launcher_code(COMMAND_LINE), self.root, *words)
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables of the side's processes, in addition to the variables of this
-        process.
-        """
-        # Earlier versions of launch start tasks with -m. Python would then look for cnnbench in the
-        # working directory first.
+        """Environment variables that the side's processes get in addition to this process's."""
+        # Without this, early versions of `launch` import cnnbench from the working directory.
         safe_path = {"PYTHONSAFEPATH": "1"} if self.layout is not None and not self.root else {}
         return {**safe_path, **self.variables}
 
     def description(self) -> str:
-        """The settings that only this side has, in one line, without the values of environment
-        variables.
+        """One line about the settings that only this side has.
+
+        Environment variables are named without their values, which may be secrets.
         """
         parts = [shlex.join(self.own)] if self.own else []
         parts += [f"python {self.python}"] if self.python else []
@@ -240,13 +242,13 @@ class Side:
 
     @property
     def root(self) -> str:
-        """Folder from which cnnbench is imported; "" for the installed one."""
+        """Folder from which the side imports cnnbench; "" for the installed package."""
         if self._contains_cnnbench():
             return str(self.checkout)
         return "" if self.python is not None else own_checkout()
 
     def code(self) -> Subject:
-        """The current state of the code that the side measures."""
+        """Repository, commit and uncommitted changes of the code that the side measures."""
         return repository.measured_code(self._config, self.checkout, self.resolved.parts)
 
     @property
@@ -254,7 +256,7 @@ class Side:
         return self.resolved.config or self.given_flags
 
     def plan(self) -> PlanIdentity:
-        """The side's part of the campaign's identity: flags, interpreter and variables."""
+        """The flags, interpreter and variables of the side, which `--resume` must not change."""
         shown = {name: text for name, text in self.variables.items() if may_record_variable(name)}
         identity = identity_values(
             self.resolved.identity or self.given_flags,
@@ -265,7 +267,7 @@ class Side:
             **shown,
             **({} if self.python is None else _library_versions(self)),
         )
-        place = f"{self.checkout}{os.sep}"  # The checkout may be in a temporary folder.
+        place = f"{self.checkout}{os.sep}"  # Removed, because a checkout may be temporary.
         identity = {
             name: value.removeprefix(place) if isinstance(value, str) else value
             for name, value in identity.items()
@@ -279,10 +281,11 @@ class Side:
 def run_code(
     side: Side, code: str, *arguments: str, ours: bool, seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs code in a side's folder with its variables, and waits for its end.
+    """Runs Python code in the working directory of a side, with the side's environment variables.
 
-    The code sees the arguments from sys.argv[1] on; with `ours` it imports this cnnbench. OSError
-    if it cannot be started, subprocess.TimeoutExpired if it did not end.
+    The code finds `arguments` in sys.argv[1:]. If `ours`, it imports the cnnbench of this process,
+    otherwise that of the side. Raises OSError if the code cannot be started, and
+    subprocess.TimeoutExpired if it has not ended after `seconds`.
     """
     python, root = (None, own_checkout()) if ours else (side.python, side.root)
     return subprocess.run(
@@ -298,10 +301,10 @@ def run_code(
 
 
 def has_module(side: Side, *paths: str) -> bool:
-    """Whether the version of cnnbench of a side has a module. False if this is unknown.
+    """Whether a side's version of cnnbench contains one of these module files. False if unknown.
 
-    The paths are its alternative locations below the package. Files are checked, because an
-    editable installation provides its own modules for those that a checkout lacks.
+    The paths are relative to the package. Files are checked instead of imports, because an editable
+    installation would provide modules that a checkout lacks.
     """
     try:
         return (
@@ -312,9 +315,7 @@ def has_module(side: Side, *paths: str) -> bool:
 
 
 def _library_versions(side: Side) -> dict[str, object]:
-    """Versions of the packages that the interpreter of a side imports; empty if they are
-    unknown.
-    """
+    """Versions of Python and of the packages that a side's interpreter imports; or nothing."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
         answer = run_code(side, _VERSIONS, ours=False, seconds=_ANSWER_SECONDS).stdout
         return dict(json.loads(answer))
@@ -324,9 +325,9 @@ def _library_versions(side: Side) -> dict[str, object]:
 def make_process_request(
     folder: ResultsFolder, name: str, side: Side, **more: Any
 ) -> ProcessRequest:
-    """A process of a side, with its log in a folder.
+    """Creates the request for a process of a side, with a log in the results directory.
 
-    `more` are other fields of `ProcessRequest`.
+    `more` contains other fields of `ProcessRequest`.
     """
     log = folder.log(name)
     command = benchmark_command(side, folder.unfinished_path(folder.folder / f"{name}.json"), log)
@@ -334,7 +335,7 @@ def make_process_request(
 
 
 def benchmark_command(side: Side, record: Path, log: Path) -> BenchmarkCommand:
-    """Description of a process of a side, which writes a record and a log."""
+    """Creates the command of a process of a side, which writes a record and a log."""
     command = ("cnnbench", *run_command_words(side.layout, side.flags))
     return BenchmarkCommand(
         words=side.command(record.absolute()),
@@ -347,40 +348,39 @@ def benchmark_command(side: Side, record: Path, log: Path) -> BenchmarkCommand:
     )
 
 
-# Checks, resolves and compares the flags of sides before the first process.
+# Checks, resolves and compares the flags of both sides before the first process starts.
 
 _ASK = "from cnnbench.campaigns.ab.side import print_answer; print_answer(*sys.argv[1:])"
-# Time limit, because the import of a plug-in may never return.
+# Resolving flags has a time limit, because the import of a plug-in may never return.
 _SECONDS = 120.0
 
 RESERVED = names_of_flags(FLAGS, RunPart.PER_PROCESS)
 """Flags of runs to refuse: a second process would resume or overwrite what the first left."""
 
-# Additional files and folders that a run writes.
+# Flags that name other files and folders to which a run writes.
 _WRITTEN = {spec.name for spec in specs_of(OutputParams) if spec.path}.difference(RESERVED)
 
 TURN_SECONDS = 0.3
 """Length of a turn; docs/evidence.md has its effect."""
 
-# A version of cnnbench with one of these files supports turns. Earlier versions have the second
-# file.
+# A version of cnnbench with one of these files supports turns (docs/ab.md).
 _WAITS = ("run/runtime/turns.py", "runtime/turns.py")
 
-# Another interpreter has other packages.
+# Facts that may differ between sides with different Python interpreters.
 _OF_PYTHON = ("tensorflow",)
 
 
 def refuse_flags(side: Side, names: Sequence[str], reason: str) -> None:
-    """Raises FlagError for given flags by name."""
+    """Raises FlagError, with `reason`, if a side has one of the flags in `names`."""
     for name, value in side.given_flags.items():
         if name in names:
             raise FlagError(name, value, reason)
 
 
 def resolve_flags(side: Side) -> RunSummary:
-    """Resolves the flags of a side that this version of cnnbench knows.
+    """Resolves the flags of a side in a child process, as far as this cnnbench knows the flags.
 
-    UsageError if one is wrong.
+    Raises UsageError if a flag is invalid.
     """
     try:
         layout = json.dumps(None if side.layout is None else side.layout._asdict())
@@ -388,7 +388,7 @@ def resolve_flags(side: Side) -> RunSummary:
         answer = json.loads(done.stdout.splitlines()[-1])
         error, resolved = answer["error"], decode(RunSummary, answer["resolved"])
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
-        # The plug-in ended its process, or printed text after the answer. The run will report it.
+        # A plug-in may have ended the process. The measured process will report the reason.
         return RunSummary()
     if not side.is_this_cnnbench:
         return replace(resolved, notices=())
@@ -398,10 +398,11 @@ def resolve_flags(side: Side) -> RunSummary:
 
 
 def check_flags_of_commit(side: Side, commit: str, folder: str | Path = ".") -> None:
-    """Refuses flags that are wrong with any commit, before the worktree of a commit is created.
+    """Raises UsageError for flags that are invalid for every commit, before `commit` is checked out.
 
-    Another cnnbench, such as that of the commit, may know others; a flag file may be in the commit.
-    What a run writes to a relative path would be removed with the worktree.
+    Flags are not checked if the commit contains cnnbench, which may have other flags, or if a flag
+    file is given, which may be in the commit. Relative paths of outputs are refused, because the
+    files would be removed with the worktree.
     """
     for name, value in replace(side, checkout=None).given_flags.items():
         paths = value.split(",") if name in _WRITTEN else ()
@@ -417,7 +418,7 @@ def check_flags_of_commit(side: Side, commit: str, folder: str | Path = ".") -> 
 
 
 def print_answer(job: str, *flags: str) -> None:
-    """The child process of `resolve_flags`: prints resolved flags.
+    """Main function of the child process of `resolve_flags`: prints resolved flags as JSON.
 
     `job` is a JSON `JobLayout` or null.
     """
@@ -432,7 +433,7 @@ def print_answer(job: str, *flags: str) -> None:
 
 
 def side_differences(a: Side, b: Side) -> tuple[str, ...]:
-    """The facts, and the groups of facts in --allow_different, in which the sides may differ."""
+    """Names of flags and facts that may differ between two sides, as in --allow_different."""
     flags, new_flags = a.given_flags, b.given_flags
     names = [name for name in {**flags, **new_flags} if flags.get(name) != new_flags.get(name)]
     variables = {*a.variables.items()} ^ {*b.variables.items()}
@@ -443,7 +444,7 @@ def side_differences(a: Side, b: Side) -> tuple[str, ...]:
 
 
 def why_no_turns(sides: Mapping[str, Side]) -> str | None:
-    """The reason why two sides cannot take turns; None if they can."""
+    """The reason why the processes of two sides cannot take turns (docs/ab.md), or None."""
     for name, side in sides.items():
         obstacle = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
         if obstacle is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
@@ -454,7 +455,10 @@ def why_no_turns(sides: Mapping[str, Side]) -> str | None:
 
 
 def resolve_turn_seconds(pairing: str, sides: Mapping[str, Side], reporter: Reporter) -> float:
-    """The length of a turn, 0 without turns; FlagError if --pairing=turns is impossible."""
+    """Seconds of a turn of both sides; 0 if their processes run one after the other.
+
+    Raises FlagError if --pairing=turns is impossible.
+    """
     in_turn = decide_on_turns(pairing, lambda: why_no_turns(sides), "the sides alternate", reporter)
     return TURN_SECONDS if in_turn else 0.0
 
@@ -462,12 +466,15 @@ def resolve_turn_seconds(pairing: str, sides: Mapping[str, Side], reporter: Repo
 def decide_on_turns(
     pairing: str, why_not: Callable[[], str | None], otherwise: str, reporter: Reporter
 ) -> bool:
-    """Whether the processes take turns; FlagError if --pairing=turns is impossible.
+    """Decides by the value of --pairing whether processes take turns.
+
+    Raises FlagError if --pairing=turns is impossible.
 
     Args:
       pairing: value of the flag.
-      why_not: returns the reason why they cannot, or None; not called if they shall not.
-      otherwise: for a notice, what happens if they cannot.
+      why_not: returns the reason why the processes cannot take turns, or None. It is not called for
+        --pairing=alternate.
+      otherwise: what happens if the processes cannot take turns, for a notice.
     """
     if pairing == "alternate":
         return False

@@ -1,10 +1,10 @@
-"""Runs the processes of campaigns.
+"""Runs the child processes of commands that measure repeatedly, such as ``cnnbench ab``.
 
-A policy is a generator that yields batches of processes and receives their results. Its decisions
-depend only on these results and its seed. Results that are already in the results directory are not
-measured again, so a policy that is restarted continues where an earlier session ended. `Campaign`
-handles everything else: time limits, turns, repeats after a process was killed from outside,
-progress, interrupts, and the journal.
+Such a series of processes is called a campaign. A policy is a generator that yields batches of
+processes and receives their results. Its decisions depend only on these results and its seed.
+Results that are already in the results directory are not measured again, so a policy that is
+restarted continues where an earlier session ended. `Campaign` handles everything else: time limits,
+turns, repeats after a process was killed from outside, progress, interrupts, and the journal.
 
 Processes that take turns start at the same time. After all of them have started, at most one of
 them runs (it has the turn), and the other processes wait in a blocking read
@@ -71,36 +71,37 @@ from cnnbench.records.result_files import record_from_json
 from cnnbench.records.run import ErrorInfo, KilledProcess, RunRecord, Subject
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
-# Records of ended processes: the process's record if it is valid, otherwise a record of the error.
+# Records of ended processes. Without a valid record, cnnbench makes a record of the error.
 
 Record: TypeAlias = RunRecord | AllReduceRecord
 
 _MESSAGE_LENGTH = 500
 
-# Signals that the kernel, a scheduler or a person sends. Other signals, such as SIGSEGV, are caused
-# by the process itself.
+# Signals that the kernel, a scheduler or a person sends to a process.
+# Other signals, such as SIGSEGV, are caused by the process itself.
 _SENT_FROM_OUTSIDE = (signal.SIGKILL, *SIGNALS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkCommand(Command):
-    """Command of a process that writes a record to a file.
+    """The command line of a child process that measures and writes a record to the file `record`.
 
-    If the record is missing, `blank` (see `blank_record`) is used.
+    If the process leaves no record, `blank` is used (see `blank_record`).
     """
 
     record: Path
     blank: Record
 
     def variables(self) -> dict[str, str]:
-        """See `Command.variables`. They include the temporary folder to which the process
-        writes.
-        """
+        """Environment variables of `Command.variables`, and the process's temporary folder."""
         return {**super().variables(), SCRATCH_OF_PARENT: os.path.realpath(self.record.parent)}
 
 
 def blank_record(kind: str, command: Sequence[str], resolved: RunSummary | Record) -> Record:
-    """A record ("run" or "allreduce") without measurements, for a process that has not started."""
+    """Creates a record without measurements, for a process that leaves no record of its own.
+
+    `kind` is "run" or "allreduce". `resolved` contains the flags for the record.
+    """
     make = RunRecord if kind == RunRecord.kind else AllReduceRecord
     return make(
         run_id=uuid.uuid4().hex,
@@ -112,10 +113,10 @@ def blank_record(kind: str, command: Sequence[str], resolved: RunSummary | Recor
     )
 
 
-def judge(
+def add_record_and_status(
     command: BenchmarkCommand, ended: ProcessResult, facts: Mapping[str, Any]
 ) -> ProcessResult:
-    """Adds the record, status and error to an ended process. A failure raises no exception.
+    """Adds the record and the status of a process to its result. Failures raise no exception.
 
     `facts` describes this machine. It is used if the process left no record.
     """
@@ -144,7 +145,7 @@ def judge(
 
 
 def read_record(path: Path) -> Record | None:
-    """The record in a file; None without a valid one."""
+    """Reads the record in a file. Returns None if the file contains no valid record."""
     try:
         return record_from_json(read_json(path))
     except (ValueError, RecursionError):
@@ -152,13 +153,13 @@ def read_record(path: Path) -> Record | None:
 
 
 def bus_bandwidth(record: AllReduceRecord) -> float | None:
-    """Bytes per second of the fastest point, as defined by nccl-tests."""
+    """The highest bus bandwidth in an all-reduce record, in bytes/sec as nccl-tests defines it."""
     rates = [point.bus_bandwidth for point in record.points]
     return max((rate for rate in rates if rate is not None), default=None)
 
 
 def main_result_text(record: Record) -> str:
-    """The main result of a successful run, for its progress line."""
+    """The main result of a successful process as text for a progress line: "ok 512 images/sec"."""
     if isinstance(record, AllReduceRecord):
         rate = bus_bandwidth(record)
         return "ok" if rate is None else f"ok up to {number(rate / 1e9)} GB/s"
@@ -169,9 +170,7 @@ def main_result_text(record: Record) -> str:
 def _failure_of_process(
     ended: ProcessResult, document: Mapping[str, Any] | None, defect: str | None, tail: str
 ) -> tuple[str, ErrorInfo, str] | None:
-    """The status, the error and `ProcessResult.lost` of an unsuccessful run; None if the run
-    succeeded.
-    """
+    """The status, the error and `ProcessResult.lost` of a failed process; None if it succeeded."""
     if ended.timed_out:
         text = f"killed after {ended.seconds:.0f} s; {last_output_text(tail)}"
         return "timed_out", _error_info("TimedOut", text), "ended by its time-out"
@@ -187,7 +186,7 @@ def _failure_of_process(
         full = is_out_of_memory(error.type, error.message)
         return ("out_of_memory" if full else "failed"), error, ""
     is_interrupted = document is not None and document["status"] == "interrupted"
-    # The process may not have written a record yet.
+    # If the process was interrupted early, only its exit code says so.
     if is_interrupted or ended.code == ExitCode.INTERRUPTED:
         error = _error_info("Interrupted", "interrupted by an external signal")
         return "killed", error, "interrupted by a signal"
@@ -212,8 +211,10 @@ def _failure_by_signal(code: int, oom_kills: int, tail: str) -> tuple[str, Error
 def _read_child_record(
     command: BenchmarkCommand,
 ) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
-    """The record of the child; or the reason why there is none, and the invalid content of the
-    file.
+    """Reads the record that a child process has written.
+
+    Returns the record, the reason why it cannot be used, and the invalid content of the file.
+    Missing values are None.
     """
     try:
         data = command.record.read_bytes()
@@ -238,7 +239,7 @@ def _error_info(kind: str, message: str) -> ErrorInfo:
 
 
 def full_disk_error_line(log: Path) -> str:
-    """The error line if the disk was full when a process wrote its log; otherwise ""."""
+    """An error message if no space is left on the disk with a process's log; otherwise ""."""
     with contextlib.suppress(OSError):
         if not os.statvfs(log.parent).f_bavail:
             return f"{log.parent}: {os.strerror(errno.ENOSPC)}"
@@ -246,14 +247,14 @@ def full_disk_error_line(log: Path) -> str:
 
 
 def last_output_text(tail: str) -> str:
-    """The last output of a process, from the end of its log, as text for an error message."""
+    """Quotes the last line of a process's output for an error message. `tail` ends its log."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    # The stack frames of a plug-in follow its error message. They are ignored here.
+    # Stack frames of a plug-in are ignored, because its error message precedes them.
     lines = [line for line in lines if not line.startswith(notice_line("at /"))]
     return f"last log line: {lines[-1]}" if lines else "no output"
 
 
-# Runs the processes that a policy requests, in turns or one after the other.
+# Runs the processes of a campaign, in turns or one after the other.
 
 _Case = TypeVar("_Case")
 _Result = TypeVar("_Result")
@@ -262,10 +263,10 @@ _Result = TypeVar("_Result")
 def execute_in_turn(
     commands: Sequence[Command], timeout: float, turn_seconds: float
 ) -> list[ProcessResult]:
-    """Runs commands in turns until they end, each in its own process group.
+    """Runs processes that take turns: at any time, one runs steps and the others wait.
 
-    The first command gets the first turn. A command is stopped after `timeout` seconds, not
-    including its waits; see `execute`.
+    The first command gets the first turn. Each process has its own process group. It is stopped
+    after `timeout` seconds, not including its waits; see `execute`.
     """
     with contextlib.ExitStack() as stack:
         members: list[_TurnTaker] = []
@@ -288,7 +289,7 @@ def execute_in_turn(
 
 
 class _TurnTaker:
-    """A child process that takes turns."""
+    """A child process that takes turns with other processes: it runs steps only in its turn."""
 
     def __init__(self, child: Child, link: socket.socket) -> None:
         self.child = child
@@ -300,16 +301,17 @@ class _TurnTaker:
 
     @property
     def used(self) -> float:
-        """Seconds that the child has run, without the time in which it waited."""
+        """Seconds that the child process has run, not including the time it waited for a turn."""
         return self._used + (0.0 if self.waits else time.monotonic() - self._since)
 
-    def listen(self) -> None:
+    def receive_message(self) -> None:
+        """Notes that the child process waits for its turn, or that it has closed the socket."""
         assert self.link is not None
         try:
             reply = self.link.recv(16)
         except ConnectionError:
             reply = b""
-        if not reply:  # The pipe is closed, so the child needs no further turn.
+        if not reply:  # The child has closed the socket, so it needs no further turn.
             self.link.close()
             self.link = None
             return
@@ -317,7 +319,8 @@ class _TurnTaker:
         self.waits = True
         self.steps_done = reply.endswith(WAITS_AFTER_STEPS)
 
-    def go_on(self) -> None:
+    def give_turn(self) -> None:
+        """Lets the child process run until it waits for its next turn."""
         assert self.link is not None
         self.waits, self._since = False, time.monotonic()
         with contextlib.suppress(ConnectionError):  # The child has died. Its guard will report how.
@@ -331,7 +334,7 @@ def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
         running = [member for member in alive if not member.waits]
         if not running:
             last = _next_member(members, last)
-            members[last].go_on()
+            members[last].give_turn()
             continue
         patience = max(0.0, timeout - max(member.used for member in running))
         links = {member.link.fileno(): member for member in alive if member.link is not None}
@@ -340,7 +343,7 @@ def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
         ready, _, _ = select.select([*links, *guards], [], [], patience)
         for descriptor in ready:
             if descriptor in links:
-                links[descriptor].listen()
+                links[descriptor].receive_message()
         for descriptor in ready:
             if descriptor in guards:
                 guards[descriptor].ended = guards[descriptor].child.wait(SHORTEST_GRACE)
@@ -352,9 +355,9 @@ def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
 
 
 def _next_member(members: Sequence[_TurnTaker], last: int) -> int:
-    """Index of the member that gets the next turn.
+    """Index of the process that gets the next turn. `last` is the index of the previous one.
 
-    The turn rotates. Members with remaining timed steps come first.
+    The turn rotates. Processes with remaining timed steps come first.
     """
     order = [(last + step) % len(members) for step in range(1, len(members) + 1)]
     waiting = [number for number in order if members[number].ended is None]
@@ -363,7 +366,7 @@ def _next_member(members: Sequence[_TurnTaker], last: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessRequest:
-    """A process that a policy requests.
+    """A process that a campaign should run, with the paths of its record and other outputs.
 
     Attributes:
       name: name in the journal, unique in a folder.
@@ -396,7 +399,7 @@ class ProcessRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestBatch:
-    """Processes that run together, and the processes that will probably follow.
+    """Processes that a campaign should run in turns or one after the other, with their limits.
 
     Attributes:
       folder: results directory. Its journal gets the events.
@@ -429,7 +432,7 @@ RunPolicy: TypeAlias = Generator[RequestBatch, Sequence[ProcessResult], _Result]
 def run_process(
     folder: ResultsFolder, request: ProcessRequest, timeout: float, then: Sequence[Hashable] = ()
 ) -> RunPolicy[ProcessResult]:
-    """Runs a single process; see `RequestBatch`."""
+    """Requests a single process of a campaign, and returns its result; see `RequestBatch`."""
     (ended,) = yield RequestBatch(folder=folder, requests=[request], then=then, timeout=timeout)
     return ended
 
@@ -440,9 +443,11 @@ def ordered_rounds(
     seed: int | None,
     is_due: Callable[[_Case, int], bool] = lambda case, at: at > 0,
 ) -> list[tuple[_Case, int]]:
-    """All cases with their round numbers: first round 0 (for example, searches), then the repeats.
+    """The order in which a campaign measures its cases, as pairs of a case and a round number.
 
-    `seed` shuffles each round; None keeps the order of the cases.
+    Round 0 comes first (for example, searches for a batch size), then round 1 to `repeats`.
+    `is_due` says whether a case takes part in a round. `seed` shuffles each round; None keeps the
+    order of the cases.
     """
     cases, generator, order = tuple(cases), random.Random(seed), []
     for at in range(repeats + 1):
@@ -457,10 +462,11 @@ def measure_in_rounds(
     order: Sequence[tuple[str, int]],
     measure: Callable[[str, int, Sequence[Hashable]], RunPolicy[bool]],
 ) -> RunPolicy[None]:
-    """Measures cases, by name, in the order of `ordered_rounds`.
+    """Calls `measure` for each case and round in `order`, which `ordered_rounds` has determined.
 
-    `measure` gets a case, its round, and the keys (case, whether the round is 0) of the processes
-    that will probably follow. It returns whether the case takes part in later rounds.
+    `measure` gets the name of a case, the number of the round, and the keys (case, whether the
+    round is 0) of the processes that will probably follow. It returns whether the case takes part
+    in later rounds.
     """
     out: set[str] = set()
     for place, (case, at) in enumerate(order, start=1):
@@ -471,11 +477,11 @@ def measure_in_rounds(
 
 
 class Campaign:
-    """Runs the processes that policies request, with pauses of `cool_down` seconds between them.
+    """Runs the processes that a policy requests, with pauses of `cool_down` seconds between them.
 
-    `facts` describes this machine, for records of processes that write none. The remaining time is
-    estimated from wall times by key. The code that `question` identifies must not change during the
-    campaign.
+    A policy is a generator of `RequestBatch` objects. `facts` describes this machine, for records
+    of processes that write none. The remaining time is estimated from wall times by key. The code
+    that `question` identifies must not change during the campaign.
     """
 
     def __init__(
@@ -496,7 +502,7 @@ class Campaign:
         self._done = 0
 
     def follow(self, policy: RunPolicy[_Result]) -> _Result:
-        """Runs the processes that a policy requests, and returns the policy's result.
+        """Runs all processes that the generator `policy` requests, and returns its result.
 
         Raises ChangedError if the code was changed, and BenchmarkError if results cannot be
         written. On KeyboardInterrupt, all processes have been ended and complete batches have been
@@ -516,7 +522,7 @@ class Campaign:
             return result
 
     def _batch_results(self, batch: RequestBatch) -> list[ProcessResult]:
-        """The results of a batch, from its folder or by running the processes."""
+        """The results of a batch of processes. Processes without a stored result are run."""
         raise_if_interrupted()
         folder = batch.folder
         earlier = {
@@ -525,8 +531,8 @@ class Campaign:
         }
         done = {name: ended for name, ended in earlier.items() if ended is not None}
         if batch.sides and len(done) < len(earlier):
-            # An incomplete batch is continued at its first missing process, so that the order is
-            # the same. If its processes take turns, or if one failed, the whole batch is run again.
+            # An incomplete batch continues at its first missing process, which keeps the order.
+            # If its processes take turns, or if one has failed, the whole batch is run again.
             first = itertools.takewhile(done.__contains__, () if batch.turn_seconds else earlier)
             done = {name: done[name] for name in first if folder.pending(name).exists()}
         self._done += len(done)
@@ -537,10 +543,10 @@ class Campaign:
         ]
         while todo:
             done |= self._run(batch, todo)
-            todo = batch.requests if self._repeats(batch, done) else ()
+            todo = batch.requests if self._prepare_repeat(batch, done) else ()
         if batch.sides:
             failed = any(ended.message for ended in done.values())
-            with delaying_interrupts():  # Stores all events or none.
+            with delaying_interrupts():  # An interrupt must not separate the records of a batch.
                 for request in batch.requests:
                     pending, target = (
                         folder.pending(request.name),
@@ -551,7 +557,7 @@ class Campaign:
         return [done[request.name] for request in batch.requests]
 
     def _run(self, batch: RequestBatch, todo: Sequence[ProcessRequest]) -> dict[str, ProcessResult]:
-        """Runs processes in turns or one after the other, and stores their records."""
+        """Runs the processes in `todo`, in turns or one after the other; stores their records."""
         in_turn = batch.turn_seconds if len(todo) > 1 else 0.0
         groups = [todo] if in_turn else [[request] for request in todo]
         done: dict[str, ProcessResult] = {}
@@ -583,8 +589,7 @@ class Campaign:
                 for command in commands:
                     command.record.unlink(missing_ok=True)
             number = batch.folder.next_group()
-            # All records are stored before the first event, so that no record is lost if this
-            # process is killed.
+            # All records are stored before the first event: a killed session must lose none.
             for request, end in zip(group, ended, strict=True):
                 done[request.name] = self._store(batch, request, replace(end, group=number))
             for place, (request, end) in enumerate(zip(group, ended, strict=True), start=1):
@@ -602,7 +607,7 @@ class Campaign:
     def _store(
         self, batch: RequestBatch, request: ProcessRequest, ended: ProcessResult
     ) -> ProcessResult:
-        """Stores the record of a process.
+        """Stores the record of an ended process in the results folder.
 
         If the batch is only valid as a whole, the record is pending until all processes have ended.
         """
@@ -614,21 +619,21 @@ class Campaign:
             target = folder.pending(request.name)
         elif ended.status not in request.answers:
             target = request.failed or target
-        target = target or folder.pending(
-            request.name
-        )  # These files remain until the journal contains the event.
+        # A pending record remains until the journal contains the event of its process.
+        target = target or folder.pending(request.name)
         if request.failed is not None and not ended.message and not batch.sides:
             folder.remove(request.failed)  # An earlier attempt may have left this file.
         if request.leaves is not None:
-            folder.take(request.leaves)
+            folder.move_finished(request.leaves)
         if ended.unusable is not None:
             folder.write(target.with_suffix(".unusable"), ended.unusable)
         folder.write(target, json_text(ended.document).encode("ascii"))
         return ended
 
-    def _repeats(self, batch: RequestBatch, done: Mapping[str, ProcessResult]) -> bool:
-        """Decides whether a batch is run again. If so, moves its records and logs out of the
-        way.
+    def _prepare_repeat(self, batch: RequestBatch, done: Mapping[str, ProcessResult]) -> bool:
+        """Whether a batch must run again, because processes were killed from outside.
+
+        If so, the records and logs of the failed attempt are renamed.
         """
         failed = [request for request in batch.requests if done[request.name].status != "ok"]
         if (
@@ -665,7 +670,7 @@ class Campaign:
     def run(
         self, commands: Sequence[BenchmarkCommand], timeout: float, turn_seconds: float = 0.0
     ) -> list[ProcessResult]:
-        """Runs processes until they end. A failure of a process raises no exception.
+        """Runs processes until they end, and returns their results. Failures raise no exception.
 
         A process may run for `timeout` seconds, not including its waits. Simultaneous processes
         take turns of `turn_seconds`; 0 runs them one after the other. On KeyboardInterrupt, all
@@ -675,24 +680,24 @@ class Campaign:
         if self.question is not None:
             self.question.check()
         if not turn_seconds:
-            return [self._judged(command, execute(command, timeout)) for command in commands]
+            return [self._with_record(command, execute(command, timeout)) for command in commands]
         start = time.monotonic()
         ended = execute_in_turn(commands, timeout, turn_seconds)
         share = (time.monotonic() - start) / len(commands)
         return [
-            replace(self._judged(*judged), seconds=share)
-            for judged in zip(commands, ended, strict=True)
+            replace(self._with_record(command, result), seconds=share)
+            for command, result in zip(commands, ended, strict=True)
         ]
 
-    def _judged(self, command: BenchmarkCommand, ended: ProcessResult) -> ProcessResult:
-        """Adds the record to an ended process, and warns if its commit is unknown.
+    def _with_record(self, command: BenchmarkCommand, ended: ProcessResult) -> ProcessResult:
+        """Adds the record of a process to its result. Prints a warning if its commit is unknown.
 
         Raises ChangedError if the state of the code differs from the state in an earlier process.
         """
-        judged = judge(command, ended, self.facts)
-        record = record_from_json(judged.document)
+        result = add_record_and_status(command, ended, self.facts)
+        record = record_from_json(result.document)
         subject = record.subject or Subject()
-        # A different version of cnnbench may record fewer facts about the state.
+        # The version is included, because versions record different facts about the code.
         version = record.environment.get("cnnbench_version")
         place = repr((command.folder, version, subject.repository, *plugins.files(record.config)))
         state = (subject.revision, subject.dirty, subject.changes)
@@ -702,19 +707,19 @@ class Campaign:
             self._warned.add(subject.warning)
             silence_warnings(parse_silenced_conditions(record.config.get("quiet_conditions", "")))
             self.reporter.warning(subject.warning, "commit")
-        return judged
+        return result
 
     def store_seconds(self, key: Hashable, seconds: float) -> None:
-        """Stores the wall time of a process, for estimates."""
+        """Stores the wall time of a process, to estimate the time of processes with this key."""
         if seconds:
             self._known.setdefault(key, []).append(seconds)
 
     def mean_seconds_of(self, key: Hashable) -> float | None:
-        """The mean wall time of all processes with the given key; None if there are none."""
+        """Mean wall time in seconds of the processes with this key; None if there are none."""
         return fmean(self._known[key]) if key in self._known else None
 
     def _seconds(self, keys: Iterable[Hashable]) -> float | None:
-        """Estimated seconds for processes; None if there is no estimate.
+        """Estimated seconds of processes with these keys; None if no process has ended yet.
 
         For a key without a wall time, the mean of this session is used.
         """
@@ -728,7 +733,7 @@ class Campaign:
 
 
 def _completed_result(folder: ResultsFolder, request: ProcessRequest) -> ProcessResult | None:
-    """The result of a process that is complete in a folder; otherwise None."""
+    """The stored result of a process that an earlier session completed; otherwise None."""
     event = folder.processes.get(request.name, {})
     seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
     if not request.answers or (request.leaves is not None and not request.leaves.exists()):

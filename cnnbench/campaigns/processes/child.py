@@ -1,4 +1,4 @@
-"""Child processes, and their commands. A child ends after a time-out, or when its parent ends."""
+"""Starts child processes, and stops them after a time-out or when the parent process dies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _LATE = 1.2
 _TAIL_BYTES = 8192
 _PR_SET_CHILD_SUBREAPER = 36
 
-# The working directory is excluded, because its files must not shadow a package.
+# Removes the working directory from sys.path, because its files could shadow a package.
 _LAUNCH = (
     "import sys; root = sys.argv.pop(1); "
     "sys.path[:] = [path for path in (root, *sys.path) if path]; "
@@ -75,30 +75,30 @@ COMMAND_LINE = "from cnnbench.cli import entry_point; entry_point()"
 
 
 def launcher_code(code: str) -> str:
-    """Code for ``python -c`` that imports cnnbench from the folder in its first argument.
+    """Extends `code` for ``python -c``: its first argument is the folder that contains cnnbench.
 
-    Then `code` runs, with the remaining arguments in sys.argv.
+    The extended code adds this folder to sys.path, and `code` finds the remaining arguments in
+    sys.argv.
     """
     return _LAUNCH + code
 
 
 def own_checkout() -> str:
-    """Checkout of the running cnnbench; "" if it is installed."""
+    """Folder of the source checkout from which this cnnbench runs; "" if it is installed."""
     package = Path(os.path.abspath(cnnbench.__file__)).parent
     return "" if (package / "models").is_dir() else str(package.parent)
 
 
 def own_command_prefix() -> tuple[str, ...]:
-    """The program and the first arguments that start this version of cnnbench again.
+    """The first words of a command line that starts the cnnbench of this process again.
 
-    A command line is appended to them.
+    The cnnbench command and its flags are appended to these words.
     """
     script = Path(sys.argv[0])
     if script.name == "cnnbench" and script.is_file():
-        # With -m, a checkout in the working directory would be used instead of the installed
-        # package.
+        # With -m, a checkout in the working directory would shadow the installed package.
         return (sys.executable, str(script.resolve()))
-    # This process is a side of an experiment and may have any working directory.
+    # `launcher_code` started this process, and its working directory may contain other code.
     if sys.argv[0] == "-c":
         return (sys.executable, "-c", launcher_code(COMMAND_LINE), own_checkout())
     return (sys.executable, "-m", "cnnbench")
@@ -106,7 +106,9 @@ def own_command_prefix() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """Result of a process. `campaign.judge` adds the record of a measurement.
+    """Result of a child process: its exit code, time and memory.
+
+    `campaign.add_record_and_status` adds the record of a measurement.
 
     Attributes:
       code: exit code, or the negative number of the signal that killed the process; None if
@@ -122,7 +124,8 @@ class ProcessResult:
         was ..."); otherwise "".
       document: the record as JSON values. If the process wrote none, a record of the error.
       unusable: content of an invalid record file; None if there is none.
-      group: number of the group of processes that were alive at the same time, in its folder.
+      group: number of the group of processes that were alive at the same time, in the results
+        folder.
     """
 
     code: int | None
@@ -140,18 +143,20 @@ class ProcessResult:
 
     @cached_property
     def record(self) -> RunRecord:
-        """The record of a run, decoded."""
+        """The `document` of a run, decoded to a `RunRecord`."""
         return RunRecord.from_dict(self.document)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A process to run.
+    """The command line of a child process, with its environment, log, folder and processors.
 
-    Its environment variables are added to those of this process. Its standard output and standard
-    error replace the content of its log.
-
-    `cores` contains the processors that it may use; None means all processors of this process.
+    Attributes:
+      words: program and arguments.
+      log: file for standard output and standard error. Its content is replaced.
+      environment: variables that are added to the variables of this process.
+      folder: working directory; None for the working directory of this process.
+      cores: processors that the child may use; None for all processors of this process.
     """
 
     words: Sequence[str]
@@ -161,15 +166,15 @@ class Command:
     cores: Collection[int] | None = None
 
     def variables(self) -> dict[str, str]:
-        """Environment variables of the process in addition to those of this process."""
+        """Environment variables of the child process in addition to those of this process."""
         return {GUARDED: "1", **self.environment}
 
 
 def execute(command: Command, timeout: float) -> ProcessResult:
-    """Runs a command in its own process group until it ends.
+    """Runs a command in its own process group until it ends or `timeout` seconds have passed.
 
-    The command is stopped after `timeout` seconds, or on KeyboardInterrupt. Raises BenchmarkError
-    if the log cannot be written or the process cannot be started.
+    On KeyboardInterrupt, the command is stopped, too. Raises BenchmarkError if the log cannot be
+    written or the process cannot be started.
     """
     with start_command(command) as child:
         try:
@@ -189,8 +194,7 @@ def stop_children(
     tell: Callable[[str], None] = lambda line: None,
     seconds: float | None = None,
 ) -> list[ProcessResult]:
-    """Interrupts children, and kills the children that still run after `seconds` or a short
-    extension.
+    """Interrupts child processes, and kills the processes that still run after `seconds`.
 
     If a child announces in its log that it needs longer, the announcement is passed to `tell`, and
     the child gets that time. On KeyboardInterrupt, all children are interrupted again; a second
@@ -208,8 +212,7 @@ def stop_children(
                     deadline = start + int(announcement[1]) + AT_ONCE
                     tell(announcement.group())
     except KeyboardInterrupt:
-        # A process ignores a signal within SAME_SECONDS after the first signal, and the first
-        # signal may arrive late.
+        # A child would ignore a second signal that follows the first one too quickly.
         time.sleep(max(0.0, start + _LATE * SAME_SECONDS - time.monotonic()))
         deadline = time.monotonic() + AT_ONCE
         while time.monotonic() < deadline:
@@ -219,7 +222,7 @@ def stop_children(
             if all(child.wait(again - time.monotonic()) for child in children):
                 break
         raise
-    return [child.stopped() for child in children]
+    return [child.kill() for child in children]
 
 
 def start_command(
@@ -231,7 +234,7 @@ def start_command(
     killed, a guard process ends the group. `stdout` is a descriptor for standard output instead of
     the log. `inherited` is a descriptor that the command inherits under the same number.
     """
-    # Processes whose parent was killed become children of this process.
+    # Orphaned processes of the command become children of this process, which can wait for them.
     if sys.platform == "linux":
         import ctypes
 
@@ -264,7 +267,7 @@ def start_command(
 
 @contextlib.contextmanager
 def _restrict_cores(cores: Collection[int] | None) -> Iterator[None]:
-    """Context manager that restricts processes started in it to `cores`.
+    """Context manager: processes that are started in it may use only the processors in `cores`.
 
     None means no restriction.
     """
@@ -281,7 +284,7 @@ def _restrict_cores(cores: Collection[int] | None) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Child:
-    """A running command that `start_command` has started. It ends with the context."""
+    """A child process that `start_command` has started. Leaving the context kills the process."""
 
     log: Path
     _leader: subprocess.Popen[bytes]
@@ -294,34 +297,33 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills the whole process group.
+        """Kills all processes of the command's process group, and waits until they have ended.
 
-        The leader is not reaped yet, so its process id is still valid.
-
-        Also waits for the other processes of the group, because the kernel may need a moment to
-        free their memory.
+        The wait matters because the kernel may need a moment to free their memory. The process id
+        of the group is still valid, because its leader has not been reaped yet.
         """
         with self._link, contextlib.suppress(ChildProcessError):  # no process remains
             self.send(signal.SIGKILL)
             self._leader.wait()
-            # A process that waits for a device cannot be killed immediately.
+            # The kernel cannot immediately kill a process that waits for a device.
             end = time.monotonic() + AT_ONCE
             while time.monotonic() < end:
                 if os.waitpid(-self._leader.pid, os.WNOHANG) == (0, 0):
                     time.sleep(_LOOK_SECONDS / 10)
 
     def fileno(self) -> int:
-        """File descriptor for `select`. It is readable when the process has ended."""
+        """File descriptor for `select`, which is readable when the process has ended."""
         return self._link.fileno()
 
     def wait(self, seconds: float) -> ProcessResult | None:
-        """The result of the process; None if it still runs after `seconds`."""
+        """Waits for the result of the process. Returns None if it still runs after `seconds`."""
         deadline = time.monotonic() + seconds
         while self._report is None:
             seconds_left = max(0.0, deadline - time.monotonic())
             if select.select([self._link], [], [], min(seconds_left, LONGEST_WAIT_SECONDS))[0]:
                 try:
-                    self._report = self._link.recv(4096)  # b"" if the guard has died
+                    # The report is empty if the guard process has died.
+                    self._report = self._link.recv(4096)
                 except ConnectionError:
                     self._report = b""
             elif not seconds_left:
@@ -329,17 +331,17 @@ class Child:
         return self._result_from_report(self._report, timed_out=False)
 
     def send(self, number: signal.Signals) -> None:
-        """Sends a signal to the group."""
+        """Sends a signal to all processes of the command's process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._leader.pid, number)
 
     def interrupt(self) -> None:
-        """Interrupts the group, even if it is suspended."""
+        """Sends SIGTERM to the command's process group, and resumes the group if suspended."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
 
-    def stopped(self) -> ProcessResult:
-        """The result of an interrupted process. If the process still runs, it is killed first."""
+    def kill(self) -> ProcessResult:
+        """Kills the process if it still runs. Returns its result, with `timed_out` set."""
         self.send(signal.SIGKILL)
         return self._result_from_report(self._report or b"", timed_out=True)
 
@@ -359,7 +361,7 @@ class Child:
 
 
 def log_tail(log: Path) -> str:
-    """The last eight kilobytes of a log; "" if it cannot be read."""
+    """The last eight kilobytes of a log file as text; "" if the file cannot be read."""
     try:
         with open(log, "rb") as file:
             file.seek(0, 2)
@@ -374,8 +376,9 @@ def log_tail(log: Path) -> str:
 STORED = {"result_json": "record.json"}
 """Flags of a run or an all-reduce whose record is stored. Notices depend on it."""
 
-# Facts that affect measurements. Load and free memory are not included, because they vary all the
-# time. The commit is not included, because the source digest identifies the code.
+# Names of the facts about machine and software that affect measurements.
+# Load and free memory are not included, because they vary all the time.
+# The commit is not included, because a digest of the source files identifies the code.
 _FACTS = (
     "hostname",
     "architecture",
@@ -402,7 +405,7 @@ OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The resolved flags of one run. With the defaults, nothing is known about the run.
+    """Facts about one run that follow from its resolved flags. The default values mean: unknown.
 
     Attributes:
       config: all parameters as JSON values, for the record of a run that wrote none.
@@ -439,16 +442,17 @@ class RunSummary:
 
 @cache
 def flag_specs_of(command: str) -> Mapping[str, FlagSpec]:
-    """All flags, by name, of a command that a sweep or job can run: "run" or "allreduce"."""
+    """Declarations of all flags of the command "run" or "allreduce", by flag name."""
     return {spec.name: spec for spec in ALL_REDUCE_FLAGS} if command == "allreduce" else ACCEPTED
 
 
 def refuse_sweep_flags(values: Mapping[str, Any]) -> None:
-    """Raises an error for flags that a sweep sets.
+    """Raises FlagError for flags that cannot be used for the runs of a sweep.
 
-    Also refuses trainings that would resume from each other's checkpoints.
+    A sweep sets the names of result files. With --train_dir, each training would resume from the
+    checkpoint of the previous training.
     """
-    for name in ("result_json", "result_csv"):  # the sweep names the result files
+    for name in ("result_json", "result_csv"):
         if values.get(name) is not None:
             raise FlagError(name, values[name], "is set by the sweep; use --results")
     if values.get("train_dir") and not (values.get("eval") or values.get("forward_only")):
@@ -461,7 +465,10 @@ def refuse_sweep_flags(values: Mapping[str, Any]) -> None:
 
 
 def summary_of_plan(plan: RunPlan) -> RunSummary:
-    """The `RunSummary` of a plan. Raises FlagError for outputs that cannot be written."""
+    """Creates the `RunSummary` of a run from its plan.
+
+    Raises FlagError for output files that cannot be written.
+    """
     check_outputs(preflight.output_files(plan))
     preflight.prepare_folders(plan)
     return RunSummary(
@@ -482,7 +489,7 @@ def summary_of_plan(plan: RunPlan) -> RunSummary:
 
 
 def _why_no_turns(plan: RunPlan) -> str | None:
-    """The reason why a run cannot take turns with an equal run; None if it can."""
+    """The reason why two processes of a run cannot take turns (docs/ab.md); None if they can."""
     if plan.place.job.in_cluster:
         return NO_TURNS_OF_JOBS
     if plan.work.evaluates or plan.work is WorkKind.INPUT:
@@ -499,7 +506,7 @@ def _why_no_turns(plan: RunPlan) -> str | None:
 
 
 def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts about machine and software that identify a run."""
+    """Selects the facts about machine and software that may affect the speed of a run."""
     return {
         **{name: facts[name] for name in _FACTS if name in facts},
         **{name: comparable_fact(name, facts[name]) for name in facts if name.startswith("env_")},
@@ -507,13 +514,13 @@ def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def json_digest(parts: Mapping[str, Any]) -> str:
-    """A digest of JSON values, independent of the order of their keys."""
+    """SHA-256 digest of a JSON object, shortened. It does not depend on the order of the keys."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
 def source_digest() -> str:
-    """Digest of the Python files that a run may execute, wherever they are installed.
+    """SHA-256 digest of all Python files of cnnbench that a run may execute, shortened.
 
     Unlike a commit, it includes uncommitted changes, and it does not depend on documentation.
     """
@@ -532,16 +539,16 @@ def source_digest() -> str:
 
 
 def resolve_all_reduce(values: Mapping[str, Any]) -> RunSummary:
-    """Checks the flags (by name) of an all-reduce benchmark.
+    """Checks the flags of an all-reduce benchmark, given as values by flag name.
 
-    Raises UsageError if they are invalid.
+    Raises UsageError if a flag is invalid.
     """
     values = {**values, **STORED}
     params = params_from_values(values)
     plan = all_reduce_plan.make_plan(params, tuple(values))
     config = {name: encode(value) for name, value in params.as_dict().items()}
     config["sizes"] = [workload.name for workload in plan.workloads]
-    # All algorithms are measured unless specs are given.
+    # Without --all_reduce_spec, the benchmark measures all algorithms.
     cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
     return RunSummary(
         config=config,

@@ -1,7 +1,7 @@
-"""Processes that clean up after their parent, even if the parent was killed.
+"""Guard processes, which clean up after their parent process, even if the parent was killed.
 
-Uses only the standard library. Each is started as a file in its own session, so that signals to the
-parent do not reach it.
+This module uses only the standard library. A guard is started as a script in its own session, so
+that signals to the parent do not reach it.
 
 ``python -IS guard.py program DESCRIPTOR PROGRAM ARGUMENT...`` runs a program. DESCRIPTOR is one end
 of a socket pair; only the parent has the other end. A comma and a descriptor that the program
@@ -33,17 +33,20 @@ _OOM_SCORE = 500
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the guard that the first argument names."""
+    """Runs a guard process. The first argument selects its kind: "program" or "worktree"."""
     kind, *words = arguments
     {"program": run_program, "worktree": keep_worktree}[kind](words)
 
 
 def run_program(arguments: Sequence[str]) -> None:
-    """Runs a program and ends it with the parent. Never returns: the group is killed at the end."""
+    """Runs a program in the process group of this guard, and kills the group if the parent dies.
+
+    The function never returns. After the end of the program, the parent kills the group.
+    """
     descriptor, *inherited = map(int, arguments[0].split(","))
     link = socket.socket(fileno=descriptor)
-    # Signals to the group are for the program. The guard must survive them, so that it can report
-    # the status. A handler is set instead of SIG_IGN, because the program would inherit SIG_IGN.
+    # The guard must survive signals to the group, so that it can report the program's status.
+    # A handler ignores the signals, because the program would inherit SIG_IGN.
     _handle_signals(lambda *_: None)
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
@@ -54,8 +57,8 @@ def run_program(arguments: Sequence[str]) -> None:
 
 
 def keep_worktree(arguments: Sequence[str]) -> None:
-    """Makes the worktree of a commit, waits, and removes it."""
-    # Other guards do not need these modules, and importing them takes time.
+    """Creates a git worktree, and removes it when the parent closes standard input or dies."""
+    # Imported late, because a guard of a program does not need these modules.
     import shutil
     import tempfile
     from pathlib import Path
@@ -66,12 +69,12 @@ def keep_worktree(arguments: Sequence[str]) -> None:
     folder = parent / commit[:12]
     try:
         error = _errors_of(*git, "worktree", "add", "--detach", "--quiet", str(folder), commit)
-        with contextlib.suppress(BrokenPipeError):  # The parent has stopped waiting.
+        with contextlib.suppress(BrokenPipeError):  # The parent may have died.
             print(json.dumps({"folder": str(folder), "error": error}), flush=True)
         sys.stdin.buffer.read()
     finally:
         shutil.rmtree(parent, ignore_errors=True)
-        # Removes git's entry of the worktree. An unfinished worktree is locked: force twice.
+        # Git locks an unfinished worktree. The second --force removes it nevertheless.
         _errors_of(*git, "worktree", "remove", "--force", "--force", str(folder))
 
 
@@ -86,7 +89,7 @@ def _run_program(command: Sequence[str], inherited: Sequence[int]) -> str:
     except OSError as error:
         return json.dumps({"error": f"{command[0]}: {error.strerror or error}"})
     for descriptor in inherited:
-        # When the program ends too, the reader at the other end sees the end of the stream.
+        # Only the program may keep it open, so that its reader sees the end of the stream.
         os.close(descriptor)
     _, status, usage = os.wait4(process.pid, 0)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -101,7 +104,7 @@ def _kill_when_parent_ends(link: socket.socket) -> None:
 
 
 def _errors_of(*command: str) -> str:
-    """Runs a command and returns its error messages; "" if it succeeded."""
+    """Runs a git command and returns its error messages; "" if the command succeeded."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except OSError as error:

@@ -36,8 +36,8 @@ from cnnbench.records.run import KilledProcess, Subject
 
 # Identity of a campaign, which `--resume` must match.
 
-_NAMED = 8  # maximum number of differences in a message
-_LENGTH = 40  # maximum length of a value in a message
+_NAMED = 8  # Messages name at most this many differences.
+_LENGTH = 40  # Messages shorten longer values.
 _NOT_SET = "not set"
 
 
@@ -49,12 +49,12 @@ class ChangedError(BenchmarkError):
 
     @classmethod
     def of(cls, what: str) -> ChangedError:
-        """Creates the error. `what` says which code has changed."""
+        """Creates the error. `what` names the code that has changed, such as a repository."""
         return cls(f"the measured code was changed ({what}); earlier measurements are kept")
 
 
 class PlanIdentity(NamedTuple):
-    """A plan in the identity of a campaign.
+    """The identity of one configuration that a campaign measures: its flags and its code.
 
     Attributes:
       identity: values that identify the plan, by the names of flags.
@@ -70,7 +70,7 @@ class PlanIdentity(NamedTuple):
     parts: Sequence[str] = ()
 
     def code(self) -> Subject:
-        """The current state of the measured code."""
+        """The repository, commit and uncommitted changes of the measured code, read now."""
         if self.config is None:
             return Subject()
         subject = repository.measured_code(self.config, self.folder, self.parts)
@@ -79,7 +79,7 @@ class PlanIdentity(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignIdentity:
-    """Identity of a campaign, which `--resume` must match.
+    """Everything that must be unchanged when `--resume` continues a campaign.
 
     Attributes:
       plans: plans by name. If a plan exists in only one of two identities, the identities still
@@ -96,7 +96,7 @@ class CampaignIdentity:
 
     @cached_property
     def state(self) -> dict[str, Any]:
-        """The state of the code at the first call."""
+        """State of the measured code, such as commits, when this property was first read."""
         return self._state()
 
     def to_json(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class CampaignIdentity:
         return plan
 
     def check(self) -> None:
-        """Raises `ChangedError` if the code has changed since `state` was first read."""
+        """Raises ChangedError if the measured code has changed since `state` was first read."""
         then, now = self.state, self._state()
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         if changed:
@@ -118,7 +118,7 @@ class CampaignIdentity:
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
-        places: dict[str, PlanIdentity] = {}  # keys are names for messages
+        places: dict[str, PlanIdentity] = {}  # Messages contain the keys.
         for name, plan in self.plans.items():
             files = ", ".join(path for _, path in plugins.files(plan.config or {}))
             places.setdefault(files if plan.folder is None else name, plan)
@@ -131,20 +131,20 @@ class CampaignIdentity:
 
 
 def plan_identity(resolved: RunSummary, /, **more: object) -> PlanIdentity:
-    """The plan of runs in the working directory; `more` are additional values of its identity."""
+    """Creates the identity of runs in the working directory. `more` are additional values."""
     identity = identity_values(resolved.identity, **more)
     return PlanIdentity(identity, resolved.config, parts=resolved.parts)
 
 
 def identity_values(flags: Mapping[str, Any], /, **more: object) -> dict[str, Any]:
-    """Identity of a plan: flags that differ from their defaults, and additional values."""
+    """The values that identify a run: flags that differ from their defaults, and `more`."""
     usual = {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
     chosen = {n: v for n, v in flags.items() if n not in usual or usual[n] != encode(v)}
     return {**chosen, **more}
 
 
 def identity_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Text: differences between two identities (as JSON values); "" if they match."""
+    """Describes how two identities of a campaign, as JSON values, differ; "" if they match."""
     pairs = {
         f"{flag} of {name}" if name else flag: (then["plans"][name], now["plans"][name], flag)
         for name in then["plans"]
@@ -192,8 +192,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignKind:
-    """The properties that all campaigns of a command have in common, and the layout of their
-    folders.
+    """What all campaigns of one command have in common: names, and the layout of their folders.
 
     Attributes:
       command: name of the command, in the events of its sessions.
@@ -217,22 +216,23 @@ class CampaignKind:
 
     @property
     def nothing(self) -> str:
-        """Error message if --resume finds no campaign."""
+        """Error message for --resume if the results folder contains no campaign."""
         return f"contains no {self.noun} of cnnbench {self.command} to go on with"
 
     @property
     def too_old_text(self) -> str:
-        """Error message if --resume finds a campaign of a version that is too old."""
+        """Error message for --resume if a version that is too old has begun the campaign."""
         return (
             f"the {self.noun} in it was begun by an earlier version of cnnbench: compare, report "
             "and history read it, but it cannot go on; name another folder"
         )
 
-    def question(
+    def last_identity(
         self, events: Iterable[Mapping[str, Any]], suite: str | None = None
     ) -> dict[str, Any] | None:
-        """The last identity in a journal, or the last identity of the given suite; None if there is
-        none.
+        """The identity in the last session of a campaign (of `suite`), from a journal's events.
+
+        None if the events contain no such session.
         """
         last = None
         for event in events:
@@ -243,19 +243,19 @@ class CampaignKind:
         return last
 
     def seed_in(self, folder: str, suite: str | None = None) -> int | None:
-        """The seed of the campaign in a folder; None if there is no campaign."""
+        """The random seed of the campaign (of `suite`) in a folder; None if there is none."""
         events = Journal(Path(folder) / self.journal).read()
-        seed = (self.question(events, suite) or {}).get("policy", {}).get("seed")
+        seed = (self.last_identity(events, suite) or {}).get("policy", {}).get("seed")
         return seed if isinstance(seed, int) else None
 
 
 class ResultsFolder:
-    """A results directory. It is created if necessary, and locked within the context.
+    """The results directory of a campaign. It is created if necessary, and locked in the context.
 
     The folder is opened once, and every write uses this class. If the path later names a different
     folder (because the folder was moved, replaced or unmounted), writing raises BenchmarkError.
-    Processes write to `unfinished_path` paths outside of the folder; `take` moves their files into
-    it.
+    Processes write to `unfinished_path` paths outside of the folder; `move_finished` moves their
+    files into the folder.
 
     `begin` adds the event of a session, with the campaign's identity, to the journal. `earlier`
     contains the events before this session. `within` is the folder of the campaign that contains
@@ -291,7 +291,7 @@ class ResultsFolder:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 opened = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-                # While the folder is open, its inode number is not reused.
+                # The folder stays open, so that its inode number is not reused.
                 stack.callback(os.close, opened)
                 self._state = os.fstat(opened)
                 warn = partial(print_warning, name="lock")
@@ -322,7 +322,7 @@ class ResultsFolder:
         self._held.close()
 
     def check(self) -> None:
-        """Raises a BenchmarkError if the path no longer names the folder that was opened."""
+        """Raises BenchmarkError if the path of the folder now names a different folder."""
         if self._within is not None:
             self._within.check()
         with contextlib.suppress(OSError):
@@ -332,16 +332,16 @@ class ResultsFolder:
         raise BenchmarkError(f"{self.folder}: {problem}unmounted; nothing more is written there")
 
     def begin(self, **facts: object) -> None:
-        """Adds the event of this session, with the campaign's identity."""
+        """Adds the start of this session to the journal, with the campaign's identity."""
         asked = {} if self.question is None else {"question": self.question.to_json()}
         self.journal.add(SESSION, campaign=self.kind.command, **asked, **facts)
 
     def note(self, name: str, /, **facts: object) -> None:
-        """Stores values that cannot be computed from records, under a name."""
+        """Adds values to the journal, under a name, that cannot be computed from records."""
         self.journal.add(NOTE, note=name, **facts)
 
     def notes(self, name: str) -> list[dict[str, Any]]:
-        """The notes with a name from earlier sessions, oldest first."""
+        """The journal's notes with this name from earlier sessions, oldest first."""
         return [event for event in self.earlier if event.get("note") == name]
 
     def _results_flag_error(self, reason: str) -> FlagError:
@@ -349,7 +349,7 @@ class ResultsFolder:
 
     def _refuse_other_campaign(self, question: CampaignIdentity) -> None:
         now, kind = question.to_json(), self.kind
-        earlier_identity = kind.question(self.earlier, now["policy"].get("suite"))
+        earlier_identity = kind.last_identity(self.earlier, now["policy"].get("suite"))
         if earlier_identity is None and kind.shared:
             return
         if earlier_identity is None:
@@ -386,24 +386,25 @@ class ResultsFolder:
                 raise self._results_flag_error(f"{reason}; name another folder")
 
     def log(self, name: str) -> Path:
-        """Log file of a process."""
+        """Path of the log file of a process, by the name of the process."""
         return self.folder / self.kind.log.format(name)
 
     def pending(self, name: str) -> Path:
-        """Path of the record of a process until its whole batch has ended."""
+        """Path of a process's record until all processes of its batch have ended."""
         return self.folder / self.kind.pending.format(name)
 
     @cached_property
     def processes(self) -> dict[str, dict[str, Any]]:
-        """The last event of each process, by name of the process."""
+        """The last event about each process in earlier sessions, by name of the process."""
         return {
             str(event.get("name")): event for event in self.earlier if event.get("event") == PROCESS
         }
 
     @cached_property
     def lost(self) -> dict[str, list[list[KilledProcess]]]:
-        """For each batch and each attempt that was repeated: the processes that were killed from
-        outside.
+        """The killed processes of each attempt that was repeated, by name of the batch.
+
+        Something outside of cnnbench has killed them, such as the OOM killer.
         """
         lost_by_pair: dict[str, list[list[KilledProcess]]] = {}
         for event in self.earlier:
@@ -417,24 +418,24 @@ class ResultsFolder:
 
     @property
     def repeated(self) -> int:
-        """Number of repeated attempts."""
+        """Number of repeated attempts of all batches in the folder together."""
         return sum(map(len, self.lost.values()))
 
     def next_group(self) -> int:
-        """The next number for a group of processes that are alive at the same time."""
+        """Returns a new number for a group of processes that run at the same time."""
         self._groups += 1
         return self._groups
 
     def files(self, *paths: Path | None) -> list[str]:
-        """File names without suffixes, for an event of the journal.
+        """The names of files without suffixes, as an event of the journal contains them.
 
-        From this event on, the files may remain in the folder.
+        Files in the folder must be named in the journal. The event allows these files.
         """
         own = (path.relative_to(self.folder) for path in paths if path is not None)
         return [*dict.fromkeys(str(path.with_suffix("")) for path in own)]
 
     def move(self, path: Path, target: Path) -> None:
-        """Renames a file in the folder."""
+        """Renames a file in the results folder."""
         with self.writing(path):
             path.replace(target)
 
@@ -453,7 +454,7 @@ class ResultsFolder:
 
     @contextlib.contextmanager
     def writing(self, path: Path) -> Iterator[None]:
-        """Converts write errors in the block, such as a full disk, to BenchmarkError."""
+        """Context manager: converts write errors, such as a full disk, to BenchmarkError."""
         self.check()
         with _raising_write_errors(path):
             yield
@@ -464,11 +465,11 @@ class ResultsFolder:
             return self._held.enter_context(Scratch(f"cnnbench-{self.kind.command}-")).path
 
     def unfinished_path(self, target: Path) -> Path:
-        """Path outside of the folder to which a process writes; `take` moves it to `target`."""
+        """Temporary path for a file that `move_finished` moves to `target`, in the folder."""
         return self._scratch_folder / "-".join(target.relative_to(self.folder).parts)
 
-    def take(self, target: Path) -> None:
-        """Moves the file or folder at the `unfinished_path` path, if there is one, to `target`."""
+    def move_finished(self, target: Path) -> None:
+        """Moves the file or folder at `unfinished_path(target)`, if it exists, to `target`."""
         made = self.unfinished_path(target)
         if not made.is_dir():
             if made.exists():
@@ -480,7 +481,7 @@ class ResultsFolder:
 
 
 def _is_unused(path: Path) -> bool:
-    """Whether a path is a lock file, or an empty folder that a killed campaign has left."""
+    """Whether a path in a results folder is a lock file, or an empty folder."""
     return path.name == FILE or (path.is_dir() and not any(path.iterdir()))
 
 
@@ -495,7 +496,7 @@ def _raising_write_errors(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEvent:
-    """A line of a journal. Additional keys depend on the kind of event.
+    """An event in a campaign's journal: one line. Additional keys depend on the kind of event.
 
     Attributes:
       event: session (a session begins; contains the identity), process (a process has ended), lost
@@ -512,7 +513,7 @@ class JournalEvent:
 
 
 class Journal:
-    """An append-only file of events: one JSON object per line, oldest first.
+    """The file with the events of a campaign: one JSON object per line, oldest first.
 
     If a process is killed while writing, only the last line can be incomplete. Reading skips an
     incomplete line, and writing begins a new line after it. Results depend on the events, so
@@ -527,11 +528,11 @@ class Journal:
         self.lines = path.with_suffix(".lines")
         self._check = check
         self._written: int | None = None
-        # Size of the file after the last event, and the checksum of this content.
+        # Size and checksum of the file after the last event that this object has added.
         self._size, self._crc = -1, 0
 
     def read(self, *events: str) -> Iterator[dict[str, Any]]:
-        """The events in the file, of all kinds or only the given kinds. Empty if there is no file.
+        """Reads the journal's events, of all kinds or of the given kinds; none without a file.
 
         Raises PathError if the journal was changed.
         """
@@ -566,7 +567,7 @@ class Journal:
         )
 
     def add(self, event: str, **facts: Any) -> None:
-        """Appends an event, with the time."""
+        """Appends an event to the journal. Adds the current time."""
         self._check()
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         known = vars(JournalEvent(event=event, time=now))
@@ -577,7 +578,7 @@ class Journal:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 start, size = b"", os.fstat(descriptor).st_size
-                if size != self._size:  # at the start of the file, or after an incomplete line
+                if size != self._size:  # An earlier session has written the last line.
                     before = os.pread(descriptor, size, 0)
                     start = b"\n" if before and not before.endswith(b"\n") else b""
                     self._crc = zlib.crc32(before)
@@ -596,7 +597,7 @@ _RESUMED_IN_1_0_0 = ("ab", "bisect", "sweep", "tune")
 
 
 def _convert_event(event: dict[str, Any]) -> dict[str, Any]:
-    """An event in the form of this version; events of version 1.0.0 are converted."""
+    """Converts an event of version 1.0.0 to the form of this version. Keeps other events."""
     kind = event.get("event")
     if kind in _RESUMED_IN_1_0_0:
         return {**event, "event": SESSION, "campaign": kind}

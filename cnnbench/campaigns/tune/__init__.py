@@ -1,4 +1,4 @@
-"""``cnnbench tune``: finds the fastest flags for a network on this machine, and proves them.
+"""``cnnbench tune``: finds the fastest flags for a network, and proves that they are faster.
 
 TensorFlow is imported only after all measurements.
 """

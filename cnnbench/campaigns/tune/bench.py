@@ -361,7 +361,9 @@ class ProcessLengths(StepCountEstimate):
         """
         lengths = {}
         if not LENGTHS & self._fixed:
-            lengths["num_batches"] = self.timed(factor * self.batch / (batch or self.batch))
+            lengths["num_batches"] = self.number_of_steps(
+                factor * self.batch / (batch or self.batch)
+            )
         if not _WARMUP & self._fixed:
             lengths["num_warmup_batches"] = min(max(_FEWEST_WARMUP, self.wanted), _MOST_WARMUP)
         if "peak_flops" not in self._fixed:
@@ -371,7 +373,7 @@ class ProcessLengths(StepCountEstimate):
     @property
     def longer(self) -> float:
         """How many seconds longer the steps of a process in the final take than in a race."""
-        more = 0 if LENGTHS & self._fixed else self.timed(FINAL) - self.timed()
+        more = 0 if LENGTHS & self._fixed else self.number_of_steps(FINAL) - self.number_of_steps()
         return more * self.step_seconds
 
 

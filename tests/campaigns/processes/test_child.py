@@ -105,7 +105,7 @@ def test_a_child_has_the_time_that_it_announces(
             threading.Timer(1.0, signal.raise_signal, [signal.SIGINT]).start()
             with pytest.raises(KeyboardInterrupt):
                 child.stop_children([one], print)
-            ended = one.stopped()
+            ended = one.kill()
             status = 130
         else:
             (ended,) = child.stop_children([one], print)

@@ -10,7 +10,11 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.text import library_output_notices
-from cnnbench.campaigns.processes.campaign import BenchmarkCommand, blank_record, judge
+from cnnbench.campaigns.processes.campaign import (
+    BenchmarkCommand,
+    add_record_and_status,
+    blank_record,
+)
 from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
@@ -40,7 +44,7 @@ def outcome(tmp_path):
         resolved = RunSummary(config={"model": "trivial"}, explicit_flags=("model",))
         blank = blank_record(kind, command, resolved)
         process = BenchmarkCommand(words=(), log=log, record=record, blank=blank)
-        return judge(process, ended, {"hostname": "here"})
+        return add_record_and_status(process, ended, {"hostname": "here"})
 
     return outcome
 

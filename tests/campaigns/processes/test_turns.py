@@ -94,15 +94,15 @@ def test_waits_do_not_count_as_time_that_a_process_runs(monkeypatch):
     member = processes._TurnTaker(None, ours)
     now = 12.0
     theirs.sendall(WAITS)
-    member.listen()
+    member.receive_message()
     now = 50.0
     assert (member.used, member.waits, member.steps_done) == (2.0, True, False)
-    member.go_on()
+    member.give_turn()
     now = 53.0
     assert (member.used, member.waits) == (5.0, False)
     assert theirs.recv(1) == GO_ON
     theirs.close()
-    member.listen()  # the link is closed after the process has ended
+    member.receive_message()  # the link is closed after the process has ended
     assert member.link is None
 
 
