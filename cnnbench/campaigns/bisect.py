@@ -69,19 +69,19 @@ from cnnbench.machine.repository import (
 )
 from cnnbench.records.profiles import Explanation
 
-# Commits between GOOD and BAD: answers from verdicts, and remaining candidates.
+# Commits between GOOD and BAD, of which the first bad commit is searched.
 
 
 class CommitHistory(NamedTuple):
-    """The history of a repository. With `first_parent`, a merge is treated as one commit."""
+    """Queries the git history of a repository. `first_parent` treats a merge as one commit."""
 
     repository: Path
     first_parent: bool = False
 
     def suspects(self, good: Sequence[str], bad: str) -> list[str]:
-        """Candidates for the first bad commit, including `bad`. The commit to try next is first.
+        """Candidates for the first bad commit, including `bad`. The best commit to test is first.
 
-        The best candidate is the commit that divides the candidates most evenly.
+        This is the commit that divides the candidates most evenly.
         """
         options = ["--first-parent"] if self.first_parent else []
         excluded = [f"^{commit}" for commit in good]
@@ -91,14 +91,14 @@ class CommitHistory(NamedTuple):
         return [line.split()[0] for line in listed.splitlines()]
 
     def order_by_ancestry(self, commits: Collection[str], good: str, bad: str) -> tuple[str, ...]:
-        """Commits with parents before children."""
+        """Sorts commits between GOOD and BAD so that parents precede their children."""
         listed = git(
             *("rev-list", "--reverse", "--topo-order", bad, f"^{good}"), folder=self.repository
         )
         return tuple(line for line in listed.splitlines() if line in commits)
 
     def show(self, commit: str, form: str = "%s") -> str:
-        """The first line of a commit's message, or another placeholder of git's --format."""
+        """The first line of a commit's message, or what the format `form` of git show requests."""
         return git("show", "--no-patch", f"--format={form}", commit, folder=self.repository)
 
     def parent(self, commit: str) -> str:
@@ -107,9 +107,9 @@ class CommitHistory(NamedTuple):
 
 
 def repository_of(text: str) -> Path:
-    """The working tree that contains a folder (the value of --repository).
+    """The root of the git working tree that contains a folder (the value of --repository).
 
-    Raises FlagError if there is none.
+    Raises FlagError if the folder is not in a git repository.
     """
     try:
         return Path(git("rev-parse", "--show-toplevel", folder=text))
@@ -118,9 +118,9 @@ def repository_of(text: str) -> Path:
 
 
 def good_and_bad_hashes(good: str, bad: str, repository: Path) -> tuple[str, str]:
-    """The hashes of GOOD and BAD.
+    """The commit hashes of the revisions GOOD and BAD.
 
-    Raises UsageError if a commit is unknown, or GOOD is not an ancestor of BAD.
+    Raises UsageError if a revision is unknown, or if GOOD is not an ancestor of BAD.
     """
     commits = []
     for name, text in (("GOOD", good), ("BAD", bad)):
@@ -165,7 +165,7 @@ _TO_CHANGED_WORK = {
 
 @dataclass(frozen=True, kw_only=True)
 class BisectionStep:
-    """A commit that was compared with GOOD, or could not be measured.
+    """The answer about one commit, which was compared with GOOD or could not be measured.
 
     Attributes:
       answer: "good", "bad" or "skip".
@@ -192,7 +192,7 @@ class BisectionStep:
 
 
 class CommitSearch:
-    """The search for the first bad commit among the candidates."""
+    """Selects the commits to measure, and excludes candidates for the first bad commit."""
 
     def __init__(self, history: CommitHistory, good: str, bad: str) -> None:
         self._history = history
@@ -204,21 +204,19 @@ class CommitSearch:
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """The candidates for the first bad commit. When it has been found, it is the only
-        candidate.
-        """
+        """The remaining candidates for the first bad commit."""
         return tuple(self._suspects)
 
     @property
     def steps_left(self) -> int:
-        """Estimated number of remaining steps."""
+        """Estimated number of commits that must still be measured."""
         return math.ceil(math.log2(len(self._untested_suspects()) + 1))
 
     def next(self) -> str | None:
-        """The next commit to measure; None if no answer can reduce the candidates.
+        """Selects the next commit to measure; None if no answer can reduce the candidates.
 
-        After each skipped commit, the next one is farther away, because broken commits are often
-        consecutive.
+        After each skipped commit, the distance to the next commit grows, because broken commits are
+        often consecutive.
         """
         candidates = self._untested_suspects()
         if not candidates:
@@ -226,7 +224,7 @@ class CommitSearch:
         return candidates[min((1 << self._misses) - 1, len(candidates) // 2)]
 
     def add(self, step: BisectionStep) -> None:
-        """Adds an answer."""
+        """Adds the answer about a commit, and excludes candidates."""
         if step.answer == SKIP:
             self._skipped.add(step.commit)
             self._misses += 1
@@ -247,7 +245,7 @@ class CommitSearch:
 
 
 def is_search_for_work(differ: BisectionStep | None) -> bool:
-    """Whether bisect looks for changed work instead of a lower speed.
+    """Whether bisect looks for the commit that changed the work, such as FLOPs, and not the speed.
 
     `differ` is the comparison of BAD with GOOD.
     """
@@ -255,14 +253,15 @@ def is_search_for_work(differ: BisectionStep | None) -> bool:
 
 
 def only_configuration(comparison: Comparison) -> ComparedConfiguration | None:
-    """The only configuration of an experiment; None if the sides have different configurations."""
+    """The only configuration of both sides; None if their configurations differ."""
     deciding = [entry for entry in comparison.entries if entry.decides]
     return deciding[0] if len(deciding) == 1 else None
 
 
 def policy_for_middle_commit(step: BisectionStep, usual: Policy) -> Policy:
-    """The decision thresholds for a commit between GOOD and BAD. `step` is the comparison of BAD
-    with GOOD.
+    """Decision thresholds for a commit between GOOD and BAD: bad from half of BAD's change on.
+
+    `step` is the comparison of BAD with GOOD. `usual` contains the thresholds of that comparison.
     """
     change = step.judgement.change
     if change is None:
@@ -272,7 +271,7 @@ def policy_for_middle_commit(step: BisectionStep, usual: Policy) -> Policy:
 
 
 def bisect_answer(result: MetricResult, usual: Policy, about_work: bool) -> str:
-    """The answer about a commit ("good", "bad", "skip") from its comparison with GOOD.
+    """The answer about a commit ("good", "bad" or "skip"), from its comparison with GOOD.
 
     In a search for changed work, one pair is enough. In a search for lower speed, the thresholds in
     `usual` decide if the comparison is inconclusive, at the same significance level.
@@ -286,9 +285,9 @@ def bisect_answer(result: MetricResult, usual: Policy, about_work: bool) -> str:
 
 
 def follow_up_pairs(undecided: Sequence[BisectionStep], most_pairs: int) -> int:
-    """Pairs per commit, above `most_pairs`, that should resolve the undecided steps.
+    """Number of pairs per commit that should give answers about the undecided commits.
 
-    0 if more pairs would not help.
+    The number is above `most_pairs`. 0 if more pairs would not help.
     """
     pairs = most_pairs + ANALYSIS_STEP
     for step in undecided:
@@ -299,14 +298,14 @@ def follow_up_pairs(undecided: Sequence[BisectionStep], most_pairs: int) -> int:
     return pairs
 
 
-# Compares a commit with GOOD: worktree, build, pairs, verdict.
+# Compares a commit with GOOD: creates a worktree, builds it, and measures pairs.
 
 _OTHER_CONFIGURATION = "its runs have a different configuration from the runs of GOOD"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BisectionSettings:
-    """Settings that all steps have in common.
+    """Settings of a bisection, which apply to all measured commits.
 
     Attributes:
       good, bad: hashes of commits. All other commits are compared with `good`.
@@ -335,13 +334,13 @@ from this folder, so `report` and `history` can read the whole bisection.
 
 
 class _UnusableError(Exception):
-    """A commit cannot be built. The message contains the reason."""
+    """A commit cannot be built, so it is skipped. The message contains the reason."""
 
 
 class CommitBenchmark:
-    """Measures commits. The worktree of GOOD exists until the stack is closed.
+    """Compares commits with GOOD. The worktree of GOOD exists until `stack` is closed.
 
-    `differ` is the comparison of BAD with GOOD; None before it was measured.
+    `differ` is the comparison of BAD with GOOD; None before BAD was measured.
     """
 
     def __init__(
@@ -359,7 +358,7 @@ class CommitBenchmark:
         self.differ: BisectionStep | None = None
 
     def prepare(self) -> None:
-        """Creates and builds GOOD's worktree if necessary.
+        """Creates and builds the worktree of the commit GOOD if necessary.
 
         Raises BenchmarkError if the build fails.
         """
@@ -373,7 +372,7 @@ class CommitBenchmark:
 
     @property
     def seconds_per_pair(self) -> float | None:
-        """Seconds per pair in this session, or a first estimate; None if unknown."""
+        """Mean seconds per pair of processes so far, or a first estimate; None if unknown."""
         seconds = self.campaign.mean_seconds_of(None)
         work = None if self._good is None else self._good.resolved.work
         if seconds is None and work is not None:
@@ -381,9 +380,9 @@ class CommitBenchmark:
         return None if seconds is None else len(SIDES) * seconds
 
     def known(self, commit: str) -> BisectionStep | None:
-        """The answer about a commit from earlier sessions; see `measure`.
+        """The answer about a commit from earlier sessions; None if the commit must be measured.
 
-        None if there is no answer, or if more pairs must be measured.
+        See `measure`.
         """
         unusable = self._results.processes.get(commit)
         if unusable is not None and self.differ is not None:
@@ -392,10 +391,10 @@ class CommitBenchmark:
         return None if self._target_number_of_pairs(state, step) else step
 
     def measure(self, number: int, commit: str) -> RunPolicy[BisectionStep]:
-        """Compares a commit with GOOD, as step `number` (from 0). Call `prepare` first.
+        """Compares a commit with GOOD, and returns the answer. Call `prepare` first.
 
-        Pairs from earlier sessions are included. Raises BenchmarkError if GOOD failed, or if
-        results cannot be written.
+        `number` counts the measured commits, from 0. Pairs from earlier sessions are included.
+        Raises BenchmarkError if GOOD failed, or if results cannot be written.
         """
         assert self._good is not None
         setting = self.setting
@@ -439,7 +438,7 @@ class CommitBenchmark:
         return step
 
     def explain(self, parent: str, commit: str) -> Explanation:
-        """Profiles a commit and its parent, and explains their difference.
+        """Profiles a commit and its parent, and explains why their steps take different times.
 
         Raises NotExplainedError if this is impossible.
         """
@@ -460,18 +459,18 @@ class CommitBenchmark:
                 ).explain()
 
     def _pairs_folder(self, commit: str) -> Path:
-        """The folder with the pairs of a commit."""
+        """The results folder with the pairs of a commit and GOOD."""
         return self._results.folder / commit[:12]
 
     @contextlib.contextmanager
     def _built_worktree_side(self, commit: str, name: str) -> Iterator[Side]:
-        """Context manager for a worktree that is built. Yields a `Side` with the flags as resolved
-        there.
+        """Context manager: builds a temporary worktree of a commit, and yields it as a `Side`.
+
+        The flags of the side are resolved in the worktree.
         """
         setting = self.setting
         with worktree(commit, setting.history.repository) as folder:
-            # This is determined before the build, because the build may change files that git
-            # tracks.
+            # The build may change files that git tracks, so the commit is determined first.
             subject = replace(repository.folder_repository(folder), side=name)
             if setting.build is not None:
                 self._run_build(setting.build, commit, folder)
@@ -490,7 +489,7 @@ class CommitBenchmark:
             raise _UnusableError(f"does not build: {problem}")
 
     def _measured_before(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
-        """The measurements of a commit in earlier sessions, and its answer.
+        """The state of a commit's experiment after earlier sessions, and the answer about it.
 
         The answer is None if the commit must be measured again, because processes were killed from
         outside, GOOD failed, or BAD failed when it was compared with GOOD.
@@ -506,9 +505,7 @@ class CommitBenchmark:
     def _target_number_of_pairs(
         self, state: ExperimentState | None, step: BisectionStep | None
     ) -> int:
-        """The total number of pairs with which a commit is to be measured; 0 if its answer is
-        final.
-        """
+        """The number of pairs up to which a commit is measured; 0 if its answer is final."""
         if state is None:
             return 1 if is_search_for_work(self.differ) else self.setting.experiment.most_pairs
         if step is None:
@@ -527,7 +524,7 @@ class CommitBenchmark:
     def _answer_from_journal(
         self, commit: str, state: ExperimentState | None
     ) -> BisectionStep | None:
-        """The answer from the journal and the records of a commit; None if it is incomplete."""
+        """The answer about a commit from its stored pairs; None if its experiment has not ended."""
         if state is None or state.end is None:
             return None
         comparison = state.verdict(together=state.is_alpha_spent)
@@ -550,7 +547,7 @@ class CommitBenchmark:
             )
         judgement = step.judgement
         if self.differ is None and judgement.verdict is Verdict.CHANGED_WORK:
-            # The search looks for the commit that changed the work.
+            # BAD computes something else, so the commit that changed the work is searched.
             step = replace(step, answer=BAD)
         return replace(
             step,
@@ -567,14 +564,14 @@ def _skipped(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) -> Bis
     return BisectionStep(commit=commit, answer=SKIP, judgement=judgement)
 
 
-# Steps of a bisection (BAD, then commits between GOOD and BAD), and its result as text.
+# Runs a bisection (first BAD, then commits between GOOD and BAD), and writes its result as text.
 
 # Larger changes are printed as whole percentages.
 _LARGE = 0.1
 
 
 class Bisection:
-    """One bisection. Results in its folder are not measured again.
+    """Searches for the first bad commit. Commits with stored results are not measured again.
 
     Attributes:
       steps: steps of this session and earlier ones, by commit, beginning with the comparison of BAD
@@ -593,20 +590,20 @@ class Bisection:
 
     @property
     def differ(self) -> BisectionStep:
-        """The step in which BAD was compared with GOOD."""
+        """The comparison of BAD with GOOD, which is the first step of a bisection."""
         assert self._bench.differ is not None
         return self._bench.differ
 
     @property
     def unanswered_steps(self) -> list[BisectionStep]:
-        """Steps without an answer."""
+        """The steps about remaining candidates that ended without the answer good or bad."""
         if not self.suspects:
             return [self.differ]
         skipped = (step for step in self.steps.values() if step.answer == SKIP)
         return [step for step in skipped if step.commit in self.suspects]
 
     def policy(self) -> RunPolicy[None]:
-        """Measures commits until the first bad one is found or no other commit can be measured.
+        """Measures commits until the first bad commit is found, or no commit is left to measure.
 
         After an interrupt, complete pairs are kept.
         """
@@ -628,7 +625,7 @@ class Bisection:
             self.suspects = setting.history.order_by_ancestry(suspects, setting.good, setting.bad)
 
     def explain(self) -> Explanation | None:
-        """Explains the change in the first bad commit; None if it was not found.
+        """Explains why the first bad commit is slower; None if this commit was not found.
 
         Raises NotExplainedError if the commit cannot be profiled.
         """
@@ -648,7 +645,7 @@ class Bisection:
         return (yield from self._bench.measure(done, commit))
 
     def _remaining_steps_text(self, steps: int) -> str:
-        """The number of remaining steps and their estimated time, as text."""
+        """Text about the remaining commits: how many will be measured, and the estimated time."""
         number = len(self._search.suspects)
         text = f"{count_text(number, 'commit', 'commits')} may be the first bad one: about "
         text += f"{count_text(steps, 'step', 'steps')} of "
@@ -667,7 +664,7 @@ class Bisection:
 
 
 def step_answer_text(step: BisectionStep, differ: BisectionStep) -> str:
-    """An answer as text. `differ` is the comparison of BAD with GOOD."""
+    """The answer about a commit as text. `differ` is the comparison of BAD with GOOD."""
     if step.answer == SKIP:
         return f"{'undecided' if step.undecided else 'skipped'}: {step.judgement.reason}"
     if is_search_for_work(differ):
@@ -676,7 +673,7 @@ def step_answer_text(step: BisectionStep, differ: BisectionStep) -> str:
 
 
 def _speed_change_text(step: BisectionStep) -> str:
-    """The change of the speed as text, "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
+    """A commit's change of speed, "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
     change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
     if change is None or low is None or high is None:
         return f"{step.judgement.verdict.value}, {step.judgement.reason}"
@@ -689,7 +686,7 @@ def _speed_change_text(step: BisectionStep) -> str:
 
 
 def text_of(bisection: Bisection) -> str:
-    """A table of the steps, and the first bad commit or the candidates for it."""
+    """The result of a bisection as text: a table of the measured commits, and the bad commit."""
     steps = make_table(
         (_step_row(step, bisection.setting.history) for step in bisection.steps.values()),
         whole=True,
@@ -703,7 +700,7 @@ def text_of(bisection: Bisection) -> str:
 
 
 def no_difference_reason(step: BisectionStep) -> str:
-    """The reason why there is nothing to search for, and advice."""
+    """Says why bisect cannot search (BAD is not slower than GOOD), and what the user can do."""
     if step.undecided:
         return f"whether BAD is slower than GOOD is undecided: {step.judgement.reason}"
     text = f"BAD is not slower than GOOD: {step.judgement.verdict.value}, {step.judgement.reason}; "
@@ -727,7 +724,7 @@ def _step_row(step: BisectionStep, history: CommitHistory) -> Row:
 
 def _first_bad_commit_texts(bisection: Bisection) -> list[Text]:
     (commit,), history = bisection.suspects, bisection.setting.history
-    step = bisection.steps[commit]  # The only remaining candidate has always been measured.
+    step = bisection.steps[commit]  # The only remaining candidate was measured.
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
     again = shlex.join(["cnnbench", "ab", *sides, "--", *bisection.setting.side.flags])
     if not Path.cwd().is_relative_to(history.repository):
@@ -752,7 +749,7 @@ def _first_bad_commit_texts(bisection: Bisection) -> list[Text]:
 
 
 def _commit_kind_texts(commit: str, history: CommitHistory) -> Iterator[str]:
-    """Text that says whether a commit is a merge or reverts another commit."""
+    """Yields a text if a commit is a merge, and a text if the commit reverts another one."""
     first, *merged = history.show(commit, "%P").split()
     if merged:
         text = f"a merge of {' and '.join(map(short, (first, *merged)))}; "

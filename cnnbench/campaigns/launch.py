@@ -1,4 +1,4 @@
-"""`cnnbench launch`: runs all processes of a job on this machine."""
+"""`cnnbench launch`: runs all processes of a distributed job on this machine."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ from cnnbench.records.run import RunRecord
 from cnnbench.run.driver import preflight
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
-# Commands of the processes of a job, by number of workers.
+# Command lines of the processes of a job.
 
-# Flags that this command sets. Users must not set them.
+# `cnnbench launch` sets these flags, so users must not set them.
 _OF_JOBS = (ClusterParams, VariableUpdateParams)
 _RESERVED = {
     **dict.fromkeys(ADDRESSES, "is set by launch for every process"),
@@ -65,9 +65,10 @@ _RESERVED = {
 
 
 class JobLayout(NamedTuple):
-    """Number of processes of each kind. With a controller, a separate process drives the workers.
+    """The number of processes of each kind in a job: workers, parameter servers and controller.
 
-    `options` contains other flags of launch.
+    `controller` is whether a separate process runs the steps of all workers. `options` contains
+    other flags of `cnnbench launch`.
     """
 
     workers: int = 1
@@ -77,24 +78,24 @@ class JobLayout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of processes."""
+        """Number of all processes of the job."""
         return self.workers + self.ps + self.controller
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags of launch for this layout."""
+        """The flags with which `cnnbench launch` starts these processes."""
         ps = (f"--ps={self.ps}",) if self.ps else ()
         controller = ("--controller",) if self.controller else ()
         return (f"--workers={self.workers}", *ps, *controller, *self.options)
 
     def with_coordinator(self, run: ParsedArgs) -> JobLayout:
-        """The layout, with a controller added if the mode of a run needs one."""
+        """The same layout, with a controller if the run's --variable_update needs a controller."""
         mode = run.given.get("variable_update")
         needed = any(m.name == mode for m in BUILT_IN if m.processes is Processes.COORDINATOR)
         return self._replace(controller=self.controller or needed)
 
     def job(self, ports: Sequence[int]) -> Job:
-        """The job with these ports on this machine; its task is the chief."""
+        """Creates the job whose processes have these ports on this machine, seen by the chief."""
         hosts = tuple(f"localhost:{port}" for port in ports)
         return Job(
             task=Task(CONTROLLER if self.controller else WORKER),
@@ -105,19 +106,19 @@ class JobLayout(NamedTuple):
 
 
 class TaskCommand(NamedTuple):
-    """The command of every process of a job: its flags as typed, and parsed."""
+    """The cnnbench command that all processes of a job run, with its flags as typed and parsed."""
 
     name: str
     words: tuple[str, ...]
     args: ParsedArgs
 
     def of_task(self, job: Job, towers: int | None, **more: object) -> tuple[str, ...]:
-        """The command line of a process in a job. `more` are additional flags."""
+        """The command line of one process of a job. `more` contains additional flags by name."""
         own = flags_to_words({**more, **task_flags(job, towers)})
         return (*own_command_prefix(), self.name, *self.words, *own)
 
     def alone(self, towers: int) -> tuple[str, ...]:
-        """The command line of a run in one process whose towers do not communicate."""
+        """The flags of a run in a single process whose towers (devices) do not communicate."""
         of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
         own = {n: v for n, v in self.args.given.items() if n not in of_jobs and v is not None}
         texts = {**flag_texts(own, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
@@ -125,8 +126,9 @@ class TaskCommand(NamedTuple):
 
 
 def parse_task_command(words: Sequence[str]) -> TaskCommand:
-    """Parses the command line after "--", which all processes of a job run. The default command is
-    `run`.
+    """Parses the command line of a job's processes: "run" or "allreduce", and flags.
+
+    It follows "--" on the command line of `cnnbench launch`. The default command is "run".
     """
     if words and words[0] == "allreduce":
         specs = (*all_reduce_plan.WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)
@@ -136,10 +138,9 @@ def parse_task_command(words: Sequence[str]) -> TaskCommand:
 
 
 def check_job_flags(layout: JobLayout, command: TaskCommand, towers: int | None) -> RunPlan:
-    """Checks the flags of all processes before any process starts.
+    """Checks the flags of all processes of a job before they start. Returns the chief's plan.
 
-    Returns the plan of the chief. Raises UsageError like `plan_chief`, and BenchmarkError for
-    unusable data.
+    Raises UsageError like `plan_chief`, and BenchmarkError for unusable data.
     """
     if command.name == "run":
         return make_plan(plan_chief(command.args, layout, towers))
@@ -155,7 +156,7 @@ def check_job_flags(layout: JobLayout, command: TaskCommand, towers: int | None)
 
 
 def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> RunPlan:
-    """The plan of a run, or of a job's chief; also checks the plans of a job's other processes.
+    """Plans a run, or all processes of a job; returns the plan of the run or of the job's chief.
 
     Messages of UsageError name flags of launch, such as --towers, instead of the flags that launch
     passes to processes.
@@ -172,11 +173,9 @@ def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = 
 
 
 def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> RunSummary:
-    """Resolves a run, or a job of runs, whose record the caller stores.
+    """Resolves the flags of a run, or of a job, whose record a campaign stores.
 
-    Does not load TensorFlow.
-
-    Raises UsageError or DataError if the run is impossible.
+    TensorFlow is not loaded. Raises UsageError or DataError if the run is impossible.
     """
     return summary_of_plan(make_plan(plan_chief(args.including(STORED), layout)))
 
@@ -187,7 +186,7 @@ def _plan_tasks(
     towers: int | None,
     of_task: Callable[[Mapping[str, Any], JobFlagNames], RunPlan],
 ) -> RunPlan:
-    """Makes the plan of each kind of process from its flags; returns the plan of the chief."""
+    """Plans one process of each kind (worker, ps, controller); returns the plan of the chief."""
     for name, reason in _RESERVED.items():
         if name in values:
             raise FlagError(name, values[name], reason)
@@ -201,7 +200,7 @@ def _plan_tasks(
     names = JobFlagNames("launch")
     if towers is not None:
         called["num_gpus"], names = ("towers", towers), JobFlagNames("launch", "--towers")
-    job = layout.job(range(LOWEST, LOWEST + layout.size))  # the ports do not matter here
+    job = layout.job(range(LOWEST, LOWEST + layout.size))  # The plans do not use these ports.
     kinds = {task.job: task for task in reversed(job.tasks)}.values()
     try:
         *_, chief = [of_task(task_flags(replace(job, task=task), towers), names) for task in kinds]
@@ -212,9 +211,9 @@ def _plan_tasks(
 
 
 def check_files(command: TaskCommand, chief: RunPlan) -> None:
-    """Raises an error for output files that the chief could not write.
+    """Raises an error for output files that the chief of a job could not write.
 
-    `check_job_flags` returns `chief`.
+    `chief` is the plan that `check_job_flags` has returned.
     """
     values, reduces = command.args.given, command.name == "allreduce"
     written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
@@ -224,21 +223,19 @@ def check_files(command: TaskCommand, chief: RunPlan) -> None:
 
 
 def flags_to_words(flags: Mapping[str, object]) -> tuple[str, ...]:
-    """Command-line arguments for flags that are given by name. The value True means a flag without
-    a value.
-    """
+    """Converts flags by name to command-line arguments. True becomes a flag without a value."""
     return tuple(f"--{n}" if value is True else f"--{n}={value}" for n, value in flags.items())
 
 
 def run_command_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
-    """The command line, without the program, of a run or of a job with these flags."""
+    """The arguments of cnnbench that start a run, or a job of runs, with these flags."""
     if layout is None:
         return ("run", *flags)
     return ("launch", *layout.flags, "--", *flags)
 
 
 def task_flags(job: Job, towers: int | None) -> dict[str, Any]:
-    """The flags, by name, that assign a process to its task in a job."""
+    """The flags, by name, that tell a process its task in a job and all addresses."""
     own = {f"{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
     own |= {"controller_host": job.controller_address or "", "job_name": job.task.job}
     values = {**own, "task_index": job.task.index, "num_gpus": towers}
@@ -246,7 +243,7 @@ def task_flags(job: Job, towers: int | None) -> dict[str, Any]:
 
 
 def gpu_variables(job: Job, machine: MachinePlan) -> dict[str, str]:
-    """Environment variables that give the process of a job its own GPUs."""
+    """Environment variables that restrict a process of a job to its own GPUs."""
     flags = machine.flags
     if flags.device == "cpu" or flags.gpu_indices or job.task.job != WORKER:
         return {}
@@ -257,7 +254,7 @@ def gpu_variables(job: Job, machine: MachinePlan) -> dict[str, str]:
 
 
 def divide_cores(tasks: int) -> list[set[int]]:
-    """Divides the CPUs of this process among tasks. Each task gets neighbouring CPUs."""
+    """Divides the CPUs of this process among processes, which get neighbouring CPU numbers."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < tasks:
         raise FlagError(
@@ -267,7 +264,7 @@ def divide_cores(tasks: int) -> list[set[int]]:
     return [set(cores[a:b]) for a, b in itertools.pairwise(edges)]
 
 
-# Runs all processes of a job on this machine until all of them have ended.
+# Runs all processes of a job on this machine until they have ended.
 
 _LOOK_SECONDS = 0.1
 _LONGEST_PART = 1 << 20
@@ -283,7 +280,7 @@ process and writes its record.
 
 @dataclass
 class _JobProcess:
-    """A process of the job, and the number of bytes of its log that have been shown."""
+    """A process of a job, and how many bytes of its log have been printed."""
 
     task: Task
     child: Child
@@ -296,7 +293,7 @@ class _JobProcess:
         return self.ended is not None and self.ended.code == 0
 
     def new_log_lines(self) -> list[str]:
-        """The new lines in the log of a process, with the name of its task before each line.
+        """Reads new lines of the process's log, and puts the name of its task before each line.
 
         An incomplete line is only included after the process has ended.
         """
@@ -318,10 +315,10 @@ class _JobProcess:
 
 @dataclass(kw_only=True)
 class JobSession:
-    """One job. The standard output of its chief is passed through unchanged.
+    """Runs the processes of one job, and prints their output.
 
-    All other output is written to the log of its process and passed to `show`, after the name of
-    the task.
+    The standard output of the chief is passed through unchanged. All other output is written to the
+    log of its process and passed to `show`, after the name of the task.
 
     Attributes:
       job: the job; its task is the chief.
@@ -343,15 +340,14 @@ class JobSession:
         self._stopped = self._interrupted = False
 
     def run(self) -> int:
-        """Runs the job until its end. No process of the job remains afterwards.
+        """Runs all processes of the job until they have ended. Returns the job's exit code.
 
-        Returns the exit code of the chief if the chief failed by itself, and 4 for any other
+        This is the exit code of the chief if the chief failed by itself, and 4 for any other
         failure. On KeyboardInterrupt, the chief has had time to write its record.
         """
         with ExitStack() as stack:
-            stack.callback(
-                self._show_new_log_lines
-            )  # Shows the last lines after all processes have ended.
+            # The last lines are printed after all processes have ended.
+            stack.callback(self._show_new_log_lines)
             try:
                 self._start_processes(stack)
                 self._wait_for_processes()
@@ -364,7 +360,7 @@ class JobSession:
     def _start_processes(self, stack: ExitStack) -> None:
         job, stdout = self.job, None
         cores = self.cores or (None,) * len(job.tasks)
-        with suppress(AttributeError, OSError, ValueError):  # standard output may be closed
+        with suppress(AttributeError, OSError, ValueError):  # Standard output may be closed.
             sys.stdout.flush()
         with suppress(AttributeError, OSError, ValueError):
             stdout = sys.stdout.fileno()
@@ -379,7 +375,7 @@ class JobSession:
             self._processes.append(_JobProcess(task, child, log))
 
     def _wait_for_processes(self) -> None:
-        """Waits until all processes have ended, or until `_remaining_seconds` has passed."""
+        """Waits until all processes have ended. Stops them after `_remaining_seconds`."""
         deadline = math.inf
         while running := self._running_processes(self._processes):
             raise_if_interrupted()
@@ -390,7 +386,7 @@ class JobSession:
                 return
 
     def _remaining_seconds(self) -> float:
-        """Seconds that the remaining processes may still run; may be infinite."""
+        """Seconds that running processes may continue after another one ended; may be infinite."""
         chief = self._processes[0]
         if chief.ok:
             return AFTER_SUCCESS
@@ -403,11 +399,11 @@ class JobSession:
         return math.inf if spared else AFTER_LOSS
 
     def _stop_processes(self) -> None:
-        """Ends running processes. The chief is first, because its record contains the reason."""
+        """Stops running processes. The chief is first, because its record contains the reason."""
         self._stopped = True
         for process in self._running_processes(self._processes):
-            process.child.send(signal.SIGCONT)  # The chief may be waiting for a suspended process.
-        # The other processes write no record, so they do not get time to write one.
+            process.child.send(signal.SIGCONT)  # The chief may wait for a suspended process.
+        # Only the chief writes a record, so other processes get little time to end.
         for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
             running = self._running_processes(part)
             ended = stop_children(
@@ -423,7 +419,7 @@ class JobSession:
         return [process for process in processes if process.ended is None]
 
     def _poll_processes(self, running: Sequence[_JobProcess]) -> None:
-        """Waits a moment, detects ended processes, and prints new output."""
+        """Waits a moment, notes which processes have ended, and prints new output of all."""
         by_child = {process.child: process for process in running}
         ended, _, _ = select.select(list(by_child), [], [], _LOOK_SECONDS)
         for child in ended:
@@ -431,7 +427,7 @@ class JobSession:
         self._show_new_log_lines()
 
     def _show_new_log_lines(self) -> None:
-        known = error_line("interrupted")  # The line of the job itself is also omitted.
+        known = error_line("interrupted")  # The command itself will print this line once.
         for process in self._processes:
             for line in process.new_log_lines():
                 if not (self._interrupted and line.endswith(known)):

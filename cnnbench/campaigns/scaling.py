@@ -1,4 +1,4 @@
-"""Measures the scaling of a job with the number of workers, and compares it with the cost model.
+"""Measures how the speed of a job grows with the number of workers, and predicts the growth.
 
 Weak scaling: the batch size per worker is constant. Strong scaling: the total batch size is
 constant and is divided among the workers. A step without communication is measured in one process
@@ -55,7 +55,9 @@ _FREE = Link("memory", 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPoint:
-    """The results with one number of workers. The fields are the columns of the CSV file.
+    """Speed and efficiency of a job with one number of workers: a row of the table of results.
+
+    The fields are the columns of the CSV file.
 
     Attributes:
       kind: "weak" or "strong".
@@ -101,9 +103,11 @@ SCALING = CampaignKind(
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """The jobs to compare, by number of workers, with the plans of their chiefs.
+    """Jobs with different numbers of workers, which are measured to compare their speeds.
 
     Attributes:
+      layouts, chiefs: processes of each job, and plan of its chief, by number of workers.
+      command: the command that all processes run.
       kind: "weak" or "strong".
       towers: number of towers of each worker; None if not set.
       cores: number of processors for each process; 0 if all processes share all processors.
@@ -117,7 +121,7 @@ class Scaling:
     cores: int = 0
 
     def question(self, facts: Mapping[str, Any]) -> CampaignIdentity:
-        """Identity of the campaign, without the number of repeats, which may be increased."""
+        """The identity that a resumed measurement must match. Repeats may be added."""
         return CampaignIdentity(
             plans={
                 f"{n} workers": PlanIdentity(
@@ -135,9 +139,9 @@ class Scaling:
         )
 
     def policy(self, folder: ResultsFolder, repeats: int) -> RunPolicy[dict[int, list[RunRecord]]]:
-        """Measures all jobs.
+        """Requests the processes of all jobs, and returns their records by number of workers.
 
-        Returns records by number of workers; 0 means one process without communication.
+        Number 0 means one process without communication.
         """
         counts = {"alone": 0, **{f"workers-{n}": n for n in self.layouts}}
         records: dict[int, list[RunRecord]] = {n: [] for n in counts.values()}
@@ -163,9 +167,9 @@ class Scaling:
         return records
 
     def _job_side(self, logs: Path, count: int) -> Side:
-        """The side that runs a job.
+        """Creates the command of a job with `count` workers, as a `Side`.
 
-        For 0 workers, the command of a single process on the processors of one worker.
+        With 0 workers, this is a single process on the processors of one worker.
         """
         chief = self.chiefs.get(count) or next(iter(self.chiefs.values()))
         side = Side(flags=self.command.alone(chief.machine.flags.num_gpus))
@@ -187,7 +191,7 @@ def scaling_points(
     predicted: Mapping[int, float] | None = None,
     kind: str = WEAK,
 ) -> list[ScalingPoint]:
-    """Computes the table of results.
+    """Computes the speed and efficiency of jobs, by number of workers, from their records.
 
     Raises BenchmarkError if a run has no steps.
 
@@ -205,10 +209,10 @@ def scaling_points(
         step = median(_mean_step_seconds(records))
         speeds = [speed or 0.0 for speed in throughputs(records)]
         speed = median(speeds)
-        # This job has this share of the work that a single worker does in `computing` seconds.
+        # In strong scaling, a worker does only a share of the work that `alone` did.
         share = 1.0 / workers if kind == STRONG else 1.0
         compute = computing * share * (workers if shared else 1)
-        images = speed * step  # for one step of the whole job
+        images = speed * step  # This is the number of images in a step of the whole job.
         exchange = (predicted or {}).get(workers)
         ideal = images / (computing * share)
         forecast = None if exchange is None else images / (compute + exchange)
@@ -236,7 +240,7 @@ def scaling_points(
 def predict_exchange_seconds(
     setup: RunPlan, link: Link, ps: int, counts: Sequence[int]
 ) -> tuple[dict[int, float], str]:
-    """Predicts the seconds of the gradient exchange by number of workers.
+    """Predicts how many seconds the gradient exchange of a step takes, by number of workers.
 
     Also returns why some predictions are missing, or "".
     """
@@ -245,7 +249,7 @@ def predict_exchange_seconds(
     tensors = gradient_tensors(shapes, _ITEMSIZE)
     towers, packing = params.num_gpus, setup.exchange.aggregation
     model = Interconnect(link)
-    if towers > 1:  # devices of one process share memory
+    if towers > 1:  # Devices of one process communicate through shared memory.
         model = Interconnect(_FREE, link, towers)
     seconds: dict[int, float] = {}
     reason = ""
@@ -260,7 +264,7 @@ def predict_exchange_seconds(
 
 
 def _equivalent_all_reduce_spec(setup: RunPlan, ps: int) -> AllReduceSpec:
-    """The all-reduce algorithm with the same traffic as the mode."""
+    """The all-reduce algorithm that causes the same traffic as the run's --variable_update."""
     mode, spec = setup.place.mode, setup.params.all_reduce_spec
     if mode.processes is Processes.CLIENT_PER_WORKER:
         return parse_all_reduce_spec("collective")
@@ -271,7 +275,7 @@ def _equivalent_all_reduce_spec(setup: RunPlan, ps: int) -> AllReduceSpec:
 
 
 def table_text(points: Sequence[ScalingPoint]) -> str:
-    """The kind of scaling and the table of points, as text."""
+    """The results of a scaling measurement as text: a title and a table."""
     images = sorted({point.images_per_step for point in points})
     batch = "all jobs have {} images per step" if points[0].kind == STRONG else _WEAK_BATCH
     title = f"{points[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
@@ -295,7 +299,7 @@ def _point_cells(point: ScalingPoint) -> Row:
 
 
 def scaling_chart(points: Sequence[ScalingPoint], title: str) -> Lines:
-    """Chart of images/sec by number of workers: measured, predicted, and without communication."""
+    """Draws images/sec by number of workers: measured, predicted, and without communication."""
     first = points[0]
     ideal = first.images_per_sec / first.efficiency / first.workers
     curves = (

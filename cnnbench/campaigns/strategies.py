@@ -59,13 +59,14 @@ from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.variable_mgr import modes as registry
 from cnnbench.variable_mgr.modes import DEFAULT, Mode
 
-# Compares the weights that modes have trained, from their checkpoints.
+# Compares the weights that the modes of --variable_update have trained, from their checkpoints.
 
 
 def weight_distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, str]]:
-    """Distances between the weights in each folder and the weights in the first folder.
+    """Compares the weights of checkpoints with the weights of the first checkpoint.
 
-    Empty for fewer than two folders.
+    Returns the distance and a variable for each checkpoint, by name; nothing for fewer than two
+    checkpoints. `checkpoints` contains folders.
 
     The reference of a variable is its value in the first folder. A distance is the largest
     difference between an element and its reference, as a share of the variable's largest reference
@@ -119,7 +120,7 @@ _WEIGHTS = "weights"  # name of a note in the journal
 def stored_distances(
     folder: ResultsFolder, name: str = ""
 ) -> Mapping[str, tuple[float, str]] | None:
-    """The distances that an earlier session stored under a name; None if there are none."""
+    """The weight distances that an earlier session stored under a name; None if there are none."""
     for event in folder.notes(_WEIGHTS):
         if event["name"] == name:
             return {of: (float(gap), text) for of, (gap, text) in event["distances"].items()}
@@ -130,7 +131,7 @@ def compare_weights(
     folder: ResultsFolder, checkpoints: Mapping[str, Path], name: str = ""
 ) -> Mapping[str, tuple[float, str]]:
     """Compares checkpoints by `weight_distances`, stores the result and removes the checkpoints."""
-    # Reading checkpoints loads TensorFlow, so it happens after all measurements.
+    # Reading checkpoints loads TensorFlow, so it must happen after all measurements.
     with without_info_lines():
         gaps = weight_distances(checkpoints)
     folder.note(_WEIGHTS, name=name, distances=gaps)
@@ -138,7 +139,7 @@ def compare_weights(
     return gaps
 
 
-# Plans the measured modes (their flags, and whose weights are compared) and their processes.
+# Plans which modes are measured, with their flags, and requests the processes.
 
 _OTHERWISE = "trains differently from the modes without it; compare it with cnnbench ab"
 _NOT_FOR_WEIGHTS = (
@@ -146,9 +147,9 @@ _NOT_FOR_WEIGHTS = (
     *names_of_flags(FLAGS, RunPart.LEARNING_RATE),
     *names_of_flags(FLAGS, FlagRole.PROFILE),
 )
-# Learning rate for comparing weights. Modes add gradients in different orders, so rounding errors
-# differ. With the usual learning rate of a network, each step multiplies such differences by 100 or
-# more. With this rate, it does not.
+# Learning rate of the processes whose weights are compared.
+# Modes add gradients in different orders, so rounding errors of their weights differ.
+# With the usual learning rate of a network, each step multiplies such differences by 100 or more.
 _RATE_FOR_WEIGHTS = 1e-6
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.02
 _OF_THE_COMMAND = {
@@ -167,7 +168,7 @@ _OF_THE_COMMAND = {
 
 @dataclass(frozen=True)
 class StrategyCase:
-    """A mode to measure: one row of the table.
+    """A mode of --variable_update to measure, with its flags: one row of the table.
 
     Attributes:
       name: the mode, or `ONE_TOWER`.
@@ -191,9 +192,9 @@ def make_plan(
     on_gpu: bool,
     weights_steps: int = 0,
 ) -> tuple[list[StrategyCase], list[str]]:
-    """Checks the flags of every mode. Does not load TensorFlow.
+    """Selects the modes to measure, and checks their flags without loading TensorFlow.
 
-    Returns the cases (`ONE_TOWER` is the first one) and lines to print before the first run.
+    Returns the cases (`ONE_TOWER` is the first case) and lines to print before the first run.
 
     Args:
       values: values of the flags for all runs, by name.
@@ -249,7 +250,7 @@ def _strategy_case(mode: Mode, args: ParsedArgs, weights_steps: int) -> Strategy
 
 
 def flags_of_weights_process(flags: Mapping[str, str], steps: int) -> dict[str, str]:
-    """Converts the flags of a run to flags of a process that trains weights for the comparison."""
+    """Changes the flags of a run for a short training whose weights will be compared."""
     return {
         **{name: text for name, text in flags.items() if name not in _NOT_FOR_WEIGHTS},
         "num_batches": str(steps),
@@ -260,15 +261,12 @@ def flags_of_weights_process(flags: Mapping[str, str], steps: int) -> dict[str, 
 
 
 def weights_tolerance(precision: str) -> float:
-    """Maximum distance between weights that rounding can cause at a precision."""
+    """Maximum distance between weights (see `weight_distances`) that rounding errors can cause."""
     return _TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
 
 
 def _refuse_flags(values: Mapping[str, object]) -> None:
-    """Raises an error for flags that the command sets.
-
-    Also refuses flags with which modes would train differently.
-    """
+    """Raises FlagError for flags that the command sets, or with which modes train differently."""
     for name, reason in _OF_THE_COMMAND.items():
         if values.get(name):
             raise FlagError(name, ACCEPTED[name].text(values[name]), reason)
@@ -286,7 +284,7 @@ def _resolve_flags(args: ParsedArgs, own: Mapping[str, str]) -> RunSummary:
 def campaign_identity(
     cases: Sequence[StrategyCase], facts: Mapping[str, Any], weights_steps: int, seed: int
 ) -> CampaignIdentity:
-    """Identity of the campaign. The number of rounds is not included, so it may be increased."""
+    """The identity that a resumed comparison of modes must match. Rounds may be added."""
     names = [case.name for case in cases]
     return CampaignIdentity(
         plans={case.name: plan_identity(case.resolved) for case in cases},
@@ -307,7 +305,7 @@ DIR/strategies.json contains the rows.
 
 
 class StrategiesSession:
-    """One session of `cnnbench strategies`.
+    """Requests the processes of `cnnbench strategies`, and contains their results.
 
     Attributes:
       records: records of successful rounds, by case and round number.
@@ -323,9 +321,9 @@ class StrategiesSession:
         self.checkpoints: dict[str, Path] = {}
 
     def policy(self, repeats: int, seed: int, timeout: float) -> RunPolicy[None]:
-        """Trains weights for the comparison, then runs every case once per round in random order.
+        """Requests all processes: trainings whose weights are compared, then rounds of all modes.
 
-        `timeout` is in seconds per process.
+        Each round runs every mode once, in random order. `timeout` is in seconds per process.
         """
         cases = {case.name: case for case in self.cases}
         known = stored_distances(self._results) is not None
@@ -345,9 +343,10 @@ class StrategiesSession:
         return measure_in_rounds([*trained, *ordered_rounds(cases, repeats, seed)], measure)
 
     def _case_request(self, case: StrategyCase, number: int) -> ProcessRequest:
-        """The process of a round; for number 0, the process that trains weights for the comparison.
+        """Creates the request for a mode's process in round `number` (from 1).
 
-        The record of the process that trains weights is only stored if it fails.
+        Number 0 is the process that trains weights for the comparison. Its record is only stored if
+        it fails.
         """
         stem, flags, checkpoint = f"r{number}", case.flags, None
         if not number:
@@ -387,7 +386,7 @@ def _strategy_row(
     if case.apart:
         weights = APART
     elif distance is not None:
-        weights = EQUAL if distance <= tolerance else DIFFERENT  # NaN is also DIFFERENT
+        weights = EQUAL if distance <= tolerance else DIFFERENT  # NaN counts as DIFFERENT.
         weights = REFERENCE if case.name == next(iter(distances)) else weights
     placed = [record.placement for record in records if record.placement is not None]
     return StrategyRow(
@@ -412,7 +411,7 @@ def _strategy_row(
 
 
 def _median_overhead(mode: str, records: Mapping[str, Mapping[int, RunRecord]]) -> float | None:
-    """Median overhead of a mode, over the rounds that also measured a single tower."""
+    """Median overhead of a mode against a single tower, over the rounds that measured both."""
     if mode == ONE_TOWER:
         return None
     overheads = []
@@ -420,7 +419,7 @@ def _median_overhead(mode: str, records: Mapping[str, Mapping[int, RunRecord]]) 
     for at, record in records[mode].items():
         speed, reference, placement = throughput(record), alone.get(at), record.placement
         if speed and reference and placement is not None:
-            # CPU devices share the cores, so all devices together are at most as fast as one.
+            # CPU devices share the cores, so several devices are at most as fast as one.
             ideal = placement.num_towers if placement.kind == "gpu" else 1
             overheads.append(ideal * reference / speed - 1.0)
     return median(overheads) if overheads else None
@@ -433,14 +432,12 @@ def _process_values(
 
 
 def has_failures(rows: Sequence[StrategyRow]) -> bool:
-    """Whether a process failed, or modes that should train the same weights trained different
-    ones.
-    """
+    """Whether a process failed, or a mode trained different weights than it should."""
     return any(row.problem or row.weights == DIFFERENT for row in rows)
 
 
 def table_text(document: StrategiesDocument, cases: Sequence[StrategyCase]) -> str:
-    """The table, and remarks about weights, failures and an early end."""
+    """The results of all modes as text: a table, and remarks about weights and failures."""
     rows, tolerance = document.rows, document.weights_tolerance
     is_interval = any(row.processes >= ProcessValues.FEWEST for row in rows)
     spread = ProcessValues.INTERVAL if is_interval else "range"
@@ -463,7 +460,9 @@ def strategies_document(
     end: str | None = None,
     planned: int = 0,
 ) -> StrategiesDocument:
-    """Makes the document, with unrounded numbers. `started_at` must have a time zone.
+    """Collects the results of a comparison of modes in a document, with unrounded numbers.
+
+    `started_at` must have a time zone.
 
     Weights whose distance (`weight_distances`) is at most `tolerance` are called equal. `end` is
     the reason for an early end, before all `planned` processes were measured.
@@ -472,7 +471,7 @@ def strategies_document(
     processes = tuple(
         StrategyProcess(mode=mode, round=at, run_id=record.run_id, images_per_sec=speed)
         for mode, records in session.records.items()
-        # All processes are evaluated together, so that rare disturbances are removed.
+        # `throughputs` gets all processes of a mode, so that it can remove rare disturbances.
         for (at, record), speed in zip(
             records.items(), throughputs([*records.values()]), strict=True
         )

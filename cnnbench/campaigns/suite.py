@@ -1,4 +1,4 @@
-"""Reads suite files and checks their schema.
+"""Reads the YAML files of suites, which ``cnnbench sweep`` measures, and checks their schema.
 
 Flag values are taken literally from the file. YAML 1.1 would interpret them: ``1e-3`` as a string,
 ``012`` as ten, ``1:30`` as ninety, ``on`` as true.
@@ -26,10 +26,10 @@ from cnnbench.campaigns.launch import JobLayout
 from cnnbench.errors import UsageError
 from cnnbench.records.metric import BOUNDS
 
-# Suite files as trees whose nodes have line numbers.
+# Suite files as trees. Their nodes have line numbers for error messages.
 
-_MOST_MIB = 1  # A larger file would take seconds to parse.
-# Maximum depth. A list that contains itself would be infinitely deep.
+_MOST_MIB = 1  # PyYAML would need seconds to parse a larger file.
+# A YAML list can contain itself, so the depth of a suite file is limited.
 _MAX_DEPTH = 12
 _MAX_SCANNED_DEPTH = 50  # The time that PyYAML needs is at least quadratic in the depth.
 
@@ -48,10 +48,11 @@ _TRUE = ("y", "yes", "true", "on")
 
 @dataclass(frozen=True)
 class Node:
-    """A value in a YAML file, and its position.
+    """A value in a YAML file, with the file's name and the line number.
 
     `kind` is mapping, list, boolean, integer, number, string or null. `text` is a scalar as written
-    in the file. The fields of a mapping are tuples of key, line of the key, and value.
+    in the file. `items` contains the values of a list. `fields` contains the fields of a mapping:
+    key, line of the key, and value.
     """
 
     file: str
@@ -63,22 +64,22 @@ class Node:
 
     @property
     def is_true(self) -> bool:
-        """Whether a value is true, if it is read as a boolean of YAML 1.1."""
+        """Whether the text of this value is a spelling of true in YAML 1.1, such as "on"."""
         return self.text.lower() in _TRUE
 
     def error(self, message: str, line: int | None = None) -> UsageError:
-        """A usage error about this node or the given line: ``file:line: message``."""
+        """Creates a UsageError about this node or the given line: ``file:line: message``."""
         return UsageError(f"{self.file}:{self.line if line is None else line}: {message}")
 
 
 def shipped_suites() -> tuple[str, ...]:
-    """Names of the shipped suites, sorted."""
+    """Sorted names of the suites that are shipped with cnnbench."""
     files = resources.files("cnnbench.configs").iterdir()
     return tuple(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
 
 
 def find_suite(text: str) -> str:
-    """The path of a suite, from a path or from the name of a shipped suite."""
+    """The path of a suite file. `text` is this path or the name of a shipped suite."""
     if os.path.isfile(text):
         return text
     if text in shipped_suites():
@@ -94,21 +95,21 @@ def find_suite(text: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that raises an error for a deeply nested document while scanning it."""
+    """A YAML loader that raises RecursionError while it scans a deeply nested document."""
 
     def fetch_more_tokens(self) -> None:
-        """Scans more tokens. Raises RecursionError beyond `_MAX_SCANNED_DEPTH`."""
+        """Scans more tokens. Raises RecursionError if they are too deeply nested."""
         if self.flow_level + len(self.indents) > _MAX_SCANNED_DEPTH:
             raise RecursionError
         super().fetch_more_tokens()
 
 
 def load(path: str, flag: str = "") -> Node:
-    """The root of the only YAML document in a file. Messages contain `path` unchanged.
+    """Reads the only YAML document in a file, and returns its root. Messages contain `path`.
 
     Raises UsageError, with file and line, for invalid YAML, duplicate keys and unknown tags.
     """
-    data = read_file(path, _MOST_MIB, flag)  # read as bytes: the loader detects the encoding
+    data = read_file(path, _MOST_MIB, flag)  # PyYAML detects the encoding of these bytes.
     try:
         root = yaml.compose(data, Loader=_Loader)
     except RecursionError:
@@ -125,7 +126,7 @@ def load(path: str, flag: str = "") -> Node:
 
 
 def _convert_node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> Node:
-    """Converts a YAML node. Nodes are converted once; an alias returns the same `Node`."""
+    """Converts a node of PyYAML, with its children, to a `Node`. An alias becomes the same one."""
     line = int(node.start_mark.line) + 1
     if depth > _MAX_DEPTH:
         raise UsageError(f"{file}:{line}: nested too deeply")
@@ -153,7 +154,7 @@ def _convert_node(file: str, node: yaml.Node, done: dict[int, Node], depth: int 
     return parsed
 
 
-# Keys of suite files. The fields of dataclasses declare how each key is read.
+# Keys of suite files. A field of a dataclass declares how its key is read.
 
 COMMANDS = ("run", "allreduce")
 DEFAULT_TIMEOUT = 3600.0
@@ -184,9 +185,9 @@ def _scalar_reader(
     limits: str = "",
     kinds: tuple[str, ...] = ("integer", "number", "string"),
 ) -> Reader:
-    """Returns a function that reads scalars of one of `kinds`.
+    """Creates a function that reads a scalar value of a suite file, of one of these `kinds`.
 
-    `kind` and `limits` are for messages.
+    The function calls `parse` and `valid`. `kind` and `limits` are words for error messages.
     """
 
     def read(node: Node, what: str) -> Any:
@@ -252,7 +253,7 @@ def _read_filled_list(node: Node, what: str) -> tuple[Node, ...]:
 
 
 def _read_mapping(node: Node, what: str, known: Iterable[str] | None = None) -> dict[str, Node]:
-    """The values of a mapping by key. Raises an error for keys that are not in `known`."""
+    """Reads the values of a mapping by key. Raises UsageError for keys that are not in `known`."""
     if node.kind != "mapping":
         raise node.error(f"{what} must be a mapping (key: value), not {_node_text(node)}")
     names = None if known is None else tuple(known)
@@ -349,15 +350,16 @@ def _read_launch(node: Node, what: str) -> JobLayout:
 
 
 def _key_field(read: Reader, default: Any = None, name: str = "") -> Any:
-    """Declares a dataclass field that is a key in the file. `name` is the key if it differs."""
+    """Declares that a dataclass field is a key in suite files. `name` is the key if it differs."""
     return field(default=default, metadata={"read": read, "name": name})
 
 
 @dataclass(frozen=True)
 class BatchSizeSearch:
-    """Settings for searching the largest batch size per device, among multiples up to a limit.
+    """Settings for searching the largest batch size per device, up to `limit`.
 
-    Each trial has `num_batches` steps after one warm-up step.
+    The search only tries multiples of `multiple_of`. Each trial runs `num_batches` steps after one
+    warm-up step.
     """
 
     limit: int = _key_field(_whole_number_reader(2**31 - 1), 65536)
@@ -367,7 +369,7 @@ class BatchSizeSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class OnCpu:
-    """Flags and filter for running a suite for GPUs on a machine without GPUs."""
+    """Additional flags and a filter with which a suite for GPUs can run on CPUs."""
 
     flags: FlagNodes = _key_field(_read_flags)  # noqa: RUF009
     filter: str = _key_field(_text, "")
@@ -375,9 +377,10 @@ class OnCpu:
 
 @dataclass(frozen=True, kw_only=True)
 class EntrySettings:
-    """Keys that defaults and entries have in common. `timeout` is in seconds per process.
+    """Settings that the defaults and the entries of a suite file have in common.
 
-    `repeats` is None for as many as a verdict needs. `launch` is None for a run in one process.
+    `timeout` is in seconds per process. `repeats` is None for as many processes as a verdict needs.
+    `launch` is None for a run in one process.
     """
 
     command: str = _key_field(_command, "run")
@@ -391,12 +394,12 @@ class EntrySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteEntry(EntrySettings):
-    """One entry of a suite, after the defaults have been merged in.
+    """One entry of a suite, with the suite's defaults for the settings that the entry omits.
 
-    Each item on an axis of the matrix is a set of flags, and so is each inclusion. An exclusion is
-    a set of flags, each with one or several values; configurations with this combination are
-    removed. An optional entry is skipped if its flags contain environment variables that are not
-    set.
+    Each item on an axis of the matrix is a set of flags, and so is each item of `include`. An item
+    of `exclude` is a set of flags, each with one or several values; configurations with this
+    combination are removed. An optional entry is skipped if its flags contain environment variables
+    that are not set.
     """
 
     node: Node
@@ -409,7 +412,7 @@ class SuiteEntry(EntrySettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A checked suite with merged defaults. If it is for all machines, `on_cpu` is None."""
+    """A suite file, checked. `on_cpu` is only set for suites that are intended for GPUs."""
 
     file: str
     name: str = _key_field(_name)
@@ -423,7 +426,7 @@ class Suite:
     def with_settings(
         self, repeats: int | None, timeout: float | None, search: BatchSizeSearch | None
     ) -> Suite:
-        """The suite with settings that replace the settings of all entries. None keeps a setting.
+        """A copy of the suite, with these settings in all entries. None keeps a setting.
 
         `search` only applies to runs that have no search.
         """
@@ -440,9 +443,9 @@ class Suite:
 
 
 def parse_suite(root: Node) -> Suite:
-    """Checks a document and returns the suite.
+    """Checks the YAML document of a suite file, and returns the suite.
 
-    UsageError names file, line, key and the valid values.
+    Raises UsageError with file, line, key and the valid values.
     """
     values = {"name": Path(root.file).stem, "defaults": {}, **_read_fields(Suite, root, "a suite")}
     if "entries" not in values:
@@ -473,7 +476,7 @@ def _read_entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
 
 
 def _read_fields(declared: type, node: Node, what: str) -> dict[str, Any]:
-    """Reads the values of a mapping, by the fields of a dataclass that `_key_field` declares."""
+    """Reads a mapping of a suite file. The fields of the dataclass `declared` are its keys."""
     by_key = declared_keys(declared)
     return {
         by_key[key].name: by_key[key].metadata["read"](value, key)
@@ -482,7 +485,7 @@ def _read_fields(declared: type, node: Node, what: str) -> dict[str, Any]:
 
 
 def declared_keys(declared: type) -> dict[str, Field[Any]]:
-    """The fields of a dataclass that `_key_field` declares, by key in the file."""
+    """The dataclass fields that are keys of suite files (see `_key_field`), by key."""
     return {f.metadata["name"] or f.name: f for f in fields(declared) if f.metadata}
 
 

@@ -1,4 +1,4 @@
-"""Plans and runs a suite, and summarises its results.
+"""Plans and runs a suite of configurations for ``cnnbench sweep``, and summarises the results.
 
 The results directory contains a record and a log for each run, and a journal. The names of records
 contain the key of the configuration and the number of the repeat.
@@ -93,7 +93,7 @@ from cnnbench.records.metric import BOUNDS
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord, Subject, SweepPlace, add_subject
 
-# Plan of a suite: configurations, repeats and order. All flags are checked before the first run.
+# Plans a suite: configurations, repeats and order. All flags are checked before the first run.
 
 MAX_CONFIGURATIONS = 10_000
 
@@ -102,16 +102,15 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 @dataclass(frozen=True, kw_only=True)
 class SweepCase:
-    """One configuration of an entry.
-
-    Its name consists of the entry's name and the flags that vary: "resnet50 num_gpus=2".
+    """One configuration of a suite's entry: the flags with which a process runs.
 
     Attributes:
+      name: name of the entry and the flags that vary, such as "resnet50 num_gpus=2".
       flags: texts of flags by name; the values of a list flag are separated by commas.
-      nodes: positions of the flags in the file.
+      nodes: positions of the flags in the suite file.
       varied: names of the flags that vary.
-      resolved, key: known for cases in a plan. Equal configurations in equal environments have
-        equal keys.
+      resolved, key: set for cases in a plan. Equal configurations in equal environments have equal
+        keys.
       repeats: number of processes. If the entry sets none, it depends on the number of cases.
     """
 
@@ -126,7 +125,7 @@ class SweepCase:
 
 
 class _MissingVariable(UsageError):
-    """A flag contains an environment variable that is not set.
+    """A flag in a suite file contains an environment variable that is not set.
 
     `lack` is the message without file and line.
     """
@@ -137,7 +136,7 @@ class _MissingVariable(UsageError):
 
 
 def expand_entry(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:
-    """The configurations of an entry: the matrix without exclusions, then the inclusions.
+    """The configurations of a suite's entry: its matrix without exclusions, then its inclusions.
 
     Also returns why an optional entry is skipped, such as "DATA is not set", or None. Raises
     UsageError for an exclusion without effect, equal configurations, far too many configurations,
@@ -191,7 +190,7 @@ def _remove_excluded(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase
             name: [_flag_text(entry, name, item) for item in node.items or (node,)]
             for name, _, node in rule.fields
         }
-        # Null means "not given". A flag that no configuration contains is probably a typing error.
+        # A flag that no configuration contains is probably misspelled, so it excludes nothing.
         rest = [
             configuration
             for configuration in remaining
@@ -205,13 +204,12 @@ def _remove_excluded(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase
 
 
 def _flag_text(entry: SuiteEntry, name: str, node: Node) -> str | None:
-    """Text of a flag's value, as on a command line; None if the flag is not given."""
+    """A flag's value in a suite file as text of a command line; None if the flag is not given."""
     if node.kind == "null":
         return None
     if node.kind == "list":
         return ",".join("".join(_substitute_variables(item)) for item in node.items)
-    # A switch accepts every spelling of a YAML boolean. For other flags, "on" and "no" are ordinary
-    # values.
+    # Only a switch is read as a YAML boolean. For other flags, "on" and "no" are ordinary texts.
     spec = flag_specs_of(entry.command).get(name)
     if node.kind == "boolean" and spec is not None and spec.kind.name == "boolean":
         return "true" if node.is_true else "false"
@@ -232,14 +230,20 @@ def _substitute_variables(node: Node) -> Iterator[str]:
 
 
 def _shorten_value(text: str) -> str:
-    """Shortens a value for use in a name: the last part of a path. (nccl/xring is not a path.)"""
+    """Shortens a flag's value for the name of a configuration: a path becomes its last part.
+
+    (nccl/xring is not a path.)
+    """
     if text.startswith(("/", "./", "../", "~")):
         text = os.path.basename(text.rstrip("/"))
     return " ".join(text.split())
 
 
 class SweepPlan(NamedTuple):
-    """The cases of a sweep in the order of the file, and notices to print before the first run."""
+    """The configurations of a sweep, and notices to print before the first run.
+
+    The cases are in the order of the suite file.
+    """
 
     suite: str
     cases: tuple[SweepCase, ...]
@@ -254,7 +258,9 @@ def make_plan(
     pattern: str | None = None,
     subject: Subject | None = None,
 ) -> SweepPlan:
-    """Expands all entries and checks all flags. UsageError names file, line and valid values.
+    """Expands all entries of a suite to configurations, and checks all flags.
+
+    Raises UsageError with file, line and valid values.
 
     Args:
       facts: facts about this machine, which are part of the keys (like the revision of `subject`).
@@ -291,7 +297,7 @@ def make_plan(
 
 
 def campaign_identity(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> CampaignIdentity:
-    """Identity of the campaign. A resumed sweep may have more configurations and repeats."""
+    """The identity that a resumed sweep must match. Configurations and repeats may be added."""
     return CampaignIdentity(
         plans={
             case.name: plan_identity(
@@ -321,7 +327,7 @@ def _filter_configurations(
 
 
 def count_of_command(cases: Iterable[SweepCase], command: str) -> int:
-    """The number of configurations of a command.
+    """The number of configurations that are judged together: all runs or all all-reduces.
 
     `cnnbench compare` corrects p-values for this number.
     """
@@ -329,7 +335,7 @@ def count_of_command(cases: Iterable[SweepCase], command: str) -> int:
 
 
 def _set_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
-    """Sets the repeats of cases. Automatic repeats become the number that verdicts need."""
+    """Sets the number of processes of each case. Without one, as many as verdicts need."""
     commands = {case.entry.command for case in cases}
     needed = {name: processes_to_decide(count_of_command(cases, name)) for name in commands}
     return tuple(
@@ -338,9 +344,9 @@ def _set_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
 
 
 class SweepItem(NamedTuple):
-    """One process of a case.
+    """One process of a configuration in a sweep, or the search for its batch size.
 
-    Repeats are numbered from 1. Number 0 is the search for the batch size.
+    Repeats are numbered from 1. Number 0 is the search.
     """
 
     case: SweepCase
@@ -348,7 +354,7 @@ class SweepItem(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Label in progress lines."""
+        """Name of the process in progress lines, such as "resnet50 num_gpus=2 #3"."""
         if self.repeat == 0:
             return f"{self.case.name}: largest batch"
         if self.case.repeats == 1:
@@ -357,15 +363,12 @@ class SweepItem(NamedTuple):
 
     @property
     def duration_key(self) -> tuple[str, bool]:
-        """Items with equal keys take equally long.
-
-        The key is the case, and whether the item is a search.
-        """
+        """Key of processes that take about the same time: the case, and whether it is a search."""
         return self.case.key, self.repeat == 0
 
 
 def ordered_items(cases: Sequence[SweepCase], seed: int) -> tuple[SweepItem, ...]:
-    """The items in the order in which they run: searches, then rounds of all cases.
+    """The processes of a sweep in order: searches for batch sizes, then rounds of all cases.
 
     The seed shuffles each round.
     """
@@ -385,7 +388,7 @@ def _resolve_case(
     for_all: Mapping[str, str],
     notices: list[str],
 ) -> SweepCase:
-    """Resolves the flags of a configuration; adds notices about them to `notices`."""
+    """Checks and resolves the flags of a configuration. Adds notices about them to `notices`."""
     entry = configuration.entry
     known = flag_specs_of(entry.command)
     if entry.command == "run" and configuration.nodes.keys() - known.keys():
@@ -425,7 +428,7 @@ def _resolve_case(
 
 
 def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> RunSummary:
-    """Resolves the flags of a configuration. Errors name the line of the flag."""
+    """Resolves the flags of a configuration. Errors name the line of the flag in the suite file."""
     entry = configuration.entry
     try:
         values = parse_flag_texts(flags, flag_specs_of(entry.command))
@@ -440,7 +443,7 @@ def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> RunSummary:
         raise entry.node.error(f"{configuration.name}: {error}") from None
 
 
-# Runs the processes of a sweep, and estimates how long they take. Results are written immediately.
+# Runs the processes of a sweep, and estimates how long they take.
 
 _NAME_LENGTH = 120
 _NAME = re.compile(r".+\.[0-9a-f]{12}\.r\d+\.[\dTZ]{22}")
@@ -459,7 +462,10 @@ SWEEP = CampaignKind(
 
 
 def find_records(folder: Path, key: str, repeat: int) -> list[Path]:
-    """Paths of the records of a run, oldest first. They may be invalid. Repeats start at 1."""
+    """Paths of the records of a configuration's process, oldest first. Some may be invalid.
+
+    `key` is the key of the configuration. Repeats start at 1.
+    """
     named = [
         path for path in folder.glob(f"*.{key}.r{repeat}.*.json") if _NAME.fullmatch(path.stem)
     ]
@@ -467,7 +473,7 @@ def find_records(folder: Path, key: str, repeat: int) -> list[Path]:
 
 
 def record_name(label: str, key: str, repeat: int, stamp: str) -> str:
-    """Name of a new record of a run. The label only helps people who look at the folder."""
+    """File name for a new record. The label only helps people who look at the folder."""
     label = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", label)[:_NAME_LENGTH].strip("-.") or "run"
     return f"{label}.{key}.r{repeat}.{stamp}.json"
 
@@ -482,7 +488,7 @@ _REDUCING_SECONDS = 20.0
 
 
 class SweepRun(NamedTuple):
-    """Result of an item. If it was measured by an earlier session, only its status is known."""
+    """Result of one process of a sweep. If an earlier session ran it, only its status is known."""
 
     item: SweepItem
     path: Path
@@ -490,7 +496,7 @@ class SweepRun(NamedTuple):
 
 
 def command_of_item(item: SweepItem, batch_size: int | None = None) -> tuple[str, ...]:
-    """Command and flags of an item, without the flag for its record."""
+    """Command and flags of one process of a sweep, without the flag for its record."""
     entry = item.case.entry
     flags: dict[str, object] = {**item.case.flags}
     if item.repeat == 0:
@@ -510,7 +516,7 @@ def command_of_item(item: SweepItem, batch_size: int | None = None) -> tuple[str
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """One sweep, in an order that depends on a seed. A resumed sweep keeps valid records.
+    """Runs the processes of a sweep. A resumed sweep does not repeat successful runs.
 
     Attributes:
       program: arguments that start cnnbench.
@@ -526,20 +532,20 @@ class Sweep:
 
     @cached_property
     def stamp(self) -> str:
-        """The time in the names of records: when the first session of the sweep began."""
+        """The time in the file names of records: the start of the sweep's first session."""
         now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
         earlier = self.store.earlier if self.store.resume else ()
         mine = (event for event in earlier if event.get("suite") == self.plan.suite)
         return [now, *(str(event["stamp"]) for event in mine if "stamp" in event)][-1]
 
     def run(self) -> list[SweepRun]:
-        """Runs all items that are not complete. Returns all results."""
+        """Runs all processes without a successful record. Returns the results of all processes."""
         counts = {"cases": len(self.plan.cases), "runs": len(self.items_to_run())}
         self.store.begin(suite=self.plan.suite, stamp=self.stamp, **counts)
         return self.campaign.follow(self._sweep_policy(ordered_items(self.plan.cases, self.seed)))
 
     def items_to_run(self) -> list[SweepItem]:
-        """The items that are not complete, in order. Prints their number and estimated duration."""
+        """The processes without a successful record. Prints their number and estimated duration."""
         for event in self.store.earlier:
             if event.get("event") == PROCESS and event.get("repeat"):
                 self.campaign.store_seconds((event["key"], False), event["seconds"])
@@ -553,20 +559,20 @@ class Sweep:
         return todo
 
     def known_batch(self, case: SweepCase) -> int | None:
-        """The batch size that a search in an earlier session has found; None if there was none."""
+        """The batch size that an earlier session found for a case by a search; or None."""
         earlier = None if case.entry.search is None else self._earlier_record(SweepItem(case, 0))
         if isinstance(earlier, RunRecord) and earlier.batch is not None:
             return earlier.batch.per_device
         return None
 
     def _earlier_record(self, item: SweepItem) -> Record | None:
-        """The record of an item that an earlier session ran successfully; None if there is none."""
+        """The record of a process that an earlier session ran successfully; None without one."""
         repeats = [item.repeat] if item.repeat else range(1, item.case.repeats + 1)
         records = (_successful_record(self._record_path(item.case, repeat)) for repeat in repeats)
         return next((record for record in records if record), None)
 
     def _sweep_policy(self, items: Sequence[SweepItem]) -> RunPolicy[list[SweepRun]]:
-        """Runs the items in order. If the search of a case fails, the case is not run."""
+        """Requests the processes in order. If the batch size search of a case fails, skips it."""
         runs: list[SweepRun] = []
         cases = {case.key: case for case in self.plan.cases}
         batches: dict[str, int] = {}
@@ -579,7 +585,7 @@ class Sweep:
                 runs.append(SweepRun(item, target, ended))
                 return True
             batch: int | SweepRun | None = self.known_batch(item.case)
-            if batch is None:  # An earlier result is used, because less memory may be free now.
+            if batch is None:  # An earlier result is kept, even if less memory is free now.
                 batch = yield from self._search_batch_size(item, then)
             if isinstance(batch, SweepRun):
                 runs.append(batch)
@@ -593,7 +599,7 @@ class Sweep:
     def _search_batch_size(
         self, item: SweepItem, then: Sequence[Hashable]
     ) -> RunPolicy[int | SweepRun]:
-        """Searches for the batch size of a case. If no size works, returns the failed process."""
+        """Searches for the largest batch size of a case. If none works, returns the failed run."""
         case, bounds = item.case, item.case.entry.search
         assert bounds is not None
         bounds = replace(bounds, multiple_of=math.lcm(bounds.multiple_of, case.resolved.batch_unit))
@@ -605,7 +611,7 @@ class Sweep:
             batch = next(search)
             while True:
                 fits = False
-                if refused is None or batch < refused:  # A run would refuse larger batches.
+                if refused is None or batch < refused:  # Runs refuse larger batches at once.
                     later = [item.duration_key, *then]
                     ended = yield from self._run_item(item, batch, target, later, answers)
                     if ended.status not in answers:
@@ -614,7 +620,7 @@ class Sweep:
                 batch = search.send(fits)
         except StopIteration as end:
             images: int = end.value
-        # If the smallest batch size works now, more memory is free than during the search.
+        # The smallest batch size is tried again, because more memory may be free now.
         if not images:
             images = bounds.multiple_of
             ended = yield from self._run_item(
@@ -636,7 +642,7 @@ class Sweep:
         answers: Sequence[str] = ("ok",),
         name: str = "",
     ) -> RunPolicy[ProcessResult]:
-        """Runs a process with a batch size; None uses the batch size in the flags.
+        """Runs one process of a sweep. `batch_size` is None for the batch size in the flags.
 
         The record is written to `target`. For trials of a search, it is only written after a
         failure. For the other arguments, see `ProcessRequest`.
@@ -686,12 +692,11 @@ class Sweep:
         ]
         config = {**document["config"], "result_json": str(target)}
         made = {**document, "command": command, "config": config, "sweep": encode(place)}
-        # The record may name a different subject: a plug-in may be in a separate repository, and
-        # code may be edited during the sweep.
+        # A subject in the record has priority: code may have been edited during the sweep.
         return made if document.get("subject") else add_subject(made, self.plan.subject)
 
     def _record_path(self, case: SweepCase, repeat: int) -> Path:
-        """Path for the record of a run. In a resumed sweep, this can be an existing record."""
+        """Path for the record of a process. In a resumed sweep, the record may already exist."""
         folder = self.store.folder
         there = find_records(folder, case.key, repeat) if self.store.resume else []
         good = [path for path in there if _successful_record(path)]
@@ -701,15 +706,16 @@ class Sweep:
 
 
 def _successful_record(path: Path) -> Record | None:
-    """The record in a file if the run was successful; otherwise None."""
+    """Reads the record in a file. Returns None if the run was not successful."""
     record = read_record(path)
     return record if record is not None and record.status == "ok" else None
 
 
 def search_largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, int]:
-    """Searches for the largest batch size that fits; 0 if none. Doubles from `start`, then bisects.
+    """Generator that searches for the largest batch size that fits into memory.
 
-    The generator yields sizes to try and is sent whether they fit. If a batch size fits, all
+    The generator yields sizes to try and is sent whether they fit. It doubles the size from `start`
+    on, then bisects, and returns the largest size that fits, or 0. If a batch size fits, all
     smaller sizes are assumed to fit.
     """
     unit, most = search.multiple_of, search.limit // search.multiple_of
@@ -728,7 +734,7 @@ def search_largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, 
 
 
 def duration_text(todo: Sequence[SweepItem], campaign: Campaign) -> str:
-    """Text: number of processes and estimated minutes.
+    """The number of processes of a sweep and their estimated duration, as text.
 
     Estimates are from earlier sweeps in the directory, or from FLOPs.
     """
@@ -763,7 +769,7 @@ def _estimated_seconds(item: SweepItem, campaign: Campaign) -> float | None:
     return _REDUCING_SECONDS if work is None else work.seconds(campaign.facts)
 
 
-# Summary of a sweep: one row for each configuration, computed from the records.
+# Summarises a sweep: one row for each configuration, computed from the records.
 
 _REPORTED = "in reports"
 
@@ -778,7 +784,7 @@ HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """Results of one configuration.
+    """Results of one configuration of a sweep: a row of the summary.
 
     Attributes:
       throughputs, bandwidths: for each successful process, images/sec, or bytes/sec of the fastest
@@ -803,7 +809,7 @@ class SummaryRow:
 
 
 def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[SummaryRow, ...]:
-    """Rows from the newest result of each run, in natural order of their names."""
+    """Makes a row for each configuration of a sweep from its results. Sorts the rows by name."""
     by_key: dict[str, list[SweepRun]] = {case.key: [] for case in cases}
     for result in results:
         by_key[result.item.case.key].append(result)
@@ -826,7 +832,10 @@ def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[
 
 
 def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
-    """REGRESSION if a bound is violated; otherwise FAILED, INCONCLUSIVE (unknown bound) or OK."""
+    """The exit code of a sweep: REGRESSION if a value violates a bound of the suite.
+
+    Otherwise FAILED if a process failed, INCONCLUSIVE if a value is unknown, or OK.
+    """
     listed = list(rows)
     words = {word for row in listed for word, _ in row.verdicts}
     if VIOLATED in words:
@@ -837,10 +846,10 @@ def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
 
 
 def table_text(rows: Sequence[SummaryRow]) -> str:
-    """The table of rows, followed by the failures."""
+    """The summary of a sweep as text: a table of the configurations, then pauses and failures."""
     pauses = (f"{row.name}: {row.pauses}" for row in rows if row.pauses)
     failed = (f"failed: {problem}" for row in rows for problem in row.problems)
-    # The second name of the configuration is omitted in a narrow terminal.
+    # A narrow terminal has no room for the names that configurations have in reports.
     shown = make_table(map(_row_cells, rows), spare=(_REPORTED,))
     return text_of([[shown, *(Text(text, hanging=6) for text in (*pauses, *failed))]])
 
@@ -864,10 +873,10 @@ def _row_cells(row: SummaryRow) -> Row:
 def detection_advice(
     rows: Iterable[SummaryRow], cases: Sequence[SweepCase], command: Callable[[int], str]
 ) -> str:
-    """Text: whether `cnnbench compare` could detect a large change in every configuration.
+    """Says whether `cnnbench compare` could detect a large change in every configuration.
 
     If not, the text contains the command that adds the necessary processes; `command` makes it from
-    a number of repeats. "" if a configuration has fewer than two processes.
+    a number of repeats. The text is "" if a configuration has fewer than two processes.
     """
     rows = list(rows)
     measured = [row for row in rows if len(row.throughputs.values) > 1]
@@ -900,7 +909,7 @@ def _summary_row(
     good: Sequence[RunRecord | AllReduceRecord | None],
     reported: str,
 ) -> SummaryRow:
-    """The table row of a case.
+    """Makes the summary of one configuration of a sweep from its results.
 
     `good` contains the records of successful runs; None if unreadable.
     """
@@ -927,7 +936,7 @@ def _summary_row(
 
 
 def _bound_verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) -> tuple[str, str]:
-    """Whether the median of a metric over processes violates a bound, and a text about it."""
+    """Whether the median of a metric over all processes is within `limits`, and a text about it."""
     values = [value for value in BOUNDS[metric].values(records) if value is not None]
     if not values:
         return UNKNOWN, f"{metric} {UNKNOWN}"
@@ -937,6 +946,6 @@ def _bound_verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) ->
         return VIOLATED, f"{text} below {number(low)}"
     if high is not None and value > high:
         return VIOLATED, f"{text} above {number(high)}"
-    # NaN violates every bound.
+    # A median of NaN violates every bound.
     word = VIOLATED if math.isnan(value) else HELD
     return word, f"{text} {word}"

@@ -597,7 +597,7 @@ class Pairs:
         )
 
     def _run_until_end(self) -> RunPolicy[float]:
-        """Runs pairs until an interim analysis ends the experiment. Returns the analysis's level."""
+        """Runs pairs until the experiment ends. Returns the level of the last interim analysis."""
         burn_in = self.experiment.burn_in if self.earlier < self.experiment.pairs else 0
         for number in range(1, burn_in + 1):
             yield from self.measure(number, later=burn_in - number, burn_in=True)

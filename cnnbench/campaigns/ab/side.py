@@ -398,7 +398,7 @@ def resolve_flags(side: Side) -> RunSummary:
 
 
 def check_flags_of_commit(side: Side, commit: str, folder: str | Path = ".") -> None:
-    """Raises UsageError for flags that are invalid for every commit, before `commit` is checked out.
+    """Raises UsageError for flags that are invalid for all commits, before `commit` is checked out.
 
     Flags are not checked if the commit contains cnnbench, which may have other flags, or if a flag
     file is given, which may be in the commit. Relative paths of outputs are refused, because the

@@ -1,15 +1,16 @@
-"""Races: rounds of measurements in which slower candidates are eliminated.
+"""Races of ``cnnbench tune``: rounds of measurements that eliminate slower candidates.
 
-The rules for eliminating candidates depend only on measured speeds.
+A candidate is a set of flags for a run. The rules for eliminating candidates depend only on
+measured speeds.
 
 Every round measures all remaining candidates once. After a round, a candidate is eliminated for one
 of these reasons:
 
-* `SLOWER`: it is significantly slower than the best candidate. The test uses the additive model of
-  candidates and rounds (`cnnbench.base.inference`) on logarithms of speeds. The significance level
-  of round r is alpha / (r (r - 1)), divided by the number of other candidates (Bonferroni). Over
-  all rounds, the levels add up to alpha. So the fastest candidate is eliminated in this way in at
-  most a share alpha of races, even if one candidate is noisier than the others.
+* `RACED_SLOWER`: it is significantly slower than the best candidate. The test uses the additive
+  model of candidates and rounds (`cnnbench.base.inference`) on logarithms of speeds. The
+  significance level of round r is alpha / (r (r - 1)), divided by the number of other candidates
+  (Bonferroni). Over all rounds, the levels add up to alpha. So the fastest candidate is eliminated
+  in this way in at most a share alpha of races, even if one candidate is noisier than the others.
 * `BEHIND`: time is short. The next round may take at most half of the remaining time, so the
   slowest candidates are eliminated until the others fit (successive halving). This does not prove
   that they are slower, and reports say so.
@@ -69,15 +70,15 @@ from cnnbench.records.campaigns import TuneRow
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
 
-# One race for each group of a space, one after the other. Each race starts with the best flags of
-# the previous groups.
+# There is one race for each group of flags, one race after the other.
+# Each race starts with the best flags of the previous groups.
 
 RACED_SLOWER, BEHIND, FAILED = "slower", "behind", "failed"
 UNTRIED = "untried"
 """Mark of a candidate that was not measured for lack of time."""
 
 ALPHA = 0.05
-"""Maximum probability that the fastest candidate of a race is eliminated as `SLOWER`."""
+"""Maximum probability that the fastest candidate of a race is eliminated as `RACED_SLOWER`."""
 
 FINALISTS = 3
 """Number of candidates that are not eliminated for lack of time."""
@@ -87,10 +88,13 @@ MOST_ROUNDS = 10
 
 @dataclass(frozen=True)
 class RaceRound:
-    """The results of a round, by the key of the candidate.
+    """Results of one round of a race: speeds and errors, by key of the candidate.
 
-    A block contains the candidates that took turns; without blocks, all candidates did. The `late`
-    candidates did not run, for lack of time.
+    Attributes:
+      speeds: images/sec of each candidate.
+      failed: error message of each failed candidate.
+      blocks: groups of candidates that ran at the same time; if empty, all candidates did.
+      late: candidates that did not run, for lack of time.
     """
 
     speeds: dict[str, float] = field(default_factory=dict)
@@ -100,14 +104,17 @@ class RaceRound:
 
 
 class CandidateRace:
-    """The race of a group of candidates.
+    """The state of a race between candidates: measured speeds, and which candidates remain.
 
-    `threshold` is the smallest relative gain for which a candidate is adopted. The first candidate
-    in `entered` is the best one of the previous groups. `dropped` candidates cannot run. For
-    `untried` candidates, there was no time to run them once. `rounds` contains the logarithms of
-    speeds by key; `blocks` contains the same in blocks of candidates that ran at the same time.
-    `remaining` contains keys. `eliminated` contains, by key and in order, rows of the candidates
-    that were eliminated, without their measurements.
+    Attributes:
+      group: name of the group of flags that the candidates vary.
+      entered: all candidates. The first one is the best candidate of the previous groups.
+      dropped: candidates that cannot run.
+      untried: candidates that there was no time to run once.
+      remaining: keys of the candidates that are not eliminated.
+      rounds: logarithms of speeds, by key of the candidate, for each round.
+      blocks: the same speeds, in blocks of candidates that ran at the same time.
+      eliminated: by key and in order, rows of the eliminated candidates, without measurements.
     """
 
     def __init__(
@@ -125,12 +132,13 @@ class CandidateRace:
         self.rounds: list[dict[str, float]] = []
         self.blocks: list[list[dict[str, float]]] = []
         self.eliminated: dict[str, TuneRow] = {}
+        # A candidate is adopted only if its gain is larger.
         self._worth = math.log1p(threshold)
         self._short = False
 
     @property
     def candidates(self) -> list[Candidate]:
-        """The first candidate and all other candidates that ran."""
+        """The first candidate, and all other candidates that were measured at least once."""
         return [candidate for candidate in self.entered if candidate not in self.untried]
 
     @property
@@ -141,13 +149,14 @@ class CandidateRace:
 
     @property
     def fitted(self) -> AdditiveModel:
-        """The estimated effects of the candidates so far. Requires a round with at least one
-        value.
+        """The model of candidates and rounds, fitted to all speeds so far.
+
+        At least one speed must have been measured.
         """
         return fit_additive_blocks(self.blocks)
 
     def add(self, round_: RaceRound) -> None:
-        """Adds the results of a round. Failed candidates are eliminated.
+        """Adds the results of a round to the race, and eliminates candidates that failed.
 
         Late candidates are removed after the first round. In later rounds, they keep their
         estimates.
@@ -167,11 +176,10 @@ class CandidateRace:
             self._eliminate(key, FAILED, round_.failed[key])
 
     def drop(self, affordable: int) -> list[TuneRow]:
-        """Eliminates slower candidates, and candidates for which there is no time.
+        """Eliminates candidates that are slower, or for which there is no time, after a round.
 
-        Returns all candidates that were eliminated after this round.
-
-        `affordable` is the number of processes that fit into the remaining time.
+        Returns all candidates that were eliminated after this round. `affordable` is the number of
+        processes that fit into the remaining time.
         """
         if any(self.rounds):
             fitted = self.fitted
@@ -184,9 +192,7 @@ class CandidateRace:
 
     @property
     def leader(self) -> Candidate:
-        """The best candidate. If it is faster than the first candidate by at most the threshold,
-        the first.
-        """
+        """The fastest candidate, or the first candidate if the gain is at most the threshold."""
         first = self.entered[0]
         ranked = self.ranked(self.fitted) if any(self.rounds) else []
         if not ranked:
@@ -196,12 +202,15 @@ class CandidateRace:
         return next(candidate for candidate in self.entered if candidate.key == ranked[0])
 
     def ranked(self, fitted: AdditiveModel) -> list[str]:
-        """Keys of the remaining candidates that were measured, the fastest first."""
+        """Keys of the remaining measured candidates by estimated speed, the fastest first."""
         known = [key for key in self.remaining if key in fitted.names]
         return sorted(known, key=fitted.effect, reverse=True)
 
     def _has_clear_leader(self) -> bool:
-        """Whether no remaining candidate can be faster than the best by more than the threshold."""
+        """Whether no candidate is faster than the best one by more than the threshold.
+
+        The test has the significance level `ALPHA`.
+        """
         if not any(self.rounds):
             return False
         fitted = self.fitted
@@ -234,7 +243,7 @@ class CandidateRace:
 
 
 def _elimination_reason(row: TuneRow) -> str:
-    """Why a candidate was eliminated, in the numbers of its row."""
+    """The reason why a candidate was eliminated, as text with the numbers in its row."""
     if row.place is not None:
         return f"no time for more of it; {_ordinal(row.place)} so far"
     assert row.slower_by is not None
@@ -243,7 +252,7 @@ def _elimination_reason(row: TuneRow) -> str:
 
 
 def row_of(candidate: Candidate, group: str) -> TuneRow:
-    """The row of a candidate, without its measurements."""
+    """Creates the row of a candidate in the table of results, without measurements."""
     return TuneRow(
         candidate=candidate.name,
         flags=flags_to_words(candidate.flags),
@@ -258,19 +267,19 @@ def _ordinal(number: int) -> str:
 
 
 class SearchOutcome(NamedTuple):
-    """Result of the races of all groups. The leader is the best candidate of the last race."""
+    """Result of the races of all groups. `leader` is the best candidate of the last race."""
 
     races: tuple[CandidateRace, ...]
     leader: Candidate
 
     @property
     def rounds(self) -> list[dict[str, float]]:
-        """Logarithms of the speeds in the rounds of all races, by key of candidate."""
+        """Logarithms of speeds by key of the candidate, for each round of all races."""
         return [round_ for race in self.races for round_ in race.rounds if round_]
 
     @property
     def blocks(self) -> list[list[dict[str, float]]]:
-        """The logarithms of the speeds as `rounds` returns them, but in blocks.
+        """The speeds in `rounds`, in blocks of candidates that ran at the same time.
 
         See `CandidateRace`.
         """
@@ -278,7 +287,7 @@ class SearchOutcome(NamedTuple):
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """The measured candidates, without duplicates."""
+        """The candidates that were measured in any race, without duplicates."""
         by_key: dict[str, Candidate] = {}
         for candidate in (candidate for race in self.races for candidate in race.candidates):
             by_key.setdefault(candidate.key, candidate)
@@ -286,12 +295,12 @@ class SearchOutcome(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether the time was too short to measure any candidate."""
+        """Whether the time was too short to measure any candidate besides the given flags."""
         return len(self.candidates) <= 1 and any(race.untried for race in self.races)
 
     @property
     def eliminated(self) -> dict[str, TuneRow]:
-        """Rows of the eliminated candidates by key, each with the result of its last race."""
+        """Rows of the eliminated candidates by key, with the result of each one's last race."""
         return {key: row for race in self.races for key, row in race.eliminated.items()}
 
 
@@ -301,10 +310,10 @@ FEWEST_PAIRS, MOST_PAIRS = 6, 16
 """Minimum number of pairs in the final. With fewer than six, no verdict is possible."""
 
 _FIRST_STEPS = 20
-_LATEST = 3  # number of processes from which the duration of the next ones is estimated
+_LATEST = 3  # The durations of this many processes predict the duration of the next process.
 _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
-_ANSWERS = ("ok", "failed", "out_of_memory")  # With other errors, a repeat may succeed.
-_MEMORY = 0.8  # maximum share of the available memory for simultaneous processes
+_ANSWERS = ("ok", "failed", "out_of_memory")  # With another status, a repeat may succeed.
+_MEMORY = 0.8  # Simultaneous processes use at most this share of the available memory.
 
 MOST_MINUTES = 10080
 """Maximum duration of a search in minutes."""
@@ -341,10 +350,10 @@ is another one.
 
 
 class ProcessLengths(StepCountEstimate):
-    """Determines flags for the length of processes, from a record with the given flags.
+    """Chooses how many steps the processes of races and finals run, from a first record.
 
     `fixed` contains the names of given flags, which keep their values. `batch` is the number of
-    images in a step.
+    images in a step of the first record.
     """
 
     def __init__(self, fixed: Collection[str], record: RunRecord) -> None:
@@ -355,9 +364,10 @@ class ProcessLengths(StepCountEstimate):
         self._fixed = frozenset(fixed)
 
     def flags(self, factor: float = 1.0, batch: int | None = None) -> dict[str, int]:
-        """Flags, by name, of a process with `factor` times as many images as in a race.
+        """Flags for the number of steps of a process, by flag name.
 
-        `batch` is the number of images in its step, if it differs from that of the given flags.
+        The process gets `factor` times as many images as in a race. `batch` is its number of images
+        in a step, if it differs from that of the given flags.
         """
         lengths = {}
         if not LENGTHS & self._fixed:
@@ -372,16 +382,18 @@ class ProcessLengths(StepCountEstimate):
 
     @property
     def longer(self) -> float:
-        """How many seconds longer the steps of a process in the final take than in a race."""
+        """Seconds that the timed steps of a process take longer in the final than in a race."""
         more = 0 if LENGTHS & self._fixed else self.number_of_steps(FINAL) - self.number_of_steps()
         return more * self.step_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneQuestion:
-    """Definition of a search that starts with the given flags, `first`.
+    """Settings of a search for the fastest flags, which starts with the candidate `first`.
 
     Attributes:
+      space: the given flags, and the flags that may vary.
+      first: the candidate with the given flags.
       policy: decision thresholds of the proof. Candidates are adopted with the same threshold.
       seconds: seconds for the whole search.
       timeout: seconds for each process.
@@ -401,7 +413,7 @@ class TuneQuestion:
     lanes: int = 1
 
     def side(self, flags: Mapping[str, object], resolved: RunSummary) -> Side:
-        """The `Side` that runs with these flags."""
+        """Creates the `Side` that runs with these flags, as one process or as a job."""
         return Side(layout=self.space.layout, resolved=resolved).including(flags)
 
     @property
@@ -411,7 +423,7 @@ class TuneQuestion:
 
 
 class RaceBenchmark:
-    """Measures candidates, and computes how many processes fit into the remaining time.
+    """Measures candidates in processes, and computes how many fit into the remaining time.
 
     `lengths` is set by `begin`.
     """
@@ -426,7 +438,10 @@ class RaceBenchmark:
         self._spent: list[float] = []
 
     def begin(self) -> RunPolicy[None]:
-        """Measures the step time with the given flags. Raises BenchmarkError if they fail."""
+        """Runs a first process with the given flags to measure the step time.
+
+        Raises BenchmarkError if this process fails.
+        """
         first, fixed = self.question.first, self.question.space.fixed
         lengths = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
         (ended,) = yield from self._run_candidates(
@@ -440,29 +455,27 @@ class RaceBenchmark:
 
     @property
     def process_seconds(self) -> float:
-        """Mean seconds of a process in the races so far."""
+        """Mean wall time in seconds of the processes in the races so far."""
         return fmean(self._known_seconds)
 
     @property
     def final_seconds(self) -> float:
-        """Estimated seconds of a process in the final, from the latest processes of the races."""
+        """Estimated seconds of a process in the final, from the last processes of the races."""
         return fmean(self._known_seconds[-_LATEST:]) + self.lengths.longer
 
     @property
     def _known_seconds(self) -> list[float]:
-        """Seconds of the processes so far. The first one is left out, because it is shorter and
-        runs alone.
-        """
+        """Seconds of the processes so far, without the first process, which is shorter."""
         return self._spent[1:] or self._spent or [0.0]
 
     @property
     def races_seconds(self) -> float:
-        """Wall time of the processes in the races so far, in seconds."""
+        """Total wall time in seconds of the processes in the races so far."""
         return sum(self._spent)
 
     @property
     def seconds_left(self) -> float:
-        """Remaining seconds of the whole search; negative if more time was used."""
+        """Remaining seconds of the whole search; negative if the time was exceeded."""
         journals = map(Journal, self.folder.folder.glob(f"{FINALS}*/{AB.journal}"))
         pairs = sum(
             float(event["seconds"]) for journal in journals for event in journal.read(PROCESS)
@@ -471,8 +484,9 @@ class RaceBenchmark:
 
     @property
     def reserve(self) -> float:
-        """Seconds that are reserved for the final and the weights; 0 if too few for the fewest
-        pairs.
+        """Seconds that are reserved for the final and for the comparison of weights.
+
+        0 if the whole search has too little time for the minimum number of pairs.
         """
         total = self.question.seconds
         fewest, most = map(self._seconds_for_pairs, (FEWEST_PAIRS, MOST_PAIRS))
@@ -482,9 +496,9 @@ class RaceBenchmark:
         return min(wanted, _MOST_FINAL_SHARE * total)
 
     def enough_minutes(self, processes: int, pairs: int) -> int | None:
-        """Estimated minutes for the whole search with additional processes and pairs.
+        """Estimated minutes of the whole search with more processes in races and more pairs.
 
-        None if this is more than the maximum duration of a search.
+        None if this exceeds the maximum duration of a search.
         """
         more, final = processes * self.process_seconds, self._seconds_for_pairs(pairs)
         enough = max(
@@ -496,11 +510,11 @@ class RaceBenchmark:
         return minutes if minutes <= MOST_MINUTES else None
 
     def _seconds_for_pairs(self, pairs: int) -> float:
-        # Includes the two processes whose weights are compared.
+        # One more pair stands for the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_seconds
 
     def affordable(self, proof: bool) -> int:
-        """Number of processes that fit into the remaining time.
+        """Number of race processes that fit into the remaining time.
 
         `proof` is whether the leader needs a proof, because it differs from the given flags.
         Otherwise, the races can use the time for all but the minimum number of pairs.
@@ -511,14 +525,18 @@ class RaceBenchmark:
     def measure(
         self, group: str, number: int, candidates: Sequence[Candidate], reserved: int
     ) -> RunPolicy[RaceRound]:
-        """Runs round `number` (from 1) while there is time for `reserved` later processes."""
+        """Runs a round of a race: measures each candidate once, as long as there is time.
+
+        Rounds are numbered from 1. `reserved` is the number of later processes that must still fit
+        into the remaining time.
+        """
         waiting = self._candidate_order(group, number, candidates)
         round_ = RaceRound()
         taken: dict[str, RunRecord] = {}
         blocks: dict[int, list[str]] = {}
         lanes = self._max_parallel_processes(waiting)
         while waiting:
-            parts = math.ceil(len(waiting) / lanes)  # chunks of nearly equal size
+            parts = math.ceil(len(waiting) / lanes)  # The chunks have nearly equal sizes.
             size = min(math.ceil(len(waiting) / parts), self._processes_that_fit - reserved)
             if size < 1:
                 self.campaign.reporter.notice(f"{group}, round {number}: the time is up")
@@ -527,10 +545,10 @@ class RaceBenchmark:
             names = {f"{group}-{candidate.key}-r{number}": candidate for candidate in chunk}
             keys = [(group, number)] * min(len(waiting), self._processes_that_fit - reserved)
             results = yield from self._run_candidates(f"{group} {number}", names, None, keys)
-            # A killed session may not have stored the group of its last processes.
+            # If an earlier session was killed, the group number of its last processes is unknown.
             last = max(ended.group for ended in results) or -len(blocks)
             for candidate, ended in zip(chunk, results, strict=True):
-                # If processes run one after the other, a round is one block.
+                # Without turns, all processes of a round belong to the same block.
                 block = (ended.group or last) if self.question.lanes > 1 else 0
                 blocks.setdefault(block, []).append(candidate.key)
                 if ended.status == "ok" and throughput(ended.record):
@@ -539,7 +557,7 @@ class RaceBenchmark:
                     round_.failed[candidate.key] = ended.message or "it has timed no step"
         round_.blocks.extend(blocks.values())
         round_.late.extend(candidate.key for candidate in waiting)
-        # All candidates are evaluated together, so that rare disturbances are removed.
+        # `throughputs` gets all records together, so that it can remove rare disturbances.
         speeds = throughputs([*taken.values()])
         round_.speeds.update(
             (key, speed) for key, speed in zip(taken, speeds, strict=True) if speed
@@ -549,10 +567,9 @@ class RaceBenchmark:
     def _candidate_order(
         self, group: str, number: int, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
-        """The order of a round: the best candidate of the previous groups, then all others at
-        random.
+        """The candidates in the order of a round: the first candidate, then the others at random.
 
-        The first round may end early, so candidates that change few flags are first.
+        The first round may end early, so candidates that change few flags come before others.
         """
         first, *others = candidates
         random.Random(f"{self.question.seed} {group} {number}").shuffle(others)
@@ -560,10 +577,10 @@ class RaceBenchmark:
             others.sort(key=lambda candidate: len(candidate.settings))
         return [first, *others]
 
-    def closed(self, group: str, number: int, eliminated: Sequence[TuneRow], best: str) -> None:
-        """Reports the end of a round, the eliminated candidates, and the name of the best
-        candidate.
-        """
+    def print_round_result(
+        self, group: str, number: int, eliminated: Sequence[TuneRow], best: str
+    ) -> None:
+        """Prints how many candidates a round has eliminated, and the name of the best candidate."""
         if eliminated:
             reasons = Counter(row.left for row in eliminated)
             text = ", ".join(f"{many} {reason}" for reason, many in reasons.items())
@@ -573,12 +590,12 @@ class RaceBenchmark:
 
     @property
     def _processes_that_fit(self) -> int:
-        # The reserve includes pairs of the final that were measured earlier.
+        # The reserve also covers pairs of the final that an earlier session has measured.
         seconds = self.question.seconds - self.races_seconds - self.reserve
         return max(0, int(seconds / max(self.process_seconds, 1e-3)))
 
     def _max_parallel_processes(self, candidates: Collection[Candidate]) -> int:
-        """Number of processes that may run at the same time. It is limited by memory."""
+        """Number of processes that may run at the same time: `lanes`, if the memory suffices."""
         lanes, memory = self.question.lanes, self.question.memory
         if memory is not None and candidates:
             needed = max(candidate.resolved.needed_bytes for candidate in candidates)
@@ -592,9 +609,10 @@ class RaceBenchmark:
         flags: Mapping[str, int] | None,
         then: Sequence[Hashable],
     ) -> RunPolicy[list[ProcessResult]]:
-        """Runs processes. Several processes take turns. A killed process is run once more.
+        """Runs a process for each candidate in `chunk`. Several processes take turns.
 
-        If `flags` is None, processes have the length for a race.
+        A process that was killed from outside runs once more. If `flags` is None, processes have
+        the length for a race.
         """
         requests = []
         for name, candidate in chunk.items():
@@ -621,10 +639,10 @@ class RaceBenchmark:
             label=f"{what}: {len(requests)} in turn",
         )
         ended = [*(yield batch)]
-        # A killed session may not have stored the duration of its last processes.
+        # If an earlier session was killed, the duration of its last processes is unknown.
         self._spent += [result.seconds or self.process_seconds for result in ended]
         for at, end in enumerate(ended):
-            if end.lost and not end.timed_out:  # another program ended the process
+            if end.lost and not end.timed_out:  # Another program has ended the process.
                 (ended[at],) = yield replace(batch, requests=[requests[at]])
                 self._spent.append(ended[at].seconds)
         return ended

@@ -1,4 +1,4 @@
-"""A session of `cnnbench tune`: races, proof, and comparison of weights.
+"""A session of `cnnbench tune`: races, proof that the best flags are faster, comparison of weights.
 
 The proof measures new pairs, so a leader that was lucky in its races has no advantage. If
 candidates are equally fast, the leader is called faster in at most 2 % of searches. Then the given
@@ -88,7 +88,7 @@ from cnnbench.records.campaigns import (
 )
 from cnnbench.variable_mgr import modes
 
-# Results of a search as table, CSV, flag file and chart.
+# Writes the results of a search as table, CSV, flag file and chart.
 
 NEXT = 5
 """Number of candidates in the table besides the leader."""
@@ -108,7 +108,7 @@ FLAG_FILE_HEAD = "# cnnbench tune"
 
 
 def table_text(tuning: TuneDocument) -> str:
-    """The best command line, its proof, the next candidates, and why others were eliminated."""
+    """The results of a search as text: best command line, proof, and a table of candidates."""
     weights = f"{tuning.weights[:1].upper()}{tuning.weights[1:]}."
     measured = [row for row in tuning.rows if row.processes]
     shown = measured[: NEXT + 1]
@@ -170,7 +170,7 @@ def _texts_of_dropped(dropped: Iterable[DroppedCandidate]) -> Iterator[Text]:
 
 
 def candidates_text(space: SearchSpace, first: Candidate) -> str:
-    """Lists the candidates of each group, and dropped candidates by reason. Measures nothing."""
+    """Text for --list: the candidates of each group, and dropped candidates by reason."""
     lines = []
     for name, choices in space.groups.items():
         candidates, dropped = candidates_of_group(space, choices, first)
@@ -184,7 +184,7 @@ def candidates_text(space: SearchSpace, first: Candidate) -> str:
 
 
 def to_csv(tuning: TuneDocument) -> str:
-    """CSV with one line for each candidate. Numbers are not rounded."""
+    """Results of a search as CSV with one line for each candidate. Numbers are not rounded."""
     header = [field.name for field in fields_of(TuneRow)]
     rows = (
         {**asdict(row), "flags": shlex.join(row.flags), "changes": " ".join(row.changes)}
@@ -207,7 +207,7 @@ def processes_csv(outcome: SearchOutcome) -> str:
 
 def flag_file_text(tuning: TuneDocument) -> str:
     """The flags of the command line in the format of ``--flagfile``."""
-    # flags of a job's processes follow "--"
+    # In the command line of a job, the flags of its processes follow "--".
     behind = tuning.command.index("--") if "--" in tuning.command else 0
     flags = [word for word in tuning.command[behind + 1 :] if word.startswith("--")]
     return "\n".join([f"{FLAG_FILE_HEAD}: {_answer_text(tuning)}", *flags]) + "\n"
@@ -216,10 +216,10 @@ def flag_file_text(tuning: TuneDocument) -> str:
 def _gain_estimates(
     blocks: Sequence[Sequence[Mapping[str, float]]], first: str
 ) -> dict[str, list[tuple[int, float]]]:
-    """Estimates of each candidate's gain against `first`, by key, as points of a curve.
+    """Estimated speed gains of all candidates against the candidate `first`, by candidate key.
 
-    A point consists of the number of a round (from 1) in which the candidate ran, and the estimate
-    after that round.
+    Each gain is a list of points for a chart. A point consists of the number of a round (from 1) in
+    which the candidate ran, and the estimate after that round.
     """
     estimates: dict[str, list[tuple[int, float]]] = {}
     for many in range(1, len(blocks) + 1):
@@ -233,7 +233,7 @@ def _gain_estimates(
 
 
 def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> Lines:
-    """Chart of the estimates for the fastest candidates after every round."""
+    """Draws the estimated speed gains of the fastest candidates after every round."""
     curves = _gain_estimates(outcome.blocks, first.key)
     names = {candidate.key: candidate.name for candidate in outcome.candidates}
     last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
@@ -262,16 +262,16 @@ def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> Lines:
     )
 
 
-# The proof: compares the leader with the given flags, in pairs of `cnnbench ab`.
+# The proof compares the leader of the races with the given flags, in pairs of `cnnbench ab`.
 
 WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # names of notes in the journal
 
 
 class _TimedPairs(Pairs):
-    """Measures pairs as long as there is time for another pair.
+    """An experiment that ends when the search has no time for another pair.
 
-    `is_late` is whether the pairs ended for lack of time.
+    `is_late` is whether the experiment ended for lack of time.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class _TimedPairs(Pairs):
         self.is_late = False
 
     def measure(self, number: int, later: int = 0, burn_in: bool = False) -> RunPolicy[None]:
-        """See `Pairs.measure`. If there is no time for a pair, the experiment ends."""
+        """Runs a pair like `Pairs.measure`, or ends the experiment if the time is too short."""
         seconds = self.seconds_per_pair or 0.0
         if number > FEWEST_PAIRS and self._bench.seconds_left < seconds:
             self.is_late = True
@@ -291,9 +291,10 @@ class _TimedPairs(Pairs):
 
 
 class FinalComparison:
-    """The final of a search, which uses the folder and the remaining time of the races.
+    """Proves that the best candidate is faster than the given flags, and compares their weights.
 
-    Its results are documents of the whole search.
+    This final of a search uses the folder and the remaining time of the races. Its results are
+    documents of the whole search.
     """
 
     def __init__(self, bench: RaceBenchmark) -> None:
@@ -301,7 +302,7 @@ class FinalComparison:
         self.folder, self.campaign = bench.folder, bench.campaign
 
     def measure_proof(self, outcome: SearchOutcome) -> RunPolicy[TuneDocument]:
-        """Measures pairs of the leader and of the given flags until there is a verdict or no time.
+        """Measures pairs of the given flags and the leader until the verdict is clear or time is up.
 
         After an interrupt, complete pairs are kept.
         """
@@ -332,7 +333,7 @@ class FinalComparison:
         return document
 
     def last_proven_settings(self) -> Settings | None:
-        """Settings of the last leader that an earlier session has proven to be faster; or None."""
+        """Settings of the last candidate that earlier sessions have proven to be faster; or None."""
         proven = [
             dict(note["settings"])
             for note in self.folder.notes(_PROOF)
@@ -386,7 +387,7 @@ class FinalComparison:
         more_pairs_help: bool = False,
         **measured: Any,
     ) -> TuneDocument:
-        """The document of a search whose weights are not compared.
+        """Creates the document of a search, without a comparison of weights.
 
         Args:
           pairs: number of measured pairs.
@@ -430,26 +431,26 @@ class FinalComparison:
         return document
 
     def _command(self, candidate: Candidate) -> tuple[str, ...]:
-        """The command line of a candidate."""
+        """The cnnbench command line that runs with a candidate's flags."""
         layout, flags = self.question.space.layout, flags_to_words(candidate.flags)
         words = run_command_words(layout, flags)
-        # "run" may be omitted.
+        # The word "run" is omitted, because it is the default command.
         return ("cnnbench", *(words[1:] if layout is None and flags else words))
 
     def _alpha_of_final(self, number: int) -> float:
-        """Significance level of all analyses of a leader. Its finals are numbered from 1.
+        """Significance level of all interim analyses of final `number` (from 1).
 
-        Each leader gets half the level of the previous one, so all levels add up to at most twice
-        the first one.
+        Each leader has its own final, with half the level of the previous final. So all levels add
+        up to at most twice the first level.
         """
         return self.question.policy.alpha * 0.5 ** (number - 1)
 
     def _affordable_pairs(self, leader: Candidate, number: int, there: int) -> int:
-        """Number of pairs for which there is time, including measured pairs.
+        """Number of pairs for which there is time, including `there` pairs that exist already.
 
-        It is stored in the journal if it is sufficient.
+        The number is stored in the journal if it is sufficient for a verdict.
         """
-        # Two processes train the weights that are compared.
+        # Two later processes train the weights that are compared.
         seconds = self.bench.seconds_left - 2 * self.bench.process_seconds
         fitting = int(seconds / (2 * self.bench.final_seconds))
         # The last interim analysis must be possible at this number of pairs.
@@ -490,9 +491,9 @@ class FinalComparison:
         )
 
     def compare_weights(self, document: TuneDocument, leader: Candidate) -> RunPolicy[TuneDocument]:
-        """Compares the weights that both sides train; both use the leader's flags for kernels.
+        """Compares the weights that the given flags and the leader's flags train in a few steps.
 
-        Returns the document with the result.
+        Both trainings use the leader's flags for kernels. Returns the document with the result.
         """
         no_promise = self._why_weights_may_differ(leader)
         if no_promise:
@@ -521,7 +522,7 @@ class FinalComparison:
             distances = compare_weights(self.folder, folders, leader.key)
         distance, variable = distances["tuned"]
         tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
-        alike = distance <= tolerance  # False for NaN
+        alike = distance <= tolerance
         document = replace(
             document,
             trains_alike=alike,
@@ -534,7 +535,7 @@ class FinalComparison:
         return replace(document, weights=_weights_text(document, both))
 
     def _why_weights_may_differ(self, leader: Candidate) -> str:
-        """The reason why the weights of both sides may differ; "" if they must be equal."""
+        """The reason why a candidate may train other weights than the given flags; "" if none."""
         config = leader.resolved.config
         if config.get("forward_only"):
             return "nothing is trained"
@@ -549,9 +550,7 @@ class FinalComparison:
         return ""
 
     def _train_weights(self, name: str, candidate: Candidate, target: Path) -> RunPolicy[str]:
-        """Trains weights for the comparison. Returns the reason if this failed; "" if it
-        succeeded.
-        """
+        """Trains the weights of a candidate for the comparison. Returns an error message or ""."""
         flags = flags_of_weights_process(candidate.flags, WEIGHTS_STEPS)
         flags["train_dir"] = str(self.folder.unfinished_path(target))
         training = make_process_request(
@@ -566,7 +565,7 @@ class FinalComparison:
         return ended.message
 
 
-# One search, from its first process to its document.
+# Runs one search, from its first process to its document.
 
 _ROUNDS = 2
 """A race should have time for this number of rounds. The second round should have time for
@@ -584,7 +583,7 @@ _LEAST = 6
 def search_policy(
     question: TuneQuestion, folder: ResultsFolder, campaign: Campaign
 ) -> RunPolicy[tuple[TuneDocument, SearchOutcome]]:
-    """Races the candidates, proves the leader, and compares the weights that it trains.
+    """Requests all processes of a search: races, proof of the leader, comparison of weights.
 
     Returns the document and the result of the races. Measurements in the folder are not repeated.
     """
@@ -598,7 +597,7 @@ def search_policy(
     document = yield from final.measure_proof(outcome)
     proven = final.last_proven_settings()
     if document.verdict != FASTER and proven is not None:
-        # With more time, the races have a different leader, but with less evidence.
+        # The races now have another leader, but the evidence for the proven leader is better.
         outcome = outcome._replace(leader=space.make(proven))
         document = yield from final.measure_proof(outcome)
     if document.verdict == FASTER:
@@ -612,8 +611,9 @@ def search_policy(
 def race_groups(
     space: SearchSpace, first: Candidate, bench: RaceBenchmark, threshold: float
 ) -> RunPolicy[SearchOutcome]:
-    """Races the candidates of all groups. The best one is adopted if its gain exceeds
-    `threshold`.
+    """Runs the races of all groups. Each race starts with the best candidate of the previous one.
+
+    A candidate is adopted if its gain exceeds `threshold`.
     """
     leader = first
     races: list[CandidateRace] = []
@@ -624,7 +624,7 @@ def race_groups(
         if len(candidates) > 1:
             there_is = bench.affordable(True)
             share = there_is * weights[at] // sum(weights[at:])
-            # A small group gets a few processes, regardless of its position.
+            # Earlier groups must leave a few processes for small groups that follow.
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
             if share >= _FEWEST:
@@ -635,7 +635,10 @@ def race_groups(
 
 
 def _weights_text(document: TuneDocument, computing: str) -> str:
-    """Whether the weights are the same; `computing` names the flags of both sides."""
+    """Text that says whether both trainings led to the same weights.
+
+    `computing` names the flags for kernels of both trainings.
+    """
     distance, steps = document.weight_distance, f"after {document.weights_steps} steps{computing}"
     if not document.trains_alike:
         size = f"{distance:.2g} of its largest value"
@@ -648,9 +651,9 @@ def _weights_text(document: TuneDocument, computing: str) -> str:
 def _run_race(
     race: CandidateRace, bench: RaceBenchmark, reserved: int, share: int, reference: Candidate
 ) -> RunPolicy[None]:
-    """Runs the rounds of a race.
+    """Runs the rounds of a race until it is over or its time is used.
 
-    `reserved` and `share` are the numbers of processes for later groups and for this one.
+    `reserved` is the number of processes for later groups, `share` for this group.
     """
     names = {candidate.key: candidate.name for candidate in race.entered}
     while not race.is_over:
@@ -663,19 +666,20 @@ def _run_race(
             break
         needs_proof = race.leader.key != reference.key
         eliminated = race.drop(max(0, bench.affordable(needs_proof) - reserved))
-        bench.closed(race.group, number, eliminated, names[race.ranked(race.fitted)[0]])
+        best = names[race.ranked(race.fitted)[0]]
+        bench.print_round_result(race.group, number, eliminated, best)
 
 
 def _enough_minutes(
     outcome: SearchOutcome, bench: RaceBenchmark, verdict: str, pairs: int, more_pairs_help: bool
 ) -> int | None:
-    """Minutes that would be enough for the whole search; None if more time would not help."""
+    """Estimated --minutes with which the search would have an answer; None if that is hopeless."""
     waiting = {candidate.key for race in outcome.races for candidate in race.untried}
     waiting |= {key for key, row in outcome.eliminated.items() if row.left == BEHIND}
     is_open = verdict == OPEN
     if (is_open and not more_pairs_help) or not (waiting or is_open):
         return None
-    again = min(FINALISTS, len(waiting))  # number of candidates in a second round
+    again = min(FINALISTS, len(waiting))  # These candidates run in a second round, too.
     more_pairs = MOST_PAIRS - pairs if pairs else FEWEST_PAIRS
     return bench.enough_minutes(len(waiting) + again, more_pairs if is_open else 0)
 
@@ -683,7 +687,7 @@ def _enough_minutes(
 def _candidate_rows(
     outcome: SearchOutcome, fitted: AdditiveModel | None, first: Candidate
 ) -> list[TuneRow]:
-    """Rows of the measured candidates, the fastest first, then of the untried candidates."""
+    """Makes a table row for each candidate: measured candidates by speed, then untried ones."""
     groups = {
         candidate.key: race.group
         for race in reversed(outcome.races)

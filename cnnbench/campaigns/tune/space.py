@@ -1,4 +1,4 @@
-"""The space of flags that `cnnbench tune` searches.
+"""The flags that `cnnbench tune` varies, and the candidates that it makes from them.
 
 All dimensions in a group are combined with each other. Groups are searched one after the other;
 each starts with the best flags of the previous groups (docs/tune.md explains why).
@@ -36,7 +36,7 @@ from cnnbench.variable_mgr import modes as registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Mode, Processes, Reduction
 
-# The dimensions of a search, and when they apply.
+# The dimensions of a search: flags with the values to try, and when they apply.
 
 Settings: TypeAlias = Mapping[str, str]
 """Texts of flags by name."""
@@ -84,7 +84,10 @@ def _is_all_reduce_mode(mode: Mode) -> bool:
 def search_dimensions(
     resolved: RunSummary, workers: int, *, on_gpu: bool, cpus: int
 ) -> dict[str, list[Dimension]]:
-    """The dimensions that apply to the given flags, by group, in the order of the search."""
+    """The flags and values to try with the given flags, by group, in the order of the search.
+
+    `resolved` contains the given flags.
+    """
     config, batch = resolved.config, resolved.batch_size
     towers = workers * int(config["num_gpus"])
     reduces = towers > 1 and not config["forward_only"]
@@ -101,7 +104,7 @@ def search_dimensions(
     if on_gpu:
         threads = [_settings_of_flag("gpu_thread_mode", "global", "gpu_shared")]
     else:
-        # One thread, one tower's share of the CPUs, half of the CPUs, and all CPUs.
+        # These are one thread, one tower's share of the CPUs, half of the CPUs, and all CPUs.
         pools = sorted({1, max(1, cpus // towers), max(1, cpus // 2), cpus})
         threads = [
             _settings_of_flag("num_intra_threads", *pools),
@@ -134,14 +137,14 @@ def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
         *_settings_of_flag("gradient_bucket_bytes", BUCKET_BYTES),
     ]
     return [
-        # Modes in which all towers train the same weights, with the flags that they require.
+        # These are the modes in which all towers train the same weights.
         ([{"variable_update": mode.name, **mode.needs} for mode in alike], _accept_any_mode),
         (
             algorithms,
             lambda mode: _is_all_reduce_mode(mode) and not mode.algorithm and not mode.needs,
         ),
         (
-            # In one process, this would repeat the modes above.
+            # With one worker, the modes above already include these algorithms.
             algorithms if workers > 1 else [],
             lambda mode: _is_all_reduce_mode(mode) and "all_reduce_spec" in mode.needs,
         ),
@@ -156,7 +159,7 @@ def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
             _settings_of_flag("local_parameter_device", "cpu"),
             lambda mode: mode.reduction is Reduction.AT_VARIABLE,
         ),
-        # With these flags, a step uses the gradients or the variable values of the previous step.
+        # With these flags, a step uses gradients or variable values of the previous step.
         (_settings_of_flag("variable_consistency", "relaxed"), _is_all_reduce_mode),
         (_settings_of_flag("staged_vars", "true"), lambda mode: mode.staged),
         (_settings_of_flag("gradient_reduction", "sum"), _accept_any_mode),
@@ -166,7 +169,7 @@ def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
 def combine_dimensions(
     group: Sequence[Dimension], allowed: Collection[str], mode: str
 ) -> list[Settings]:
-    """All combinations of the dimensions in a group. The first combination sets nothing.
+    """All combinations of settings of the dimensions in a group. The first one sets no flag.
 
     `allowed` contains words of --allow. `mode` is the value of --variable_update if the combination
     does not set it.
@@ -174,8 +177,7 @@ def combine_dimensions(
     refused = {name for name, word in CHANGES.items() if word not in allowed}
     combinations: list[Settings] = [{}]
     for values, suits in group:
-        # Modes that require such a flag stay in the list. `Space.make` drops them and gives the
-        # reason.
+        # Modes that need a refused flag remain, because `SearchSpace.make` names the reason.
         accepted = [value for value in values if not value.keys() <= refused]
         combinations = [
             {**settings, **value}
@@ -186,18 +188,22 @@ def combine_dimensions(
     return combinations
 
 
-# Makes candidates from a space of flags. Each candidate is resolved, or dropped with a reason.
+# Makes candidates. The flags of each candidate are resolved, or it is dropped with a reason.
 
 _MODE = "variable_update"
-_NEAR = 0.9  # From this share of memory, `cnnbench.run.driver.preflight` prints a warning.
+_NEAR = 0.9  # A run that needs more than this share of the memory prints a warning.
 
 
 class Candidate(NamedTuple):
-    """Flags to be measured: all flags of a run, or of every process in a job.
+    """Flags whose speed `cnnbench tune` measures, for a run or for every process of a job.
 
-    `name` and `settings` contain the flags that are added to the given flags. `key` is equal for
-    equivalent flags. `changes` contains the words of `ALLOWABLE` for differences in what is
-    trained.
+    Attributes:
+      name: the flags that are added to the given flags, as text.
+      settings: the same flags by name.
+      flags: all flags by name.
+      key: equal for equivalent flags.
+      changes: the words of `ALLOWABLE` for differences in what is trained.
+      resolved: facts about the run with these flags.
     """
 
     name: str
@@ -209,7 +215,7 @@ class Candidate(NamedTuple):
 
 
 class DroppedCandidate(NamedTuple):
-    """A candidate that is not measured.
+    """A candidate that is not measured, with the reason.
 
     `repeats` is whether it is equivalent to another candidate.
     """
@@ -221,7 +227,9 @@ class DroppedCandidate(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """The given flags, and flags that a search may vary. Makes candidates without TensorFlow.
+    """The given flags and the flags that a search may vary, from which it makes candidates.
+
+    TensorFlow is not loaded.
 
     Attributes:
       args: the given flags.
@@ -239,15 +247,14 @@ class SearchSpace:
 
     @cached_property
     def fixed(self) -> Settings:
-        """The given flags, as texts by name."""
+        """The flags that the user has given, which do not vary, as texts by name."""
         return flag_texts(self.args.given, ACCEPTED)
 
     @cached_property
     def assumed_flags(self) -> dict[str, str]:
-        """The mode that is assumed for a job without --variable_update and without ps tasks.
+        """Flags that select a mode for a job without --variable_update and without ps tasks.
 
-        (The default mode needs ps tasks.) The result has flags by name. It is empty if the default
-        mode is used.
+        The default mode of jobs needs ps tasks. The result is empty if the default mode is used.
         """
         if self.layout is None or self.layout.ps or _MODE in self.fixed:
             return {}
@@ -258,13 +265,14 @@ class SearchSpace:
 
     @property
     def mode(self) -> str:
-        """Value of --variable_update in the given flags."""
+        """The value of --variable_update with which the search starts."""
         return {_MODE: DEFAULT, **self.assumed_flags, **self.fixed}[_MODE]
 
     def make(self, settings: Settings) -> Candidate:
-        """Makes the candidate that adds settings. Raises UsageError or DataError if it cannot run.
+        """Makes the candidate that adds settings to the given flags.
 
-        The given flags are accepted even if they may need too much memory.
+        Raises UsageError or DataError if the candidate cannot run. The given flags are accepted
+        even if they may need too much memory.
         """
         own = {**({} if _MODE in settings else self.assumed_flags), **settings}
         args = self.args.including(parse_flag_texts(own, SPECS))
@@ -294,7 +302,7 @@ class SearchSpace:
 
 
 def candidate_name(settings: Settings) -> str:
-    """The name of a candidate that adds these flags."""
+    """The name of a candidate that adds these flags, such as "precision=bf16 xla=true"."""
     return " ".join(f"{name}={text}" for name, text in settings.items()) or AS_GIVEN
 
 
@@ -311,8 +319,10 @@ def _changed_properties(settings: Settings) -> Iterator[str]:
 def candidates_of_group(
     space: SearchSpace, choices: Iterable[Settings], best: Candidate
 ) -> tuple[tuple[Candidate, ...], tuple[DroppedCandidate, ...]]:
-    """The candidates of a group, beginning with the best of the previous groups; and dropped
-    candidates.
+    """Makes the candidates of a group: `best`, then `best` with each of the `choices`.
+
+    `best` is the best candidate of the previous groups. Also returns candidates that cannot run or
+    that are equivalent to others.
     """
     by_key: dict[str, Candidate] = {best.key: best}
     dropped: list[DroppedCandidate] = []
@@ -335,21 +345,27 @@ def candidates_of_group(
 def default_groups(
     space: SearchSpace, first: Candidate, *, on_gpu: bool, cpus: int
 ) -> dict[str, tuple[Settings, ...]]:
-    """The groups for the given flags (`first`) and a machine with `cpus` CPUs."""
+    """The settings to try if the user names no --space, by group.
+
+    `first` is the candidate with the given flags. `cpus` is the machine's number of CPUs.
+    """
     workers = 1 if space.layout is None else space.layout.workers
     suitable = search_dimensions(first.resolved, workers, on_gpu=on_gpu, cpus=cpus)
     groups = {
         name: _compatible_choices(combine_dimensions(group, space.allowed, space.mode), space.fixed)
         for name, group in suitable.items()
     }
-    # Settings that change few flags are first, because there may not be time for all of them.
+    # Settings that change few flags come first, because the time may not suffice for all.
     return _groups_with_choices(
         {name: tuple(sorted(group_choices, key=len)) for name, group_choices in groups.items()}
     )
 
 
 def read_groups(path: str, fixed: Settings) -> dict[str, tuple[Settings, ...]]:
-    """The groups of a suite file, one for each entry. Given flags are not varied."""
+    """Reads the settings to try from a suite file (--space): one group for each entry.
+
+    `fixed` contains the given flags, which do not vary.
+    """
     suite = parse_suite(load(path, "space"))
     if suite.on_cpu is not None:
         raise suite.entries[0].node.error(
@@ -396,7 +412,7 @@ def _check_flag(entry: SuiteEntry, name: str, text: str, line: int) -> None:
 
 
 def _compatible_choices(options: Iterable[Settings], fixed: Settings) -> list[Settings]:
-    """Choices that are compatible with the given flags, deduplicated; given flags are removed."""
+    """Removes settings that contradict the given flags, given flags in settings, and duplicates."""
     compatible = (
         {name: text for name, text in choice.items() if name not in fixed}
         for choice in options
@@ -417,7 +433,7 @@ def _groups_with_choices(
 
 
 def names_by_reason(dropped: Iterable[DroppedCandidate]) -> Mapping[str, tuple[str, ...]]:
-    """Names of dropped candidates, grouped by reason."""
+    """Groups the names of dropped candidates by the reason why they are dropped."""
     grouped: dict[str, list[str]] = {}
     for candidate in dropped:
         grouped.setdefault(candidate.reason, []).append(candidate.name)
