@@ -724,7 +724,7 @@ def _step_row(step: BisectionStep, history: CommitHistory) -> Row:
 
 def _first_bad_commit_texts(bisection: Bisection) -> list[Text]:
     (commit,), history = bisection.suspects, bisection.setting.history
-    step = bisection.steps[commit]  # The only remaining candidate was measured.
+    step = bisection.steps[commit]  # A commit can only remain alone if it was measured.
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
     again = shlex.join(["cnnbench", "ab", *sides, "--", *bisection.setting.side.flags])
     if not Path.cwd().is_relative_to(history.repository):

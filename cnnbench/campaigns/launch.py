@@ -146,7 +146,7 @@ def check_job_flags(layout: JobLayout, command: TaskCommand, towers: int | None)
         return make_plan(plan_chief(command.args, layout, towers))
     values_of_flags = command.args.given
     if layout.ps:
-        raise FlagError("ps", layout.ps, "they have no effect in cnnbench allreduce")
+        raise FlagError("ps", layout.ps, "has no effect in cnnbench allreduce; leave it out")
 
     def of_task(own: Mapping[str, Any], names: JobFlagNames) -> RunPlan:
         values = {**values_of_flags, **own, **({} if towers is None else {"num_gpus": (towers,)})}
@@ -427,7 +427,7 @@ class JobSession:
         self._show_new_log_lines()
 
     def _show_new_log_lines(self) -> None:
-        known = error_line("interrupted")  # The command itself will print this line once.
+        known = error_line("interrupted")  # `cnnbench launch` itself prints this line.
         for process in self._processes:
             for line in process.new_log_lines():
                 if not (self._interrupted and line.endswith(known)):

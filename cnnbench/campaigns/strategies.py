@@ -114,7 +114,7 @@ def _weight_distance(
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints, which are removed after their weights have been compared."""
 
-_WEIGHTS = "weights"  # name of a note in the journal
+_WEIGHTS = "weights"  # The journal contains a note with this name.
 
 
 def stored_distances(

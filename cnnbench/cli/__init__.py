@@ -1,4 +1,4 @@
-"""The command line: selects a command and turns its result into an exit code."""
+"""The command line of cnnbench: runs a command and converts its result to an exit code."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ DEFAULT_COMMAND = "run"
 # The exit code that a shell reports for a program ended by SIGPIPE: `cnnbench models | head -1`.
 BROKEN_PIPE = 141
 
-# For these commands, exit code 1 is a verdict. NumPy's OpenBLAS also exits with 1 if there is too
-# little memory.
+# For these commands, exit code 1 means a regression.
+# OpenBLAS, which NumPy loads, also exits with 1 if it gets too little memory.
 _JUDGING = ("ab", "bisect", "compare", "explain", "gate", "history", "report", "sweep", "tune")
 
 _QUIET = "quiet_conditions"
@@ -44,7 +44,7 @@ _HELP_FLAGS = frozenset({"help", "help=true", _EVERYTHING, _XML, "helpshort", "h
 
 
 def entry_point() -> NoReturn:
-    """The console script."""
+    """Main function of the console script: runs a command and exits with its exit code."""
     _open_closed_streams()
     plugins.before_loading += (
         supervisor.watched,
@@ -52,13 +52,13 @@ def entry_point() -> NoReturn:
     )  # `watched` forks
     with supervisor.forks_allowed():
         code = _run_command(sys.argv[1:])
-    # The interpreter would wait for non-daemon threads, whose calls may never end. It would also
-    # destroy TensorFlow while threads of inputs still use it.
+    # At exit, Python would wait for non-daemon threads, whose calls may never return.
+    # Python would also destroy TensorFlow while threads of inputs still use it.
     others = set(threading.enumerate()) - {threading.main_thread()}
     early = code in (ExitCode.FAILED, ExitCode.INTERRUPTED)
     is_held = any(t.name.startswith("cnnbench-") or (early and not t.daemon) for t in others)
     supervisor.end_soon(code)
-    # After an interrupt in `exec` of a text, which dataclasses use, Python would exit by SIGINT.
+    # After an interrupt in `exec`, which dataclasses call, Python would end itself by SIGINT.
     if supervisor.state.connected or is_held or interrupts.was_interrupted():
         supervisor.leave(code)
     gc.freeze()  # If TensorFlow is loaded, garbage collection at exit takes a second.
@@ -75,15 +75,15 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            # `open` returns the lowest free number, which is the number of the closed stream.
+            # `open` takes the lowest free number, which is the number of the closed stream.
             os.open(os.devnull, os.O_WRONLY if descriptor == 2 else os.O_RDONLY)
-            setattr(sys, name, open(descriptor, mode))  # noqa: SIM115 - stays open
+            setattr(sys, name, open(descriptor, mode))  # noqa: SIM115
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one command; returns its `cnnbench.errors.ExitCode`.
+    """Runs one cnnbench command with its arguments; returns a `cnnbench.errors.ExitCode`.
 
-    Errors are printed as one line on stderr, and unexpected ones with a traceback. If standard
+    Errors are printed as one line on stderr, and unexpected errors with a traceback. If standard
     output could not be written, a successful command counts as failed. Signal handlers are restored
     at the end.
     """
@@ -92,9 +92,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run_command(argv: Sequence[str]) -> int:
-    """Calls `main`. Afterwards, signals have no effect, because the exit code of an answer is
-    final.
-    """
+    """Runs one command, and returns its exit code. Later signals cannot change the exit code."""
     with standard_streams() as stdout:
         try:
             interrupts.begin_command()
@@ -102,7 +100,7 @@ def _run_command(argv: Sequence[str]) -> int:
             if stdout is not None:
                 before = stdout.lost
                 stdout.flush()
-                # The command has already failed with this error.
+                # If `before` is set, the command has already failed with this error.
                 if isinstance(stdout.lost, BrokenPipeError):
                     status = status or (0 if before else BROKEN_PIPE)
                 elif stdout.lost is not None:
@@ -128,7 +126,7 @@ def _exit_code_of_command(argv: Sequence[str]) -> int:
         return _print_failure(text_of(error), ExitCode.FAILED, error.frames)
     except BrokenPipeError:
         return BROKEN_PIPE
-    except BaseException as error:  # Python would exit with 1, which is the code of a verdict.
+    except BaseException as error:  # Python would exit with 1, which means a regression.
         reason = exhausted(error)
         if not reason:
             traceback.print_exc()
@@ -150,15 +148,14 @@ def _run_named_command(argv: Sequence[str]) -> int:
         return ExitCode.OK
     silence_warnings(_quiet_conditions(arguments))
     if command in _JUDGING:
-        supervisor.watched()  # The module imports NumPy, which may end the process.
+        supervisor.watched()  # The command imports NumPy, which may end the process.
     return cast("Callable[[Sequence[str]], int]", _import_command(command).main)(arguments)
 
 
 def _quiet_conditions(words: Sequence[str]) -> frozenset[str]:
-    """The names in --quiet_conditions, before and after "--". They apply to all warnings of this
-    process.
+    """The names of warnings in --quiet_conditions, which this process does not print.
 
-    A wrong name is refused when the flag is parsed.
+    The flag may precede or follow "--". An invalid name is refused when the flag is parsed.
     """
     given = [
         text if equals else following
@@ -193,7 +190,7 @@ def _split_command(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _help_text(command: str, argv: Sequence[str], asked: Container[str]) -> str:
-    """The help of a command, as XML if requested, or the overview of all commands."""
+    """The help text of a command, as XML if requested, or an overview of all commands."""
     from cnnbench.flags.help import (
         all_sections,
         command_help,
@@ -216,7 +213,7 @@ def _help_text(command: str, argv: Sequence[str], asked: Container[str]) -> str:
 
 
 def _print_failure(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
-    interrupts.conclude_command()  # Prints one line, and returns its exit code.
+    interrupts.conclude_command()  # Later interrupts must not print another message.
     check_written(print_warning)
     print_error(" ".join(message.split()), *frames)
     return int(code)

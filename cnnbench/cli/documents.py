@@ -76,7 +76,7 @@ def _markdown_table(
 
 
 def metric_tables() -> dict[str, str]:
-    """Two tables by name: the metrics of runs, and the metrics of all-reduces."""
+    """The tables in docs/metrics.md: the metrics of runs, and the metrics of all-reduces."""
     return {
         "runs": _markdown_table(
             _METRICS, (_metric_row(metric) for metric in ALL.values() if RUN in metric.kinds)
@@ -89,7 +89,7 @@ def metric_tables() -> dict[str, str]:
 
 def _metric_row(metric: Metric) -> tuple[str, ...]:
     judged = {*metric.judged.values()}
-    if not judged and not metric.followed:  # This is not a metric but a text about other metrics.
+    if not judged and not metric.followed:  # Not a metric, but a text about other metrics.
         return f"`{metric.name}`", metric.unit, metric.about, "", "", "in the record only"
     better = "higher" if metric.higher_is_better else "lower"
     key = metric.key
@@ -116,7 +116,7 @@ def _threshold_cell(metric: Metric) -> str:
 
 
 def model_tables() -> dict[str, str]:
-    """The models of each data set; FLOPs are per image."""
+    """The table in docs/models.md: the models of each data set with their FLOPs per image."""
     models = [get_model(name, dataset) for dataset in CLASSES for name in model_names(dataset)]
     # Leave out models of plug-ins that happen to be loaded.
     own = (model for model in models if type(model).__module__.startswith(_MODEL_PACKAGE))
@@ -138,7 +138,7 @@ def _model_row(model: Model) -> tuple[str, ...]:
 
 
 def mode_tables() -> dict[str, str]:
-    """The built-in modes of --variable_update, and the flags that only some modes accept."""
+    """The tables in docs/modes.md: the modes of --variable_update, and flags that some refuse."""
     runs = {mode.name: small_run_flags(mode) for mode in BUILT_IN}
     taken = _markdown_table(
         _FLAGS, ((f"`{flag}`", *refusing_modes(flag, runs)) for flag in FLAGS_BY_MODE)
@@ -147,7 +147,7 @@ def mode_tables() -> dict[str, str]:
 
 
 def small_run_flags(mode: Mode) -> list[str]:
-    """Flags of a small run that a mode accepts."""
+    """The flags of a small run that a mode of --variable_update accepts."""
     needs = [f"--{name}={value}" for name, value in mode.needs.items()]
     if mode.processes is Processes.COORDINATOR:
         needs += _JOB
@@ -157,7 +157,7 @@ def small_run_flags(mode: Mode) -> list[str]:
 
 
 def refusing_modes(flag: str, runs: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """The modes that refuse a flag, with reasons. `runs` contains the flags of a run by mode."""
+    """The modes that refuse a flag, and the reasons. `runs` contains flags of a run by mode."""
     modes, reasons = [], []
     for mode, run in runs.items():
         try:
@@ -181,7 +181,7 @@ def _mode_row(mode: Mode) -> tuple[str, ...]:
 
 
 def warning_tables() -> dict[str, str]:
-    """The warnings of a run that are not checks of the measuring conditions."""
+    """The table in docs/conditions.md: warnings of runs that are not checks of the conditions."""
     others = ((f"`{name}`", about) for name, about in WARNINGS.items() if name not in CONDITIONS)
     return {"warnings": _markdown_table(("name", "meaning"), others)}
 
@@ -238,7 +238,7 @@ _NONE = re.compile(r"\bNone\b")  # null in JSON
 
 
 def schema_of_dataclass(cls: type[Any], title: str) -> dict[str, Json]:
-    """The schema of the document that `encode` creates from a dataclass."""
+    """The JSON Schema of the documents that `encode` creates from objects of a dataclass."""
     definitions: dict[str, Json] = {}
     body = _dataclass_schema(cls, definitions)
     shared: dict[str, Json] = {"$defs": definitions} if definitions else {}
@@ -246,7 +246,7 @@ def schema_of_dataclass(cls: type[Any], title: str) -> dict[str, Json]:
 
 
 def _dataclass_schema(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
-    """The schema of a dataclass. Adds schemas of nested dataclasses to the definitions."""
+    """The JSON Schema of a dataclass. Adds schemas of nested dataclasses to `definitions`."""
     properties: dict[str, Json] = {}
     required: list[Json] = []
     if issubclass(cls, Document):
@@ -282,10 +282,10 @@ def _annotation_of_key(key: DocumentKey) -> Any:
 def _type_schema(
     hint: Any, definitions: dict[str, Json], metadata: Mapping[str, Any] | None = None
 ) -> dict[str, Json]:
-    """The schema of a type that `encode` can write.
+    """The JSON Schema of values with the type annotation `hint`, as `encode` writes them.
 
-    Keys of a field's metadata: "choices" and "format" of its texts; "form", the dataclass that a
-    mapping is written from.
+    `metadata` belongs to a dataclass field: "choices" and "format" of its texts, and "form", the
+    dataclass from which a mapping is written.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
@@ -317,14 +317,14 @@ def _type_schema(
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         name = _NAMES.get(hint.__name__, hint.__name__)
         if name not in definitions:
-            definitions[name] = {}  # Reserved first, because the type may contain itself.
+            definitions[name] = {}  # The type may contain itself, so its name is reserved first.
             definitions[name] = _dataclass_schema(hint, definitions)
         return {"$ref": f"#/$defs/{name}"}
     raise TypeError(f"{hint!r} has no JSON Schema")
 
 
 def _metrics_schema() -> dict[str, Json]:
-    """The schema of a summary, to which plug-ins may add metrics."""
+    """The JSON Schema of a record's summary, to which plug-ins may add metrics."""
     load_metrics()
     value: dict[str, Json] = {"anyOf": [{"$ref": "#/$defs/number"}, {"type": "null"}]}
     text: dict[str, Json] = {"anyOf": [{"type": "string"}, {"type": "null"}]}
@@ -360,7 +360,7 @@ def _docstring_summary(cls: Any) -> str:
 
 
 def _attribute_descriptions(cls: Any) -> dict[str, str]:
-    """Descriptions of attributes from the docstrings of a dataclass and its bases, by name."""
+    """Descriptions of a dataclass's attributes from its docstring and those of its bases."""
     by_name: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         lines = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2].splitlines()

@@ -516,10 +516,10 @@ ab --aa --confirm                            | --confirm=true: with --aa, there 
 compare a b --quiet_conditions=noise         | --quiet_conditions=noise: 'noise' is not the name of
 ab --a=--modell=lenet                        | unknown flag --modell; did you mean --model?
 ab "--a=--num_gpus='1"                       | --a=--num_gpus='1: is not a list of flags
-ab --a=--xla --model=lenet                   | --model is a flag of the sides, not of ab: flags
-ab --a=--xla --num_batches                   | --num_batches is a flag of the sides, not of ab: *--b
-ab --nomodel                                 | --nomodel is a flag of the sides, not of ab: flags
-ab --noxla=1                                 | --noxla is a flag of the sides, *-- --noxla=1;
+ab --a=--xla --model=lenet                   | --model is a flag of cnnbench run, not of ab: put
+ab --a=--xla --num_batches                   | --num_batches is a flag of cnnbench run, *--b
+ab --nomodel                                 | --nomodel is a flag of cnnbench run, not of ab: put
+ab --noxla=1                                 | --noxla is a flag of cnnbench run, *-- --noxla=1;
 ab lenet                                     | stray argument 'lenet': put flags of both sides after
 ab --a_python=/nowhere/python                | --a_python=/nowhere/python: is not a program
 ab --b_checkout=nothing-of-the-kind          | is neither a folder nor a revision
@@ -555,7 +555,7 @@ ab --workers=2 --ps=1 --b=--variable_update=collective_all_reduce | --ps=1: *use
 ab --workers=2 --b=--xla --pairing=turns -- RING | --pairing=*: a job of several processes
 ab --b=--xla -- --graph_file=/proc/none/g    | --graph_file=/proc/none/g: there is no folder
 
-gate                                         | cnnbench gate takes BASE, and HEAD if it is another
+gate                                         | cnnbench gate takes one or two commits, BASE and HEAD
 gate main v1 x                               | not 3 arguments
 gate nothing-of-the-kind                     | nothing-of-the-kind HEAD:
 gate --resume                                | --resume=true: needs --results
@@ -564,7 +564,7 @@ gate main --results=records                  | --results=records: is not empty; 
 gate --init=travis                           | --init=travis: must be one of github, gitlab, jenkins
 gate --init=github --pairs=8                 | --pairs: --init writes files only
 explain a.json                               | takes two profiles, of A and of B, not 1
-explain a.json b.json --rounds=2             | --rounds=2: has an effect only on processes
+explain a.json b.json --rounds=2             | --rounds=2: has an effect only on new processes
 explain a.json none                          | none: cannot be read
 explain /dev/zero b.json                     | /dev/zero: cannot be read: is a device
 explain pipe b.json                          | pipe: cannot be read: is a pipe without
@@ -587,7 +587,7 @@ bisect main                                  | takes two revisions, GOOD and BAD
 bisect nothing main                          | GOOD 'nothing': is not a revision of
 bisect main main                             | are the same commit
 bisect main main~1                           | BAD is an ancestor of it; swap them
-bisect main~1 main --model=lenet             | --model is a flag of the sides, not of bisect
+bisect main~1 main --model=lenet             | --model is a flag of cnnbench run, not of bisect
 bisect main~1 main --results=damaged-bisect --resume -- --model=lenet \
                                              | damaged-bisect/bisect.jsonl: line 2 is damaged
 bisect main~1 main --repository=/            | --repository=/: must be in a git repository
@@ -724,7 +724,7 @@ history records --by=typo                    | --by=typo: *no*label or fact*ther
 history records --by=comit                   | --by=comit: no measurement*did you mean commit?
 history records --by=                        | --by=: no measurement
 history records --by=model                   | --by=model: no measurement
-history records --machine=[                  | none of 2 runs is of it
+history records --machine=[                  | matches none of 2 runs
 history records --model=lenet --since=2027-01-01 | --since=2027-01-01: none of 2 runs
 history records --configuration=lenet --model=trivial | --model=trivial*: none of 2
 history records --commit_url=https://x.y/{commit} | commit_url

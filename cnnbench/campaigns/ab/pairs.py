@@ -98,7 +98,7 @@ def pair_file_prefix(number: int) -> str:
 AB = CampaignKind(
     command="ab",
     noun="experiment",
-    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # Records of burn-in processes remain there.
+    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # The records of a burn-in keep this path.
     subfolders=(*SIDES, _DISCARDED, LOGS),
     named_files=tuple(f"{name}/*" for name in (*SIDES, _DISCARDED, LOGS)),
 )

@@ -225,7 +225,7 @@ class Side:
     @property
     def environment(self) -> Mapping[str, str]:
         """Environment variables that the side's processes get in addition to this process's."""
-        # Without this, early versions of `launch` import cnnbench from the working directory.
+        # Early versions of `launch` would import cnnbench from the working directory.
         safe_path = {"PYTHONSAFEPATH": "1"} if self.layout is not None and not self.root else {}
         return {**safe_path, **self.variables}
 
@@ -267,7 +267,7 @@ class Side:
             **shown,
             **({} if self.python is None else _library_versions(self)),
         )
-        place = f"{self.checkout}{os.sep}"  # Removed, because a checkout may be temporary.
+        place = f"{self.checkout}{os.sep}"  # A checkout may have another path in later sessions.
         identity = {
             name: value.removeprefix(place) if isinstance(value, str) else value
             for name, value in identity.items()

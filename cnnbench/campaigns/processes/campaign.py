@@ -249,7 +249,7 @@ def full_disk_error_line(log: Path) -> str:
 def last_output_text(tail: str) -> str:
     """Quotes the last line of a process's output for an error message. `tail` ends its log."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    # Stack frames of a plug-in are ignored, because its error message precedes them.
+    # A plug-in's stack frames are ignored, because they follow its error message.
     lines = [line for line in lines if not line.startswith(notice_line("at /"))]
     return f"last log line: {lines[-1]}" if lines else "no output"
 
@@ -546,7 +546,7 @@ class Campaign:
             todo = batch.requests if self._prepare_repeat(batch, done) else ()
         if batch.sides:
             failed = any(ended.message for ended in done.values())
-            with delaying_interrupts():  # An interrupt must not separate the records of a batch.
+            with delaying_interrupts():  # An interrupt must not leave a batch half stored.
                 for request in batch.requests:
                     pending, target = (
                         folder.pending(request.name),

@@ -89,7 +89,7 @@ def _run_program(command: Sequence[str], inherited: Sequence[int]) -> str:
     except OSError as error:
         return json.dumps({"error": f"{command[0]}: {error.strerror or error}"})
     for descriptor in inherited:
-        # Only the program may keep it open, so that its reader sees the end of the stream.
+        # Only the program may keep its end of a stream open, so that the reader sees the end.
         os.close(descriptor)
     _, status, usage = os.wait4(process.pid, 0)
     unit = 1 if sys.platform == "darwin" else 1024

@@ -37,7 +37,7 @@ from cnnbench.records.run import KilledProcess, Subject
 # Identity of a campaign, which `--resume` must match.
 
 _NAMED = 8  # Messages name at most this many differences.
-_LENGTH = 40  # Messages shorten longer values.
+_LENGTH = 40  # Messages shorten values that have more characters.
 _NOT_SET = "not set"
 
 
@@ -118,7 +118,7 @@ class CampaignIdentity:
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
-        places: dict[str, PlanIdentity] = {}  # Messages contain the keys.
+        places: dict[str, PlanIdentity] = {}  # Error messages contain the keys.
         for name, plan in self.plans.items():
             files = ", ".join(path for _, path in plugins.files(plan.config or {}))
             places.setdefault(files if plan.folder is None else name, plan)
@@ -578,7 +578,7 @@ class Journal:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 start, size = b"", os.fstat(descriptor).st_size
-                if size != self._size:  # An earlier session has written the last line.
+                if size != self._size:  # Another session has written the existing lines.
                     before = os.pread(descriptor, size, 0)
                     start = b"\n" if before and not before.endswith(b"\n") else b""
                     self._crc = zlib.crc32(before)

@@ -265,7 +265,7 @@ def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> Lines:
 # The proof compares the leader of the races with the given flags, in pairs of `cnnbench ab`.
 
 WEIGHTS_STEPS = 3
-_PLAN, _PROOF = "final", "proof"  # names of notes in the journal
+_PLAN, _PROOF = "final", "proof"  # The journal contains notes with these names.
 
 
 class _TimedPairs(Pairs):
@@ -302,7 +302,7 @@ class FinalComparison:
         self.folder, self.campaign = bench.folder, bench.campaign
 
     def measure_proof(self, outcome: SearchOutcome) -> RunPolicy[TuneDocument]:
-        """Measures pairs of the given flags and the leader until the verdict is clear or time is up.
+        """Measures pairs of the given flags and the leader until a verdict or the time limit.
 
         After an interrupt, complete pairs are kept.
         """
@@ -333,7 +333,7 @@ class FinalComparison:
         return document
 
     def last_proven_settings(self) -> Settings | None:
-        """Settings of the last candidate that earlier sessions have proven to be faster; or None."""
+        """Settings of the last leader that an earlier session has proven to be faster; or None."""
         proven = [
             dict(note["settings"])
             for note in self.folder.notes(_PROOF)

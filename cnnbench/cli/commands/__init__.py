@@ -1,4 +1,4 @@
-"""The sub-commands of ``cnnbench``, one module each. A module is imported when its command runs."""
+"""The commands of ``cnnbench``, one module each. A module is imported when its command runs."""
 
 from __future__ import annotations
 
@@ -40,18 +40,21 @@ shells it may have completions() -> words: arguments to propose besides files.""
 
 
 def declare_output_flag(help: str) -> Any:
-    """Declares --output=FILE, also written as -o FILE."""
+    """Declares the flag --output=FILE of a command, also written as -o FILE."""
     return flag(None, help, path="file", short="o")
 
 
 def declare_quiet_flag() -> Any:
-    """Declares --quiet_conditions for a command that starts no runs."""
+    """Declares the flag --quiet_conditions of a command that starts no runs."""
     help = "Names of warnings not to print, comma-separated (docs/conditions.md lists them)."
     return redeclare_flag(OutputParams, "quiet_conditions", help=help)
 
 
 def output_file(path: str | None, format: str, document: str) -> Output:
-    """The output file of --output. `document` is the name of the schema for --format=json."""
+    """Describes the file in --output, to check it before the command starts.
+
+    `document` is the name of the schema for --format=json.
+    """
     kind = {"table": f"table of {document}", "json": document}.get(format, format)
     return Output("output", path, kind)
 
@@ -62,14 +65,14 @@ def write_output(path: str | None, text: str, shown: str = "") -> None:
         write_text("output", path, text)
         text = shown
     if text:
-        with contextlib.suppress(BrokenPipeError):  # The reader may close the pipe early.
+        with contextlib.suppress(BrokenPipeError):  # The reader may have closed the pipe.
             print_result(text)
 
 
 def results_folder(folder: str | None, command: str, resume: bool = False) -> str:
-    """The folder in --results. By default, it is named by the command and the local time.
+    """The path in --results. By default, the name consists of the command and the local time.
 
-    FlagError with `resume` but without a folder.
+    Raises FlagError if --resume is given without --results.
     """
     if resume and folder is None:
         raise FlagError(
@@ -80,15 +83,16 @@ def results_folder(folder: str | None, command: str, resume: bool = False) -> st
 
 @dataclass(frozen=True, kw_only=True)
 class OutputFlags:
-    """Flags for the output of a measuring command."""
+    """Flags for the output of commands that print a table and draw a chart."""
 
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
     output: str | None = declare_output_flag("Write the output to this file.")
     plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
 
     def files(self, document: str) -> list[Output]:
-        """The output files that must be checked before measuring. For `document`, see
-        `output_file`.
+        """Describes the files in --output and --plot, to check them before the command measures.
+
+        For `document`, see `output_file`.
         """
         plot = Output("plot", self.plot, suffixes=PICTURES)
         return [output_file(self.output, self.format, document), plot]

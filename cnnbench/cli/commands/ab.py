@@ -70,7 +70,9 @@ often; 2 wrong use; 130 interrupted: the verdict on the pairs so far is printed 
 """
 
 SECONDS, DISTURBED_SECONDS = 5.0, 10.0
-"""Timed steps of a process in all, and where other programs use the CPUs; docs/methodology.md."""
+"""Seconds of timed steps in each process: usually, and if other programs use the CPUs. See
+docs/methodology.md.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,10 +168,10 @@ Again: TypeAlias = Callable[..., str]
 
 
 def main(argv: Sequence[str], again: Again | None = None) -> int:
-    """Runs an experiment; after a UsageError nothing has been run.
+    """Runs an experiment that compares sides A and B. After a UsageError, nothing has been run.
 
-    A gate gives `again`, which makes its own command line. The experiment of a gate, also if it is
-    continued, writes files into the folder above, with the comparison as it was printed.
+    `cnnbench gate` passes `again`, which makes a command line of the gate. The experiment of a gate
+    also writes the comparison to files in the parent of its folder, even if it is continued.
     """
     values, common = _parse_flags(argv)
     command = sides.without_flags(argv, _SPECS, sides.VARIABLES)
@@ -216,9 +218,9 @@ def _parse_flags(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]
 
 
 def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> ExperimentState:
-    """The experiment to continue.
+    """The state of the experiment that --resume continues.
 
-    Refuses a different experiment, and one that cannot be continued.
+    Raises FlagError if the experiment cannot be continued or has different flags.
     """
     folder = results_folder(values.get("results"), "ab", resume=True)
     state = find_experiment(Path(folder))
@@ -227,17 +229,19 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
     if "command" not in state.facts:
         raise FlagError("results", folder, AB.too_old_text)
     then, common_then = _parse_flags(state.facts["command"])
-    usual, other = vars(AbFlags()), f"is not of the experiment in {folder}; leave it out, or "
+    usual, other = vars(AbFlags()), f"differs from the experiment in {folder}; leave it out, or "
     other += "name another folder"
     for name, value in values.items():
         if name not in _OF_ONE_SESSION and value != then.get(name, usual[name]):
             raise FlagError(name, value, other)
     if common and common != common_then:
-        raise UsageError(f"{shlex.join(common)!r} behind -- {other}")
+        raise UsageError(f"{shlex.join(common)!r} after -- {other}")
     once = then.get("aa") or not then.get("sequential", True)
     confirms = state.clear and {**then, **values}.get("confirm")
     if state.made and once and not confirms:
-        reason = f"the experiment in {folder} is judged once (--nosequential, --aa); measure again"
+        reason = (
+            f"the experiment in {folder} is judged once (--nosequential, --aa): begin a new one"
+        )
         raise FlagError("resume", "true", reason)
     for side, own in AbFlags(**values).variables.items():
         had = state.facts["sides"][side]["variables"]
@@ -249,7 +253,7 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
 
 
 def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
-    """Number of pairs for --resume without --pairs: the planned number, or enough for a verdict."""
+    """The value of --pairs if only --resume is given: as planned, or enough for a verdict."""
     there = earlier.made[-1].pairs if earlier.made else 0
     if earlier.clear or there < earlier.pairs:
         return earlier.pairs
@@ -266,13 +270,13 @@ def _make_experiment(
     earlier: ExperimentState | None,
     rules: Rules,
 ) -> Experiment:
-    """Creates the experiment.
+    """Checks the sides, and creates the experiment that the flags describe.
 
-    Its command leaves out environment variables, which may be secrets.
+    `command` leaves out environment variables, because they may be secrets.
     """
     checked = sides.resolve_sides(both, "ab", campaign.reporter)
     for name, side in checked.items():
-        # In an A/A measurement both sides are side A.
+        # In an A/A measurement, both sides are side A.
         labelled = replace(side.code(), side="a" if options.aa else name)
         checked[name] = replace(side, subject=labelled)
     loaded = options.load_aa(reductions=False)
@@ -347,7 +351,7 @@ def _run_experiment(
 
 
 def _report(comparison: Comparison, pairs: Pairs, options: AbFlags, again: Again) -> None:
-    """Writes the comparison, and prints the commands that would go on from it."""
+    """Writes the comparison of an experiment, and prints command lines for possible next steps."""
     results, reporter = pairs.results, pairs.campaign.reporter
     next_step, more = _deciding_command(pairs, options, again)
     comparison = replace(comparison, next_step=next_step)
@@ -374,22 +378,23 @@ def _report(comparison: Comparison, pairs: Pairs, options: AbFlags, again: Again
 
 
 def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
-    """Prints a warning if the pairs cannot give a verdict."""
+    """Prints a warning if the number of pairs in an experiment is too small for a verdict."""
     needed = processes_needed(experiment.policy, paired=True, share=experiment.share)
     if experiment.pairs >= needed or options.aa:
         return
     text = f"a verdict needs at least {needed} pairs, not {experiment.pairs}"
     later = experiment.plan_after(experiment.analyses[-1])
     if not later.begins:
-        text += f", or {next(later.numbers(experiment.pairs))} if the others are added later"
+        text += f", or {next(later.numbers(experiment.pairs))} if more pairs are added later"
     print_warning(text, "pairs")
 
 
 def _confirm_changes(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comparison:
-    """The comparison with the results of a second experiment, which measured what sets exit code 1.
+    """Measures the changes that set exit code 1 again, in a second experiment (--confirm).
 
-    The second experiment judges only these metrics, in as many pairs at most. If it is interrupted
-    or fails, `pairs` is too, and the comparison stays as it is.
+    Returns the comparison with the results of both experiments. The second experiment judges only
+    the changed metrics, in at most the same number of pairs. If it is interrupted or fails, this is
+    noted in `pairs`, and the comparison is unchanged.
     """
     metrics, number = judged.changes_to_confirm, len(pairs.records["a"])
     if not metrics:
@@ -425,7 +430,7 @@ def _confirm_changes(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comp
 
 
 def _deciding_command(pairs: Pairs, options: AbFlags, again: Again) -> tuple[str, int]:
-    """The command that would decide an experiment, and its number of pairs; "" if there is none."""
+    """The command line that may decide an experiment, or "", and the pairs that it measures."""
     if options.aa or pairs.failure:
         return "", 0
     folder, variables, there = pairs.results.folder, options.variables, len(pairs.records["a"])
@@ -444,7 +449,7 @@ def _deciding_command(pairs: Pairs, options: AbFlags, again: Again) -> tuple[str
 
 
 def _write_reports(runs: Path, comparison: Comparison) -> None:
-    """Writes the files of a gate next to its runs. On GitHub's runners, prints annotations."""
+    """Writes the report files of a gate next to its runs. On GitHub, also prints annotations."""
     for name, format in _REPORTS.items():
         write_text("results", str(runs.parent / name), render(comparison, format))
     if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -453,9 +458,7 @@ def _write_reports(runs: Path, comparison: Comparison) -> None:
 
 
 def _campaign_identity(experiment: Experiment, facts: Mapping[str, Any]) -> CampaignIdentity:
-    """The identity of the experiment, which a later session must match, and the code that must not
-    change.
-    """
+    """The identity that a resumed experiment must match. The code must not change during a run."""
     sides = experiment.sides
     return CampaignIdentity(
         plans={name: side.plan() for name, side in sides.items()},
@@ -498,9 +501,7 @@ def _exit_code(pairs: Pairs, is_aa: bool, judged: Comparison) -> ExitCode:
 
 
 def _pairs_for_clear_verdict(comparison: Comparison) -> int:
-    """Number of pairs for a clear verdict, in this or a new experiment; 0 if more pairs would not
-    help.
-    """
+    """Number of pairs that should give a clear verdict; 0 if more pairs would not help."""
     return next((follow_up_pairs(*counts) for counts in undecided_results(comparison)), 0)
 
 
@@ -526,7 +527,7 @@ def _compare_command(pairs: Pairs, options: AbFlags) -> list[str]:
 
 
 def _spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
-    """One line for each metric with enough values: its A/A spread over both sides."""
+    """Lines with the A/A spread of each metric: how much runs of the same configuration differ."""
     records = [run for entry in comparison.entries for run in entry.runs]
     lines = []
     for metric in comparison.metrics:

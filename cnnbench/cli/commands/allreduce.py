@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         messages.notice(notice)
     explicit = [n for n, v in values.items() if n not in others or v or v != _ACCEPTED[n].default]
     results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind)
-    first_record = SharedValue()  # record at the start of the measuring process
+    first_record = SharedValue()  # The record as it is when the process begins to measure.
 
     def complete_record_at_exit(error: BenchmarkError | None) -> None:
         record = first_record.get()
@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
         messages.error(message)
 
     if not plan.job.is_chief:
-        # Only one process prints and writes. A worker prints its own fatal error.
+        # Only the chief prints and writes results. A worker prints its own fatal error.
         params = dataclasses.replace(plan.params, result_json=None, result_csv=None)
         plan = dataclasses.replace(plan, params=params)
         progress = Progress.silent()

@@ -171,7 +171,7 @@ def _run_bisection(
         **setting.experiment.policy.constants,
     }
     plans = {"": setting.side.plan()._replace(config=None)}
-    # Code that does not belong to the commits: plug-ins with absolute paths.
+    # Plug-ins with absolute paths do not belong to the commits, so their code must not change.
     for name, path in plugins.files(setting.side.given_flags):
         if os.path.isabs(path):
             with contextlib.suppress(UsageError):  # The measured processes will report the error.
@@ -210,7 +210,7 @@ def _print_result(bisection: Bisection, reporter: Reporter, argv: Sequence[str])
 
 
 def _continue_command_texts(bisection: Bisection, argv: Sequence[str]) -> Iterator[str]:
-    """The command that continues an unsuccessful bisection, if there is one."""
+    """Yields a line with the command line that continues an unsuccessful bisection, if any."""
     steps = bisection.unanswered_steps
     undecided = [step for step in steps if step.undecided]
     if not undecided:

@@ -87,9 +87,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _compare_second(second: ExperimentState, options: CompareFlags, rules: Rules) -> Comparison:
-    """Judges the experiment that measured a verdict again, with the flags for the first one.
+    """Judges a second experiment (ab --confirm), which measured the verdict of a first one again.
 
-    It has its own metrics, and its own level: that of its last analysis.
+    The flags for the first experiment apply, except metrics and significance level: the second
+    experiment has its own.
     """
     assert second.end is not None
     own = replace(options, metrics=",".join(second.facts["metrics"]), alpha=second.end["alpha"])

@@ -92,7 +92,7 @@ _OF_RUNS = ("run", "strategies")
 
 
 def completions() -> tuple[str, ...]:
-    """The shells, which are the values of the argument."""
+    """The shells for which a script can be printed, for the completion of the argument."""
     return tuple(_SHELLS)
 
 
@@ -112,9 +112,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def proposals(typed: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Completions of the last word, with a line of help each.
+    """Yields the possible completions of a command line's last word, each with a line of help.
 
-    The words are those after ``cnnbench``, the last one possibly unfinished. bash gives
+    `typed` contains the words after ``cnnbench``. The last word may be unfinished. bash gives
     ``--flag=value`` as three words; then only the value is completed. ``:file`` and ``:folder``
     stand for all names of files and of folders.
     """

@@ -137,7 +137,7 @@ HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs an action.
+    """Creates or checks a data set, as the first argument says.
 
     Raises DataError if images are unreadable or a checked data set has defects.
     """
@@ -242,9 +242,9 @@ def _check_dataset(folder: str, options: CheckFlags) -> None:
 
 
 def _quiet_tensorflow() -> contextlib.AbstractContextManager[None]:
-    """Context in which TensorFlow uses only the host, and in which standard error is delayed.
+    """Context manager: TensorFlow uses no GPU, and native libraries print nothing to stderr.
 
-    Messages of native libraries are printed only after an unexpected exception.
+    Their messages are printed only after an unexpected exception.
     """
     if "tensorflow" not in sys.modules:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -268,5 +268,5 @@ _ACTIONS: dict[str, tuple[type, tuple[str, ...], type, Callable[..., None]]] = {
 
 
 def completions() -> tuple[str, ...]:
-    """Values of the first argument."""
+    """The actions of ``cnnbench data``, for the completion of its first argument."""
     return tuple(_ACTIONS)

@@ -145,14 +145,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _load_tensorflow() -> None:
     supervised()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # A run sets the same value.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # `cnnbench run` sets the same value.
     with without_info_lines():
         tf = load_tensorflow()
         tf.config.list_physical_devices("GPU")
 
 
 def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
-    plan = make_plan(parse_run(run_flags))  # Refuses the same flags as a run does.
+    plan = make_plan(parse_run(run_flags))  # Invalid flags are refused as in `cnnbench run`.
     host = Host()
     on_gpu = not computes_on_cpu(plan)
     facts = environment.collect(host)

@@ -90,7 +90,7 @@ HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Explains a difference. After a UsageError, nothing has been run."""
+    """Explains why side B is faster or slower than side A. After a UsageError, nothing was run."""
     values, paths, common = sides.parse_side_flags(argv, specs_of(ExplainFlags), "explain ...")
     options = ExplainFlags(**values)
     if paths and len(paths) != 2:
@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
         shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *sides.VARIABLES)
         for name in (name for name in values if name not in shown):
             raise FlagError(
-                name, values[name], "has an effect only on processes, but A and B are profiles"
+                name, values[name], "has an effect only on new processes, but A and B are profiles"
             )
         if common or any(options.variables.values()):
             raise UsageError("A and B are profiles: leave out the flags and variables of processes")
@@ -122,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _load_profiles(text: str) -> list[StepProfile]:
-    """The profiles in a file or a folder; PathError if there is none."""
+    """Reads the profiles in a file or a folder. Raises PathError if there are none."""
     path = Path(text)
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]

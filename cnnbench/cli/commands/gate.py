@@ -46,12 +46,12 @@ often; 2 wrong use; 130 interrupted.
 """
 
 OUTPUT = "GATE_OUTPUT"
-"""Environment variable with the folder for results where --results is not given."""
+"""Environment variable with the folder for results if --results is not given."""
 
 _RUNS = "runs"
 _EXAMPLE = ("--model=lenet",)
 
-# By CI system: the files below the top of a repository, by the names of their templates.
+# Paths of the files in a repository, by CI system and by the name of a file's template.
 _WORKFLOWS = ".github/workflows"
 _CI_FILES = {
     "github": {
@@ -81,7 +81,7 @@ class GateFlags(ab.AbFlags):
     )
 
 
-# The sides are defined by commits.
+# A gate defines its sides by commits, so it does not accept these flags.
 _NOT_OF_GATES = {spec.name for spec in specs_of(sides.SideFlags)} | {"aa"}
 _SECTIONS = {"init": "What to do", **ab.SECTIONS}
 _FLAGS = {
@@ -100,11 +100,11 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(f"{rest[0]}: --init writes files only; put flags of runs after --")
         _write_ci_files(values["init"], common or _EXAMPLE)
         if not common:
-            print_notice(f"they measure {' '.join(_EXAMPLE)}: replace it by your own flags of runs")
+            print_notice(f"the files measure {' '.join(_EXAMPLE)}: replace this by your own flags")
         return ExitCode.OK
     is_resumed = values.get("resume", False)
     if len(commits) not in ((0,) if is_resumed else (1, 2)):
-        wants = "no commits with --resume" if is_resumed else "BASE, and HEAD if it is another one"
+        wants = "no commits with --resume" if is_resumed else "one or two commits, BASE and HEAD"
         raise UsageError(f"cnnbench gate takes {wants}, not {len(commits)} arguments")
     own = [] if is_resumed else _side_flags(values.get("rules"), *commits)
     results = values.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
@@ -121,11 +121,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _side_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
-    """Flags for the sides.
+    """Flags of `cnnbench ab` that define the sides of a gate, and the rules for the verdict.
 
-    Side A is the commit from which the change started, not the current BASE.
-
-    The rules are those of that commit: a change must not loosen the rules by which it is judged.
+    Side A is the commit from which the change started, not the current BASE. The rules are also
+    read from that commit, because a change must not loosen the rules by which it is judged.
     """
     try:
         commit_of(base)
@@ -145,9 +144,9 @@ def _side_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
 
 @contextlib.contextmanager
 def _gate_results_folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
-    """The folder for results.
+    """Context manager: creates the results folder of a gate, which must be empty unless resumed.
 
-    It must be empty, unless resumed. If it stays empty, it is removed.
+    A temporary folder is removed if it stays empty.
     """
     if results is None:
         folder = Path(tempfile.mkdtemp(prefix="cnnbench-gate-"))
@@ -180,7 +179,7 @@ def _write_ci_files(system: str, flags: Sequence[str]) -> None:
         text = resources.files("cnnbench.cli").joinpath(f"ci/{template}").read_text("utf-8")
         values = {"@CNNBENCH@": shlex.quote(requirement), "@FLAGS@": shlex.join(flags)}
         for mark, value in values.items():
-            if system == "jenkins":  # inside a Groovy string '''...'''
+            if system == "jenkins":  # Groovy strings need escape characters.
                 value = value.replace("\\", "\\\\").replace("'", "\\'")
             text = text.replace(mark, value)
         made[top / name] = text
@@ -193,10 +192,9 @@ def _write_ci_files(system: str, flags: Sequence[str]) -> None:
 
 
 def _pip_requirement() -> str:
-    """The argument with which pip installs this cnnbench: the revision from which it was installed,
-    or its version.
+    """The argument with which pip installs the revision of this cnnbench.
 
-    Without a revision or a remote repository, the requirement contains OWNER and REVISION.
+    If the revision or the remote repository is unknown, the argument contains OWNER and REVISION.
     """
     with contextlib.suppress(metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
         origin = json.loads(metadata.distribution("cnnbench").read_text("direct_url.json") or "")
@@ -210,5 +208,5 @@ def _pip_requirement() -> str:
             if address and "/" in address and url != address:
                 commit = git("rev-parse", "HEAD", folder=checkout)
                 return f"cnnbench @ git+https://{address}@{commit}"
-    print_notice("the source of this cnnbench is unknown: replace OWNER and REVISION")
+    print_notice("the source of this cnnbench is unknown: replace OWNER and REVISION in the files")
     return "cnnbench @ git+https://github.com/OWNER/cnnbench@REVISION"

@@ -137,8 +137,7 @@ SPECS = {spec.name: spec for spec in specs_of(HistoryFlags)}
 HELP = (_ABOUT, [("Flags", (*SPECS.values(),))], _EXIT_CODES)
 
 
-# The entries contain no reference cycles, and the search for cycles would take a seventh of the
-# time.
+# Garbage collection would take a seventh of the time, and there are no reference cycles.
 @without_garbage_collection()
 def main(argv: Sequence[str]) -> int:
     """Lists the values of a metric by commit, and draws them."""
@@ -187,18 +186,18 @@ def load_commits(folder: str | None) -> Commits | None:
 
 
 def _warn_of_missing_commits(folder: str, trends: Sequence[Trend], order: Mapping[str, int]) -> str:
-    """Reports on stderr how many measured commits --git lacks. Returns the reason, or ""."""
+    """Prints a warning if the repository of --git lacks measured commits. Returns why, or ""."""
     commits = {point.runs[0].commit for history in trends for point in history.series.points} - {""}
     missing = len(commits - order.keys())
     why = missing_commit_reason(folder) if missing else ""
     if missing:
         of = f"{missing} of {count_text(len(commits), 'measured commit', 'measured commits')}"
-        print_warning(f"--git={folder} lacks {of}: {why or 'they are in order of time'}", "order")
+        print_warning(f"--git={folder} lacks {of}: {why or 'they are sorted by time'}", "order")
     return why
 
 
 def _check_metric_measured(folder: Path, folder_contents: Contents, metric: Metric) -> None:
-    """Raises an error for a metric that no measurement has."""
+    """Raises UsageError if no measurement in the folder contains the metric."""
     there = {entry.kind for entry in folder_contents.entries}
     if there.intersection(metric.kinds):
         return
@@ -273,13 +272,11 @@ def _find_trends(
 def _raise_nothing_selected(
     options: HistoryFlags, selected: Mapping[str, Any], folder_contents: Contents, metric: Metric
 ) -> None:
-    """Raises an error that names the flag that excludes everything, or all flags if only their
-    combination does.
-    """
+    """Raises an error that names the flags that exclude all measurements."""
     there = sum(entry.kind in metric.kinds for entry in folder_contents.entries)
     if not there:
         return
-    nothing = f"none of {there} {'runs' if 'run' in metric.kinds else 'all-reduces'} is of it"
+    nothing = f"matches none of {there} {'runs' if 'run' in metric.kinds else 'all-reduces'}"
     for name, value in selected.items():
         if not all_series(folder_contents.entries, metric, selection=Selection(**{name: value})):
             raise FlagError(name, getattr(options, name), nothing)

@@ -99,8 +99,7 @@ def main(argv: Sequence[str]) -> int:
         )
     else:
         new = sum(_write_record(Path(options.results), record) for record in records)
-        # Called once for all records, because a call for each of thousands of records takes
-        # minutes.
+        # One call for each of thousands of records would take minutes.
         os.sync()
         known = f"; {len(records) - new} were there already" if new < len(records) else ""
         if copies:
@@ -123,7 +122,7 @@ def _find_files(paths: Sequence[str]) -> Iterator[str]:
 def _read_records(
     files: Sequence[str], options: ImportFlags
 ) -> tuple[Sequence[RunRecord], Sequence[Skipped], int]:
-    """Reads one record for each name; also returns skipped lines and the number of copies.
+    """Reads the records in all files; also returns skipped lines and the number of duplicates.
 
     Files with equal content result in one record.
     """
@@ -147,9 +146,7 @@ def _read_records(
 
 
 def _skipped_line_warnings(skipped: Sequence[Skipped]) -> Iterator[str]:
-    """For each file, the first lines that could not be read, and the number of further such
-    lines.
-    """
+    """Yields a warning for each file with lines that could not be read, and quotes some lines."""
     by_file: dict[str, list[Skipped]] = {}
     for skipped_line in skipped:
         by_file.setdefault(skipped_line.path, []).append(skipped_line)
@@ -164,7 +161,7 @@ def _and_more_text(number: int) -> str:
 
 def _write_record(folder: Path, record: RunRecord) -> bool:
     """Writes a record if it does not exist yet. Returns whether it is new."""
-    # Folders are kept small, because a writer lists the folder of its file.
+    # Subfolders keep folders small, because writing a file lists its folder.
     assert record.imported is not None
     path = folder / record.imported.sha256[:2] / f"{record.run_id}.json"
     if path.exists():

@@ -1,4 +1,4 @@
-"""Flags and output shared by `cnnbench compare` and `cnnbench ab`."""
+"""Flags for verdicts, and output of verdicts, for `cnnbench compare`, `ab` and other commands."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from cnnbench.records.run import Subject
 
 
 def declare_fail_on_flag(help: str, *words: str) -> Any:
-    """Declares a command's --fail_on. The allowed words are slower, faster, `words` and never."""
+    """Declares the flag --fail_on of a command. It accepts slower, faster, `words` and never."""
     return flag(None, help, choices=("slower", "faster", *words, "never"))
 
 
 def failing_words(words: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The words of --fail_on that set exit code 1; None if the flag is not set."""
+    """The verdicts for which --fail_on sets exit code 1; None if the flag is not given."""
     try:
         return None if words is None else exit_code_words(words)
     except ValueError as error:
@@ -43,7 +43,7 @@ _FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingFlags:
-    """Flags for verdicts and their output."""
+    """Flags for verdicts: thresholds, metrics, rules, and the format of the output."""
 
     threshold: float | None = flag(
         None,
@@ -102,9 +102,7 @@ class JudgingFlags:
     )
 
     def check(self, inputs: Iterable[str | None] = ()) -> None:
-        """Raises an error for unknown metrics, an invalid --fail_on, or an output that cannot be
-        written.
-        """
+        """Raises FlagError for unknown metrics, an invalid --fail_on, or an unwritable output."""
         if "changed" in (failing_words(self.fail_on) or ()) and self.allow_changed_work:
             reason = "contradicts --allow_changed_work; leave out one of them"
             raise FlagError("fail_on", ",".join(self.fail_on or ()), reason)
@@ -126,19 +124,19 @@ class JudgingFlags:
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """Facts, groups and patterns that may differ."""
+        """Names in --allow_different: facts, groups and patterns that may differ between sides."""
         return split_words(self.allow_different)
 
     @property
     def policy(self) -> Policy:
-        """The constants of the statistical tests. (The value of --threshold is in per cent.)"""
+        """The decision thresholds from --threshold (which is in per cent) and --alpha."""
         share = None if self.threshold is None else self.threshold / 100
         changes = {"threshold": share, "alpha": self.alpha}
         changed = {name: value for name, value in changes.items() if value is not None}
         return Policy().replace(**changed)
 
     def load_aa(self, reductions: bool = True) -> Loaded | None:
-        """The A/A runs; None without --baseline_aa. For `reductions`, see `load_side`."""
+        """Reads the A/A runs in --baseline_aa; None without the flag. See also `load_side`."""
         if self.baseline_aa is None:
             return None
 
@@ -148,12 +146,13 @@ class JudgingFlags:
             raise FlagError("baseline_aa", error.path, error.reason) from None
 
     def with_fail_on(self, comparison: Comparison) -> Comparison:
-        """The comparison, with the exit code according to --fail_on."""
+        """A copy of the comparison, whose exit code depends on --fail_on."""
         return replace(comparison, fail_on=failing_words(self.fail_on))
 
     def load_rules(self) -> Rules:
-        """The rules in --rules or in the current folder. --threshold has priority over their
-        thresholds.
+        """Reads the rules in --rules or in the current folder (docs/rules.md).
+
+        If --threshold is given, the thresholds of the rules are removed.
         """
         rules = load_rules(self.rules)
         return rules if self.threshold is None else rules.without_thresholds()
@@ -171,9 +170,10 @@ class JudgingFlags:
 
 
 def load_side(path: str, reductions: bool = True) -> Loaded:
-    """Reads the records of one side. If `reductions`, there may be only records of all-reduces.
+    """Reads the records of one side of a comparison from a file, a folder or a pattern.
 
-    PathError if the path does not exist, or contains nothing that looks like a record.
+    Raises PathError if the path does not exist, or contains nothing that looks like a record. If
+    `reductions`, records of all-reduces are sufficient.
     """
     loaded = load_records([path])
     wanted = loaded.all_records if reductions else loaded.records
@@ -189,7 +189,7 @@ def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
 
 
 def warn_of_unknown_commits(subjects: Iterable[Subject | None]) -> None:
-    """Reports on stderr the number of measurements with an unknown commit, which are combined."""
+    """Prints a warning with the number of measurements whose commit is unknown."""
     unknown = [subject.unknown for subject in subjects if subject is not None and subject.unknown]
     if unknown:
         number = count_text(len(unknown), "measurement", "measurements")
@@ -198,7 +198,7 @@ def warn_of_unknown_commits(subjects: Iterable[Subject | None]) -> None:
 
 
 def export_figures(figures: Sequence[Figure], format: str) -> str:
-    """Values in the format of another program. Reports on stderr what the format cannot contain."""
+    """Writes values in the format of another program. Prints what the format cannot contain."""
     text, left_out = EXPORTS[format](figures)
     if left_out:
         print_notice(f"--format={format}: {left_out}")

@@ -80,7 +80,7 @@ started; 130 interrupted: the chief's record holds what was measured.
 
 @dataclass(frozen=True, kw_only=True)
 class JobFlags:
-    """Flags for the processes of a job. All commands that run jobs accept them."""
+    """Flags for the number of processes of a job, which all commands that run jobs accept."""
 
     workers: int = flag(1, "Number of worker processes, which have towers.", minimum=1, maximum=256)
     ps: int = flag(0, "Number of parameter servers.", minimum=0, maximum=256)
@@ -95,7 +95,7 @@ class JobFlags:
 
     @property
     def layout_if_several(self) -> JobLayout | None:
-        """The number of processes of each kind; None for a single process."""
+        """The number of processes of each kind; None if there is only a single process."""
         return self.layout if self.layout.size > 1 else None
 
 
@@ -160,7 +160,7 @@ def main(argv: Sequence[str]) -> int:
             f"launch takes no argument {arguments[0]!r}; put flags of the processes after --"
         )
     if options.scaling and flags and flags[0] == "allreduce":
-        reason = "compares runs; for allreduce give --workers"
+        reason = "only works for runs; for allreduce, give --workers instead"
         raise FlagError("scaling", options.scaling, reason)
     if options.scaling:
         return _measure_scaling(options, values, argv)
@@ -185,8 +185,7 @@ def main(argv: Sequence[str]) -> int:
             status = _run_processes(layout, chief, words_of, scratch.path, cores)
             scratch.kept = status != 0
         except Exception:
-            # After an error, the logs are kept, because they explain it. After an interrupt, they
-            # are removed.
+            # The logs explain an error, so they are kept. After an interrupt, they are removed.
             scratch.kept = True
             raise
     return status
@@ -231,8 +230,8 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     shared = available_cores() < largest
     if shared:
         print_notice(
-            f"{largest} processes share {available_cores()} processors: the computation of n "
-            "workers is taken to be n times that of one"
+            f"{largest} processes share {available_cores()} processors: it is assumed that n "
+            "workers need n times as long for the computation as one worker"
         )
     predicted: dict[int, float] = {}
     reason = "needs --link"
@@ -242,7 +241,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
         print_notice(f"no prediction: {reason}")
     if options.repeats == 1:
         print_notice(
-            "--repeats=1: single runs scatter, so that efficiencies may come out above 100 %; "
+            "--repeats=1: single runs vary, so efficiencies may be above 100 %; "
             "--repeats=5 shows their ranges"
         )
     jobs = Scaling(
@@ -268,17 +267,17 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
 
 
 def _set_batch_size(options: LaunchFlags, command: TaskCommand, layout: JobLayout) -> TaskCommand:
-    """The command, with the batch size that this kind of scaling requires for all jobs."""
+    """A copy of the command with the batch size that --scaling_kind requires for all jobs."""
     fixed = command.args.given.get("global_batch_size")
     if options.scaling_kind == WEAK:
         if fixed:
-            reason = "is the same for every number of workers: that is --scaling_kind=strong"
+            reason = "is the same for every number of workers; this needs --scaling_kind=strong"
             raise FlagError("global_batch_size", fixed, reason)
         return command
     of_one_worker = make_plan(plan_chief(command.args, layout._replace(workers=1), options.towers))
     if of_one_worker.place.asynchronous:
         reason = (
-            f"workers of {of_one_worker.place.mode.name} update by themselves and share no batch"
+            f"workers of {of_one_worker.place.mode.name} update independently and share no batch"
         )
         raise FlagError("scaling_kind", STRONG, reason)
     whole = f"--global_batch_size={fixed or of_one_worker.length.global_batch}"

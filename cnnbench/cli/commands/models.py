@@ -41,7 +41,7 @@ class ModelsFlags:
 
 @dataclass(frozen=True)
 class Listed:
-    """The figures of a model, with the same names as in the record of a run.
+    """Sizes and FLOPs of a model, with the same names as in the record of a run.
 
     Attributes:
       input_shape: default size of an image, or shape or names of other elements.

@@ -144,7 +144,7 @@ def _check_options(options: ReportFlags, values: dict[str, object]) -> None:
 
 
 def _check_number_of_files(paths: Sequence[str]) -> None:
-    """Raises an error if there are too many files for a page or for the memory."""
+    """Raises UsageError if there are too many record files for a report."""
     number = sum(1 for _ in find_files(paths))
     if number > _MOST_FILES:
         raise UsageError(
@@ -168,7 +168,10 @@ def _load_results(paths: Sequence[str]) -> Loaded:
 def _history_documents(
     results: ReportSubject, commits: Commits | None, fail_on: tuple[str, ...], rules: Rules
 ) -> list[HistoryDocument]:
-    """The histories of records from several commits, if there is no comparison."""
+    """The histories of the metrics that a report shows if its records are from several commits.
+
+    Empty if the report shows a comparison.
+    """
     histories = []
     records: list[RunRecord | AllReduceRecord] = [*results.runs, *results.allreduces]
     if results.comparison is not None:
@@ -194,7 +197,7 @@ def _history_documents(
 def _history_contents(
     histories: Iterable[HistoryDocument],
 ) -> tuple[Sequence[Answer], Sequence[Section]]:
-    """The answers and sections that a report shows about histories."""
+    """The answers and the sections of a report that describe histories of metrics."""
     answers_found: list[Answer] = []
     sections: list[Section] = []
     for history in histories:
@@ -211,7 +214,7 @@ def _make_report_subject(
     order: Mapping[str, int] | None,
 ) -> ReportSubject:
     if options.baseline is None:
-        # The verdict of an experiment, if its results folder is the only path.
+        # If the only path is the folder of an experiment, the report contains its verdict.
         earlier = find_experiment_below(Path(paths[0])) if len(paths) == 1 else None
         comparison = None if earlier is None else earlier.verdict()
         if comparison is None and options.table == "comparison":

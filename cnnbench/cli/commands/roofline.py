@@ -117,9 +117,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _prepare_params(values: Mapping[str, Any]) -> Params:
-    """The flags of the run; prepares for plug-ins that run TensorFlow operations on import.
+    """Checks the flags of the run, and prepares for plug-ins that run TensorFlow operations.
 
-    FlagError for flags that no plug-in makes right.
+    Raises FlagError for flags that are invalid whatever plug-ins are loaded.
     """
     _, flags = split_options(RooflineFlags, values)
     for name in (

@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
     job = plan.place.job
     keeps_variables = job.serves and job.task.job == PS
     plan = make_plan(plan, os.environ, messages.notice, data=not keeps_variables)
-    if keeps_variables:  # Such a process needs only the flags for addresses.
+    if keeps_variables:  # A ps task needs only the flags with addresses.
         return serve_devices(plan, agreed_facts({}, ()), messages)
     if not argv and is_terminal(sys.stderr):
         messages.notice(_default_run_text(plan))
@@ -96,17 +96,16 @@ def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
 def _fork_attempt(
     args: ParsedArgs, fork: Callable[[], None], measurements: Measurements, messages: Messages
 ) -> ParsedArgs:
-    """Forks a process for one attempt of --find_batch_size. In it, returns the flags of the
-    attempt.
+    """Forks a process for an attempt of --find_batch_size; returns the attempt's flags in it.
 
-    Each attempt has half the batch of the attempt before, rounded down if the batch must be even.
+    Each attempt has half the batch of the previous attempt, rounded down if the batch must be even.
     """
     args, plan = _remove_batch_search(args)
     requested, unit = plan.length.batch_per_device, plan.input.training.batch_unit
     measurements.requested_batch, measurements.smallest_batch = requested, unit
     fork()
-    if state.link is None:  # The process runs within another program, or not on Linux.
-        return args.including({_FIND: True})  # The plan refuses this flag.
+    if state.link is None:  # Forking is impossible within other programs, and without Linux.
+        return args.including({_FIND: True})  # The plan of the run will refuse this flag.
     if not state.attempt:
         return args
     attempts = (state.attempt - 1, state.attempt)
@@ -117,15 +116,15 @@ def _fork_attempt(
 
 
 def _remove_batch_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
-    """The flags without --find_batch_size, and their plan.
+    """Removes --find_batch_size from the flags of a run. Also returns the plan without the flag.
 
-    FlagError for flags that cannot be combined with it.
+    Raises FlagError for flags that cannot be combined with --find_batch_size.
     """
     plan = make_plan(args := args.including({_FIND: False}))
     for flag, is_wrong in {
         "eval": plan.params.eval,
         "input_only": plan.params.input_only,
-        # Possibly the batch of the evaluation does not fit.
+        # The batch of the evaluation may not fit, and the search does not change it.
         "eval_batch_size": plan.params.eval_batch_size > 0,
         # The folder may contain a checkpoint of a run with another batch size.
         "train_dir": plan.saves_into is not None,
@@ -141,7 +140,7 @@ def _write_missing_record(measurements: Measurements, error: BenchmarkError | No
     interrupt.
     """
     measurements.copy_published_values()
-    config = measurements.parts.config  # Empty until the run is planned.
+    config = measurements.parts.config  # It is empty until the run is planned.
     files = ResultFiles(config.get("result_json"), config.get("result_csv"), RUNS)
     if (
         measurements.written
@@ -160,7 +159,7 @@ def _write_missing_record(measurements: Measurements, error: BenchmarkError | No
 
 
 def _plan_and_flags_text(args: ParsedArgs, messages: Messages) -> str:
-    """Describes the plan and every given flag with its value in the plan. Prints notices."""
+    """Describes a planned run and every given flag with its value. Prints notices."""
     find = args.params.find_batch_size
     if find:
         args, _ = _remove_batch_search(args)
@@ -168,7 +167,7 @@ def _plan_and_flags_text(args: ParsedArgs, messages: Messages) -> str:
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job
-    if not (job.serves and job.task.job == PS):  # A ps task needs no network.
+    if not (job.serves and job.task.job == PS):  # A ps task has no network to describe.
         plan = make_plan(plan)
         lines = [
             *describe.network_and_data_lines(plan),
@@ -186,7 +185,7 @@ _START_SECONDS, _CORE_FLOPS, _INPUT_BYTES = 10.0, 2e10, 5e8
 
 
 def _default_run_text(plan: RunPlan) -> str:
-    """Description and estimated duration of a run without flags on a CPU."""
+    """Describes a run for which no flags are given, with its estimated duration on CPUs."""
     network, length = plan.network, plan.length
     images = length.global_batch * length.training_steps
     shapes = [[n for n in example.shape if isinstance(n, int)] for example in network.examples]
@@ -204,9 +203,9 @@ def _default_run_text(plan: RunPlan) -> str:
 
 
 def serve_devices(plan: RunPlan, facts: Mapping[str, str], messages: Messages) -> int:
-    """Runs a TensorFlow server for the chief. Writes nothing to standard output.
+    """Runs a TensorFlow server, whose devices the chief of a job uses, until the job ends.
 
-    The facts must be equal in all processes.
+    Nothing is written to standard output. `facts` must be equal in all processes.
     """
     from cnnbench.run.driver.membership import Membership
 

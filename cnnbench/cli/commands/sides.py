@@ -1,4 +1,4 @@
-"""Flags of commands that compare two sides, and commands that can decide an inconclusive result."""
+"""Flags of commands that compare sides A and B, and next steps after an inconclusive verdict."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import commit_of
 from cnnbench.plan.place import ADDRESSES
 
-# Command lines of the commands that measure sides A and B. Each side has its own flags.
+# Command lines of commands that measure sides A and B. Each side has its own flags.
 
 MOST_PAIRS = 1000
 """Maximum number of pairs in an experiment."""
@@ -52,8 +52,7 @@ MOST_PAIRS = 1000
 VARIABLES = ("a_env", "b_env")
 """Flags whose values may be secrets."""
 
-# A version of cnnbench with one of these modules can run jobs. Earlier versions have the second
-# module.
+# A version of cnnbench with one of these modules can run jobs of several processes.
 _LAUNCHES = ("campaigns/launch.py", "campaigns/launch/tasks.py", "launch/tasks.py")
 
 _CHECKOUT = (
@@ -64,7 +63,7 @@ _CHECKOUT = (
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignFlags:
-    """Flags for running the processes of a campaign and storing their records."""
+    """Flags of commands that run many processes and store the records in a results folder."""
 
     timeout: float = flag(1800.0, "Time limit of each process, in seconds.", above=0)
     seed: int | None = flag(
@@ -85,9 +84,7 @@ class CampaignFlags:
     )
 
     def seed_in(self, kind: CampaignKind, folder: str, suite: str | None = None) -> int:
-        """The given seed. By default: with --resume, the seed in the folder; otherwise a random
-        seed.
-        """
+        """The value of --seed. By default, a random seed, or the seed in `folder` with --resume."""
         seed = self.seed
         if seed is None and self.resume:
             seed = kind.seed_in(folder, suite)
@@ -96,7 +93,7 @@ class CampaignFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class SideFlags:
-    """Flags that define a side."""
+    """Flags that define the sides A and B of a comparison, each with its flags and code."""
 
     a: str = flag("", "Flags for side A only, as one shell word.")
     b: str = flag("", "Flags for side B only, as one shell word.")
@@ -118,7 +115,7 @@ class SideFlags:
 
     @property
     def variables(self) -> dict[str, dict[str, str]]:
-        """The environment variables of both sides."""
+        """The environment variables in --a_env and --b_env: values by side and by name."""
         by_side: dict[str, dict[str, str]] = {"a": {}, "b": {}}
         for name in VARIABLES:
             for text in getattr(self, name) or ():
@@ -132,10 +129,10 @@ class SideFlags:
 def parse_side_flags(
     argv: Sequence[str], specs: Sequence[FlagSpec], usage: str
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """Flags of a command, other arguments, and the flags of runs of all sides.
+    """Splits a command line into the command's flags, other arguments, and flags after "--".
 
-    An error about a flag of runs names the place where it belongs: after `usage`, which begins
-    with the command, or in the flags of a side.
+    If a flag of runs is in the wrong place, the error message says where it belongs. `usage` begins
+    with the name of the command.
     """
     words, common = split_at_dashes(argv)
     try:
@@ -148,8 +145,8 @@ def parse_side_flags(
             if word.startswith("-") and (name in of_runs or name.removeprefix("no") in of_runs):
                 hint = "; put flags of one side into --a or --b" if "a" in own else ""
                 raise UsageError(
-                    f"--{name} is a flag of the sides, not of {usage.split()[0]}: flags of both "
-                    f"go behind --, as in cnnbench {usage} -- {word}{hint}"
+                    f"--{name} is a flag of cnnbench run, not of {usage.split()[0]}: put flags of "
+                    f"both sides after --, as in cnnbench {usage} -- {word}{hint}"
                 ) from None
         raise
     if common and common[0] == "run":
@@ -158,7 +155,7 @@ def parse_side_flags(
 
 
 def mask_variable_value(text: str) -> str:
-    """NAME=VALUE for messages.
+    """Hides the value of an environment variable in NAME=VALUE, because it may be a secret.
 
     The value is replaced by "..." unless records contain this variable.
     """
@@ -191,9 +188,10 @@ def without_flags(
 def command_line_with(
     command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags: object
 ) -> str:
-    """The command line with different values for some flags. True means a flag without a value.
+    """A cnnbench command line with different values for some flags. True: a flag without a value.
 
-    They follow the other flags, because the last value is used and a flag file may also set them.
+    These flags follow the other flags, because the last value is used and a flag file may also set
+    them.
     """
     words = without_flags(argv, specs, flags, flags_to_words(flags))
     return shlex.join(["cnnbench", command, *words])
@@ -201,7 +199,7 @@ def command_line_with(
 
 @contextlib.contextmanager
 def printing_resume_command(reporter: Reporter, line: str) -> Iterator[None]:
-    """If the block is interrupted, prints the command line that continues the campaign."""
+    """Context manager: if its block is interrupted, prints the command line that continues it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -210,8 +208,9 @@ def printing_resume_command(reporter: Reporter, line: str) -> Iterator[None]:
 
 
 def interpreter_path(flag: str, text: str) -> str:
-    """The absolute path of an interpreter. Links are not resolved, because the link may be in a
-    virtual environment.
+    """The absolute path of the Python interpreter in the value `text` of a flag.
+
+    Links are not resolved, because the link may be in a virtual environment.
     """
     path = shutil.which(text)
     if path is None:
@@ -220,9 +219,9 @@ def interpreter_path(flag: str, text: str) -> str:
 
 
 def resolve_sides(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
-    """The sides with resolved flags.
+    """Resolves the flags of sides A and B, and returns the sides with the resolved flags.
 
-    Raises an error for invalid flags, as far as this version knows them.
+    Raises UsageError for invalid flags, as far as this version knows the flags.
     """
     for name, side in both.items():
         reason = f"cannot be used with {command}, which keeps a record of each process"
@@ -238,7 +237,7 @@ def resolve_sides(both: Mapping[str, Side], command: str, reporter: Reporter) ->
 
 
 def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
-    """Raises an error for two equal sides. `instead` is the advice at the end of the message."""
+    """Raises UsageError if sides A and B are equal. `instead` ends the message with advice."""
     a, b = both.values()
     configs = [side.resolved.identity for side in (a, b)]
     code = _checkout_or_commit(a)
@@ -258,7 +257,7 @@ def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
 
 
 def _checkout_or_commit(side: Side) -> str:
-    """The folder of a side, or the commit of its temporary worktree."""
+    """Identifies a side's checkout by its folder, or by the commit of a temporary worktree."""
     if side.checkout is None or side.revision is None or Path(side.revision).is_dir():
         return str(side.checkout or "")
     return f"commit {commit_of(side.revision)[:12]}"
@@ -271,7 +270,7 @@ def make_sides(
     common: Sequence[str],
     names: Sequence[str] = "ab",
 ) -> Iterator[dict[str, Side]]:
-    """Yields the sides A and B that the flags describe, with their checkouts."""
+    """Context manager: creates sides A and B from their flags, with temporary worktrees."""
     variables, by_name, commits = options.variables, {}, {}
     for side, name in zip("ab", names, strict=True):
         text, python, checkout = (
@@ -302,16 +301,16 @@ def make_sides(
         yield by_name
 
 
-# Next steps after an inconclusive comparison: number of pairs and the command for them.
+# Next steps after an inconclusive comparison: the command line that measures more pairs.
 
 _MOST_LINES = 3
 _LEFT_OUT = (*RESERVED, *names_of_flags(FLAGS, FlagRole.OUTPUT), labels.FLAG, *ADDRESSES)
 
 
 def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
-    """Number of pairs (or processes per side) that should be enough for a verdict.
+    """Number of pairs (or processes per side) with which a result should become a verdict.
 
-    0 if more would not help, or if `cnnbench ab` and `run` cannot measure them.
+    0 if more pairs would not help, or if `cnnbench ab` and `run` cannot measure them.
     """
     enough = result.judgement.needed or result.judgement.at_least or 0
     if result.too_noisy or not _can_be_measured_again(entry.base, entry.new):
@@ -320,10 +319,11 @@ def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
 
 
 def new_experiment_planner(policy: Policy) -> PlanOf:
-    """How further pairs are judged if the runs belong to no experiment that can be continued.
+    """Returns a function that plans how further runs of BASE and NEW are judged.
 
-    A function of the runs of BASE and of NEW: in a new experiment where their flags or revisions
-    say what `cnnbench ab` has to compare, else (None) together with these.
+    The runs belong to no experiment that can be continued. If their flags or revisions say what
+    `cnnbench ab` must compare, further pairs are judged in a new experiment. Otherwise (None), they
+    are judged together with these runs.
     """
 
     def plan(base: MeasurementGroup, new: MeasurementGroup) -> Continuation | None:
@@ -336,7 +336,7 @@ def new_experiment_planner(policy: Policy) -> PlanOf:
 
 
 def experiment_of(base: str, new: str) -> ExperimentState | None:
-    """The experiment whose sides have these two paths; None if there is none."""
+    """The experiment whose folder contains the records of both paths; None if there is none."""
     folder = Path(base).parent
     is_experiment = [Path(base), Path(new)] == [folder / side for side in SIDES]
     return find_experiment(folder) if is_experiment else None
@@ -345,13 +345,12 @@ def experiment_of(base: str, new: str) -> ExperimentState | None:
 def add_next_step(
     comparison: Comparison, earlier: ExperimentState | None
 ) -> tuple[Comparison, list[str]]:
-    """Adds a next step to a comparison of saved records. Also returns lines with commands.
+    """Adds a command line that may decide an inconclusive comparison of saved records.
 
-    The next step is for the configuration that the advice is about. The lines name a command for
-    each of the first configurations that more pairs would settle.
+    Also returns lines with such command lines for each of the first inconclusive configurations.
 
     Args:
-      earlier: the experiment that the records belong to; None if there is none that can go on.
+      earlier: the experiment to which the records belong, if it can be continued; otherwise None.
     """
     commands = {
         entry.name: resume_command(earlier, pairs)
@@ -378,10 +377,10 @@ def resume_command(
     pairs: int | None = None,
     variables: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """The command that continues an experiment, or the gate to which it belongs.
+    """The command line that continues an experiment of `cnnbench ab` or `cnnbench gate`.
 
     Args:
-      pairs: the new maximum number of pairs; None: that of the experiment.
+      pairs: the new maximum number of pairs; None for that of the experiment.
       variables: values of environment variables by side, see `mask_variable_value`.
     """
     command, folder = ("gate", earlier.folder.parent) if earlier.is_gate else ("ab", earlier.folder)
@@ -397,15 +396,13 @@ def resume_command(
 
 
 def _can_be_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
-    """Whether commands on a single machine can measure more runs of this kind."""
+    """Whether commands on a single machine can measure more runs like `base` and `new`."""
     machines = {address.rpartition(":")[0] for hosts in _hosts(new[-1]) for address in hosts}
     return not isinstance(base[0], MeasuredReduction) and len(machines) <= 1
 
 
 def _differing_flags(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[str, str]:
-    """The flags of `cnnbench ab` that differ between the sides; empty if records do not contain
-    them.
-    """
+    """The flags of `cnnbench ab` by which the sides of records differ; empty if unknown."""
     flags = [_given_flags(side[-1]) for side in (base, new)]
     subjects = [side[-1].subject for side in (base, new)]
     revisions = [
@@ -445,7 +442,7 @@ def _follow_up_command(
 
 
 def _policy_flags(comparison: Comparison) -> list[str]:
-    """The flags for threshold and significance level, if their values are not the defaults."""
+    """The flags --threshold and --alpha of a comparison, if their values are not the defaults."""
     usual, policy = Policy(), comparison.policy
     flags = (
         [f"--threshold={100 * policy.threshold:g}"] if policy.threshold != usual.threshold else []
@@ -454,13 +451,13 @@ def _policy_flags(comparison: Comparison) -> list[str]:
 
 
 def _new_file_names(side: str, label: str) -> str:
-    """Names of new files as shell words: in a side's folder, or next to its file or pattern."""
+    """Shell text for the names of further records: in a side's folder, or next to its files."""
     stem = f"{label}/" if os.path.isdir(label) else re.split(r"[*?[]|\.json$", label)[0]
     return f"{shlex.quote(re.sub('(?<=[^/])$', '-', stem))}{side}-$(date +%s)-$i.json"
 
 
 def _given_flags(measurement: Measurement) -> dict[str, str]:
-    """The given flags of a process, except output paths."""
+    """The flags that were given for a measured process, except output paths, by name."""
     return {
         name: SPECS[name].text(measurement.config[name])
         for name in measurement.explicit_flags
@@ -469,13 +466,13 @@ def _given_flags(measurement: Measurement) -> dict[str, str]:
 
 
 def _hosts(measurement: Measurement) -> tuple[Sequence[str], Sequence[str]]:
-    """Addresses of the workers and of the ps tasks."""
+    """Addresses of the workers, and addresses of the ps tasks, of a measured job."""
     config = measurement.config
     return split_hosts(config.get("worker_hosts")), split_hosts(config.get("ps_hosts"))
 
 
 def _job_flags(measurement: Measurement) -> tuple[str, ...]:
-    """The flags for the processes of the measured job; empty for a single process."""
+    """The flags of `cnnbench launch` for the processes of a measured job; empty for one process."""
     workers, ps = _hosts(measurement)
     if not workers:
         return ()

@@ -100,7 +100,7 @@ class SweepFlags(CampaignFlags):
 
 
 def completions() -> tuple[str, ...]:
-    """Names of shipped suites."""
+    """Names of the shipped suites, for the completion of the first argument."""
     return shipped_suites()
 
 
@@ -165,7 +165,7 @@ def _command_lines(
 ) -> Iterator[str]:
     for number, item in enumerate(items, start=1):
         yield f"# {number} {item.label}, at most {exact_number(item.case.entry.timeout)} s"
-        # Batch sizes that a search will find are not known yet.
+        # The command cannot contain a batch size that a search has not found yet.
         yield shlex.join((*own_command_prefix(), *command_of_item(item, known_batch(item.case))))
 
 
@@ -177,7 +177,7 @@ def _open_sweep(
     facts: Mapping[str, Any],
     reporter: Reporter,
 ) -> Iterator[Sweep]:
-    """A sweep in its results directory."""
+    """Context manager: opens the results directory of a sweep, and yields the sweep."""
     seed = options.seed_in(SWEEP, options.results, plan.suite)
     question = campaign_identity(plan, facts, seed)
     with ResultsFolder(SWEEP, options.results, question, resume=options.resume) as store:

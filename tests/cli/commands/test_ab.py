@@ -200,7 +200,7 @@ def test_few_pairs_are_warned_of_and_inconclusive(ab):
 def test_the_reason_and_the_command_after_an_interrupt_name_one_number_of_pairs(ab):
     say = {"interrupt": ["0003-a", "0003-b"]}
     done = ab("--pairs=4", a=say, b=say, code=130)
-    assert "needs at least 6 pairs, not 4, or 12 if the others are added later" in done.err
+    assert "needs at least 6 pairs, not 4, or 12 if more pairs are added later" in done.err
     assert set(re.findall(r"needs at least (\d+) pairs", done.out)) == {"8"}
     assert re.findall(r"--resume --results=results --pairs=(\d+)", done.err) == ["8"]
 
@@ -494,10 +494,10 @@ def test_what_cannot_go_on_is_refused(ab, call, monkeypatch):
         (line,) = err.splitlines()
         return line.removeprefix("cnnbench: error: ")
 
-    other = "is not of the experiment in results; leave it out, or name another folder"
+    other = "differs from the experiment in results; leave it out, or name another folder"
     assert refused("--threshold=1", *noise) == f"--threshold=1: {other}"
     assert refused("--seed=6", *noise) == f"--seed=6: {other}"
-    assert refused(*noise, "--", "--model=vgg11") == f"'--model=vgg11' behind -- {other}"
+    assert refused(*noise, "--", "--model=vgg11") == f"'--model=vgg11' after -- {other}"
     assert refused(*noise, "--pairs=7") == "--pairs=7: results has 8 pairs already"
     stored = "whose values are not stored: --a_env=FAKE=..."
     assert refused().endswith(stored)

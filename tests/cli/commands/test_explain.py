@@ -145,7 +145,7 @@ def test_jobs_are_profiled_by_their_chiefs(call, sides, tmp_path):
     document = json.loads((tmp_path / "why" / "discarded" / "0001-a.discarded").read_text())
     assert document["config"]["worker_hosts"].count("localhost:") == 2
     err = call("explain", "a.json", "b.json", "--workers=2", code=2).err
-    assert "--workers=2: has an effect only on processes" in err
+    assert "--workers=2: has an effect only on new processes" in err
 
 
 def test_a_verdict_of_slower_is_explained_in_every_output(call, sides, tmp_path, holds):

@@ -309,7 +309,7 @@ def test_scaling(launch, tmp_path):
 def test_scaling_by_single_runs_asks_for_more(launch):
     status, out, err = launch("--ps=1", "--scaling=1", *LENET)
     assert status == 0
-    assert "cnnbench: --repeats=1: single runs scatter" in err
+    assert "cnnbench: --repeats=1: single runs vary" in err
     assert b"of single runs" not in out
 
 
