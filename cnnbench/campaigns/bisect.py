@@ -187,7 +187,7 @@ class BisectionStep:
 
     @property
     def undecided(self) -> bool:
-        """Whether more pairs may give an answer."""
+        """Whether more pairs of processes may give an answer about the commit."""
         return self.answer == SKIP and self.judgement.verdict is Verdict.INCONCLUSIVE
 
 
@@ -379,14 +379,14 @@ class CommitBenchmark:
             seconds = work.seconds(self.campaign.facts)
         return None if seconds is None else len(SIDES) * seconds
 
-    def known(self, commit: str) -> BisectionStep | None:
+    def stored_answer(self, commit: str) -> BisectionStep | None:
         """The answer about a commit from earlier sessions; None if the commit must be measured.
 
         See `measure`.
         """
         unusable = self._results.processes.get(commit)
         if unusable is not None and self.differ is not None:
-            return _skipped(commit, unusable["problem"])
+            return _skipped_step(commit, unusable["problem"])
         state, step = self._measured_before(commit)
         return None if self._target_number_of_pairs(state, step) else step
 
@@ -408,7 +408,7 @@ class CommitBenchmark:
                     raise
                 problem = str(error)
                 self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
-                return _skipped(commit, problem)
+                return _skipped_step(commit, problem)
             state, step = self._measured_before(commit)
             burn_in = 0 if is_search_for_work(self.differ) else setting.experiment.burn_in
             while most := self._target_number_of_pairs(state, step):
@@ -532,7 +532,7 @@ class CommitBenchmark:
         alpha, policy = state.end["alpha"], self.setting.experiment.policy
         entry = only_configuration(comparison)
         if entry is None:
-            step = _skipped(commit, _OTHER_CONFIGURATION, Verdict.NOT_COMPARABLE)
+            step = _skipped_step(commit, _OTHER_CONFIGURATION, Verdict.NOT_COMPARABLE)
         else:
             pairs, judgement = min(len(entry.base), len(entry.new)), entry.main.judgement
             fewest = processes_needed(policy, paired=True)
@@ -559,7 +559,7 @@ class CommitBenchmark:
         )
 
 
-def _skipped(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) -> BisectionStep:
+def _skipped_step(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) -> BisectionStep:
     judgement = Judgement(verdict=verdict, reason=reason)
     return BisectionStep(commit=commit, answer=SKIP, judgement=judgement)
 
@@ -610,7 +610,7 @@ class Bisection:
         setting = self.setting
         commit: str | None = setting.bad
         while commit is not None:
-            known = self._bench.known(commit)
+            known = self._bench.stored_answer(commit)
             step = known or (yield from self._measure_commit(commit))
             if self._bench.differ is None:
                 self._bench.differ = step

@@ -112,12 +112,12 @@ class TaskCommand(NamedTuple):
     words: tuple[str, ...]
     args: ParsedArgs
 
-    def of_task(self, job: Job, towers: int | None, **more: object) -> tuple[str, ...]:
+    def task_command_line(self, job: Job, towers: int | None, **more: object) -> tuple[str, ...]:
         """The command line of one process of a job. `more` contains additional flags by name."""
         own = flags_to_words({**more, **task_flags(job, towers)})
         return (*own_command_prefix(), self.name, *self.words, *own)
 
-    def alone(self, towers: int) -> tuple[str, ...]:
+    def single_process_flags(self, towers: int) -> tuple[str, ...]:
         """The flags of a run in a single process whose towers (devices) do not communicate."""
         of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
         own = {n: v for n, v in self.args.given.items() if n not in of_jobs and v is not None}

@@ -120,7 +120,7 @@ class Scaling:
     towers: int | None = None
     cores: int = 0
 
-    def question(self, facts: Mapping[str, Any]) -> CampaignIdentity:
+    def identity(self, facts: Mapping[str, Any]) -> CampaignIdentity:
         """The identity that a resumed measurement must match. Repeats may be added."""
         return CampaignIdentity(
             plans={
@@ -172,7 +172,7 @@ class Scaling:
         With 0 workers, this is a single process on the processors of one worker.
         """
         chief = self.chiefs.get(count) or next(iter(self.chiefs.values()))
-        side = Side(flags=self.command.alone(chief.machine.flags.num_gpus))
+        side = Side(flags=self.command.single_process_flags(chief.machine.flags.num_gpus))
         layout = self.layouts.get(count, JobLayout())
         if count:
             own = {"log_dir": logs, "towers": self.towers, "affinity": self.cores > 0}

@@ -410,7 +410,7 @@ def _resolve_case(
     for name, value in only_of_runs if entry.command != "run" else ():
         if value:
             raise entry.node.error(f"{entry.name}: {name} needs command: run")
-    resolved = _resolve(configuration, flags)
+    resolved = _resolve_flags(configuration, flags)
     notices += [f"{configuration.name}: {notice}" for notice in resolved.notices]
     search = entry.search
     if search is not None and resolved.batch_size > search.limit:
@@ -427,7 +427,7 @@ def _resolve_case(
     return replace(configuration, flags=flags, resolved=resolved, key=json_digest(parts))
 
 
-def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> RunSummary:
+def _resolve_flags(configuration: SweepCase, flags: Mapping[str, str]) -> RunSummary:
     """Resolves the flags of a configuration. Errors name the line of the flag in the suite file."""
     entry = configuration.entry
     try:

@@ -70,7 +70,7 @@ class ProfilingPlan:
     timeout: float = 1800.0
 
     def explain(self) -> Explanation:
-        """Profiles both sides and explains their difference.
+        """Profiles both sides and explains why their steps take different times.
 
         Raises NotExplainedError if the sides cannot be profiled or a process failed.
         """

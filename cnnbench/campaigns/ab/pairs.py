@@ -141,7 +141,7 @@ class ExperimentState:
         return int(self.facts["looks"][-1]["pairs"])
 
     @cached_property
-    def _ends(self) -> list[Mapping[str, Any] | None]:
+    def _end_events(self) -> list[Mapping[str, Any] | None]:
         """The event that ended each session; None if the session was killed."""
         return [
             next((event for event in reversed(events) if event.get("event") == END), None)
@@ -151,13 +151,13 @@ class ExperimentState:
     @property
     def end(self) -> Mapping[str, Any] | None:
         """The event that ended the last session; None if the session was killed."""
-        return self._ends[-1]
+        return self._end_events[-1]
 
     @cached_property
     def _last_analyses(self) -> dict[int, Mapping[str, Any]]:
         """For each number of pairs, the last interim analysis that was made with this number."""
         ends: dict[int, Mapping[str, Any]] = {}
-        for events, end in zip(self.sessions, self._ends, strict=True):
+        for events, end in zip(self.sessions, self._end_events, strict=True):
             # The analysis after the last pair of a killed session is made again.
             last = max(map(_pair_number_of, events)) if end is None else end["pairs"]
             ends |= {
@@ -171,7 +171,7 @@ class ExperimentState:
         return dict(sorted(ends.items()))
 
     @property
-    def made(self) -> tuple[InterimAnalysis, ...]:
+    def past_analyses(self) -> tuple[InterimAnalysis, ...]:
         """The interim analyses of all sessions so far."""
         return tuple(
             InterimAnalysis(n, float(analysis["alpha"]))
@@ -179,7 +179,7 @@ class ExperimentState:
         )
 
     @property
-    def clear(self) -> bool:
+    def has_clear_verdict(self) -> bool:
         """Whether the verdict is clear (faster, slower or same), so that no pairs are needed."""
         last = [*self._last_analyses.values()][-1] if self._last_analyses else {}
         return is_clear(last.get("verdicts", ()))  # Only finished sessions have verdicts.
@@ -200,7 +200,9 @@ class ExperimentState:
     @property
     def is_alpha_spent(self) -> bool:
         """Whether no further analysis is possible, because alpha (the error rate) is used up."""
-        return any(analysis.alpha >= self.facts["policy"]["alpha"] for analysis in self.made)
+        return any(
+            analysis.alpha >= self.facts["policy"]["alpha"] for analysis in self.past_analyses
+        )
 
     @property
     def is_resumable(self) -> bool:
@@ -210,10 +212,10 @@ class ExperimentState:
         the experiment belongs to another campaign or to an earlier version.
         """
         is_standalone = "plans" in self.facts.get("question", {})
-        return is_standalone and not (self.clear or self.is_alpha_spent)
+        return is_standalone and not (self.has_clear_verdict or self.is_alpha_spent)
 
     @property
-    def plan(self) -> Continuation:
+    def continuation(self) -> Continuation:
         """The significance levels at which further pairs of the experiment are judged.
 
         If the whole significance level is used, further pairs belong to a new experiment.
@@ -221,10 +223,10 @@ class ExperimentState:
         alpha, share = self.facts["policy"]["alpha"], self.facts.get("share", 1.0)
         if self.is_alpha_spent:
             return Continuation(alpha, share=share)
-        return Continuation(alpha, self.planned, self.made, share)
+        return Continuation(alpha, self.planned, self.past_analyses, share)
 
     @cached_property
-    def second(self) -> ExperimentState | None:
+    def confirmation(self) -> ExperimentState | None:
         """The second experiment, which measured the verdict again (--confirm); None without one."""
         if self.end is None:
             return None
@@ -233,18 +235,18 @@ class ExperimentState:
     def verdict(self, together: bool = False) -> Comparison | None:
         """The comparison that ended the experiment, at the significance level of the last analysis.
 
-        Further pairs are judged by `plan` or, if `together`, once, together with the existing
+        Further pairs are judged by `continuation` or, if `together`, once, together with existing
         pairs. None if the experiment has not ended, or if it was judged with an A/A spread, because
         the A/A records are in another folder.
         """
         if self.end is None or self.facts.get("baseline_aa") or "policy" not in self.facts:
             return None
         base, new = (load_records([str(self.folder / side)]) for side in SIDES)
-        plan = None if together else self.plan
+        plan = None if together else self.continuation
         comparison = compare_pairs(
             base.records, new.records, self.facts, self.end["alpha"], plan=plan
         )
-        again = None if self.second is None else self.second.verdict()
+        again = None if self.confirmation is None else self.confirmation.verdict()
         comparison = comparison if again is None else with_second_experiment(comparison, again)
         with contextlib.suppress(LookupError, ValueError):
             events = itertools.chain.from_iterable(self.sessions)
@@ -286,8 +288,8 @@ def find_experiment(folder: Path) -> ExperimentState | None:
             experiment.planned,
             experiment.pairs,
             experiment.end,
-            experiment.made,
-            experiment.clear,
+            experiment.past_analyses,
+            experiment.has_clear_verdict,
             experiment.is_resumable,
         )
     except (LookupError, TypeError, ValueError):
@@ -436,7 +438,11 @@ class Experiment:
             return interim_analyses(
                 self.most_pairs, self.policy.alpha, self.sequential, share=self.share
             )
-        return earlier.made[-1:] if earlier.clear else earlier.plan.analyses(self.most_pairs)
+        return (
+            earlier.past_analyses[-1:]
+            if earlier.has_clear_verdict
+            else earlier.continuation.analyses(self.most_pairs)
+        )
 
     @property
     def pairs(self) -> int:
@@ -451,27 +457,27 @@ class Experiment:
         analyses = self.analyses
         if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
             return analyses[0].alpha
-        return self._continuation_plan(self._completed_analyses(pairs)).analyses(pairs)[-1].alpha
+        return self._continuation(self._completed_analyses(pairs)).analyses(pairs)[-1].alpha
 
-    def plan_after(self, last: InterimAnalysis) -> Continuation:
+    def continuation_after(self, last: InterimAnalysis) -> Continuation:
         """The significance levels at which pairs after an interim analysis are judged.
 
         If the analysis uses the whole significance level, later pairs belong to a new experiment.
         """
         if last.alpha >= self.policy.alpha:
             return Continuation(self.policy.alpha, share=self.share)
-        return self._continuation_plan({**self._completed_analyses(last.pairs), last.pairs: last})
+        return self._continuation({**self._completed_analyses(last.pairs), last.pairs: last})
 
     def _completed_analyses(self, pairs: int) -> dict[int, InterimAnalysis]:
         """The interim analyses of all sessions with at most `pairs` pairs, by number of pairs."""
-        before = () if self.earlier is None else self.earlier.made
+        before = () if self.earlier is None else self.earlier.past_analyses
         return {
             analysis.pairs: analysis
             for analysis in (*before, *self.analyses)
             if analysis.pairs <= pairs
         }
 
-    def _continuation_plan(self, made: Mapping[int, InterimAnalysis]) -> Continuation:
+    def _continuation(self, made: Mapping[int, InterimAnalysis]) -> Continuation:
         planned = self.pairs if self.earlier is None else self.earlier.planned
         return Continuation(self.policy.alpha, planned, tuple(made.values()), self.share)
 
@@ -546,7 +552,7 @@ class Pairs:
         self.campaign = campaign
         earlier = load_complete_pairs(results.folder)
         self.earlier = len(earlier)
-        judged = () if experiment.earlier is None else experiment.earlier.made
+        judged = () if experiment.earlier is None else experiment.earlier.past_analyses
         if judged and judged[-1].pairs > self.earlier:
             missing = f"{judged[-1].pairs} pairs were judged, and {self.earlier} have records"
             reason = f"{missing}; restore the other files, or choose another folder"
@@ -612,11 +618,11 @@ class Pairs:
                 if any(all(result.verdict in _HOPELESS for result in results) for results in asked):
                     break
             analysis = analyses.get(pair)
-            if analysis is not None and self._ends(analysis):
+            if analysis is not None and self._ends_experiment(analysis):
                 return analysis.alpha
         return self.experiment.analyses[-1].alpha
 
-    def _ends(self, analysis: InterimAnalysis) -> bool:
+    def _ends_experiment(self, analysis: InterimAnalysis) -> bool:
         """Whether an interim analysis ends the experiment. Prints the verdict so far.
 
         The experiment ends if the verdict is clear, if no pairs are left, or if more pairs would
@@ -626,7 +632,7 @@ class Pairs:
         results = _requested_results(comparison)
         last = analysis.pairs == self.experiment.pairs
         clear = is_clear([result.verdict.value for result in results])
-        chance = None if last or clear else self._chance(comparison.entries)
+        chance = None if last or clear else self._verdict_chance(comparison.entries)
         futile = chance is not None and chance < SMALLEST_CHANCE
         if not last:
             verdict = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
@@ -637,7 +643,7 @@ class Pairs:
             self.campaign.reporter.notice(f"after {analysis.pairs} pairs {verdict}; {after}")
         return clear or last or futile
 
-    def _chance(self, entries: Sequence[ComparedConfiguration]) -> float:
+    def _verdict_chance(self, entries: Sequence[ComparedConfiguration]) -> float:
         """The probability that more pairs give a clear verdict, for the least certain metric."""
         pairs = len(self.records["a"])
         later = [analysis for analysis in self.experiment.analyses if analysis.pairs > pairs]
@@ -667,7 +673,7 @@ class Pairs:
 
     def _compare(self, alpha: float) -> Comparison:
         records, experiment = self.records, self.experiment
-        plan = experiment.plan_after(InterimAnalysis(len(records["a"]), alpha))
+        plan = experiment.continuation_after(InterimAnalysis(len(records["a"]), alpha))
         return compare_pairs(
             records["a"], records["b"], experiment.facts, alpha, experiment.aa, plan
         )
@@ -695,7 +701,7 @@ class Pairs:
         ended = yield RequestBatch(
             folder=self.results,
             requests=[
-                self._request(prefix, what, place)
+                self._process_request(prefix, what, place)
                 for place in _ab_placements(order, experiment.seed, None if burn_in else number)
             ],
             then=[None] * len(SIDES) * later,
@@ -715,7 +721,7 @@ class Pairs:
         elif self._chooses:
             self._choose_steps([sample.record for sample in samples.values()])
         if failed:
-            self._fail(prefix, what, failed)
+            self._raise_failure(prefix, what, failed)
 
     def _choose_steps(self, measured: Sequence[RunRecord]) -> None:
         """Sets the number of timed steps with which the slower side runs for the requested time."""
@@ -730,7 +736,7 @@ class Pairs:
         busy = "other programs use the CPUs: " if disturbed else ""
         self.campaign.reporter.notice(f"{busy}{count}")
 
-    def _fail(self, prefix: str, what: str, failed: Mapping[str, ProcessResult]) -> None:
+    def _raise_failure(self, prefix: str, what: str, failed: Mapping[str, ProcessResult]) -> None:
         text = "; ".join(f"{side.upper()}: {ended.message}" for side, ended in failed.items())
         lost = all(ended.lost for ended in failed.values())
         if lost:
@@ -739,7 +745,7 @@ class Pairs:
             text += f"; no repeat is left: {had}, {all_had}"
         raise PairFailedError(text, lost)
 
-    def _request(self, prefix: str, what: str, place: AbPlace) -> ProcessRequest:
+    def _process_request(self, prefix: str, what: str, place: AbPlace) -> ProcessRequest:
         """Creates the request for the process of one side in a pair or in a burn-in."""
         side, name = place.side, f"{prefix}-{place.side}"
         started = self.experiment.sides[side]

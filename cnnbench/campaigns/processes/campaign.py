@@ -571,7 +571,7 @@ class Campaign:
                 time.sleep(self.cool_down)
             label = group[0].label if len(group) == 1 else batch.label
             total = self._done + len(keys)
-            self.reporter.started(self._done + 1, total, label, self._seconds(keys))
+            self.reporter.started(self._done + 1, total, label, self._estimated_seconds(keys))
             commands = [request.command for request in group]
             names = [request.name for request in group]
             own = (
@@ -591,7 +591,7 @@ class Campaign:
             number = batch.folder.next_group()
             # All records are stored before the first event: a killed session must lose none.
             for request, end in zip(group, ended, strict=True):
-                done[request.name] = self._store(batch, request, replace(end, group=number))
+                done[request.name] = self._store_record(batch, request, replace(end, group=number))
             for place, (request, end) in enumerate(zip(group, ended, strict=True), start=1):
                 _note_process_end(batch.folder, request, done[request.name])
                 if request.target is None and not batch.sides:
@@ -600,11 +600,11 @@ class Campaign:
                 self._now.append(end.seconds)
                 self.store_seconds(request.key, end.seconds)
                 outcome = end.message or main_result_text(record_from_json(end.document))
-                seconds = self._seconds([*(other.key for other in group[place:]), *later])
+                seconds = self._estimated_seconds([*(other.key for other in group[place:]), *later])
                 self.reporter.ended(self._done, total, request.label, outcome, end.seconds, seconds)
         return done
 
-    def _store(
+    def _store_record(
         self, batch: RequestBatch, request: ProcessRequest, ended: ProcessResult
     ) -> ProcessResult:
         """Stores the record of an ended process in the results folder.
@@ -718,7 +718,7 @@ class Campaign:
         """Mean wall time in seconds of the processes with this key; None if there are none."""
         return fmean(self._known[key]) if key in self._known else None
 
-    def _seconds(self, keys: Iterable[Hashable]) -> float | None:
+    def _estimated_seconds(self, keys: Iterable[Hashable]) -> float | None:
         """Estimated seconds of processes with these keys; None if no process has ended yet.
 
         For a key without a wall time, the mean of this session is used.

@@ -68,14 +68,16 @@ def keep_worktree(arguments: Sequence[str]) -> None:
     parent = Path(tempfile.mkdtemp(prefix="cnnbench-checkout-")).resolve()
     folder = parent / commit[:12]
     try:
-        error = _errors_of(*git, "worktree", "add", "--detach", "--quiet", str(folder), commit)
+        error = _run_and_get_errors(
+            *git, "worktree", "add", "--detach", "--quiet", str(folder), commit
+        )
         with contextlib.suppress(BrokenPipeError):  # The parent may have died.
             print(json.dumps({"folder": str(folder), "error": error}), flush=True)
         sys.stdin.buffer.read()
     finally:
         shutil.rmtree(parent, ignore_errors=True)
         # Git locks an unfinished worktree. The second --force removes it nevertheless.
-        _errors_of(*git, "worktree", "remove", "--force", "--force", str(folder))
+        _run_and_get_errors(*git, "worktree", "remove", "--force", "--force", str(folder))
 
 
 def _handle_signals(handler: Any) -> None:
@@ -103,7 +105,7 @@ def _kill_when_parent_ends(link: socket.socket) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _errors_of(*command: str) -> str:
+def _run_and_get_errors(*command: str) -> str:
     """Runs a git command and returns its error messages; "" if the command succeeded."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)

@@ -148,7 +148,7 @@ class CandidateRace:
         return over or self._has_clear_leader()
 
     @property
-    def fitted(self) -> AdditiveModel:
+    def fitted_model(self) -> AdditiveModel:
         """The model of candidates and rounds, fitted to all speeds so far.
 
         At least one speed must have been measured.
@@ -175,17 +175,17 @@ class CandidateRace:
         for key in [key for key in self.remaining if key in round_.failed]:
             self._eliminate(key, FAILED, round_.failed[key])
 
-    def drop(self, affordable: int) -> list[TuneRow]:
+    def eliminate(self, affordable: int) -> list[TuneRow]:
         """Eliminates candidates that are slower, or for which there is no time, after a round.
 
         Returns all candidates that were eliminated after this round. `affordable` is the number of
         processes that fit into the remaining time.
         """
         if any(self.rounds):
-            fitted = self.fitted
+            fitted = self.fitted_model
             self._eliminate_slower(fitted)
             most = max(FINALISTS, affordable // 2)
-            for place, key in enumerate(self.ranked(fitted)[most:], start=most + 1):
+            for place, key in enumerate(self.ranked_keys(fitted)[most:], start=most + 1):
                 self._eliminate(key, BEHIND, place=place)
         self._short = affordable < len(self.remaining)
         return [row for row in self.eliminated.values() if row.after == len(self.rounds)]
@@ -194,14 +194,17 @@ class CandidateRace:
     def leader(self) -> Candidate:
         """The fastest candidate, or the first candidate if the gain is at most the threshold."""
         first = self.entered[0]
-        ranked = self.ranked(self.fitted) if any(self.rounds) else []
+        ranked = self.ranked_keys(self.fitted_model) if any(self.rounds) else []
         if not ranked:
             return first
-        if first.key in ranked and self.fitted.difference(ranked[0], first.key) <= self._worth:
+        if (
+            first.key in ranked
+            and self.fitted_model.difference(ranked[0], first.key) <= self._worth
+        ):
             return first
         return next(candidate for candidate in self.entered if candidate.key == ranked[0])
 
-    def ranked(self, fitted: AdditiveModel) -> list[str]:
+    def ranked_keys(self, fitted: AdditiveModel) -> list[str]:
         """Keys of the remaining measured candidates by estimated speed, the fastest first."""
         known = [key for key in self.remaining if key in fitted.names]
         return sorted(known, key=fitted.effect, reverse=True)
@@ -213,8 +216,8 @@ class CandidateRace:
         """
         if not any(self.rounds):
             return False
-        fitted = self.fitted
-        ranked = self.ranked(fitted)
+        fitted = self.fitted_model
+        ranked = self.ranked_keys(fitted)
         if fitted.scatter is None or len(ranked) < max(2, len(self.remaining)):
             return False
         best, *others = ranked
@@ -223,7 +226,7 @@ class CandidateRace:
 
     def _eliminate_slower(self, fitted: AdditiveModel) -> None:
         number = len(self.rounds)
-        ranked = self.ranked(fitted)
+        ranked = self.ranked_keys(fitted)
         if number < 2 or len(ranked) < 2:
             return
         best, *others = ranked
@@ -237,7 +240,7 @@ class CandidateRace:
     def _eliminate(self, key: str, how: str, reason: str = "", **figures: Any) -> None:
         self.remaining.remove(key)
         candidate = next(candidate for candidate in self.entered if candidate.key == key)
-        row = row_of(candidate, self.group)
+        row = unmeasured_row(candidate, self.group)
         row = replace(row, left=how, after=len(self.rounds), **figures)
         self.eliminated[key] = replace(row, reason=reason or _elimination_reason(row))
 
@@ -251,7 +254,7 @@ def _elimination_reason(row: TuneRow) -> str:
     return f"{percent(row.slower_by)} slower than the best, p = {row.p:.1g}"
 
 
-def row_of(candidate: Candidate, group: str) -> TuneRow:
+def unmeasured_row(candidate: Candidate, group: str) -> TuneRow:
     """Creates the row of a candidate in the table of results, without measurements."""
     return TuneRow(
         candidate=candidate.name,
@@ -381,7 +384,7 @@ class ProcessLengths(StepCountEstimate):
         return lengths
 
     @property
-    def longer(self) -> float:
+    def extra_final_seconds(self) -> float:
         """Seconds that the timed steps of a process take longer in the final than in a race."""
         more = 0 if LENGTHS & self._fixed else self.number_of_steps(FINAL) - self.number_of_steps()
         return more * self.step_seconds
@@ -461,7 +464,7 @@ class RaceBenchmark:
     @property
     def final_seconds(self) -> float:
         """Estimated seconds of a process in the final, from the last processes of the races."""
-        return fmean(self._known_seconds[-_LATEST:]) + self.lengths.longer
+        return fmean(self._known_seconds[-_LATEST:]) + self.lengths.extra_final_seconds
 
     @property
     def _known_seconds(self) -> list[float]:
@@ -513,7 +516,7 @@ class RaceBenchmark:
         # One more pair stands for the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_seconds
 
-    def affordable(self, proof: bool) -> int:
+    def affordable_processes(self, proof: bool) -> int:
         """Number of race processes that fit into the remaining time.
 
         `proof` is whether the leader needs a proof, because it differs from the given flags.

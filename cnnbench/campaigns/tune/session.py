@@ -58,7 +58,7 @@ from cnnbench.campaigns.tune.bench import (
     RaceBenchmark,
     SearchOutcome,
     TuneQuestion,
-    row_of,
+    unmeasured_row,
 )
 from cnnbench.campaigns.tune.space import (
     COMPUTING,
@@ -194,7 +194,7 @@ def to_csv(tuning: TuneDocument) -> str:
 
 
 def processes_csv(outcome: SearchOutcome) -> str:
-    """CSV with one line for each process of the races. Numbers are not rounded."""
+    """Speeds in the races as CSV with one line for each process. Numbers are not rounded."""
     rows = [
         (candidate.name, race.group, at, math.exp(values[candidate.key]))
         for race in outcome.races
@@ -206,7 +206,7 @@ def processes_csv(outcome: SearchOutcome) -> str:
 
 
 def flag_file_text(tuning: TuneDocument) -> str:
-    """The flags of the command line in the format of ``--flagfile``."""
+    """The flags of a search's best command line, in the format of ``--flagfile``."""
     # In the command line of a job, the flags of its processes follow "--".
     behind = tuning.command.index("--") if "--" in tuning.command else 0
     flags = [word for word in tuning.command[behind + 1 :] if word.startswith("--")]
@@ -622,7 +622,7 @@ def race_groups(
         candidates, dropped = candidates_of_group(space, choices, leader)
         race = CandidateRace(group, candidates, threshold, dropped)
         if len(candidates) > 1:
-            there_is = bench.affordable(True)
+            there_is = bench.affordable_processes(True)
             share = there_is * weights[at] // sum(weights[at:])
             # Earlier groups must leave a few processes for small groups that follow.
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
@@ -665,8 +665,8 @@ def _run_race(
         if not measured.speeds:
             break
         needs_proof = race.leader.key != reference.key
-        eliminated = race.drop(max(0, bench.affordable(needs_proof) - reserved))
-        best = names[race.ranked(race.fitted)[0]]
+        eliminated = race.eliminate(max(0, bench.affordable_processes(needs_proof) - reserved))
+        best = names[race.ranked_keys(race.fitted_model)[0]]
         bench.print_round_result(race.group, number, eliminated, best)
 
 
@@ -699,7 +699,7 @@ def _candidate_rows(
             math.exp(values[candidate.key]) for values in outcome.rounds if candidate.key in values
         ]
         group = groups[candidate.key]
-        row = outcome.eliminated.get(candidate.key, row_of(candidate, group))
+        row = outcome.eliminated.get(candidate.key, unmeasured_row(candidate, group))
         rows.append(
             replace(
                 row,
@@ -717,7 +717,7 @@ def _candidate_rows(
         if candidate.key not in groups
     ]
     for race, candidate in untried:
-        row = row_of(candidate, race.group)
+        row = unmeasured_row(candidate, race.group)
         rows.append(replace(row, left=UNTRIED, reason="no time for it"))
     return rows
 

@@ -181,10 +181,10 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
         command = earlier.facts["command"]
         then, common = _parse_flags(command)
         values = {**then, "pairs": _maximum_pairs_to_resume(earlier), **values}
-        if earlier.made and values["pairs"] < earlier.made[-1].pairs:
-            reason = f"{values['results']} has {earlier.made[-1].pairs} pairs already"
+        if earlier.past_analyses and values["pairs"] < earlier.past_analyses[-1].pairs:
+            reason = f"{values['results']} has {earlier.past_analyses[-1].pairs} pairs already"
             raise FlagError("pairs", values["pairs"], reason)
-        if earlier.clear:
+        if earlier.has_clear_verdict:
             values["pairs"] = earlier.pairs
     options = AbFlags(**values)
     options.check()
@@ -237,8 +237,8 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
     if common and common != common_then:
         raise UsageError(f"{shlex.join(common)!r} after -- {other}")
     once = then.get("aa") or not then.get("sequential", True)
-    confirms = state.clear and {**then, **values}.get("confirm")
-    if state.made and once and not confirms:
+    confirms = state.has_clear_verdict and {**then, **values}.get("confirm")
+    if state.past_analyses and once and not confirms:
         reason = (
             f"the experiment in {folder} is judged once (--nosequential, --aa): begin a new one"
         )
@@ -254,8 +254,8 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
 
 def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
     """The value of --pairs if only --resume is given: as planned, or enough for a verdict."""
-    there = earlier.made[-1].pairs if earlier.made else 0
-    if earlier.clear or there < earlier.pairs:
+    there = earlier.past_analyses[-1].pairs if earlier.past_analyses else 0
+    if earlier.has_clear_verdict or there < earlier.pairs:
         return earlier.pairs
     comparison = earlier.verdict()
     enough = _pairs_for_clear_verdict(comparison) if comparison is not None else 0
@@ -383,7 +383,7 @@ def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
     if experiment.pairs >= needed or options.aa:
         return
     text = f"a verdict needs at least {needed} pairs, not {experiment.pairs}"
-    later = experiment.plan_after(experiment.analyses[-1])
+    later = experiment.continuation_after(experiment.analyses[-1])
     if not later.begins:
         text += f", or {next(later.numbers(experiment.pairs))} if more pairs are added later"
     print_warning(text, "pairs")
@@ -436,7 +436,7 @@ def _deciding_command(pairs: Pairs, options: AbFlags, again: Again) -> tuple[str
     folder, variables, there = pairs.results.folder, options.variables, len(pairs.records["a"])
     state, enough = find_experiment(folder), _pairs_for_clear_verdict(pairs.comparison)
     if pairs.interrupted:
-        if state is not None and state.clear and options.confirm:
+        if state is not None and state.has_clear_verdict and options.confirm:
             return resume_command(state, None, variables), 0
         enough = max(pairs.experiment.pairs, enough)
         if state is None or not state.is_resumable:

@@ -1,4 +1,4 @@
-"""``cnnbench bisect``: search for the commit that made a benchmark slower."""
+"""``cnnbench bisect``: searches for the commit that made a run slower."""
 
 from __future__ import annotations
 

@@ -15,7 +15,11 @@ from cnnbench.cli.commands.judging import (
     warn_of_skipped,
     warn_of_unknown_commits,
 )
-from cnnbench.cli.commands.sides import add_next_step, experiment_of, new_experiment_planner
+from cnnbench.cli.commands.sides import (
+    add_next_step,
+    find_experiment_of_sides,
+    new_experiment_planner,
+)
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
@@ -70,10 +74,10 @@ def main(argv: Sequence[str]) -> int:
         )
     options = CompareFlags(**values)
     options.check(arguments)
-    experiment, rules = experiment_of(*arguments), options.load_rules()
+    experiment, rules = find_experiment_of_sides(*arguments), options.load_rules()
     earlier = experiment if experiment is not None and experiment.is_resumable else None
     comparison = options.with_fail_on(_compare_files(arguments, options, earlier, rules))
-    second = None if experiment is None else experiment.second
+    second = None if experiment is None else experiment.confirmation
     if second is not None and second.end is not None:
         again = _compare_second(second, options, rules)
         skipped = (*comparison.skipped, *again.skipped)
@@ -116,7 +120,7 @@ def _compare_files(
         allow_different=options.allowed,
         aa=None if aa is None else aa.all_records,
         paired=options.paired,
-        plan=new_experiment_planner(options.policy) if earlier is None else earlier.plan,
+        plan=new_experiment_planner(options.policy) if earlier is None else earlier.continuation,
         allow_changed_work=options.allow_changed_work,
         rules=rules,
         base_label=sides[0],

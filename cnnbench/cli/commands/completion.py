@@ -76,7 +76,7 @@ The first needs the package bash-completion; without it: source <(cnnbench compl
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionFlags:
-    """Flags that the scripts use."""
+    """Flags with which the printed scripts call `cnnbench completion`."""
 
     words: bool = flag(
         False,

@@ -173,7 +173,7 @@ def main(argv: Sequence[str]) -> int:
     chief = check_job_flags(layout, command, options.towers)
     check_files(command, chief)
     cores = divide_cores(layout.size) if options.affinity else None
-    words_of = partial(command.of_task, towers=options.towers)
+    words_of = partial(command.task_command_line, towers=options.towers)
     if options.log_dir is not None:
         check_folder_writable("log_dir", options.log_dir)
         with lock_folder(
@@ -287,7 +287,7 @@ def _set_batch_size(options: LaunchFlags, command: TaskCommand, layout: JobLayou
 def _measure_jobs(
     jobs: Scaling, options: LaunchFlags, argv: Sequence[str]
 ) -> dict[int, list[RunRecord]]:
-    question = jobs.question(facts.collect())
+    question = jobs.identity(facts.collect())
     reporter = Reporter(sys.stderr)
     with ResultsFolder(SCALING, options.results, question, resume=options.resume) as folder:
         folder.begin()

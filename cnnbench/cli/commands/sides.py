@@ -199,7 +199,7 @@ def command_line_with(
 
 @contextlib.contextmanager
 def printing_resume_command(reporter: Reporter, line: str) -> Iterator[None]:
-    """Context manager: if its block is interrupted, prints the command line that continues it."""
+    """Context manager: if its block is interrupted, prints `line`, which continues the campaign."""
     try:
         yield
     except KeyboardInterrupt:
@@ -335,7 +335,7 @@ def new_experiment_planner(policy: Policy) -> PlanOf:
     return plan
 
 
-def experiment_of(base: str, new: str) -> ExperimentState | None:
+def find_experiment_of_sides(base: str, new: str) -> ExperimentState | None:
     """The experiment whose folder contains the records of both paths; None if there is none."""
     folder = Path(base).parent
     is_experiment = [Path(base), Path(new)] == [folder / side for side in SIDES]
@@ -397,7 +397,9 @@ def resume_command(
 
 def _can_be_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
     """Whether commands on a single machine can measure more runs like `base` and `new`."""
-    machines = {address.rpartition(":")[0] for hosts in _hosts(new[-1]) for address in hosts}
+    machines = {
+        address.rpartition(":")[0] for hosts in _job_addresses(new[-1]) for address in hosts
+    }
     return not isinstance(base[0], MeasuredReduction) and len(machines) <= 1
 
 
@@ -465,7 +467,7 @@ def _given_flags(measurement: Measurement) -> dict[str, str]:
     }
 
 
-def _hosts(measurement: Measurement) -> tuple[Sequence[str], Sequence[str]]:
+def _job_addresses(measurement: Measurement) -> tuple[Sequence[str], Sequence[str]]:
     """Addresses of the workers, and addresses of the ps tasks, of a measured job."""
     config = measurement.config
     return split_hosts(config.get("worker_hosts")), split_hosts(config.get("ps_hosts"))
@@ -473,7 +475,7 @@ def _hosts(measurement: Measurement) -> tuple[Sequence[str], Sequence[str]]:
 
 def _job_flags(measurement: Measurement) -> tuple[str, ...]:
     """The flags of `cnnbench launch` for the processes of a measured job; empty for one process."""
-    workers, ps = _hosts(measurement)
+    workers, ps = _job_addresses(measurement)
     if not workers:
         return ()
     controller = bool(measurement.config.get("controller_host"))

@@ -140,7 +140,7 @@ def test_a_process_of_the_final_is_predicted_by_those_of_the_last_round(
     searched: Searched,
 ) -> None:
     found, campaign, bench = searched(900.0)
-    longer = bench.lengths.longer
+    longer = bench.lengths.extra_final_seconds
     assert (bench.process_seconds, bench.final_seconds) == (8.0, 8.0 + longer)
     campaign.seconds[True] = 6.0
     campaign.follow(bench.measure("all", 90, found.races[0].candidates[:3], 0))
@@ -162,9 +162,9 @@ def test_processes_of_the_final_time_more_steps(
     record = replace(runs(100.0), step_seconds=(step_seconds,) * 3)
     lengths = ProcessLengths((), record)
     assert lengths.flags(FINAL)["num_batches"] == final
-    assert lengths.longer == pytest.approx(longer)
+    assert lengths.extra_final_seconds == pytest.approx(longer)
     for flag in ("num_epochs", "max_seconds"):
-        assert ProcessLengths((flag,), record).longer == 0.0
+        assert ProcessLengths((flag,), record).extra_final_seconds == 0.0
         assert "num_batches" not in ProcessLengths((flag,), record).flags(FINAL)
 
 
@@ -174,7 +174,7 @@ def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
     _, _, bench = searched(900.0)
     there_is = {}
     for proof in (True, False):
-        there_is[proof] = bench.affordable(proof)
+        there_is[proof] = bench.affordable_processes(proof)
         pairs = MOST_PAIRS if proof else FEWEST_PAIRS
         # With two processes more, whose weights are compared.
         assert bench.reserve == pytest.approx(2 * (pairs + 1) * bench.final_seconds)

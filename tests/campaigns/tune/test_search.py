@@ -63,7 +63,7 @@ class Sampler:
         self._noise = noise
         self.rounds: list[tuple[str, int, list[str]]] = []
 
-    def affordable(self, proof: bool) -> int:
+    def affordable_processes(self, proof: bool) -> int:
         return self._left
 
     def measure(
@@ -79,7 +79,9 @@ class Sampler:
         speeds = {one.key: factor * self.draw(one) for one in candidates}
         return RaceRound(speeds, late=[one.key for one in late])
 
-    def closed(self, group: str, number: int, eliminated: Sequence[TuneRow], best: str) -> None:
+    def print_round_result(
+        self, group: str, number: int, eliminated: Sequence[TuneRow], best: str
+    ) -> None:
         assert best
 
     def draw(self, one: Candidate) -> float:
@@ -207,7 +209,7 @@ def race_of(names: Sequence[str], threshold: float = THRESHOLD) -> CandidateRace
 
 def add(race: CandidateRace, speeds: Mapping[str, float], affordable: int = PLENTY) -> None:
     race.add(RaceRound(dict(speeds)))
-    race.drop(affordable)
+    race.eliminate(affordable)
 
 
 def test_where_time_is_short_the_lowest_estimates_leave_and_nothing_is_claimed() -> None:

@@ -421,7 +421,7 @@ def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, call):
     first, again = journal("session")
     assert (again["seed"], again["question"]) == (5, first["question"])
     assert again["command"] == first["command"]
-    made = find_experiment(Path("results")).made
+    made = find_experiment(Path("results")).past_analyses
     assert [one.pairs for one in made][:2] == [8, again["looks"][0]["pairs"]]
     assert sum(one.alpha for one in made) < 0.04
     # The order of a pair does not depend on those before it, nor on the session.

@@ -278,7 +278,7 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     plans = [event["plan"] for event in events if event.get("note") == "final"]
     assert [(plan["pairs"], plan["number"]) for plan in plans] == [(8, 1), (16, 1)]
     assert plans[1]["alpha"] == plans[0]["alpha"] == 0.04
-    made = find_experiment(tmp_path / "r" / "final").made
+    made = find_experiment(tmp_path / "r" / "final").past_analyses
     assert [one.pairs for one in made] == [8, 12, 16]
     assert sum(one.alpha for one in made) < 0.04
     done = traced(tmp_path)
