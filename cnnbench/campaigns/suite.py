@@ -1,18 +1,20 @@
-"""Reads the YAML files of suites, which ``cnnbench sweep`` measures, and checks their schema.
+"""Reads the YAML files of suites, and expands their entries to the configurations to measure.
 
 Flag values are taken literally from the file. YAML 1.1 would interpret them: ``1e-3`` as a string,
 ``012`` as ten, ``1:30`` as ninety, ``on`` as true.
 
-This module merges the defaults into the entries. `cnnbench.campaigns.sweep` checks the values of
-flags.
+This module checks the schema, and merges the defaults into the entries.
+`cnnbench.campaigns.sweep` checks the values of flags.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -23,6 +25,7 @@ import yaml
 from cnnbench.base.files import read_file
 from cnnbench.base.text import exact_number, parse_integer, parse_number, unknown_key_message
 from cnnbench.campaigns.launch import JobLayout
+from cnnbench.campaigns.processes.child import RunSummary, flag_specs_of
 from cnnbench.errors import UsageError
 from cnnbench.records.metric import BOUNDS
 
@@ -496,3 +499,149 @@ def _node_text(node: Node) -> str:
         "boolean": "true" if node.is_true else "false",
         "null": "nothing",
     }.get(node.kind, repr(node.text))
+
+
+# Expands the entries of a suite to configurations: the products of their axes.
+
+MAX_CONFIGURATIONS = 10_000
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCase:
+    """One configuration of a suite's entry: the flags with which a process runs.
+
+    Attributes:
+      name: name of the entry and the flags that vary, such as "resnet50 num_gpus=2".
+      flags: texts of flags by name; the values of a list flag are separated by commas.
+      nodes: positions of the flags in the suite file.
+      varied: names of the flags that vary.
+      resolved, key: set for cases in a plan. Equal configurations in equal environments have equal
+        keys.
+      repeats: number of processes. If the entry sets none, it depends on the number of cases.
+    """
+
+    entry: SuiteEntry
+    name: str
+    flags: Mapping[str, str]
+    nodes: FlagNodes
+    varied: tuple[str, ...]
+    resolved: RunSummary = field(default_factory=RunSummary)
+    key: str = ""
+    repeats: int = 1
+
+
+class _MissingVariable(UsageError):
+    """A flag in a suite file contains an environment variable that is not set.
+
+    `lack` is the message without file and line.
+    """
+
+    def __init__(self, node: Node, name: str, lack: str) -> None:
+        self.lack = f"{name} {lack}"
+        super().__init__(str(node.error(f"${{{name}}}: the environment variable {self.lack}")))
+
+
+def expand_entry(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:
+    """The configurations of a suite's entry: its matrix without exclusions, then its inclusions.
+
+    Also returns why an optional entry is skipped, such as "DATA is not set", or None. Raises
+    UsageError for an exclusion without effect, equal configurations, far too many configurations,
+    or a missing variable.
+    """
+    try:
+        return _expand_matrix(entry), None
+    except _MissingVariable as missing:
+        if entry.optional:
+            return (), missing.lack
+        raise
+
+
+def _expand_matrix(entry: SuiteEntry) -> tuple[SweepCase, ...]:
+    count = math.prod(len(axis) for axis in entry.axes) + len(entry.include)
+    if count > MAX_CONFIGURATIONS:
+        raise entry.node.error(
+            f"{entry.name}: its matrix has {count} configurations, more than {MAX_CONFIGURATIONS}"
+        )
+    only_included = bool(entry.include) and not entry.axes
+    products = [] if only_included else list(itertools.product(*entry.axes))
+    made = _remove_excluded(entry, [_make_configuration(entry, sets) for sets in products])
+    made += [_make_configuration(entry, (flags,)) for flags in entry.include]
+    seen: dict[str, SweepCase] = {}
+    for configuration in made:
+        if configuration.name in seen:
+            line = max(node.line for node in (entry.node, *configuration.nodes.values()))
+            raise entry.node.error(f"{configuration.name}: is a duplicate", line)
+        seen[configuration.name] = configuration
+    if not made:
+        raise entry.node.error(f"{entry.name}: everything is excluded")
+    return tuple(made)
+
+
+def _make_configuration(entry: SuiteEntry, sets: tuple[FlagNodes, ...]) -> SweepCase:
+    own = {name: node for flags in sets for name, node in flags.items()}
+    nodes = {**entry.flags, **own}
+    values = {name: _flag_text(entry, name, node) for name, node in nodes.items()}
+    texts = {name: text for name, text in values.items() if text is not None}
+    label = " ".join(
+        [entry.name, *(f"{name}={_shorten_value(texts.get(name, ''))}" for name in own)]
+    )
+    return SweepCase(entry=entry, name=label, flags=texts, nodes=nodes, varied=tuple(own))
+
+
+def _remove_excluded(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
+    remaining = made
+    named = {name for configuration in made for name in configuration.nodes}
+    for rule in entry.exclude:
+        values = {
+            name: [_flag_text(entry, name, item) for item in node.items or (node,)]
+            for name, _, node in rule.fields
+        }
+        # A flag that no configuration contains is probably misspelled, so it excludes nothing.
+        rest = [
+            configuration
+            for configuration in remaining
+            if not values.keys() <= named
+            or any(configuration.flags.get(name) not in texts for name, texts in values.items())
+        ]
+        if len(rest) == len(remaining):
+            raise rule.error("excludes nothing: no configuration has these flags together")
+        remaining = rest
+    return remaining
+
+
+def _flag_text(entry: SuiteEntry, name: str, node: Node) -> str | None:
+    """A flag's value in a suite file as text of a command line; None if the flag is not given."""
+    if node.kind == "null":
+        return None
+    if node.kind == "list":
+        return ",".join("".join(_substitute_variables(item)) for item in node.items)
+    # Only a switch is read as a YAML boolean. For other flags, "on" and "no" are ordinary texts.
+    spec = flag_specs_of(entry.command).get(name)
+    if node.kind == "boolean" and spec is not None and spec.kind.name == "boolean":
+        return "true" if node.is_true else "false"
+    return "".join(_substitute_variables(node))
+
+
+def _substitute_variables(node: Node) -> Iterator[str]:
+    end = 0
+    for match in _VARIABLE.finditer(node.text):
+        yield node.text[end : match.start()]
+        end = match.end()
+        name, otherwise = match.groups()
+        value = os.environ.get(name) or otherwise
+        if value is None:
+            raise _MissingVariable(node, name, "is empty" if name in os.environ else "is not set")
+        yield value
+    yield node.text[end:]
+
+
+def _shorten_value(text: str) -> str:
+    """Shortens a flag's value for the name of a configuration: a path becomes its last part.
+
+    (nccl/xring is not a path.)
+    """
+    if text.startswith(("/", "./", "../", "~")):
+        text = os.path.basename(text.rstrip("/"))
+    return " ".join(text.split())

@@ -19,8 +19,7 @@ from cnnbench.campaigns.processes.child import (
     json_digest,
     summary_of_plan,
 )
-from cnnbench.campaigns.suite import SuiteEntry, load, parse_suite
-from cnnbench.campaigns.sweep import expand_entry
+from cnnbench.campaigns.suite import SuiteEntry, expand_entry, load, parse_suite
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, parse_flag_texts
 from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags, specs_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.suite import BatchSizeSearch
-from cnnbench.campaigns.sweep import expand_entry
+from cnnbench.campaigns.suite import BatchSizeSearch, expand_entry
 
 
 def test_defaults_are_merged_into_entries(suite):
