@@ -62,10 +62,8 @@ from cnnbench.campaigns.processes.child import (
 )
 from cnnbench.campaigns.processes.results_dir import (
     PROCESS,
-    CampaignIdentity,
     CampaignKind,
     ResultsFolder,
-    plan_identity,
 )
 from cnnbench.campaigns.suite import (
     AUTO,
@@ -147,20 +145,6 @@ def make_plan(
         cases[case.key] = case
     listed = tuple(dict.fromkeys(notices))
     return SweepPlan(suite.name, _set_repeats(cases.values()), listed, subject)
-
-
-def campaign_identity(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> CampaignIdentity:
-    """The identity that a resumed sweep must match. Configurations and repeats may be added."""
-    return CampaignIdentity(
-        plans={
-            case.name: plan_identity(
-                case.resolved, search=case.entry.search and vars(case.entry.search)
-            )
-            for case in plan.cases
-        },
-        facts=facts,
-        policy={"name": "rounds", "suite": plan.suite, "seed": seed},
-    )
 
 
 def _filter_configurations(

@@ -11,6 +11,7 @@ from cnnbench.base.terminal import print_result
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag, redeclare_flag
 from cnnbench.flags.groups.output import OutputParams
+from cnnbench.flags.groups.run import RunParams
 from cnnbench.records.files import PICTURES, Output, write_text
 
 COMMANDS: dict[str, str] = {
@@ -79,6 +80,14 @@ def results_folder(folder: str | None, command: str, resume: bool = False) -> st
             "resume", "true", "needs --results=DIR: the folder of the interrupted campaign"
         )
     return folder or f"{command}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginFlags:
+    """Flags of commands that load plug-ins but start no runs."""
+
+    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
+    quiet_conditions: str = declare_quiet_flag()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ from cnnbench.campaigns.launch import flags_to_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ChangedError, ResultsFolder
 from cnnbench.cli.commands import results_folder, sides
-from cnnbench.cli.commands.judging import JudgingFlags
+from cnnbench.cli.commands.judging import JudgingFlags, failing_words
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.cli.commands.sides import follow_up_pairs, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -332,7 +332,7 @@ def _run_experiment(
         )
         pairs = Pairs(experiment, results, campaign)
         campaign.follow(pairs.policy())
-        judged = options.with_fail_on(pairs.comparison)
+        judged = replace(pairs.comparison, fail_on=failing_words(options.fail_on))
         if options.confirm and not (pairs.failure or pairs.interrupted):
             judged = _confirm_changes(judged, pairs, options)
         explanation = None

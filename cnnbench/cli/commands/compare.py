@@ -11,6 +11,7 @@ from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState
 from cnnbench.cli.commands import declare_quiet_flag
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
+    failing_words,
     load_side,
     warn_of_skipped,
     warn_of_unknown_commits,
@@ -76,7 +77,8 @@ def main(argv: Sequence[str]) -> int:
     options.check(arguments)
     experiment, rules = find_experiment_of_sides(*arguments), options.load_rules()
     earlier = experiment if experiment is not None and experiment.is_resumable else None
-    comparison = options.with_fail_on(_compare_files(arguments, options, earlier, rules))
+    comparison = _compare_files(arguments, options, earlier, rules)
+    comparison = replace(comparison, fail_on=failing_words(options.fail_on))
     second = None if experiment is None else experiment.confirmation
     if second is not None and second.end is not None:
         again = _compare_second(second, options, rules)

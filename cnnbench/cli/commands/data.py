@@ -85,13 +85,10 @@ class MakeCocoFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeLibrispeechFlags:
+class MakeLibrispeechFlags(MakeCocoFlags):
     """Flags of make-librispeech."""
 
-    train_shards: int = flag(64, "Training files.", minimum=1)
-    validation_shards: int = flag(8, "Validation files.", minimum=1)
     validation: str = flag("test-clean", "Folder in SOURCE with the validation data.")
-    seed: int = flag(1234, "Seed of the order.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.terminal import Progress, print_notice, print_warning
 from cnnbench.base.text import count_text
-from cnnbench.cli.commands import declare_output_flag, declare_quiet_flag, output_file, write_output
+from cnnbench.cli.commands import PluginFlags, declare_output_flag, output_file, write_output
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
     declare_fail_on_flag,
@@ -25,7 +25,6 @@ from cnnbench.cli.commands.judging import (
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
-from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.history import (
     METRICS,
     Contents,
@@ -66,11 +65,9 @@ a file or standard output could not be written.
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryFlags:
+class HistoryFlags(PluginFlags):
     """Flags of the command."""
 
-    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
-    quiet_conditions: str = declare_quiet_flag()
     metric: str = flag(
         "throughput",
         "Metric of the history; docs/metrics.md explains the metrics.",

@@ -11,11 +11,10 @@ from cnnbench.base import plugins
 from cnnbench.base.document import Row, TableCell, make_table, text_of
 from cnnbench.base.terminal import Progress, natural_key, print_notice, print_result, print_warning
 from cnnbench.base.text import count_text, first_few, record_text_fault
-from cnnbench.cli.commands import declare_quiet_flag
+from cnnbench.cli.commands import PluginFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, redeclare_flag, specs_of
-from cnnbench.flags.groups.run import RunParams
+from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare.configuration import Configuration, label
 from cnnbench.judge.metrics import kind_of
 from cnnbench.records.files import check_folder_writable, write_atomically
@@ -46,10 +45,9 @@ def _reader_names() -> Sequence[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportFlags:
+class ImportFlags(PluginFlags):
     """Flags of the command."""
 
-    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
     results: str | None = flag(None, "Folder for the records; required.", path="folder")
     label: str = flag(
         "",
@@ -66,7 +64,6 @@ class ImportFlags:
         False, "If a file has a line that cannot be understood, refuse the file and write nothing."
     )
     dry_run: bool = flag(False, "List the files and runs without importing them.")
-    quiet_conditions: str = declare_quiet_flag()
 
 
 HELP = (_ABOUT, [("Flags", specs_of(ImportFlags))], _EXIT_CODES)

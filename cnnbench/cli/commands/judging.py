@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.base import plugins
@@ -144,10 +144,6 @@ class JudgingFlags:
             return load_side(self.baseline_aa, reductions)
         except PathError as error:
             raise FlagError("baseline_aa", error.path, error.reason) from None
-
-    def with_fail_on(self, comparison: Comparison) -> Comparison:
-        """A copy of the comparison, whose exit code depends on --fail_on."""
-        return replace(comparison, fail_on=failing_words(self.fail_on))
 
     def load_rules(self) -> Rules:
         """Reads the rules in --rules or in the current folder (docs/rules.md).

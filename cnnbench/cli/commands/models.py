@@ -10,24 +10,22 @@ from dataclasses import dataclass
 from cnnbench.base import plugins
 from cnnbench.base.document import Row, TableCell, make_table, numeric_cell, text_of
 from cnnbench.base.terminal import csv_of, natural_key, print_result, print_warning
-from cnnbench.cli.commands import declare_quiet_flag
+from cnnbench.cli.commands import PluginFlags
 from cnnbench.data.dataset import find_dataset
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.model import ModelParams
-from cnnbench.flags.groups.run import RunParams
 from cnnbench.models import model as registry
 from cnnbench.models.declaration import bytes_per_image, declare
 from cnnbench.records.codec import encode
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelsFlags:
+class ModelsFlags(PluginFlags):
     """Flags of the command."""
 
-    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
     model_plugin: str | None = redeclare_flag(ModelParams, "model_plugin")
     data_name: str | None = redeclare_flag(DataParams, "data_name")
     dataset_plugin: str | None = redeclare_flag(DataParams, "dataset_plugin")
@@ -36,7 +34,6 @@ class ModelsFlags:
         "What to print. csv and json contain all digits.",
         choices=("table", "csv", "json"),
     )
-    quiet_conditions: str = declare_quiet_flag()
 
 
 @dataclass(frozen=True)

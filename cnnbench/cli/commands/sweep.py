@@ -15,7 +15,7 @@ from cnnbench.base.text import disable_ci_commands, exact_number
 from cnnbench.campaigns.launch import flags_to_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import flag_specs_of, own_command_prefix
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder, plan_identity
 from cnnbench.campaigns.suite import (
     BatchSizeSearch,
     Suite,
@@ -30,7 +30,6 @@ from cnnbench.campaigns.sweep import (
     SweepCase,
     SweepItem,
     SweepPlan,
-    campaign_identity,
     command_of_item,
     detection_advice,
     duration_text,
@@ -179,7 +178,17 @@ def _open_sweep(
 ) -> Iterator[Sweep]:
     """Context manager: opens the results directory of a sweep, and yields the sweep."""
     seed = options.seed_in(SWEEP, options.results, plan.suite)
-    question = campaign_identity(plan, facts, seed)
+    # A resumed sweep may have more configurations and repeats.
+    question = CampaignIdentity(
+        plans={
+            case.name: plan_identity(
+                case.resolved, search=case.entry.search and vars(case.entry.search)
+            )
+            for case in plan.cases
+        },
+        facts=facts,
+        policy={"name": "rounds", "suite": plan.suite, "seed": seed},
+    )
     with ResultsFolder(SWEEP, options.results, question, resume=options.resume) as store:
         yield Sweep(
             plan=plan,
