@@ -18,9 +18,9 @@ COMMANDS: dict[str, str] = {
     "run": "measure training, evaluation or inference (may be left out)",
     "models": "list the models with their sizes",
     "data": "make and check data sets",
-    "allreduce": "measure and check reductions between devices by themselves",
+    "allreduce": "measure and check reductions between devices, without training",
     "compare": "judge two sets of run records: faster, slower, same or unknown",
-    "ab": "measure two sides in turn and judge the second against the first",
+    "ab": "measure two sides alternately and judge the second against the first",
     "gate": "measure a commit against its merge base, for CI systems",
     "explain": "name the layers and causes of a difference between two sides",
     "bisect": "find the commit that made a run slower",
@@ -30,10 +30,10 @@ COMMANDS: dict[str, str] = {
     "sweep": "run a suite of configurations, each run in its own process",
     "launch": "run all processes of a job on this machine",
     "report": "write results as one HTML page, Markdown or a table",
-    "history": "follow a metric over commits and find where it took a step",
-    "import": "make records of the results of other programs",
+    "history": "follow a metric over commits and find where its level changed",
+    "import": "convert results of other programs to records",
     "completion": "print the completion of this command line for bash or zsh",
-    "env": "show the machine and software a record would name",
+    "env": "show the facts about machine and software that records contain",
 }
 """Name and one line of help. The module is cnnbench.cli.commands.<name>; it has main(argv) -> int
 and, but for run, HELP: the arguments of cnnbench.flags.help.command_help. For the completion of

@@ -49,10 +49,10 @@ from cnnbench.records.profiles import Explanation
 _ABOUT = """\
 Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH SIDES]
 
-Measures two sides in turn, each sample in a fresh process, in random order within every pair,
-and judges the pairs: faster, slower, same, inconclusive (docs/ab.md). It stops as soon as an
-interim analysis is clear: after 8 pairs, 12, and so on up to --pairs. After a verdict of slower or
-faster it profiles both sides and names the layers and causes of the difference (docs/explain.md).
+Measures sides A and B in pairs of new processes, in random order within every pair, and judges the
+pairs: faster, slower, same, inconclusive (docs/ab.md). It stops as soon as an interim analysis is
+clear: after 8 pairs, 12, and so on up to --pairs. After a verdict of slower or faster, it profiles
+both sides and names the layers and causes of the difference (docs/explain.md).
 
   cnnbench ab --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
   cnnbench ab --a_python=old/bin/python --b_python=new/bin/python -- --model=resnet50
@@ -63,7 +63,7 @@ faster it profiles both sides and names the layers and causes of the difference 
 _EXIT_CODES = """\
 Differences between the definitions of the sides are always allowed.
 
-Exit codes: 0 no regression; 1 B is a regression, or other work (or what --fail_on names); 3
+Exit codes: 0 no regression; 1 B is slower or computes something else (or what --fail_on names); 3
 inconclusive, not comparable, or not confirmed; 4 a process failed, or processes were killed too
 often; 2 wrong use; 130 interrupted: the verdict on the pairs so far is printed (continue with
 --resume).

@@ -38,10 +38,10 @@ _PREDICTED_FROM = (
 _ABOUT = """\
 Usage: cnnbench allreduce [FLAGS]
 
-Reduces tensors between devices, checks every sum, and prints a row for each size, number
-of devices, algorithm and packing: median and p99 time of one reduction (the longest, of fewer
-than 100 calls), bandwidths as nccl-tests defines them, wrong elements, and the share of what
-copying memory would allow; then the fastest of each size.
+Reduces tensors between devices, checks every sum, and prints a row for each size, number of
+devices, algorithm and packing: median and p99 time of one reduction (the longest time if there are
+fewer than 100 calls), bandwidths as nccl-tests defines them, wrong elements, and the share of the
+speed that copying memory would allow; then the fastest row for each size.
 docs/all_reduce_benchmark.md explains every column. Other flags of cnnbench run have no effect.
 Exit code 4 if any sum is wrong or any row fails.
 

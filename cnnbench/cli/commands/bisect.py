@@ -53,9 +53,9 @@ name by its path in the repository:
 """
 
 _EXIT_CODES = """\
-Exit codes: 0 the commit was found; 3 GOOD and BAD do not differ or that is undecided, or skipped
-commits hide which of several it is (the command that goes on is printed where there is one);
-4 GOOD or BAD fails; 2 wrong use; 130 interrupted (continue with --resume).
+Exit codes: 0 the commit was found; 3 BAD is not slower than GOOD, or this is undecided, or skipped
+commits leave several candidates (the command that continues is printed if there is one); 4 GOOD or
+BAD fails; 2 wrong use; 130 interrupted (continue with --resume).
 """
 
 
@@ -79,19 +79,22 @@ class BisectFlags(sides.CampaignFlags):
         path="file",
     )
     pairs: int = redeclare_flag(
-        AbFlags, "pairs", help="Largest number of pairs per commit if the answer is clear by then."
+        AbFlags, "pairs", help="Maximum number of pairs per commit if the answer is clear by then."
     )
     most_pairs: int = redeclare_flag(
         AbFlags,
         "pairs",
         default=32,
-        help="The same if it is not; a commit without a clear answer is skipped.",
+        help="Maximum number of pairs per commit if the answer is not clear after --pairs. A "
+        "commit without a clear answer is skipped.",
     )
     burn_in: int = redeclare_flag(AbFlags, "burn_in")
     pairing: str = redeclare_flag(AbFlags, "pairing")
     threshold: float | None = redeclare_flag(JudgingFlags, "threshold")
     alpha: float | None = redeclare_flag(
-        JudgingFlags, "alpha", help="Two-sided level of each step; 0.04 if not given."
+        JudgingFlags,
+        "alpha",
+        help="Two-sided significance level for each commit; 0.04 if not given.",
     )
     explain: bool = flag(
         False,

@@ -49,16 +49,16 @@ Usage: cnnbench compare BASE NEW [FLAGS]
 
 Compares saved records, configuration by configuration, one value per process. BASE and NEW
 are each a record (--result_json), a folder with all *.json below it, or a quoted pattern. Runs
-are judged by their throughput; of all-reduces (cnnbench allreduce) every row of the table is a
-configuration of its own, judged by its bus bandwidth. docs/compare.md explains the verdicts:
+are judged by their throughput. For all-reduces (cnnbench allreduce), every row of the table is a
+separate configuration, judged by its bus bandwidth. docs/compare.md explains the verdicts:
 faster, slower, same, inconclusive, not measured, changed work, not comparable, missing, failed.
 At least 4 runs per side are needed; alternate between the sides when measuring (cnnbench ab does).
 """
 
 _EXIT_CODES = """\
-Exit codes: 0 none of the following; 1 a regression or changed work, or what --fail_on names,
-whatever else there is; 4 a run failed; 3 the question is open: inconclusive, not measured, not
-comparable, missing on one side, or a faulty file was skipped; 2 wrong use.
+Exit codes: 0 none of the following; 1 a regression or changed work, or what --fail_on names, even
+if other codes apply; 4 a run failed; 3 undecided: inconclusive, not measured, not comparable,
+missing on one side, or a faulty file was skipped; 2 wrong use.
 """
 
 

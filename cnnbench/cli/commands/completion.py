@@ -64,8 +64,8 @@ _SHELLS = {"bash": _BASH, "zsh": _ZSH}
 _ABOUT = """\
 Usage: cnnbench completion bash|zsh
 
-Prints a script that completes commands, flags, the values of flags that have a list of them, and
-names of files and folders.
+Prints a script with which a shell completes commands, flags, values of flags that have a list of
+values, and names of files and folders.
 
   cnnbench completion bash > ~/.local/share/bash-completion/completions/cnnbench
   cnnbench completion zsh > "${fpath[1]}/_cnnbench"

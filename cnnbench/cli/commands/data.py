@@ -42,10 +42,11 @@ make-librispeech turns the folders train-* and test-clean of SOURCE, as publishe
 converted from FLAC to WAV, into TFRecord files.
 
 make-ratings turns MovieLens' ratings.dat or ratings.csv, or the folder with it, into pairs of user
-and item. The last item that a user rated is held back for validation, with others to tell it from.
+and item. The last item that each user rated is kept for validation, together with items that the
+user did not rate.
 
-check reads every record of a data set: checksums, keys, labels, images. It prints statistics, and a
-line per defect that names file and record.
+check reads every record of a data set, and checks checksums, keys, labels and images. It prints
+statistics, and a line per defect with the names of file and record.
 """
 
 _EXIT_CODES = """\

@@ -104,7 +104,7 @@ _ABOUT = """\
 Usage: cnnbench env [--json] [--tensorflow]
        cnnbench env --check [--seconds=X] [--quiet_conditions=NAME,...] [-- FLAGS OF A RUN]
 
-Prints the facts about machine and software that go into a run record, by their names there.
+Prints the facts about machine and software that run records contain, with their names in records.
 Unknown facts are left out.
 """
 

@@ -33,11 +33,11 @@ _ABOUT = """\
 Usage: cnnbench explain [--a=FLAGS] [--b=FLAGS] [FLAGS] -- FLAGS OF BOTH SIDES
        cnnbench explain A B [FLAGS]
 
-Explains why a step of B takes another time than one of A: profiles some processes of each side,
-one after the other, compares their steps by layer, kind and direction, and names the causes that
-exceed the noise (docs/explain.md). Where both use oneDNN on CPUs, a short process of each prints
-which of its kernels a step calls. A and B are existing profiles: files of
-cnnbench run --profile_json, or folders of them.
+Explains why a step of B takes a different time than a step of A: profiles some processes of each
+side, one after the other, compares their steps by layer, kind and direction, and names the causes
+that exceed the noise (docs/explain.md). If both sides use oneDNN on CPUs, a short process of each
+side logs which oneDNN kernels a step calls. A and B are existing profiles: files of
+cnnbench run --profile_json, or folders of such files.
 
   cnnbench explain --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
   cnnbench explain --a_checkout=main --b_checkout=. -- --model=lenet

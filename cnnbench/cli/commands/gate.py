@@ -30,7 +30,7 @@ Answers whether a change made training slower: measures the commit HEAD (the cur
 given) and its merge base with BASE, each in a temporary worktree, in interleaved pairs of fresh
 processes as cnnbench ab does. Prints the verdict and leaves a folder with comment.md (for the pull
 request), junit.xml and runs, all records. On GitHub's runners it also prints annotations.
-docs/ci.md is about gates; --init writes the files of a CI system that runs one.
+docs/ci.md explains gates; --init writes the files with which a CI system runs a gate.
 
   cnnbench gate main
   cnnbench gate main change --timeout=300 -- --plugin=bench/nets.py --model=ours
@@ -40,8 +40,8 @@ docs/ci.md is about gates; --init writes the files of a CI system that runs one.
 """
 
 _EXIT_CODES = """\
-Exit codes: 0 no regression; 1 HEAD is a regression, or other work (or what --fail_on names); 3
-inconclusive, not comparable, or not confirmed; 4 a process failed, or processes were killed too
+Exit codes: 0 no regression; 1 HEAD is slower or computes something else (or what --fail_on names);
+3 inconclusive, not comparable, or not confirmed; 4 a process failed, or processes were killed too
 often; 2 wrong use; 130 interrupted.
 """
 

@@ -49,9 +49,10 @@ from cnnbench.run.runtime.loading import without_garbage_collection
 _ABOUT = """\
 Usage: cnnbench history DIR [FLAGS]
 
-Follows a metric over the records in DIR and all below it: a series per configuration and
-machine, a point per commit, the median of its processes. Finds the steps between levels and
-names the last commit before and the first after each. docs/history.md explains how.
+Follows a metric over the records in DIR and its subfolders. Each configuration and machine has a
+series of points, one point per commit: the median of its processes. Finds the steps at which the
+level changes, and names the last commit before and the first commit after each step.
+docs/history.md explains how.
 """
 
 # Excludes characters that end an HTML attribute or a Markdown link.

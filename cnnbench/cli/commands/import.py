@@ -25,16 +25,16 @@ from cnnbench.records.run import RunRecord
 _ABOUT = """\
 Usage: cnnbench import FILE... --results=DIR [FLAGS]
 
-Makes a record of each process whose results other programs have written, for history, report
-and compare: logs of tf_cnn_benchmarks and Horovod, JSON of hyperfine, pytest-benchmark, pyperf,
-asv and google/benchmark. All files of a folder are read. The name of a record follows from the
-content of its file, so importing twice changes nothing. What a file does not say stays unknown,
-and what is not understood is named. docs/integrations.md lists what is read.
+Converts results that other programs have written to records, one for each process, for history,
+report and compare: logs of tf_cnn_benchmarks and Horovod, JSON of hyperfine, pytest-benchmark,
+pyperf, asv and google/benchmark. All files of a folder are read. The name of a record depends on
+the content of its file, so importing twice changes nothing. Facts that a file does not contain stay
+unknown, and lines that are not understood are named. docs/integrations.md lists what is read.
 """
 _EXIT_CODES = """\
 Exit codes: 0 everything was imported; 3 lines or files were not understood and left out; 2 wrong
-use, or with --strict such lines or files (then nothing is written); 4 a record could not be
-written.
+use, or with --strict lines or files that are not understood (then nothing is written); 4 a record
+could not be written.
 """
 _MOST_NAMED = 3
 

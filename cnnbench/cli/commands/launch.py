@@ -62,8 +62,8 @@ _ABOUT = """\
 Usage: cnnbench launch [FLAGS] -- [allreduce] FLAGS OF EVERY PROCESS
 
 Starts all processes of a job on this machine, each on a free port and with its --job_name and
---task_index, and ends when they do (docs/cluster.md). The chief's standard output is that of
-this command; what the others print is on standard error, with their names before each line.
+--task_index, and waits until they end (docs/cluster.md). The chief's standard output is passed
+through; the output of other processes goes to standard error, with their names before each line.
 
   cnnbench launch --workers=2 --ps=1 -- --model=resnet50 --variable_update=parameter_server
   cnnbench launch --workers=2 --towers=2 -- --model=resnet50 --variable_update=collective_all_reduce
@@ -73,8 +73,8 @@ this command; what the others print is on standard error, with their names befor
 """
 
 _EXIT_CODES = """\
-Exit codes: that of the chief; 4 if another process failed; 2 wrong use, before any process is
-started; 130 interrupted: the chief's record holds what was measured.
+Exit codes: the exit code of the chief; 4 if another process failed; 2 wrong use, before any process
+is started; 130 interrupted: the chief's record contains what was measured.
 """
 
 

@@ -49,9 +49,9 @@ files, folders with all *.json below them, or quoted patterns. docs/report.md ex
 """
 
 _EXIT_CODES = """\
-Exit codes: 0 the report is written, whatever its verdicts (cnnbench compare is the gate); 1 it is,
-and what --fail_on names was found; 3 it is, but a faulty file was skipped; 2 wrong use; 4 it could
-not be written.
+Exit codes: 0 the report was written (its verdicts do not matter: cnnbench compare checks them); 1
+it was written, and what --fail_on names was found; 3 it was written, but a faulty file was skipped;
+2 wrong use; 4 it could not be written.
 """
 
 
@@ -60,7 +60,7 @@ class ReportFlags:
     """Flags of the command."""
 
     output: str | None = declare_output_flag(
-        "Where the report goes; if not given report.html, or stdout for other formats."
+        "File for the report. If not given: report.html, or stdout for other formats."
     )
     format: str = flag("html", "What to write.", choices=(*FORMATS, "csv"))
     table: str = flag("configurations", "Table of the CSV file.", choices=tuple(TABLES))

@@ -28,10 +28,10 @@ from cnnbench.run.runtime.tensorflow import prepare_for_plugins
 _ABOUT = """\
 Usage: cnnbench roofline MODEL [-o FILE] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]
 
-Prints where the time of a step goes: for every layer, forward, gradient of its input and gradient
-of its kernel, the time, FLOPs and bytes moved, and what the machine would need at its own rates of
-matrix products and of copying memory; the rows with the most time to win first, those as fast
-as this estimate by their time, then sums by kind of operation (docs/roofline.md).
+Shows where the time of a step goes. For every layer (forward pass, gradient of its input, gradient
+of its kernel), a row contains the time, FLOPs and bytes moved, and the estimated time if the
+machine worked at its measured rates of matrix products and of copying memory. Rows with the largest
+excess over this estimate are first. Sums by kind of operation follow (docs/roofline.md).
 
   cnnbench roofline resnet50 --batch_size=8
   cnnbench roofline resnet50 --batch_size=8 --precision=bf16 --plot=roofline.svg
@@ -39,9 +39,9 @@ as this estimate by their time, then sums by kind of operation (docs/roofline.md
 """
 
 _EXIT_CODES = """\
-All flags of cnnbench run are taken too, but those of several processes, --eval and --input_only.
+All flags of cnnbench run are accepted, except flags for several processes, --eval and --input_only.
 --num_batches steps (10 if not given) are profiled after --num_warmup_batches (5 if not given), and
-as many are timed without a profiler; times are means over the faster half of them.
+the same number of steps is timed without a profiler. Times are means over the faster half of them.
 
 Exit codes: 0 done; 2 wrong use; 4 the run failed; 130 interrupted.
 """

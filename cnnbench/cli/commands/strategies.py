@@ -47,9 +47,9 @@ DIR/MODE/rROUND.json, where DIR is --results; --plot draws median images/sec.
 _EXIT_CODES = """\
 All flags of cnnbench run are accepted, too, for every process.
 
-Exit codes: 0 done; 4 a process failed, or modes that should train alike do not (the table is
-printed all the same); 2 wrong use; 130 interrupted: the table has what was measured (continue
-with --resume).
+Exit codes: 0 done; 4 a process failed, or modes that should train the same weights do not (the
+table is printed nevertheless); 2 wrong use; 130 interrupted: the table contains what was measured
+(continue with --resume).
 """
 
 

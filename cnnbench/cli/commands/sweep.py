@@ -54,15 +54,15 @@ from cnnbench.machine.gpu import count_gpus
 _ABOUT = """\
 Usage: cnnbench sweep SUITE [FLAGS] [-- FLAGS OF EVERY RUN]
 
-Runs a suite, each run in a process of its own, in random order; writes one record per run into
-the results directory and prints a summary. SUITE is a YAML file (docs/sweep.md) or the name of
-a suite that comes with cnnbench: `cnnbench sweep` alone lists them. Flags behind -- are added
-to those of every run, as in: cnnbench sweep throughput -- --device=cpu --batch_size=4
+Runs a suite, each run in a separate process, in random order; writes one record per run into the
+results directory and prints a summary. SUITE is a YAML file (docs/sweep.md) or the name of a suite
+that is shipped with cnnbench; `cnnbench sweep` alone lists these. Flags after -- are added to the
+flags of every run, as in: cnnbench sweep throughput -- --device=cpu --batch_size=4
 """
 
 _EXIT_CODES = """\
-Exit codes: 0 all runs succeeded and all bounds hold; 1 a bound is violated, whatever else
-there is; 4 a run failed (it is recorded, the others went on); 3 a bound could not be judged;
+Exit codes: 0 all runs succeeded and all bounds hold; 1 a bound is violated, even if other codes
+apply; 4 a run failed (it is recorded, and the other runs continued); 3 a bound could not be judged;
 2 wrong use; 130 interrupted (continue with --resume).
 """
 

@@ -46,10 +46,10 @@ from cnnbench.records.files import Output, check_outputs, write_plot, write_text
 _ABOUT = """\
 Usage: cnnbench tune --model=NAME [FLAGS] [FLAGS OF A RUN] [-- FLAGS OF A RUN]
 
-Finds the fastest flags for one network on this machine, and proves them (docs/tune.md). All
-candidates run in rounds of short processes; those that are slower beyond doubt leave. The leader
-is then measured in pairs against the flags as they are given, and a few steps of both are trained
-to compare their weights. Flags of runs that are given are fixed.
+Finds the fastest flags for one network on this machine, and proves that they are faster than the
+given flags (docs/tune.md). All candidates run in rounds of short processes, and candidates that are
+clearly slower are eliminated. The fastest one is then measured in pairs against the given flags,
+and a few steps of both are trained to compare their weights. Given flags of runs do not vary.
 
   cnnbench tune --model=resnet50 --num_gpus=8 --minutes=30
   cnnbench tune --model=resnet50 --num_gpus=8 --allow=precision --write_flagfile=fast.flags
@@ -60,10 +60,10 @@ to compare their weights. Flags of runs that are given are fixed.
 _EXIT_CODES = """\
 All flags of cnnbench run are accepted, too, for every process.
 
-Exit codes: 0 the printed flags are proven to be faster than those given, or those given are at
-least as fast as what was tried; 3 a candidate led the races, but is not proven to be faster,
-or no candidate was tried; 4 a process of the flags as given failed, or the leader does not train
-the same weights; 2 wrong use; 130 interrupted (continue with --resume).
+Exit codes: 0 the printed flags are proven to be faster than the given flags, or the given flags are
+at least as fast as all candidates; 3 a candidate led the races, but is not proven to be faster, or
+no candidate was tried; 4 a process with the given flags failed, or the leader does not train the
+same weights; 2 wrong use; 130 interrupted (continue with --resume).
 """
 
 _LANES = 8
@@ -106,8 +106,8 @@ class TuneFlags(JobFlags, OutputFlags, sides.CampaignFlags):
     pairing: str = redeclare_flag(
         AbFlags,
         "pairing",
-        help="How processes share their time: turns, several are alive and step in turn; "
-        "alternate, one runs after the other; auto, turns where they are possible.",
+        help="How processes share the time. turns: several processes run, and they take turns "
+        "after a few steps. alternate: one process runs after the other. auto: turns if possible.",
     )
     write_flagfile: str | None = flag(
         None, "Write the best flags to this file, for --flagfile=FILE.", path="file"
