@@ -38,11 +38,11 @@ from cnnbench.campaigns.ab.pairs import (
     SIDES,
     Experiment,
     ExperimentState,
-    Pairs,
+    PairedExperiment,
     find_experiment,
 )
 from cnnbench.campaigns.ab.side import Side, resolve_flags, resolve_turn_seconds, worktree
-from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, last_output_text
+from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, last_output_text
 from cnnbench.campaigns.processes.child import Command, execute, log_tail
 from cnnbench.campaigns.processes.results_dir import PROCESS, CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
@@ -390,7 +390,7 @@ class CommitBenchmark:
         state, step = self._measured_before(commit)
         return None if self._target_number_of_pairs(state, step) else step
 
-    def measure(self, number: int, commit: str) -> RunPolicy[BisectionStep]:
+    def measure(self, number: int, commit: str) -> ProcessRequests[BisectionStep]:
         """Compares a commit with GOOD, and returns the answer. Call `prepare` first.
 
         `number` counts the measured commits, from 0. Pairs from earlier sessions are included.
@@ -428,7 +428,7 @@ class CommitBenchmark:
                 )
                 place = self._pairs_folder(commit)
                 with ResultsFolder(AB, place, resume=True, within=self._results) as results:
-                    yield from Pairs(experiment, results, self.campaign).policy()
+                    yield from PairedExperiment(experiment, results, self.campaign).requests()
                 burn_in = 0
                 state = find_experiment(self._pairs_folder(commit))
                 step = self._answer_from_journal(commit, state)
@@ -602,7 +602,7 @@ class Bisection:
         skipped = (step for step in self.steps.values() if step.answer == SKIP)
         return [step for step in skipped if step.commit in self.suspects]
 
-    def policy(self) -> RunPolicy[None]:
+    def requests(self) -> ProcessRequests[None]:
         """Measures commits until the first bad commit is found, or no commit is left to measure.
 
         After an interrupt, complete pairs are kept.
@@ -636,7 +636,7 @@ class Bisection:
         self._notice(f"profiling {commit[:12]} and {parent[:12]}, the commit before it")
         return self._bench.explain(parent, commit)
 
-    def _measure_commit(self, commit: str) -> RunPolicy[BisectionStep]:
+    def _measure_commit(self, commit: str) -> ProcessRequests[BisectionStep]:
         self._bench.prepare()
         steps_left, done = self._search.steps_left, len(self.steps)
         what = f"step {done} of about {done + steps_left - 1}" if done else "GOOD against BAD"

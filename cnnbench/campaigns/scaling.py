@@ -23,7 +23,7 @@ from cnnbench.base.text import integer, percent
 from cnnbench.campaigns.ab.side import Side, make_process_request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, flags_to_words
 from cnnbench.campaigns.processes.campaign import (
-    RunPolicy,
+    ProcessRequests,
     measure_in_rounds,
     ordered_rounds,
     run_process,
@@ -138,7 +138,9 @@ class Scaling:
             },
         )
 
-    def policy(self, folder: ResultsFolder, repeats: int) -> RunPolicy[dict[int, list[RunRecord]]]:
+    def requests(
+        self, folder: ResultsFolder, repeats: int
+    ) -> ProcessRequests[dict[int, list[RunRecord]]]:
         """Requests the processes of all jobs, and returns their records by number of workers.
 
         Number 0 means one process without communication.
@@ -150,7 +152,7 @@ class Scaling:
         targets = [folder.folder / f"{case}-{repeat}.json" for case, repeat in order]
         check_outputs([Output("results", str(target), "run") for target in targets])
 
-        def measure_case(case: str, repeat: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
+        def measure_case(case: str, repeat: int, then: Sequence[Hashable]) -> ProcessRequests[bool]:
             name, count = f"{case}-{repeat}", counts[case]
             logs, target = folder.log(name).parent, folder.folder / f"{name}.json"
             side = self._job_side(folder.unfinished_path(logs), count)

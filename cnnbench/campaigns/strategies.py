@@ -19,7 +19,7 @@ from cnnbench.campaigns.ab.side import Side, make_process_request
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.campaign import (
     ProcessRequest,
-    RunPolicy,
+    ProcessRequests,
     measure_in_rounds,
     ordered_rounds,
     run_process,
@@ -320,7 +320,7 @@ class StrategiesSession:
         self.problems: dict[str, str] = {}
         self.checkpoints: dict[str, Path] = {}
 
-    def policy(self, repeats: int, seed: int, timeout: float) -> RunPolicy[None]:
+    def requests(self, repeats: int, seed: int, timeout: float) -> ProcessRequests[None]:
         """Requests all processes: trainings whose weights are compared, then rounds of all modes.
 
         Each round runs every mode once, in random order. `timeout` is in seconds per process.
@@ -329,7 +329,7 @@ class StrategiesSession:
         known = stored_distances(self._results) is not None
         trained = [(case.name, 0) for case in self.cases if case.weights_flags and not known]
 
-        def measure(name: str, number: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
+        def measure(name: str, number: int, then: Sequence[Hashable]) -> ProcessRequests[bool]:
             request = self._case_request(cases[name], number)
             ended = yield from run_process(self._results, request, timeout, then)
             if ended.message:

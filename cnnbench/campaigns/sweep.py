@@ -41,8 +41,8 @@ from cnnbench.campaigns.processes.campaign import (
     BenchmarkCommand,
     Campaign,
     ProcessRequest,
+    ProcessRequests,
     Record,
-    RunPolicy,
     blank_record,
     bus_bandwidth,
     measure_in_rounds,
@@ -379,7 +379,9 @@ class Sweep:
         """Runs all processes without a successful record. Returns the results of all processes."""
         counts = {"cases": len(self.plan.cases), "runs": len(self.items_to_run())}
         self.store.begin(suite=self.plan.suite, stamp=self.stamp, **counts)
-        return self.campaign.follow(self._sweep_policy(ordered_items(self.plan.cases, self.seed)))
+        return self.campaign.run_requests(
+            self._sweep_requests(ordered_items(self.plan.cases, self.seed))
+        )
 
     def items_to_run(self) -> list[SweepItem]:
         """The processes without a successful record. Prints their number and estimated duration."""
@@ -408,13 +410,13 @@ class Sweep:
         records = (_successful_record(self._record_path(item.case, repeat)) for repeat in repeats)
         return next((record for record in records if record), None)
 
-    def _sweep_policy(self, items: Sequence[SweepItem]) -> RunPolicy[list[SweepRun]]:
+    def _sweep_requests(self, items: Sequence[SweepItem]) -> ProcessRequests[list[SweepRun]]:
         """Requests the processes in order. If the batch size search of a case fails, skips it."""
         runs: list[SweepRun] = []
         cases = {case.key: case for case in self.plan.cases}
         batches: dict[str, int] = {}
 
-        def measure(key: str, repeat: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
+        def measure(key: str, repeat: int, then: Sequence[Hashable]) -> ProcessRequests[bool]:
             item = SweepItem(cases[key], repeat)
             if repeat:
                 target = self._record_path(item.case, repeat)
@@ -435,7 +437,7 @@ class Sweep:
 
     def _search_batch_size(
         self, item: SweepItem, then: Sequence[Hashable]
-    ) -> RunPolicy[int | SweepRun]:
+    ) -> ProcessRequests[int | SweepRun]:
         """Searches for the largest batch size of a case. If none works, returns the failed run."""
         case, bounds = item.case, item.case.entry.search
         assert bounds is not None
@@ -478,7 +480,7 @@ class Sweep:
         then: Sequence[Hashable],
         answers: Sequence[str] = ("ok",),
         name: str = "",
-    ) -> RunPolicy[ProcessResult]:
+    ) -> ProcessRequests[ProcessResult]:
         """Runs one process of a sweep. `batch_size` is None for the batch size in the flags.
 
         The record is written to `target`. For trials of a search, it is only written after a

@@ -37,7 +37,7 @@ def test_every_process_has_equally_many_processors(monkeypatch, tmp_path):
     )
     ended = SimpleNamespace(status="ok", record=None)
     with ResultsFolder(scaling.SCALING, tmp_path / "r") as folder:
-        policy = jobs.policy(folder, 1)
+        policy = jobs.requests(folder, 1)
         found = [next(policy), policy.send([ended]), policy.send([ended])]
     commands = [batch.requests[0].command for batch in found]
     assert [one.cores for one in commands] == [[0, 1], [0, 1], [0, 1, 2, 3, 4, 5]]

@@ -15,7 +15,7 @@ from pathlib import Path
 from cnnbench.base.files import read_json
 from cnnbench.campaigns.ab.pairs import AB, SIDES
 from cnnbench.campaigns.ab.side import Side, has_module, make_process_request
-from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, run_process
+from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
@@ -76,9 +76,9 @@ class ProfilingPlan:
         """
         self._refuse_unprofilable()
         self.results.begin()
-        return self.campaign.follow(self._profiling_policy())
+        return self.campaign.run_requests(self._profiling_requests())
 
-    def _profiling_policy(self) -> RunPolicy[Explanation]:
+    def _profiling_requests(self) -> ProcessRequests[Explanation]:
         profiles: dict[str, list[StepProfile]] = {side: [] for side in SIDES}
         for turn in range(self.rounds):
             for name in SIDES if turn % 2 == 0 else SIDES[::-1]:
@@ -104,7 +104,7 @@ class ProfilingPlan:
                 reason = f"the cnnbench of side {name.upper()} is of a version without"
                 raise NotExplainedError(f"{reason} --profile_json")
 
-    def _profile_process(self, name: str, turn: int, later: int) -> RunPolicy[StepProfile]:
+    def _profile_process(self, name: str, turn: int, later: int) -> ProcessRequests[StepProfile]:
         """Runs a process of side `name` with the profiler, and returns its profile.
 
         Raises NotExplainedError if the process failed or wrote no profile. `later` is the number of
@@ -131,7 +131,7 @@ class ProfilingPlan:
                 return StepProfile.from_dict(read_json(path))
         raise NotExplainedError(f"{label}: {message}; see {self.results.log(path.stem)}")
 
-    def _log_primitives(self, name: str) -> RunPolicy[tuple[Primitive, ...] | None]:
+    def _log_primitives(self, name: str) -> ProcessRequests[tuple[Primitive, ...] | None]:
         """Runs a process that logs the oneDNN kernels that a step calls; None if it logs none."""
         label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
         side = replace(side, variables={**side.variables, **work.VARIABLES})
@@ -153,7 +153,7 @@ class ProfilingPlan:
         key: str | None,
         later: int,
         leaves: Path | None = None,
-    ) -> RunPolicy[ProcessResult]:
+    ) -> ProcessRequests[ProcessResult]:
         more = {"target": self.results.pending(stem), "answers": (), "leaves": leaves}
         process_request = make_process_request(
             self.results, stem, side, label=label, key=key, **more

@@ -37,8 +37,8 @@ from cnnbench.campaigns.ab.side import (
 from cnnbench.campaigns.processes.campaign import (
     Campaign,
     ProcessRequest,
+    ProcessRequests,
     RequestBatch,
-    RunPolicy,
     read_record,
 )
 from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
@@ -532,13 +532,13 @@ class PairFailedError(Exception):
         self.lost = lost
 
 
-class Pairs:
+class PairedExperiment:
     """Runs an experiment, and contains the records of all its pairs.
 
     Attributes:
       earlier: number of pairs of earlier sessions, which the folder already contains.
       records: records of all pairs, by side.
-      comparison, alpha: comparison of all complete pairs, and its level; set by `policy`.
+      comparison, alpha: comparison of all complete pairs, and its level; set by `requests`.
       failure: the error that ended the experiment, or "".
       lost: whether processes were killed from outside too often.
       interrupted: whether Ctrl-C ended the experiment; always false as part of another campaign.
@@ -572,7 +572,7 @@ class Pairs:
             chosen = "num_batches" in like.explicit_flags
             self._steps = int(like.config["num_batches"]) if chosen else None
 
-    def policy(self) -> RunPolicy[None]:
+    def requests(self) -> ProcessRequests[None]:
         """Requests the processes of all pairs, and judges the pairs; after a failure, too.
 
         A standalone experiment is also judged after an interrupt or a change of the code. As a part
@@ -602,7 +602,7 @@ class Pairs:
             interrupted=self.interrupted,
         )
 
-    def _run_until_end(self) -> RunPolicy[float]:
+    def _run_until_end(self) -> ProcessRequests[float]:
         """Runs pairs until the experiment ends. Returns the level of the last interim analysis."""
         burn_in = self.experiment.burn_in if self.earlier < self.experiment.pairs else 0
         for number in range(1, burn_in + 1):
@@ -684,7 +684,7 @@ class Pairs:
         mean = self.campaign.mean_seconds_of(None)
         return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
 
-    def measure(self, number: int, later: int = 0, burn_in: bool = False) -> RunPolicy[None]:
+    def measure(self, number: int, later: int = 0, burn_in: bool = False) -> ProcessRequests[None]:
         """Runs the processes of pair `number` (from 1), or of a burn-in before the first pair.
 
         Results of a burn-in are used only if a process fails. `later` is the number of burn-in

@@ -1,10 +1,11 @@
 """Runs the child processes of commands that measure repeatedly, such as ``cnnbench ab``.
 
-Such a series of processes is called a campaign. A policy is a generator that yields batches of
-processes and receives their results. Its decisions depend only on these results and its seed.
-Results that are already in the results directory are not measured again, so a policy that is
-restarted continues where an earlier session ended. `Campaign` handles everything else: time limits,
-turns, repeats after a process was killed from outside, progress, interrupts, and the journal.
+Such a series of processes is called a campaign. A generator (`ProcessRequests`) yields batches of
+requested processes and receives their results. Its decisions depend only on these results and its
+seed. Results that are already in the results directory are not measured again, so a generator that
+is restarted continues where an earlier session ended. `Campaign` handles everything else: time
+limits, turns, repeats after a process was killed from outside, progress, interrupts, and the
+journal.
 
 Processes that take turns start at the same time. After all of them have started, at most one of
 them runs (it has the turn), and the other processes wait in a blocking read
@@ -426,12 +427,13 @@ class RequestBatch:
     most_repeats: int = 0
 
 
-RunPolicy: TypeAlias = Generator[RequestBatch, Sequence[ProcessResult], _Result]
+ProcessRequests: TypeAlias = Generator[RequestBatch, Sequence[ProcessResult], _Result]
+"""A generator that requests processes and receives their results; see `Campaign.run_requests`."""
 
 
 def run_process(
     folder: ResultsFolder, request: ProcessRequest, timeout: float, then: Sequence[Hashable] = ()
-) -> RunPolicy[ProcessResult]:
+) -> ProcessRequests[ProcessResult]:
     """Requests a single process of a campaign, and returns its result; see `RequestBatch`."""
     (ended,) = yield RequestBatch(folder=folder, requests=[request], then=then, timeout=timeout)
     return ended
@@ -460,8 +462,8 @@ def ordered_rounds(
 
 def measure_in_rounds(
     order: Sequence[tuple[str, int]],
-    measure: Callable[[str, int, Sequence[Hashable]], RunPolicy[bool]],
-) -> RunPolicy[None]:
+    measure: Callable[[str, int, Sequence[Hashable]], ProcessRequests[bool]],
+) -> ProcessRequests[None]:
     """Calls `measure` for each case and round in `order`, which `ordered_rounds` has determined.
 
     `measure` gets the name of a case, the number of the round, and the keys (case, whether the
@@ -477,11 +479,11 @@ def measure_in_rounds(
 
 
 class Campaign:
-    """Runs the processes that a policy requests, with pauses of `cool_down` seconds between them.
+    """Runs requested processes, with pauses of `cool_down` seconds, and prints their progress.
 
-    A policy is a generator of `RequestBatch` objects. `facts` describes this machine, for records
-    of processes that write none. The remaining time is estimated from wall times by key. The code
-    that `question` identifies must not change during the campaign.
+    `facts` describes this machine, for records of processes that write none. The remaining time is
+    estimated from wall times by key. The code that `question` identifies must not change during the
+    campaign.
     """
 
     def __init__(
@@ -501,22 +503,22 @@ class Campaign:
         self._now: list[float] = []
         self._done = 0
 
-    def follow(self, policy: RunPolicy[_Result]) -> _Result:
-        """Runs all processes that the generator `policy` requests, and returns its result.
+    def run_requests(self, requests: ProcessRequests[_Result]) -> _Result:
+        """Runs all processes that the generator `requests` yields, and returns its result.
 
         Raises ChangedError if the code was changed, and BenchmarkError if results cannot be
         written. On KeyboardInterrupt, all processes have been ended and complete batches have been
-        stored. Exceptions are raised in the policy, at the yield of the batch.
+        stored. Exceptions are raised in the generator, at the yield of the batch.
         """
         try:
-            batch = next(policy)
+            batch = next(requests)
             while True:
                 try:
                     ended = self._batch_results(batch)
                 except BaseException as error:
-                    batch = policy.throw(error)
+                    batch = requests.throw(error)
                 else:
-                    batch = policy.send(ended)
+                    batch = requests.send(ended)
         except StopIteration as end:
             result: _Result = end.value
             return result

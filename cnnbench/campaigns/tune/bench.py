@@ -51,7 +51,7 @@ from cnnbench.campaigns.ab.side import (
     make_process_request,
 )
 from cnnbench.campaigns.launch import flags_to_words
-from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
+from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
 from cnnbench.campaigns.processes.results_dir import (
     LOGS,
@@ -440,7 +440,7 @@ class RaceBenchmark:
         self._proof = True
         self._spent: list[float] = []
 
-    def begin(self) -> RunPolicy[None]:
+    def begin(self) -> ProcessRequests[None]:
         """Runs a first process with the given flags to measure the step time.
 
         Raises BenchmarkError if this process fails.
@@ -527,7 +527,7 @@ class RaceBenchmark:
 
     def measure(
         self, group: str, number: int, candidates: Sequence[Candidate], reserved: int
-    ) -> RunPolicy[RaceRound]:
+    ) -> ProcessRequests[RaceRound]:
         """Runs a round of a race: measures each candidate once, as long as there is time.
 
         Rounds are numbered from 1. `reserved` is the number of later processes that must still fit
@@ -611,7 +611,7 @@ class RaceBenchmark:
         chunk: Mapping[str, Candidate],
         flags: Mapping[str, int] | None,
         then: Sequence[Hashable],
-    ) -> RunPolicy[list[ProcessResult]]:
+    ) -> ProcessRequests[list[ProcessResult]]:
         """Runs a process for each candidate in `chunk`. Several processes take turns.
 
         A process that was killed from outside runs once more. If `flags` is None, processes have

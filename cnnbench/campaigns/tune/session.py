@@ -29,13 +29,13 @@ from cnnbench.campaigns.ab.pairs import (
     SIDES,
     Experiment,
     ExperimentState,
+    PairedExperiment,
     PairFailedError,
-    Pairs,
     find_experiment,
 )
 from cnnbench.campaigns.ab.side import make_process_request
 from cnnbench.campaigns.launch import flags_to_words, run_command_words
-from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, run_process
+from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
 from cnnbench.campaigns.processes.results_dir import END, SESSION, ResultsFolder
 from cnnbench.campaigns.strategies import (
     CHECKPOINTS,
@@ -268,7 +268,7 @@ WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # The journal contains notes with these names.
 
 
-class _TimedPairs(Pairs):
+class _TimedExperiment(PairedExperiment):
     """An experiment that ends when the search has no time for another pair.
 
     `is_late` is whether the experiment ended for lack of time.
@@ -281,8 +281,8 @@ class _TimedPairs(Pairs):
         self._bench = bench
         self.is_late = False
 
-    def measure(self, number: int, later: int = 0, burn_in: bool = False) -> RunPolicy[None]:
-        """Runs a pair like `Pairs.measure`, or ends the experiment if the time is too short."""
+    def measure(self, number: int, later: int = 0, burn_in: bool = False) -> ProcessRequests[None]:
+        """Runs a pair like `PairedExperiment.measure`, or ends the experiment if the time is too short."""
         seconds = self.seconds_per_pair or 0.0
         if number > FEWEST_PAIRS and self._bench.seconds_left < seconds:
             self.is_late = True
@@ -301,7 +301,7 @@ class FinalComparison:
         self.bench, self.question = bench, bench.question
         self.folder, self.campaign = bench.folder, bench.campaign
 
-    def measure_proof(self, outcome: SearchOutcome) -> RunPolicy[TuneDocument]:
+    def measure_proof(self, outcome: SearchOutcome) -> ProcessRequests[TuneDocument]:
         """Measures pairs of the given flags and the leader until a verdict or the time limit.
 
         After an interrupt, complete pairs are kept.
@@ -343,15 +343,15 @@ class FinalComparison:
 
     def _measure_pairs(
         self, outcome: SearchOutcome, most: int, number: int
-    ) -> RunPolicy[TuneDocument]:
+    ) -> ProcessRequests[TuneDocument]:
         place = self.folder.folder / (FINALS if number == 1 else f"{FINALS}-{number}")
         with ResultsFolder(AB, place, resume=True, within=self.folder) as results:
             earlier = find_experiment(results.folder)
             experiment = self._make_experiment(
                 outcome.leader, most, self._alpha_of_final(number), earlier
             )
-            pairs = _TimedPairs(experiment, results, self.bench)
-            yield from pairs.policy()
+            pairs = _TimedExperiment(experiment, results, self.bench)
+            yield from pairs.requests()
         main = next((entry.main for entry in pairs.comparison.entries), None)
         failure = "" if pairs.is_late else pairs.failure
         measured = len(pairs.records["a"])
@@ -490,7 +490,9 @@ class FinalComparison:
             allow_different=tuple(work),
         )
 
-    def compare_weights(self, document: TuneDocument, leader: Candidate) -> RunPolicy[TuneDocument]:
+    def compare_weights(
+        self, document: TuneDocument, leader: Candidate
+    ) -> ProcessRequests[TuneDocument]:
         """Compares the weights that the given flags and the leader's flags train in a few steps.
 
         Both trainings use the leader's flags for kernels. Returns the document with the result.
@@ -549,7 +551,7 @@ class FinalComparison:
                 return "weights are not compared: workers train asynchronously"
         return ""
 
-    def _train_weights(self, name: str, candidate: Candidate, target: Path) -> RunPolicy[str]:
+    def _train_weights(self, name: str, candidate: Candidate, target: Path) -> ProcessRequests[str]:
         """Trains the weights of a candidate for the comparison. Returns an error message or ""."""
         flags = flags_of_weights_process(candidate.flags, WEIGHTS_STEPS)
         flags["train_dir"] = str(self.folder.unfinished_path(target))
@@ -580,9 +582,9 @@ _LEAST = 6
 """Minimum number of processes for a small group, if its share of the time would allow fewer."""
 
 
-def search_policy(
+def search_requests(
     question: TuneQuestion, folder: ResultsFolder, campaign: Campaign
-) -> RunPolicy[tuple[TuneDocument, SearchOutcome]]:
+) -> ProcessRequests[tuple[TuneDocument, SearchOutcome]]:
     """Requests all processes of a search: races, proof of the leader, comparison of weights.
 
     Returns the document and the result of the races. Measurements in the folder are not repeated.
@@ -610,7 +612,7 @@ def search_policy(
 
 def race_groups(
     space: SearchSpace, first: Candidate, bench: RaceBenchmark, threshold: float
-) -> RunPolicy[SearchOutcome]:
+) -> ProcessRequests[SearchOutcome]:
     """Runs the races of all groups. Each race starts with the best candidate of the previous one.
 
     A candidate is adopted if its gain exceeds `threshold`.
@@ -650,7 +652,7 @@ def _weights_text(document: TuneDocument, computing: str) -> str:
 
 def _run_race(
     race: CandidateRace, bench: RaceBenchmark, reserved: int, share: int, reference: Candidate
-) -> RunPolicy[None]:
+) -> ProcessRequests[None]:
     """Runs the rounds of a race until it is over or its time is used.
 
     `reserved` is the number of processes for later groups, `share` for this group.

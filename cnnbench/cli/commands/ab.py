@@ -21,7 +21,7 @@ from cnnbench.campaigns.ab.pairs import (
     PROFILES,
     Experiment,
     ExperimentState,
-    Pairs,
+    PairedExperiment,
     confirmation_folder,
     find_experiment,
 )
@@ -330,8 +330,8 @@ def _run_experiment(
         reporter.notice(
             f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}"
         )
-        pairs = Pairs(experiment, results, campaign)
-        campaign.follow(pairs.policy())
+        pairs = PairedExperiment(experiment, results, campaign)
+        campaign.run_requests(pairs.requests())
         judged = replace(pairs.comparison, fail_on=failing_words(options.fail_on))
         if options.confirm and not (pairs.failure or pairs.interrupted):
             judged = _confirm_changes(judged, pairs, options)
@@ -350,7 +350,9 @@ def _run_experiment(
     return code
 
 
-def _report(comparison: Comparison, pairs: Pairs, options: AbFlags, again: Again) -> None:
+def _report(
+    comparison: Comparison, pairs: PairedExperiment, options: AbFlags, again: Again
+) -> None:
     """Writes the comparison of an experiment, and prints command lines for possible next steps."""
     results, reporter = pairs.results, pairs.campaign.reporter
     next_step, more = _deciding_command(pairs, options, again)
@@ -389,7 +391,7 @@ def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
     print_warning(text, "pairs")
 
 
-def _confirm_changes(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comparison:
+def _confirm_changes(judged: Comparison, pairs: PairedExperiment, options: AbFlags) -> Comparison:
     """Measures the changes that set exit code 1 again, in a second experiment (--confirm).
 
     Returns the comparison with the results of both experiments. The second experiment judges only
@@ -413,9 +415,9 @@ def _confirm_changes(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comp
     text = f"measuring {' and '.join(metrics)} again, at most {number} pairs, in {place}"
     campaign.reporter.notice(text)
     with ResultsFolder(AB, place, resume=True, within=pairs.results) as results:
-        confirming = Pairs(second, results, campaign)
+        confirming = PairedExperiment(second, results, campaign)
         try:
-            campaign.follow(confirming.policy())
+            campaign.run_requests(confirming.requests())
         except ChangedError as error:
             pairs.failure = str(error)
         except KeyboardInterrupt:
@@ -429,7 +431,7 @@ def _confirm_changes(judged: Comparison, pairs: Pairs, options: AbFlags) -> Comp
     return with_second_experiment(judged, confirming.comparison)
 
 
-def _deciding_command(pairs: Pairs, options: AbFlags, again: Again) -> tuple[str, int]:
+def _deciding_command(pairs: PairedExperiment, options: AbFlags, again: Again) -> tuple[str, int]:
     """The command line that may decide an experiment, or "", and the pairs that it measures."""
     if options.aa or pairs.failure:
         return "", 0
@@ -492,7 +494,7 @@ def _explain_by_profiles(
     return profiling
 
 
-def _exit_code(pairs: Pairs, is_aa: bool, judged: Comparison) -> ExitCode:
+def _exit_code(pairs: PairedExperiment, is_aa: bool, judged: Comparison) -> ExitCode:
     if pairs.interrupted:
         return ExitCode.INTERRUPTED
     if pairs.failure:
@@ -505,7 +507,7 @@ def _pairs_for_clear_verdict(comparison: Comparison) -> int:
     return next((follow_up_pairs(*counts) for counts in undecided_results(comparison)), 0)
 
 
-def _compare_command(pairs: Pairs, options: AbFlags) -> list[str]:
+def _compare_command(pairs: PairedExperiment, options: AbFlags) -> list[str]:
     """The `cnnbench compare` command that gives the same verdict from the saved records."""
     experiment, folder = pairs.experiment, pairs.results.folder
     records = [run for entry in pairs.comparison.entries for run in (*entry.base, *entry.new)]

@@ -191,7 +191,7 @@ def _run_bisection(
             folder.begin()
             campaign = Campaign(reporter, question.facts, question=question)
             bisection = Bisection(CommitBenchmark(setting, folder, campaign, stack))
-            campaign.follow(bisection.policy())
+            campaign.run_requests(bisection.requests())
             if not options.explain:
                 return bisection, None
             return bisection, explain_or_notice(bisection.explain, "answer", reporter.notice)

@@ -294,7 +294,7 @@ def _measure_jobs(
         line = command_line_with("launch", argv, specs_of(LaunchFlags), resume=True)
         with printing_resume_command(reporter, line):
             campaign = Campaign(reporter, question.facts, question=question)
-            return campaign.follow(jobs.policy(folder, options.repeats))
+            return campaign.run_requests(jobs.requests(folder, options.repeats))
 
 
 def _check_files_of_scaling(options: LaunchFlags, params: Params) -> None:

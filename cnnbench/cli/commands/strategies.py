@@ -127,7 +127,7 @@ def _run(
         distances: Mapping[str, tuple[float, str]] = {}
         try:
             with sides.printing_resume_command(reporter, again), restoring_interrupts():
-                campaign.follow(session.policy(options.rounds, seed, options.timeout))
+                campaign.run_requests(session.requests(options.rounds, seed, options.timeout))
                 known = strategies.stored_distances(folder)
                 if known is None and len(session.checkpoints) > 1:
                     reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")

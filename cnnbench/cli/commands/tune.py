@@ -15,7 +15,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder, plan_identity
 from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, TuneQuestion
-from cnnbench.campaigns.tune.session import candidates_text, gains_chart, search_policy
+from cnnbench.campaigns.tune.session import candidates_text, gains_chart, search_requests
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
 from cnnbench.cli.commands import OutputFlags, results_folder, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
@@ -245,7 +245,7 @@ def _run_search(
         line = sides.command_line_with(*again, results=name, resume=True)
         with sides.printing_resume_command(reporter, line):
             campaign = Campaign(reporter, facts, question=asked)
-            outcome, search = campaign.follow(search_policy(question, folder, campaign))
+            outcome, search = campaign.run_requests(search_requests(question, folder, campaign))
     if outcome.enough_minutes is not None:
         line = sides.command_line_with(
             *again, results=name, minutes=outcome.enough_minutes, resume=True

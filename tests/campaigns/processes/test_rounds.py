@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from cnnbench.campaigns.processes.campaign import RunPolicy, measure_in_rounds, ordered_rounds
+from cnnbench.campaigns.processes.campaign import ProcessRequests, measure_in_rounds, ordered_rounds
 
 
 def test_every_case_is_measured_once_per_round() -> None:
@@ -24,7 +24,7 @@ def test_every_case_is_measured_once_per_round() -> None:
 def test_a_case_that_fails_is_not_measured_again() -> None:
     foreseen: list[Any] = []
 
-    def measure(case: str, at: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
+    def measure(case: str, at: int, then: Sequence[Hashable]) -> ProcessRequests[bool]:
         foreseen.append((case, at, [*then]))
         yield from ()
         return (case, at) != ("b", 1)

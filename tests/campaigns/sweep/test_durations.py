@@ -31,7 +31,7 @@ def test_time_left_is_of_what_was_measured(tmp_path, make_record):
             yield RequestBatch(folder=folder, requests=[request], then=keys, timeout=1)
 
     with ResultsFolder(SWEEP, tmp_path) as folder:
-        campaign.follow(policy(folder))
+        campaign.run_requests(policy(folder))
     # What is not known yet takes as long as the others of this campaign did.
     etas = [line.rpartition(" ETA ")[2] for line in said.getvalue().splitlines()]
     assert etas == ["45 s", "50 s", "31 s", "5 s"]

@@ -100,8 +100,8 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
         held.enter_context(results)
         results.begin(minutes=seconds / 60)
         bench = RaceBenchmark(results, campaign, question)
-        campaign.follow(bench.begin())
-        found = campaign.follow(race_groups(space, question.first, bench, 0.01))
+        campaign.run_requests(bench.begin())
+        found = campaign.run_requests(race_groups(space, question.first, bench, 0.01))
         return found, campaign, bench
 
     with held:
@@ -143,7 +143,7 @@ def test_a_process_of_the_final_is_predicted_by_those_of_the_last_round(
     longer = bench.lengths.extra_final_seconds
     assert (bench.process_seconds, bench.final_seconds) == (8.0, 8.0 + longer)
     campaign.seconds[True] = 6.0
-    campaign.follow(bench.measure("all", 90, found.races[0].candidates[:3], 0))
+    campaign.run_requests(bench.measure("all", 90, found.races[0].candidates[:3], 0))
     assert bench.final_seconds == 6.0 + longer
     assert 6.0 < bench.process_seconds < 8.0
 
@@ -195,7 +195,7 @@ def test_a_process_that_was_killed_is_measured_again_but_not_a_second_time(
     one = found.races[0].candidates[0]
     before = len(campaign.started)
     campaign.ended_as = ended_as
-    measured = campaign.follow(bench.measure("all", 90, [one], 0))
+    measured = campaign.run_requests(bench.measure("all", 90, [one], 0))
     assert measured.failed == {one.key: ended_as["message"]}
     assert len(campaign.started) == before + processes
 

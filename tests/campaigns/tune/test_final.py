@@ -85,7 +85,7 @@ def weights(
             bench = RaceBenchmark(folder, Standing(Reporter(io.StringIO())), question)
             proven = tuning(weights="", trains_alike=None)
             comparison = session.FinalComparison(bench).compare_weights(proven, space.make(leader))
-            document = bench.campaign.follow(comparison)
+            document = bench.campaign.run_requests(comparison)
         assert not (tmp_path / "results" / "checkpoints").exists()
         assert (document.command == proven.command) == (document.trains_alike is not False)
         return (document.weights, document.trains_alike), started

@@ -10,7 +10,7 @@ import pytest
 
 from cnnbench.base.inference import interim_analyses
 from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy
+from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests
 from cnnbench.campaigns.tune.bench import (
     BEHIND,
     FINALISTS,
@@ -68,7 +68,7 @@ class Sampler:
 
     def measure(
         self, group: str, number: int, candidates: Sequence[Candidate], reserved: int
-    ) -> RunPolicy[RaceRound]:
+    ) -> ProcessRequests[RaceRound]:
         yield from ()
         fitting = max(0, self._left - reserved)
         candidates, late = candidates[:fitting], candidates[fitting:]
@@ -99,7 +99,7 @@ def each(name: str, *values: str) -> list[dict[str, str]]:
 
 def searched(bench: Sampler, *groups: Sequence[Mapping[str, str]]) -> SearchOutcome:
     policy = race_groups(space(*groups), space().make({}), bench, THRESHOLD)
-    return Campaign(Reporter(io.StringIO())).follow(policy)
+    return Campaign(Reporter(io.StringIO())).run_requests(policy)
 
 
 def is_proven(bench: Sampler, leader: Candidate, pairs: int = 16) -> bool:

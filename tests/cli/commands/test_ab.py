@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cnnbench.campaigns.ab import pairs as experiments
-from cnnbench.campaigns.ab.pairs import Pairs, find_experiment
+from cnnbench.campaigns.ab.pairs import PairedExperiment, find_experiment
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.compare import load_records
 from cnnbench.records.run import RunRecord
@@ -507,7 +507,7 @@ def test_what_cannot_go_on_is_refused(ab, call, monkeypatch):
         raise BenchmarkError("as killed before the first pair")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pairs, "_run_until_end", ends)
+        patch.setattr(PairedExperiment, "_run_until_end", ends)
         ab("--nosequential", "--pairs=2", results="early", **NOISY, code=4)
     call("ab", "--resume", "--results=early", *noise, code=3)  # nothing was judged yet
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")

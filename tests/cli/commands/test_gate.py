@@ -105,7 +105,7 @@ def test_annotations_on_runners_of_github_and_resuming(call, monkeypatch, tmp_pa
 @pytest.fixture
 def again(monkeypatch):
     """again(stop=NUMBER, speed=...): what the processes of a second experiment do."""
-    pairs = ab.Pairs
+    pairs = ab.PairedExperiment
 
     def again(stop=None, **say):
         def begin(experiment, results, campaign):
@@ -122,7 +122,7 @@ def again(monkeypatch):
                 raise KeyboardInterrupt
             return measure(number, **of)
 
-        monkeypatch.setattr(ab, "Pairs", begin)
+        monkeypatch.setattr(ab, "PairedExperiment", begin)
 
     return again
 

@@ -372,7 +372,7 @@ def test_an_interrupted_scaling_prints_how_to_go_on(call, tmp_path, monkeypatch)
     def interrupted(self, policy):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Campaign, "follow", interrupted)
+    monkeypatch.setattr(Campaign, "run_requests", interrupted)
     given = ("launch", "--scaling=1", "--repeats=2", f"--results={tmp_path}")
     flags = ("--", "--model=trivial", "--variable_update=collective_all_reduce")
     *_, line, end = call(*given, *flags, code=130).err.splitlines()
