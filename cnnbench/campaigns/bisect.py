@@ -596,7 +596,10 @@ class Bisection:
 
     @property
     def unanswered_steps(self) -> list[BisectionStep]:
-        """The steps about remaining candidates that ended without the answer good or bad."""
+        """The steps without an answer (good or bad) whose commits may be the first bad commit.
+
+        If BAD is not slower than GOOD, this is only the comparison of BAD with GOOD.
+        """
         if not self.suspects:
             return [self.differ]
         skipped = (step for step in self.steps.values() if step.answer == SKIP)

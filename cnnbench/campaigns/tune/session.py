@@ -282,7 +282,7 @@ class _TimedExperiment(PairedExperiment):
         self.is_late = False
 
     def measure(self, number: int, later: int = 0, burn_in: bool = False) -> ProcessRequests[None]:
-        """Runs a pair of processes, or ends the experiment if there is too little time for a pair."""
+        """Runs a pair of processes, or ends the experiment if too little time is left for it."""
         seconds = self.seconds_per_pair or 0.0
         if number > FEWEST_PAIRS and self._bench.seconds_left < seconds:
             self.is_late = True
