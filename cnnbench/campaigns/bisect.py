@@ -259,7 +259,7 @@ def only_configuration(comparison: Comparison) -> ComparedConfiguration | None:
 
 
 def policy_for_middle_commit(step: BisectionStep, usual: Policy) -> Policy:
-    """Decision thresholds for a commit between GOOD and BAD: bad from half of BAD's change on.
+    """Decision thresholds for a commit between GOOD and BAD: it is bad from half of BAD's change.
 
     `step` is the comparison of BAD with GOOD. `usual` contains the thresholds of that comparison.
     """

@@ -129,7 +129,7 @@ def load(path: str, flag: str = "") -> Node:
 
 
 def _convert_node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> Node:
-    """Converts a node of PyYAML, with its children, to a `Node`. An alias becomes the same one."""
+    """Converts a PyYAML node, with its children, to a `Node`. An alias becomes the same object."""
     line = int(node.start_mark.line) + 1
     if depth > _MAX_DEPTH:
         raise UsageError(f"{file}:{line}: nested too deeply")
@@ -415,7 +415,7 @@ class SuiteEntry(EntrySettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A suite file, checked. `on_cpu` is only set for suites that are intended for GPUs."""
+    """The checked content of a suite file. `on_cpu` is only set if the suite is meant for GPUs."""
 
     file: str
     name: str = _key_field(_name)

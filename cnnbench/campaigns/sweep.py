@@ -172,7 +172,7 @@ def count_of_command(cases: Iterable[SweepCase], command: str) -> int:
 
 
 def _set_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
-    """Sets the number of processes of each case. Without one, as many as verdicts need."""
+    """Sets the number of processes of each case; by default, as many as verdicts need."""
     commands = {case.entry.command for case in cases}
     needed = {name: processes_to_decide(count_of_command(cases, name)) for name in commands}
     return tuple(
@@ -411,7 +411,7 @@ class Sweep:
         return next((record for record in records if record), None)
 
     def _sweep_requests(self, items: Sequence[SweepItem]) -> ProcessRequests[list[SweepRun]]:
-        """Requests the processes in order. If the batch size search of a case fails, skips it."""
+        """Requests the processes in order. If a search for a batch size fails, skips the case."""
         runs: list[SweepRun] = []
         cases = {case.key: case for case in self.plan.cases}
         batches: dict[str, int] = {}

@@ -138,7 +138,7 @@ def _model_row(model: Model) -> tuple[str, ...]:
 
 
 def mode_tables() -> dict[str, str]:
-    """The tables in docs/modes.md: the modes of --variable_update, and flags that some refuse."""
+    """The tables in docs/modes.md: modes of --variable_update, and flags that some modes refuse."""
     runs = {mode.name: small_run_flags(mode) for mode in BUILT_IN}
     taken = _markdown_table(
         _FLAGS, ((f"`{flag}`", *refusing_modes(flag, runs)) for flag in FLAGS_BY_MODE)

@@ -227,7 +227,7 @@ class ExperimentState:
 
     @cached_property
     def confirmation(self) -> ExperimentState | None:
-        """The second experiment, which measured the verdict again (--confirm); None without one."""
+        """State of the second experiment, which measured the verdict again (--confirm), or None."""
         if self.end is None:
             return None
         return find_experiment(confirmation_folder(self.folder, self.end["pairs"]))
@@ -298,7 +298,10 @@ def find_experiment(folder: Path) -> ExperimentState | None:
 
 
 def find_experiment_below(folder: Path) -> ExperimentState | None:
-    """Reads the state of the only experiment in a folder or its subfolders; otherwise None."""
+    """Reads the state of an experiment in a folder or its subfolders.
+
+    Returns None unless there is exactly one experiment.
+    """
     try:
         own = find_experiment(folder)
         below = () if own else (path for path in folder.iterdir() if path.is_dir())
@@ -517,7 +520,7 @@ class Experiment:
 
 
 def _requested_results(comparison: Comparison) -> list[MetricResult]:
-    """The results on which the verdict of a comparison depends, over all configurations."""
+    """The results of the metrics that decide the verdict of a comparison, in all configurations."""
     return [result for entry in comparison.entries for result in entry.asked]
 
 

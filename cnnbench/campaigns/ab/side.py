@@ -315,7 +315,7 @@ def has_module(side: Side, *paths: str) -> bool:
 
 
 def _library_versions(side: Side) -> dict[str, object]:
-    """Versions of Python and of the packages that a side's interpreter imports; or nothing."""
+    """Versions of Python and packages that a side's interpreter imports; empty if unknown."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
         answer = run_code(side, _VERSIONS, ours=False, seconds=_ANSWER_SECONDS).stdout
         return dict(json.loads(answer))
@@ -455,7 +455,7 @@ def why_no_turns(sides: Mapping[str, Side]) -> str | None:
 
 
 def resolve_turn_seconds(pairing: str, sides: Mapping[str, Side], reporter: Reporter) -> float:
-    """Seconds of a turn of both sides; 0 if their processes run one after the other.
+    """Length of a turn in seconds; 0 if the processes of A and B run one after the other.
 
     Raises FlagError if --pairing=turns is impossible.
     """

@@ -248,7 +248,7 @@ def full_disk_error_line(log: Path) -> str:
 
 
 def last_output_text(tail: str) -> str:
-    """Quotes the last line of a process's output for an error message. `tail` ends its log."""
+    """Quotes the last line of a process's output, given the end of its log, for error messages."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     # A plug-in's stack frames are ignored, because they follow its error message.
     lines = [line for line in lines if not line.startswith(notice_line("at /"))]

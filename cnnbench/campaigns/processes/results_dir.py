@@ -230,9 +230,9 @@ class CampaignKind:
     def last_identity(
         self, events: Iterable[Mapping[str, Any]], suite: str | None = None
     ) -> dict[str, Any] | None:
-        """The identity in the last session of a campaign (of `suite`), from a journal's events.
+        """The identity of the last campaign in the events of a journal; None if there is none.
 
-        None if the events contain no such session.
+        If `suite` is given, only campaigns of this suite are considered.
         """
         last = None
         for event in events:
@@ -243,7 +243,7 @@ class CampaignKind:
         return last
 
     def seed_in(self, folder: str, suite: str | None = None) -> int | None:
-        """The random seed of the campaign (of `suite`) in a folder; None if there is none."""
+        """The random seed of the last campaign in a folder (see `last_identity`), or None."""
         events = Journal(Path(folder) / self.journal).read()
         seed = (self.last_identity(events, suite) or {}).get("policy", {}).get("seed")
         return seed if isinstance(seed, int) else None
@@ -465,7 +465,7 @@ class ResultsFolder:
             return self._held.enter_context(Scratch(f"cnnbench-{self.kind.command}-")).path
 
     def unfinished_path(self, target: Path) -> Path:
-        """Temporary path for a file that `move_finished` moves to `target`, in the folder."""
+        """Temporary path to which a process writes a file. `move_finished` moves it to `target`."""
         return self._scratch_folder / "-".join(target.relative_to(self.folder).parts)
 
     def move_finished(self, target: Path) -> None:
@@ -532,7 +532,7 @@ class Journal:
         self._size, self._crc = -1, 0
 
     def read(self, *events: str) -> Iterator[dict[str, Any]]:
-        """Reads the journal's events, of all kinds or of the given kinds; none without a file.
+        """Yields the events in the journal file, of all kinds or only of the kinds in `events`.
 
         Raises PathError if the journal was changed.
         """

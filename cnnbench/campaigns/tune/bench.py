@@ -517,7 +517,7 @@ class RaceBenchmark:
         return 2 * (pairs + 1) * self.final_seconds
 
     def affordable_processes(self, proof: bool) -> int:
-        """Number of race processes that fit into the remaining time.
+        """Number of processes of races for which the remaining time is sufficient.
 
         `proof` is whether the leader needs a proof, because it differs from the given flags.
         Otherwise, the races can use the time for all but the minimum number of pairs.

@@ -675,7 +675,7 @@ def _run_race(
 def _enough_minutes(
     outcome: SearchOutcome, bench: RaceBenchmark, verdict: str, pairs: int, more_pairs_help: bool
 ) -> int | None:
-    """Estimated --minutes with which the search would have an answer; None if that is hopeless."""
+    """Estimated --minutes with which the search would have an answer; None if none would help."""
     waiting = {candidate.key for race in outcome.races for candidate in race.untried}
     waiting |= {key for key, row in outcome.eliminated.items() if row.left == BEHIND}
     is_open = verdict == OPEN

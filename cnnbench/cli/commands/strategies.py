@@ -89,7 +89,7 @@ HELP = (_ABOUT, tuple(flag_sections(StrategiesFlags, _TITLES).items()), _EXIT_CO
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures the modes. After an interrupt or a failure, writes the table of complete results."""
+    """Measures modes of --variable_update. Prints a table even after an interrupt or a failure."""
     values = parse_flags(argv, _ALL)
     options, of_runs = split_options(StrategiesFlags, values)
     check_outputs(options.files("strategies"))
