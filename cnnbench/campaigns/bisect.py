@@ -212,7 +212,7 @@ class CommitSearch:
         """Estimated number of commits that must still be measured."""
         return math.ceil(math.log2(len(self._untested_suspects()) + 1))
 
-    def next(self) -> str | None:
+    def next_commit(self) -> str | None:
         """Selects the next commit to measure; None if no answer can reduce the candidates.
 
         After each skipped commit, the distance to the next commit grows, because broken commits are
@@ -244,7 +244,7 @@ class CommitSearch:
         ]
 
 
-def is_search_for_work(differ: BisectionStep | None) -> bool:
+def is_search_for_changed_work(differ: BisectionStep | None) -> bool:
     """Whether bisect looks for the commit that changed the work, such as FLOPs, and not the speed.
 
     `differ` is the comparison of BAD with GOOD.
@@ -410,7 +410,7 @@ class CommitBenchmark:
                 self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
                 return _skipped_step(commit, problem)
             state, step = self._measured_before(commit)
-            burn_in = 0 if is_search_for_work(self.differ) else setting.experiment.burn_in
+            burn_in = 0 if is_search_for_changed_work(self.differ) else setting.experiment.burn_in
             while most := self._target_number_of_pairs(state, step):
                 if step is not None:
                     self.campaign.reporter.notice(f"undecided: continuing with up to {most} pairs")
@@ -420,7 +420,7 @@ class CommitBenchmark:
                     sides=sides,
                     most_pairs=most,
                     earlier=state,
-                    sequential=not is_search_for_work(self.differ),
+                    sequential=not is_search_for_changed_work(self.differ),
                     seed=first if state is None else state.facts["seed"],
                     burn_in=burn_in,
                     turn_seconds=in_turn if state is None else state.facts["turn_seconds"],
@@ -507,7 +507,9 @@ class CommitBenchmark:
     ) -> int:
         """The number of pairs up to which a commit is measured; 0 if its answer is final."""
         if state is None:
-            return 1 if is_search_for_work(self.differ) else self.setting.experiment.most_pairs
+            return (
+                1 if is_search_for_changed_work(self.differ) else self.setting.experiment.most_pairs
+            )
         if step is None:
             return state.pairs
         most = self.setting.most_pairs
@@ -517,7 +519,7 @@ class CommitBenchmark:
 
     def _policy(self) -> Policy:
         policy = self.setting.experiment.policy
-        if self.differ is None or is_search_for_work(self.differ):
+        if self.differ is None or is_search_for_changed_work(self.differ):
             return policy
         return policy_for_middle_commit(self.differ, policy)
 
@@ -539,7 +541,7 @@ class CommitBenchmark:
             step = BisectionStep(
                 commit=commit,
                 answer=bisect_answer(
-                    entry.main, policy.replace(alpha=alpha), is_search_for_work(self.differ)
+                    entry.main, policy.replace(alpha=alpha), is_search_for_changed_work(self.differ)
                 ),
                 judgement=replace(judgement, needed=fewest) if pairs < fewest else judgement,
                 confidence=1 - alpha,
@@ -622,7 +624,7 @@ class Bisection:
             before = "" if known is None else ", as measured before"
             self._notice(f"{commit[:12]} is {step_answer_text(step, self.differ)}{before}")
             self.steps[commit] = step
-            commit = self._search.next() if self.differ.answer == BAD else None
+            commit = self._search.next_commit() if self.differ.answer == BAD else None
         if self.differ.answer == BAD:
             suspects = self._search.suspects
             self.suspects = setting.history.order_by_ancestry(suspects, setting.good, setting.bad)
@@ -655,7 +657,7 @@ class Bisection:
         experiment = self.setting.experiment
         most, burn_in = experiment.most_pairs, experiment.burn_in
         least = min(FIRST_ANALYSIS, most)
-        if is_search_for_work(self._bench.differ):
+        if is_search_for_changed_work(self._bench.differ):
             least, most, burn_in = 1, 1, 0
         text += count_text(least, "pair", "pairs") if least == most else f"{least} to {most} pairs"
         per_pair = self._bench.seconds_per_pair
@@ -670,7 +672,7 @@ def step_answer_text(step: BisectionStep, differ: BisectionStep) -> str:
     """The answer about a commit as text. `differ` is the comparison of BAD with GOOD."""
     if step.answer == SKIP:
         return f"{'undecided' if step.undecided else 'skipped'}: {step.judgement.reason}"
-    if is_search_for_work(differ):
+    if is_search_for_changed_work(differ):
         return "bad: other work to do" if step.answer == BAD else "good: the same work to do"
     return f"{step.answer}: {_speed_change_text(step)}"
 
@@ -733,7 +735,7 @@ def _first_bad_commit_texts(bisection: Bisection) -> list[Text]:
     if not Path.cwd().is_relative_to(history.repository):
         again = f"cd {shlex.quote(str(history.repository))} && {again}"
     what = step_answer_text(step, bisection.differ)
-    if not is_search_for_work(bisection.differ) and step.judgement.low is not None:
+    if not is_search_for_changed_work(bisection.differ) and step.judgement.low is not None:
         what = f"{_change_cell(step)} median images/sec against GOOD "
         what += (
             f"({percent(step.confidence, 0)} interval {_interval_cell(step)}, {step.pairs} pairs)"

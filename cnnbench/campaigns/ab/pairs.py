@@ -587,7 +587,7 @@ class PairedExperiment:
         except PairFailedError as error:
             self.failure, self.lost = str(error), error.lost
         except (ChangedError, KeyboardInterrupt) as error:
-            if self.results.question is None:
+            if self.results.identity is None:
                 raise
             self.interrupted = isinstance(error, KeyboardInterrupt)
             self.failure = "" if self.interrupted else str(error)

@@ -255,7 +255,7 @@ class Side:
     def _config(self) -> Mapping[str, object]:
         return self.resolved.config or self.given_flags
 
-    def plan(self) -> PlanIdentity:
+    def identity(self) -> PlanIdentity:
         """The flags, interpreter and variables of the side, which `--resume` must not change."""
         shown = {name: text for name, text in self.variables.items() if may_record_variable(name)}
         identity = identity_values(

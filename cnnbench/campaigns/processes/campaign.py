@@ -301,7 +301,7 @@ class _TurnTaker:
         self._since = time.monotonic()
 
     @property
-    def used(self) -> float:
+    def used_seconds(self) -> float:
         """Seconds that the child process has run, not including the time it waited for a turn."""
         return self._used + (0.0 if self.waits else time.monotonic() - self._since)
 
@@ -316,7 +316,7 @@ class _TurnTaker:
             self.link.close()
             self.link = None
             return
-        self._used = self.used
+        self._used = self.used_seconds
         self.waits = True
         self.steps_done = reply.endswith(WAITS_AFTER_STEPS)
 
@@ -337,7 +337,7 @@ def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
             last = _next_member(members, last)
             members[last].give_turn()
             continue
-        patience = max(0.0, timeout - max(member.used for member in running))
+        patience = max(0.0, timeout - max(member.used_seconds for member in running))
         links = {member.link.fileno(): member for member in alive if member.link is not None}
         guards = {member.child.fileno(): member for member in alive}
         patience = min(patience, LONGEST_WAIT_SECONDS)
@@ -348,7 +348,9 @@ def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
         for descriptor in ready:
             if descriptor in guards:
                 guards[descriptor].ended = guards[descriptor].child.wait(SHORTEST_GRACE)
-        late = [member for member in running if member.ended is None and member.used >= timeout]
+        late = [
+            member for member in running if member.ended is None and member.used_seconds >= timeout
+        ]
         for member, ended in zip(
             late, stop_children([member.child for member in late]), strict=True
         ):
@@ -482,7 +484,7 @@ class Campaign:
     """Runs requested processes, with pauses of `cool_down` seconds, and prints their progress.
 
     `facts` describes this machine, for records of processes that write none. The remaining time is
-    estimated from wall times by key. The code that `question` identifies must not change during the
+    estimated from wall times by key. The code that `identity` identifies must not change during the
     campaign.
     """
 
@@ -491,12 +493,12 @@ class Campaign:
         reporter: Reporter,
         facts: Mapping[str, Any] | None = None,
         cool_down: float = 0.0,
-        question: CampaignIdentity | None = None,
+        identity: CampaignIdentity | None = None,
     ) -> None:
         self.reporter = reporter
         self.facts = facts or {}
         self.cool_down = cool_down
-        self.question = question
+        self.identity = identity
         self._first: dict[str, object] = {}
         self._warned = {""}
         self._known: dict[Hashable, list[float]] = {}
@@ -679,8 +681,8 @@ class Campaign:
         processes have been ended. Raises ChangedError if the code has changed since the campaign
         began, or between two processes.
         """
-        if self.question is not None:
-            self.question.check()
+        if self.identity is not None:
+            self.identity.check()
         if not turn_seconds:
             return [self._with_record(command, execute(command, timeout)) for command in commands]
         start = time.monotonic()

@@ -215,7 +215,7 @@ class CampaignKind:
     named_files: Sequence[str] = ()
 
     @property
-    def nothing(self) -> str:
+    def no_campaign_text(self) -> str:
         """Error message for --resume if the results folder contains no campaign."""
         return f"contains no {self.noun} of cnnbench {self.command} to go on with"
 
@@ -236,13 +236,13 @@ class CampaignKind:
         """
         last = None
         for event in events:
-            question = event.get("question") or {}
-            policy = question.get("policy", event)
+            identity = event.get("question") or {}
+            policy = identity.get("policy", event)
             if event.get("campaign") == self.command and suite in (None, policy.get("suite")):
-                last = question
+                last = identity
         return last
 
-    def seed_in(self, folder: str, suite: str | None = None) -> int | None:
+    def stored_seed(self, folder: str, suite: str | None = None) -> int | None:
         """The random seed of the last campaign in a folder (see `last_identity`), or None."""
         events = Journal(Path(folder) / self.journal).read()
         seed = (self.last_identity(events, suite) or {}).get("policy", {}).get("seed")
@@ -272,7 +272,7 @@ class ResultsFolder:
         self,
         kind: CampaignKind,
         folder: str | Path,
-        question: CampaignIdentity | None = None,
+        identity: CampaignIdentity | None = None,
         *,
         resume: bool = False,
         within: ResultsFolder | None = None,
@@ -281,10 +281,10 @@ class ResultsFolder:
         self.folder = Path(folder)
         self.journal = Journal(self.folder / kind.journal, self.check)
         self._within = within
-        self.question = question
+        self.identity = identity
         self.resume = resume
-        if resume and question is not None and not kind.shared and not self.folder.is_dir():
-            raise self._results_flag_error(kind.nothing)
+        if resume and identity is not None and not kind.shared and not self.folder.is_dir():
+            raise self._results_flag_error(kind.no_campaign_text)
         if within is not None:
             within.check()
         with contextlib.ExitStack() as stack:
@@ -304,8 +304,8 @@ class ResultsFolder:
                 self._refuse_journals({name for name in there if name.endswith(".jsonl")})
                 self.earlier = tuple(self.journal.read())
                 self._groups = max([event.get("group", 0) for event in self.earlier], default=0)
-                if resume and question is not None:
-                    self._refuse_other_campaign(question)
+                if resume and identity is not None:
+                    self._refuse_other_campaign(identity)
                 if resume:
                     self._refuse_unknown_files()
                 remove_abandoned(self.folder)
@@ -333,7 +333,7 @@ class ResultsFolder:
 
     def begin(self, **facts: object) -> None:
         """Adds the start of this session to the journal, with the campaign's identity."""
-        asked = {} if self.question is None else {"question": self.question.to_json()}
+        asked = {} if self.identity is None else {"question": self.identity.to_json()}
         self.journal.add(SESSION, campaign=self.kind.command, **asked, **facts)
 
     def note(self, name: str, /, **facts: object) -> None:
@@ -347,13 +347,13 @@ class ResultsFolder:
     def _results_flag_error(self, reason: str) -> FlagError:
         return FlagError("results", str(self.folder), reason)
 
-    def _refuse_other_campaign(self, question: CampaignIdentity) -> None:
-        now, kind = question.to_json(), self.kind
+    def _refuse_other_campaign(self, identity: CampaignIdentity) -> None:
+        now, kind = identity.to_json(), self.kind
         earlier_identity = kind.last_identity(self.earlier, now["policy"].get("suite"))
         if earlier_identity is None and kind.shared:
             return
         if earlier_identity is None:
-            raise self._results_flag_error(kind.nothing)
+            raise self._results_flag_error(kind.no_campaign_text)
         if not earlier_identity.keys() >= now.keys():
             raise self._results_flag_error(kind.too_old_text)
         if differ := identity_differences(earlier_identity, now):

@@ -391,7 +391,7 @@ class ProcessLengths(StepCountEstimate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneQuestion:
+class SearchSettings:
     """Settings of a search for the fastest flags, which starts with the candidate `first`.
 
     Attributes:
@@ -433,10 +433,10 @@ class RaceBenchmark:
 
     lengths: ProcessLengths
 
-    def __init__(self, folder: ResultsFolder, campaign: Campaign, question: TuneQuestion) -> None:
+    def __init__(self, folder: ResultsFolder, campaign: Campaign, settings: SearchSettings) -> None:
         self.folder = folder
         self.campaign = campaign
-        self.question = question
+        self.settings = settings
         self._proof = True
         self._spent: list[float] = []
 
@@ -445,7 +445,7 @@ class RaceBenchmark:
 
         Raises BenchmarkError if this process fails.
         """
-        first, fixed = self.question.first, self.question.space.fixed
+        first, fixed = self.settings.first, self.settings.space.fixed
         lengths = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
         (ended,) = yield from self._run_candidates(
             "first process", {f"first-{first.key}": first}, lengths, []
@@ -483,15 +483,15 @@ class RaceBenchmark:
         pairs = sum(
             float(event["seconds"]) for journal in journals for event in journal.read(PROCESS)
         )
-        return self.question.seconds - self.races_seconds - pairs
+        return self.settings.seconds - self.races_seconds - pairs
 
     @property
-    def reserve(self) -> float:
+    def reserved_seconds(self) -> float:
         """Seconds that are reserved for the final and for the comparison of weights.
 
         0 if the whole search has too little time for the minimum number of pairs.
         """
-        total = self.question.seconds
+        total = self.settings.seconds
         fewest, most = map(self._seconds_for_pairs, (FEWEST_PAIRS, MOST_PAIRS))
         wanted = max(fewest, min(_FINAL_SHARE * total, most)) if self._proof else fewest
         if len(self._spent) > 1 and fewest > _MOST_FINAL_SHARE * total:
@@ -505,11 +505,11 @@ class RaceBenchmark:
         """
         more, final = processes * self.process_seconds, self._seconds_for_pairs(pairs)
         enough = max(
-            self.question.seconds - self.seconds_left + more + final,
+            self.settings.seconds - self.seconds_left + more + final,
             (self.races_seconds + more) / (1 - _FINAL_SHARE),
             final / _MOST_FINAL_SHARE,
         )
-        minutes = max(math.ceil(enough / 60), math.floor(self.question.seconds / 60) + 1)
+        minutes = max(math.ceil(enough / 60), math.floor(self.settings.seconds / 60) + 1)
         return minutes if minutes <= MOST_MINUTES else None
 
     def _seconds_for_pairs(self, pairs: int) -> float:
@@ -552,7 +552,7 @@ class RaceBenchmark:
             last = max(ended.group for ended in results) or -len(blocks)
             for candidate, ended in zip(chunk, results, strict=True):
                 # Without turns, all processes of a round belong to the same block.
-                block = (ended.group or last) if self.question.lanes > 1 else 0
+                block = (ended.group or last) if self.settings.lanes > 1 else 0
                 blocks.setdefault(block, []).append(candidate.key)
                 if ended.status == "ok" and throughput(ended.record):
                     taken[candidate.key] = ended.record
@@ -575,7 +575,7 @@ class RaceBenchmark:
         The first round may end early, so candidates that change few flags come before others.
         """
         first, *others = candidates
-        random.Random(f"{self.question.seed} {group} {number}").shuffle(others)
+        random.Random(f"{self.settings.seed} {group} {number}").shuffle(others)
         if number == 1:
             others.sort(key=lambda candidate: len(candidate.settings))
         return [first, *others]
@@ -594,12 +594,12 @@ class RaceBenchmark:
     @property
     def _processes_that_fit(self) -> int:
         # The reserve also covers pairs of the final that an earlier session has measured.
-        seconds = self.question.seconds - self.races_seconds - self.reserve
+        seconds = self.settings.seconds - self.races_seconds - self.reserved_seconds
         return max(0, int(seconds / max(self.process_seconds, 1e-3)))
 
     def _max_parallel_processes(self, candidates: Collection[Candidate]) -> int:
         """Number of processes that may run at the same time: `lanes`, if the memory suffices."""
-        lanes, memory = self.question.lanes, self.question.memory
+        lanes, memory = self.settings.lanes, self.settings.memory
         if memory is not None and candidates:
             needed = max(candidate.resolved.needed_bytes for candidate in candidates)
             lanes = max(1, min(lanes, int(_MEMORY * memory.available / max(1, needed))))
@@ -625,7 +625,7 @@ class RaceBenchmark:
                 make_process_request(
                     self.folder,
                     name,
-                    self.question.side({**candidate.flags, **length}, candidate.resolved),
+                    self.settings.side({**candidate.flags, **length}, candidate.resolved),
                     label=f"{what}: {candidate.name}",
                     key=then[0] if then else what,
                     target=self.folder.folder / _RACE / f"{name}.json",
@@ -637,8 +637,8 @@ class RaceBenchmark:
             folder=self.folder,
             requests=requests,
             then=then,
-            timeout=min(self.question.timeout, max(self.seconds_left, 10.0)),
-            turn_seconds=self.question.turn_seconds,
+            timeout=min(self.settings.timeout, max(self.seconds_left, 10.0)),
+            turn_seconds=self.settings.turn_seconds,
             label=f"{what}: {len(requests)} in turn",
         )
         ended = [*(yield batch)]

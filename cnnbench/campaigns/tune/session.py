@@ -57,7 +57,7 @@ from cnnbench.campaigns.tune.bench import (
     CandidateRace,
     RaceBenchmark,
     SearchOutcome,
-    TuneQuestion,
+    SearchSettings,
     unmeasured_row,
 )
 from cnnbench.campaigns.tune.space import (
@@ -298,7 +298,7 @@ class FinalComparison:
     """
 
     def __init__(self, bench: RaceBenchmark) -> None:
-        self.bench, self.question = bench, bench.question
+        self.bench, self.settings = bench, bench.settings
         self.folder, self.campaign = bench.folder, bench.campaign
 
     def measure_proof(self, outcome: SearchOutcome) -> ProcessRequests[TuneDocument]:
@@ -307,7 +307,7 @@ class FinalComparison:
         After an interrupt, complete pairs are kept.
         """
         leader = outcome.leader
-        if leader.key == self.question.first.key:
+        if leader.key == self.settings.first.key:
             if outcome.is_late:
                 reason = "no time for any candidate"
                 return self._tune_document(outcome, OPEN, reason, more_pairs_help=True)
@@ -324,7 +324,7 @@ class FinalComparison:
             return self._tune_document(outcome, OPEN, reason, more_pairs_help=True)
         document = yield from self._measure_pairs(outcome, pairs, number)
         is_open = document.verdict == OPEN and not document.failure and document.pairs >= pairs
-        if plan is not None and is_open and plan["minutes"] < self.question.seconds / 60:
+        if plan is not None and is_open and plan["minutes"] < self.settings.seconds / 60:
             more = self._affordable_pairs(leader, number, document.pairs)
             if more > pairs:
                 document = yield from self._measure_pairs(outcome, more, number)
@@ -394,7 +394,7 @@ class FinalComparison:
           more_pairs_help: whether more pairs, up to the maximum for a final, may lead to a verdict.
           measured: other fields about the pairs, by name.
         """
-        question, first = self.question, self.question.first
+        settings, first = self.settings, self.settings.first
         minutes = _enough_minutes(outcome, self.bench, verdict, pairs, more_pairs_help)
         fitted = fit_additive_blocks(outcome.blocks) if outcome.blocks else None
         first_session = next(self.folder.journal.read(SESSION))
@@ -402,7 +402,7 @@ class FinalComparison:
         unknown: dict[str, Any] = dict.fromkeys(("gain", "low", "high", "confidence"))
         document = TuneDocument(
             started_at=begun_at.isoformat(timespec="seconds"),
-            search_command=tuple(question.command),
+            search_command=tuple(settings.command),
             command=self._command(outcome.leader if verdict == FASTER else first),
             verdict=verdict,
             reason=reason,
@@ -411,9 +411,9 @@ class FinalComparison:
             weights="",
             trains_alike=None,
             given=flags_to_words(first.flags),
-            seed=question.seed,
-            seconds=question.seconds - self.bench.seconds_left,
-            budget_seconds=question.seconds,
+            seed=settings.seed,
+            seconds=settings.seconds - self.bench.seconds_left,
+            budget_seconds=settings.seconds,
             scatter=None if fitted is None else fitted.scatter,
             rows=tuple(_candidate_rows(outcome, fitted, first)),
             refused=tuple(
@@ -432,7 +432,7 @@ class FinalComparison:
 
     def _command(self, candidate: Candidate) -> tuple[str, ...]:
         """The cnnbench command line that runs with a candidate's flags."""
-        layout, flags = self.question.space.layout, flags_to_words(candidate.flags)
+        layout, flags = self.settings.space.layout, flags_to_words(candidate.flags)
         words = run_command_words(layout, flags)
         # The word "run" is omitted, because it is the default command.
         return ("cnnbench", *(words[1:] if layout is None and flags else words))
@@ -443,7 +443,7 @@ class FinalComparison:
         Each leader has its own final, with half the level of the previous final. So all levels add
         up to at most twice the first level.
         """
-        return self.question.policy.alpha * 0.5 ** (number - 1)
+        return self.settings.policy.alpha * 0.5 ** (number - 1)
 
     def _affordable_pairs(self, leader: Candidate, number: int, there: int) -> int:
         """Number of pairs for which there is time, including `there` pairs that exist already.
@@ -458,7 +458,7 @@ class FinalComparison:
         most = most // ANALYSIS_STEP * ANALYSIS_STEP if most >= 2 * ANALYSIS_STEP else most
         if most >= FEWEST_PAIRS and most > there:
             plan = {"pairs": most, "number": number, "alpha": self._alpha_of_final(number)}
-            minutes = self.question.seconds / 60
+            minutes = self.settings.seconds / 60
             self.folder.note(_PLAN, leader=leader.key, plan=plan, minutes=minutes)
         return most
 
@@ -466,13 +466,13 @@ class FinalComparison:
         self, leader: Candidate, most: int, alpha: float, earlier: ExperimentState | None
     ) -> Experiment:
         sides = {}
-        for name, candidate in zip(SIDES, (self.question.first, leader), strict=True):
+        for name, candidate in zip(SIDES, (self.settings.first, leader), strict=True):
             flags = {
                 **candidate.flags,
                 **self.bench.lengths.flags(FINAL, candidate.resolved.global_batch),
             }
             sides[name] = replace(
-                self.question.side(flags, candidate.resolved),
+                self.settings.side(flags, candidate.resolved),
                 own=flags_to_words(candidate.settings),
                 subject=replace(repository.measured_code(candidate.resolved.config), side=name),
             )
@@ -481,11 +481,11 @@ class FinalComparison:
             sides=sides,
             most_pairs=most,
             earlier=earlier,
-            seed=self.question.seed,
+            seed=self.settings.seed,
             burn_in=0,
-            timeout=self.question.timeout,
-            turn_seconds=self.question.turn_seconds,
-            policy=self.question.policy.replace(alpha=alpha),
+            timeout=self.settings.timeout,
+            turn_seconds=self.settings.turn_seconds,
+            policy=self.settings.policy.replace(alpha=alpha),
             metrics=DEFAULT_METRICS[:1],
             allow_different=tuple(work),
         )
@@ -503,14 +503,14 @@ class FinalComparison:
         computing = {name: text for name, text in leader.settings.items() if name in COMPUTING}
         both = f" with {candidate_name(computing)}" if computing else ""
         try:
-            reference = self.question.space.make(computing)
+            reference = self.settings.space.make(computing)
         except UsageError as error:
             text = f"weights are not compared: the flags as given cannot run{both}: {error}"
             return replace(document, weights=text)
         if reference.key == leader.key:
             text = "weights are not compared: only how operations compute differs"
             return replace(document, weights=text)
-        as_given = self._command(self.question.first)
+        as_given = self._command(self.settings.first)
         distances = stored_distances(self.folder, leader.key)
         if distances is None:
             folders, checkpoints = {}, self.folder.folder / CHECKPOINTS
@@ -523,7 +523,7 @@ class FinalComparison:
                     return replace(document, weights=text, trains_alike=False, command=as_given)
             distances = compare_weights(self.folder, folders, leader.key)
         distance, variable = distances["tuned"]
-        tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
+        tolerance = weights_tolerance(str(self.settings.first.resolved.config["precision"]))
         alike = distance <= tolerance
         document = replace(
             document,
@@ -543,7 +543,7 @@ class FinalComparison:
             return "nothing is trained"
         if leader.changes:
             return f"it trains differently: {', '.join(leader.changes)}"
-        for candidate in (self.question.first, leader):
+        for candidate in (self.settings.first, leader):
             mode = modes.find(str(candidate.resolved.config["variable_update"]))
             if mode.apart or not mode.in_sync:
                 return f"weights are not compared: {mode.name} trains its towers apart"
@@ -558,12 +558,12 @@ class FinalComparison:
         training = make_process_request(
             self.folder,
             f"weights-{candidate.key}",
-            self.question.side(flags, replace(candidate.resolved, explicit_flags=())),
+            self.settings.side(flags, replace(candidate.resolved, explicit_flags=())),
             label=f"weights: {name}",
             key="weights",
             leaves=target,
         )
-        ended = yield from run_process(self.folder, training, self.question.timeout)
+        ended = yield from run_process(self.folder, training, self.settings.timeout)
         return ended.message
 
 
@@ -583,17 +583,17 @@ _LEAST = 6
 
 
 def search_requests(
-    question: TuneQuestion, folder: ResultsFolder, campaign: Campaign
+    settings: SearchSettings, folder: ResultsFolder, campaign: Campaign
 ) -> ProcessRequests[tuple[TuneDocument, SearchOutcome]]:
     """Requests all processes of a search: races, proof of the leader, comparison of weights.
 
     Returns the document and the result of the races. Measurements in the folder are not repeated.
     """
-    space = question.space
-    folder.begin(minutes=question.seconds / 60)
-    bench = RaceBenchmark(folder, campaign, question)
+    space = settings.space
+    folder.begin(minutes=settings.seconds / 60)
+    bench = RaceBenchmark(folder, campaign, settings)
     yield from bench.begin()
-    outcome = yield from race_groups(space, question.first, bench, question.policy.threshold)
+    outcome = yield from race_groups(space, settings.first, bench, settings.policy.threshold)
     folder.write(folder.folder / "race.csv", processes_csv(outcome).encode())
     final = FinalComparison(bench)
     document = yield from final.measure_proof(outcome)

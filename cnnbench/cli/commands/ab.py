@@ -225,7 +225,7 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
     folder = results_folder(values.get("results"), "ab", resume=True)
     state = find_experiment(Path(folder))
     if state is None:
-        raise FlagError("results", folder, AB.nothing)
+        raise FlagError("results", folder, AB.no_campaign_text)
     if "command" not in state.facts:
         raise FlagError("results", folder, AB.too_old_text)
     then, common_then = _parse_flags(state.facts["command"])
@@ -285,7 +285,7 @@ def _make_experiment(
         instead = ", or measure one of them twice with --aa"
         sides.refuse_equal_sides(checked, instead)
     if earlier is None:
-        seed = options.seed_in(AB, "")
+        seed = options.resolve_seed(AB, "")
         in_turn = resolve_turn_seconds(options.pairing, checked, campaign.reporter)
     else:
         seed, in_turn = earlier.facts["seed"], earlier.facts["turn_seconds"]
@@ -323,8 +323,8 @@ def _run_experiment(
     reporter = campaign.reporter
     _warn_of_few_pairs(experiment, options)
     folder = results_folder(options.results, "ab")
-    campaign.question = _campaign_identity(experiment, campaign.facts)
-    with ResultsFolder(AB, folder, campaign.question, resume=options.resume) as results:
+    campaign.identity = _campaign_identity(experiment, campaign.facts)
+    with ResultsFolder(AB, folder, campaign.identity, resume=options.resume) as results:
         for side, side_plan in experiment.sides.items():
             reporter.notice(f"{side.upper()} {side_plan.description()}")
         reporter.notice(
@@ -463,7 +463,7 @@ def _campaign_identity(experiment: Experiment, facts: Mapping[str, Any]) -> Camp
     """The identity that a resumed experiment must match. The code must not change during a run."""
     sides = experiment.sides
     return CampaignIdentity(
-        plans={name: side.plan() for name, side in sides.items()},
+        plans={name: side.identity() for name, side in sides.items()},
         facts=facts,
         policy={"name": "pairs", "seed": experiment.seed, **experiment.policy.constants},
         own=any(side.is_this_cnnbench for side in sides.values()),

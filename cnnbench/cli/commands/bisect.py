@@ -150,7 +150,7 @@ def _make_settings(
         experiment=Experiment(
             sides={},
             most_pairs=options.pairs,
-            seed=options.seed_in(BISECT, options.results),
+            seed=options.resolve_seed(BISECT, options.results),
             burn_in=options.burn_in,
             timeout=options.timeout,
             policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
@@ -173,7 +173,7 @@ def _run_bisection(
         "seed": setting.experiment.seed,
         **setting.experiment.policy.constants,
     }
-    plans = {"": setting.side.plan()._replace(config=None)}
+    plans = {"": setting.side.identity()._replace(config=None)}
     # Plug-ins with absolute paths do not belong to the commits, so their code must not change.
     for name, path in plugins.files(setting.side.given_flags):
         if os.path.isabs(path):
@@ -181,15 +181,15 @@ def _run_bisection(
                 plugins.load(path, name)
             parts = plugins.files_used_by_plugins({name: path})
             plans[path] = PlanIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)
-    question = CampaignIdentity(
+    identity = CampaignIdentity(
         plans=plans,
         facts=facts.collect(),
         policy=policy,
     )
-    with ResultsFolder(BISECT, options.results, question, resume=options.resume) as folder:
+    with ResultsFolder(BISECT, options.results, identity, resume=options.resume) as folder:
         with contextlib.ExitStack() as stack:
             folder.begin()
-            campaign = Campaign(reporter, question.facts, question=question)
+            campaign = Campaign(reporter, identity.facts, identity=identity)
             bisection = Bisection(CommitBenchmark(setting, folder, campaign, stack))
             campaign.run_requests(bisection.requests())
             if not options.explain:

@@ -287,13 +287,13 @@ def _set_batch_size(options: LaunchFlags, command: TaskCommand, layout: JobLayou
 def _measure_jobs(
     jobs: Scaling, options: LaunchFlags, argv: Sequence[str]
 ) -> dict[int, list[RunRecord]]:
-    question = jobs.identity(facts.collect())
+    identity = jobs.identity(facts.collect())
     reporter = Reporter(sys.stderr)
-    with ResultsFolder(SCALING, options.results, question, resume=options.resume) as folder:
+    with ResultsFolder(SCALING, options.results, identity, resume=options.resume) as folder:
         folder.begin()
         line = command_line_with("launch", argv, specs_of(LaunchFlags), resume=True)
         with printing_resume_command(reporter, line):
-            campaign = Campaign(reporter, question.facts, question=question)
+            campaign = Campaign(reporter, identity.facts, identity=identity)
             return campaign.run_requests(jobs.requests(folder, options.repeats))
 
 

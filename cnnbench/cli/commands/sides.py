@@ -83,11 +83,11 @@ class CampaignFlags:
         "run again. Limits such as --pairs, --rounds or --minutes may be larger than before.",
     )
 
-    def seed_in(self, kind: CampaignKind, folder: str, suite: str | None = None) -> int:
+    def resolve_seed(self, kind: CampaignKind, folder: str, suite: str | None = None) -> int:
         """The value of --seed. By default, a random seed, or the seed in `folder` with --resume."""
         seed = self.seed
         if seed is None and self.resume:
-            seed = kind.seed_in(folder, suite)
+            seed = kind.stored_seed(folder, suite)
         return random.SystemRandom().randrange(2**31) if seed is None else seed
 
 

@@ -109,19 +109,19 @@ def _run(
 ) -> int:
     reporter = Reporter(sys.stderr)
     name = results_folder(options.results, "strategies", options.resume)
-    seed = options.seed_in(STRATEGIES, name)
-    question = campaign_identity(cases, facts, options.weights_steps, seed)
+    seed = options.resolve_seed(STRATEGIES, name)
+    identity = campaign_identity(cases, facts, options.weights_steps, seed)
     tolerance = options.weights_tolerance
     if tolerance is None:
         tolerance = weights_tolerance(cases[1].resolved.config["precision"])
     started_at = datetime.now(timezone.utc)
-    with ResultsFolder(STRATEGIES, name, question, resume=options.resume) as folder:
+    with ResultsFolder(STRATEGIES, name, identity, resume=options.resume) as folder:
         folder.begin()
         for notice in notices:
             reporter.notice(notice)
         reporter.notice(f"{len(cases) - 1} modes, seed {seed}, in {folder.folder}")
         session = StrategiesSession(cases, folder)
-        campaign = Campaign(reporter, facts, question=question)
+        campaign = Campaign(reporter, facts, identity=identity)
         again = sides.command_line_with("strategies", argv, _ALL, results=name, resume=True)
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
         distances: Mapping[str, tuple[float, str]] = {}

@@ -139,7 +139,7 @@ def main(argv: Sequence[str]) -> int:
                 return _run_sweep(sweep, options, argv)
             lines = list(_command_lines(sweep.items_to_run(), sweep.known_batch))
     else:
-        items = ordered_items(plan.cases, options.seed_in(SWEEP, options.results, plan.suite))
+        items = ordered_items(plan.cases, options.resolve_seed(SWEEP, options.results, plan.suite))
         reporter.notice(duration_text(items, Campaign(reporter, facts)))
         cases = [f"{case.name}  x{case.repeats}" for case in plan.cases]
         lines = cases if options.list else list(_command_lines(items))
@@ -177,9 +177,9 @@ def _open_sweep(
     reporter: Reporter,
 ) -> Iterator[Sweep]:
     """Context manager: opens the results directory of a sweep, and yields the sweep."""
-    seed = options.seed_in(SWEEP, options.results, plan.suite)
+    seed = options.resolve_seed(SWEEP, options.results, plan.suite)
     # A resumed sweep may have more configurations and repeats.
-    question = CampaignIdentity(
+    identity = CampaignIdentity(
         plans={
             case.name: plan_identity(
                 case.resolved, search=case.entry.search and vars(case.entry.search)
@@ -189,11 +189,11 @@ def _open_sweep(
         facts=facts,
         policy={"name": "rounds", "suite": plan.suite, "seed": seed},
     )
-    with ResultsFolder(SWEEP, options.results, question, resume=options.resume) as store:
+    with ResultsFolder(SWEEP, options.results, identity, resume=options.resume) as store:
         yield Sweep(
             plan=plan,
             store=store,
-            campaign=Campaign(reporter, facts, question=question),
+            campaign=Campaign(reporter, facts, identity=identity),
             seed=seed,
             program=own_command_prefix(),
             command=("cnnbench", "sweep", *argv),

@@ -14,7 +14,7 @@ from cnnbench.campaigns.ab.side import RESERVED, decide_on_turns
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder, plan_identity
 from cnnbench.campaigns.tune import session
-from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, TuneQuestion
+from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, SearchSettings
 from cnnbench.campaigns.tune.session import candidates_text, gains_chart, search_requests
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
 from cnnbench.cli.commands import OutputFlags, results_folder, sides, write_output
@@ -141,11 +141,11 @@ def main(argv: Sequence[str]) -> int:
     _check_options(options, of_runs)
     facts = environment.collect()
     reporter = Reporter(sys.stderr)
-    question = _make_question(options, of_runs, facts, argv)
+    settings = _make_settings(options, of_runs, facts, argv)
     if options.list:
-        write_output(options.output, candidates_text(question.space, question.first))
+        write_output(options.output, candidates_text(settings.space, settings.first))
         return ExitCode.OK
-    return _run_search(question, options, facts, reporter, argv)
+    return _run_search(settings, options, facts, reporter, argv)
 
 
 def _check_options(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
@@ -163,12 +163,12 @@ def _check_options(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
     check_outputs([*options.files("space" if options.list else "tune"), flag_file], [options.space])
 
 
-def _make_question(
+def _make_settings(
     options: TuneFlags,
     of_runs: Mapping[str, Any],
     facts: Mapping[str, Any],
     argv: Sequence[str],
-) -> TuneQuestion:
+) -> SearchSettings:
     plugins.load_plugins_of_flags(of_runs)
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     if not on_gpu and of_runs.get("device", "auto") == "auto":
@@ -190,7 +190,7 @@ def _make_question(
     else:
         cpus = int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1)
         groups = default_groups(as_given, first, on_gpu=on_gpu, cpus=cpus)
-    return TuneQuestion(
+    return SearchSettings(
         space=replace(as_given, groups=groups),
         first=first,
         policy=Policy().replace(threshold=options.threshold / 100),
@@ -202,7 +202,7 @@ def _make_question(
 
 
 def _run_search(
-    question: TuneQuestion,
+    settings: SearchSettings,
     options: TuneFlags,
     facts: Mapping[str, Any],
     reporter: Reporter,
@@ -210,52 +210,52 @@ def _run_search(
 ) -> int:
     again = ("tune", argv, (*_OWN, *ACCEPTED.values()))
     name = results_folder(options.results, "tune", options.resume)
-    seed = options.seed_in(TUNE, name)
-    resolved = question.first.resolved
+    seed = options.resolve_seed(TUNE, name)
+    resolved = settings.first.resolved
     otherwise = "processes run one after the other"
     in_turn = decide_on_turns(options.pairing, lambda: resolved.no_turns, otherwise, reporter)
-    question = replace(question, seed=seed, lanes=_LANES if in_turn else 1)
-    asked = CampaignIdentity(
-        plans={"": plan_identity(resolved, flags=dict(question.space.fixed))},
+    settings = replace(settings, seed=seed, lanes=_LANES if in_turn else 1)
+    identity = CampaignIdentity(
+        plans={"": plan_identity(resolved, flags=dict(settings.space.fixed))},
         facts=facts,
         policy={
             "name": "races",
-            "space": question.space.groups,
-            "allow": sorted(question.space.allowed),
+            "space": settings.space.groups,
+            "allow": sorted(settings.space.allowed),
             "threshold": options.threshold,
             "job": () if options.layout_if_several is None else options.layout.flags,
             "turns": in_turn,
             "seed": seed,
         },
     )
-    with ResultsFolder(TUNE, name, asked, resume=options.resume) as folder:
-        for notice in question.first.resolved.notices:
+    with ResultsFolder(TUNE, name, identity, resume=options.resume) as folder:
+        for notice in settings.first.resolved.notices:
             reporter.notice(notice)
-        if question.space.assumed_flags:
+        if settings.space.assumed_flags:
             reporter.notice(
-                f"the search starts with --variable_update={question.space.mode}: the default "
+                f"the search starts with --variable_update={settings.space.mode}: the default "
                 "mode of runs needs --ps"
             )
-        choices = sum(map(len, question.space.groups.values()))
+        choices = sum(map(len, settings.space.groups.values()))
         reporter.notice(
             f"{count_text(choices, 'combination', 'combinations')} of flags in "
-            f"{count_text(len(question.space.groups), 'group', 'groups')}, about "
-            f"{format_duration(question.seconds)}, seed {seed}, in {folder.folder}"
+            f"{count_text(len(settings.space.groups), 'group', 'groups')}, about "
+            f"{format_duration(settings.seconds)}, seed {seed}, in {folder.folder}"
         )
         line = sides.command_line_with(*again, results=name, resume=True)
         with sides.printing_resume_command(reporter, line):
-            campaign = Campaign(reporter, facts, question=asked)
-            outcome, search = campaign.run_requests(search_requests(question, folder, campaign))
+            campaign = Campaign(reporter, facts, identity=identity)
+            outcome, search = campaign.run_requests(search_requests(settings, folder, campaign))
     if outcome.enough_minutes is not None:
         line = sides.command_line_with(
             *again, results=name, minutes=outcome.enough_minutes, resume=True
         )
         reporter.notice(f"to continue with more time: {line}")
     if options.plot is not None:
-        config = question.first.resolved.config
+        config = settings.first.resolved.config
         towers = options.workers * int(config["num_gpus"])
         title = f"{config['model']} on {count_text(towers, 'device', 'devices')}"
-        write_plot(options.plot, [gains_chart(search, question.first, title)], title)
+        write_plot(options.plot, [gains_chart(search, settings.first, title)], title)
     return _report(outcome, options, reporter)
 
 

@@ -44,7 +44,7 @@ def step(commit, answer):
 def found(commits, culprit, skipped=()):
     """The suspects at the end, and how many commits were tried."""
     search, tries = CommitSearch(Line(), "0", str(commits)), 0
-    while (commit := search.next()) is not None:
+    while (commit := search.next_commit()) is not None:
         tries += 1
         answer = BAD if int(commit) >= culprit else GOOD
         search.add(step(commit, SKIP if int(commit) in skipped else answer))
@@ -160,7 +160,7 @@ def test_every_commit_of_a_real_history_is_found(tmp_path, git):
     )
     for culprit in suspects:
         search = CommitSearch(CommitHistory(folder), made["m1"], made["m8"])
-        while (commit := search.next()) is not None:
+        while (commit := search.next_commit()) is not None:
             search.add(step(commit, BAD if culprit in contents[commit] else GOOD))
         assert [names[one] for one in search.suspects] == [names[culprit]]
 

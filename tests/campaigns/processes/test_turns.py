@@ -96,10 +96,10 @@ def test_waits_do_not_count_as_time_that_a_process_runs(monkeypatch):
     theirs.sendall(WAITS)
     member.receive_message()
     now = 50.0
-    assert (member.used, member.waits, member.steps_done) == (2.0, True, False)
+    assert (member.used_seconds, member.waits, member.steps_done) == (2.0, True, False)
     member.give_turn()
     now = 53.0
-    assert (member.used, member.waits) == (5.0, False)
+    assert (member.used_seconds, member.waits) == (5.0, False)
     assert theirs.recv(1) == GO_ON
     theirs.close()
     member.receive_message()  # the link is closed after the process has ended

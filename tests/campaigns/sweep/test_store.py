@@ -141,7 +141,7 @@ def test_a_journal_of_1_0_0_is_read_and_goes_on_but_not_with_values_of_other_typ
     journal.path.write_text(old)
     journal.add("session", campaign="sweep", suite="b")
     assert [one["event"] for one in journal.read()] == ["session", "end", "session"]
-    assert SWEEP.seed_in(str(tmp_path), "a") is None  # it has no question, which gives the seed
+    assert SWEEP.stored_seed(str(tmp_path), "a") is None  # it has no question, which gives the seed
     journal.path.write_text(old.replace("4.5", '"x"'))
     journal.lines.unlink()
     with pytest.raises(PathError, match="line 2 is damaged"):

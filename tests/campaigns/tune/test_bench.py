@@ -24,7 +24,7 @@ from cnnbench.campaigns.tune.bench import (
     ProcessLengths,
     RaceBenchmark,
     SearchOutcome,
-    TuneQuestion,
+    SearchSettings,
 )
 from cnnbench.campaigns.tune.session import race_groups
 from cnnbench.campaigns.tune.space import SearchSpace
@@ -85,7 +85,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
         space = SearchSpace(
             args=args_from_values(parse_flag_texts(FIXED, SPECS)), groups={"all": ({}, *CHOICES)}
         )
-        question = TuneQuestion(
+        question = SearchSettings(
             space=space,
             first=space.make({}),
             policy=Policy(),
@@ -122,7 +122,7 @@ def test_what_the_time_is_not_enough_for_leaves_as_untried(
     again = [name for names in later for name in names if name.endswith("-r2")]
     assert len(again) >= 3
     assert {key for one in found.rounds for key in one} == {one.key for one in race.candidates}
-    assert campaign.now <= 267.0 - bench.reserve
+    assert campaign.now <= 267.0 - bench.reserved_seconds
 
 
 def test_time_that_is_enough_lets_all_of_them_run(
@@ -177,7 +177,7 @@ def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
         there_is[proof] = bench.affordable_processes(proof)
         pairs = MOST_PAIRS if proof else FEWEST_PAIRS
         # With two processes more, whose weights are compared.
-        assert bench.reserve == pytest.approx(2 * (pairs + 1) * bench.final_seconds)
+        assert bench.reserved_seconds == pytest.approx(2 * (pairs + 1) * bench.final_seconds)
     assert there_is[False] > there_is[True]
 
 

@@ -17,7 +17,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune import session
-from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, TuneQuestion
+from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, SearchSettings
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs, parse_flag_texts
@@ -74,7 +74,7 @@ def weights(
         space = Refusing(args=given, allowed=frozenset({"consistency"}), layout=layout)
         with ResultsFolder(TUNE, tmp_path / "results", resume=True) as folder:
             folder.begin(minutes=0)
-            question = TuneQuestion(
+            question = SearchSettings(
                 space=space,
                 first=space.make({}),
                 policy=Policy(),
