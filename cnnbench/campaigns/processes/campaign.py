@@ -484,8 +484,7 @@ class Campaign:
     """Runs requested processes, with pauses of `cool_down` seconds, and prints their progress.
 
     `facts` describes this machine, for records of processes that write none. The remaining time is
-    estimated from wall times by key. The code that `identity` identifies must not change during the
-    campaign.
+    estimated from wall times by key. The code in `identity` must not change during the campaign.
     """
 
     def __init__(
