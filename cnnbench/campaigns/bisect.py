@@ -313,7 +313,7 @@ class BisectionSettings:
       build: shell command that prepares a worktree; None to leave it as it is.
       experiment: the experiment that compares GOOD and BAD, without its sides.
       most_pairs: maximum number of pairs if the answer is not clear.
-      pairing: how the processes of a pair alternate; see `turn_seconds`.
+      pairing: value of --pairing: how the processes of a pair alternate.
     """
 
     history: CommitHistory

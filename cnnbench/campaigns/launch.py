@@ -270,7 +270,7 @@ _LOOK_SECONDS = 0.1
 _LONGEST_PART = 1 << 20
 
 AFTER_SUCCESS, AFTER_FAILURE = 30.0, 10.0
-"""Seconds that other processes may continue after the chief has ended."""
+"""Seconds that other processes may continue after the chief has succeeded or failed."""
 
 AFTER_LOSS = 45.0
 """Seconds that the chief may continue after another process has ended. In this time, it reports the

@@ -76,10 +76,10 @@ CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 _DISCARDED = "discarded"
 
 EXPLANATION = "explanation"
-"""Note in the journal: causes of the difference."""
+"""Name of a note in the journal, which contains the causes of the difference."""
 
 PROFILES = "explain"
-"""Folder with the profiles measured after the pairs."""
+"""Name of the subfolder with the profiles that are measured after the pairs."""
 
 
 def confirmation_folder(folder: Path, pairs: int) -> Path:

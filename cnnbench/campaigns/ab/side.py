@@ -355,13 +355,15 @@ _ASK = "from cnnbench.campaigns.ab.side import print_answer; print_answer(*sys.a
 _SECONDS = 120.0
 
 RESERVED = names_of_flags(FLAGS, RunPart.PER_PROCESS)
-"""Flags of runs to refuse: a second process would resume or overwrite what the first left."""
+"""Flags of runs that campaigns refuse. With them, a process would resume or overwrite what an
+earlier process has written.
+"""
 
 # Flags that name other files and folders to which a run writes.
 _WRITTEN = {spec.name for spec in specs_of(OutputParams) if spec.path}.difference(RESERVED)
 
 TURN_SECONDS = 0.3
-"""Length of a turn; docs/evidence.md has its effect."""
+"""Length of a turn in seconds; docs/evidence.md describes its effect."""
 
 # A version of cnnbench with one of these files supports turns (docs/ab.md).
 _WAITS = ("run/runtime/turns.py", "runtime/turns.py")

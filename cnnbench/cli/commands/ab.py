@@ -160,11 +160,11 @@ _OF_ONE_SESSION = (
 
 
 _REPORTS = {"comment.md": "markdown", "junit.xml": "junit"}
-"""Files that a gate writes beside the folder of its experiment, with their formats."""
+"""Files that a gate writes next to the folder of its experiment, with their formats."""
 
 
 Again: TypeAlias = Callable[..., str]
-"""Makes the command line of a new experiment, with other values of the flags in keywords."""
+"""A function that makes the command line of a new experiment. Its keyword arguments are flags."""
 
 
 def main(argv: Sequence[str], again: Again | None = None) -> int:
