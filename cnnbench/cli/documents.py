@@ -208,7 +208,7 @@ FLAGS_BY_MODE = (
     "--num_classes=12",
     "--max_seconds=9",
 )
-"""Flags that all modes accept, or all refuse. docs/modes.md lists them."""
+"""Flags for which docs/modes.md lists the modes that refuse them."""
 
 
 PAGES: Mapping[str, Callable[[], dict[str, str]]] = {

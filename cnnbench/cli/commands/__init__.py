@@ -35,9 +35,9 @@ COMMANDS: dict[str, str] = {
     "completion": "print the completion of this command line for bash or zsh",
     "env": "show the facts about machine and software that records contain",
 }
-"""A line of help for each command. The module cnnbench.cli.commands.<name> has main(argv) -> int and,
-except for run, HELP: the arguments of cnnbench.flags.help.command_help. It may have completions() ->
-words: arguments that shells propose in addition to files."""
+"""A line of help for each command. The module cnnbench.cli.commands.<name> has main(argv) -> int
+and, except for run, HELP: the arguments of cnnbench.flags.help.command_help. It may have
+completions() -> words: arguments that shells propose in addition to files."""
 
 
 def declare_output_flag(help: str) -> Any:
