@@ -69,7 +69,7 @@ from cnnbench.machine.repository import (
 )
 from cnnbench.records.profiles import Explanation
 
-# Commits between GOOD and BAD, of which the first bad commit is searched.
+# Selects the commits between GOOD and BAD to measure, and excludes candidates.
 
 
 class CommitHistory(NamedTuple):
@@ -549,7 +549,7 @@ class CommitBenchmark:
             )
         judgement = step.judgement
         if self.differ is None and judgement.verdict is Verdict.CHANGED_WORK:
-            # BAD computes something else, so the commit that changed the work is searched.
+            # BAD computes something else, so bisect looks for the commit that changed this.
             step = replace(step, answer=BAD)
         return replace(
             step,
@@ -729,7 +729,7 @@ def _step_row(step: BisectionStep, history: CommitHistory) -> Row:
 
 def _first_bad_commit_texts(bisection: Bisection) -> list[Text]:
     (commit,), history = bisection.suspects, bisection.setting.history
-    step = bisection.steps[commit]  # A commit can only remain alone if it was measured.
+    step = bisection.steps[commit]  # The only remaining candidate must have been measured.
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
     again = shlex.join(["cnnbench", "ab", *sides, "--", *bisection.setting.side.flags])
     if not Path.cwd().is_relative_to(history.repository):

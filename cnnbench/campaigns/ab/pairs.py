@@ -98,7 +98,7 @@ def pair_file_prefix(number: int) -> str:
 AB = CampaignKind(
     command="ab",
     noun="experiment",
-    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # The records of a burn-in keep this path.
+    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # Records of burn-in processes remain here.
     subfolders=(*SIDES, _DISCARDED, LOGS),
     named_files=tuple(f"{name}/*" for name in (*SIDES, _DISCARDED, LOGS)),
 )
@@ -172,7 +172,7 @@ class ExperimentState:
 
     @property
     def past_analyses(self) -> tuple[InterimAnalysis, ...]:
-        """The interim analyses of all sessions so far."""
+        """The interim analyses that were made in all sessions so far, by number of pairs."""
         return tuple(
             InterimAnalysis(n, float(analysis["alpha"]))
             for n, analysis in self._last_analyses.items()
@@ -328,7 +328,7 @@ def compare_pairs(
       aa: runs of an A/A measurement, from which the noise is estimated.
       plan: significance levels at which further pairs are judged.
     """
-    # Earlier versions stored the usual metrics if no metric was requested.
+    # Earlier versions stored the default metrics in the journal if no metric was requested.
     asked = begin.get("metrics_asked", tuple(begin["metrics"]) != DEFAULT_METRICS)
     labels = [f"{side.upper()}: {begin['sides'][side]['description']}" for side in SIDES]
     return compare_records(

@@ -315,7 +315,7 @@ FEWEST_PAIRS, MOST_PAIRS = 6, 16
 _FIRST_STEPS = 20
 _LATEST = 3  # The durations of this many processes predict the duration of the next process.
 _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
-_ANSWERS = ("ok", "failed", "out_of_memory")  # With another status, a repeat may succeed.
+_ANSWERS = ("ok", "failed", "out_of_memory")  # Processes with another status run again.
 _MEMORY = 0.8  # Simultaneous processes use at most this share of the available memory.
 
 MOST_MINUTES = 10080
@@ -421,7 +421,7 @@ class SearchSettings:
 
     @property
     def turn_seconds(self) -> float:
-        """Length of a turn in seconds; 0 without turns."""
+        """Length of a turn in seconds; 0 if processes run one after the other."""
         return TURN_SECONDS if self.lanes > 1 else 0.0
 
 

@@ -92,7 +92,7 @@ _OF_RUNS = ("run", "strategies")
 
 
 def completions() -> tuple[str, ...]:
-    """The shells for which a script can be printed, for the completion of the argument."""
+    """The shells for which a script can be printed, which shells propose as the argument."""
     return tuple(_SHELLS)
 
 

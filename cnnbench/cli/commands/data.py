@@ -266,5 +266,5 @@ _ACTIONS: dict[str, tuple[type, tuple[str, ...], type, Callable[..., None]]] = {
 
 
 def completions() -> tuple[str, ...]:
-    """The actions of ``cnnbench data``, for the completion of its first argument."""
+    """The actions of ``cnnbench data``, which shells propose as its first argument."""
     return tuple(_ACTIONS)

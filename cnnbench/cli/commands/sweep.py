@@ -99,7 +99,7 @@ class SweepFlags(CampaignFlags):
 
 
 def completions() -> tuple[str, ...]:
-    """Names of the shipped suites, for the completion of the first argument."""
+    """Names of the shipped suites, which shells propose as the first argument."""
     return shipped_suites()
 
 
