@@ -725,8 +725,8 @@ history records --by=comit                   | --by=comit: no measurement*did yo
 history records --by=                        | --by=: no measurement
 history records --by=model                   | --by=model: no measurement
 history records --machine=[                  | matches none of 2 runs
-history records --model=lenet --since=2027-01-01 | --since=2027-01-01: none of 2 runs
-history records --configuration=lenet --model=trivial | --model=trivial*: none of 2
+history records --model=lenet --since=2027-01-01 | --since=2027-01-01: matches none of 2 runs
+history records --configuration=lenet --model=trivial | --model=trivial*: matches none of 2
 history records --commit_url=https://x.y/{commit} | commit_url
 history records --commit_url=https://x.y/{commit} --plot=h.svg | commit_url
 history records --commit_url=https://x.y/ --plot=h.html | commit_url

@@ -19,6 +19,7 @@ from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFo
 from cnnbench.campaigns.suite import (
     BatchSizeSearch,
     Suite,
+    SweepCase,
     find_suite,
     load,
     parse_suite,
@@ -27,7 +28,6 @@ from cnnbench.campaigns.suite import (
 from cnnbench.campaigns.sweep import (
     SWEEP,
     Sweep,
-    SweepCase,
     SweepItem,
     SweepPlan,
     command_of_item,
