@@ -474,7 +474,7 @@ def history_of(seed: int, folder: Path, make: Any) -> Experiment:
     with tracked():
         entries = [entry for one in records for entry in HistoryEntry.all_of(one)]
         found = [trend(one, THROUGHPUT) for one in all_series(entries, THROUGHPUT)]
-        remarks = history_page.remarks(found, THROUGHPUT, None)
+        remarks = history_page.history_remarks(found, THROUGHPUT, None)
         document = history_page.HistoryDocument(THROUGHPUT, found, remarks)
         outputs: dict[str, Callable[[Any], str]] = {
             "table": history_page.table_text,

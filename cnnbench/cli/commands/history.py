@@ -160,7 +160,7 @@ def main(argv: Sequence[str]) -> int:
     warn_of_skipped(file for file in folder_contents.skipped if file.defect or file.differs)
     warn_of_unknown_commits(entry.subject for entry in folder_contents.entries)
     trends = _find_trends(options, folder_contents, metric, since, commits, rules)
-    remarks = page.remarks(trends, metric, commits)
+    remarks = page.history_remarks(trends, metric, commits)
     document = HistoryDocument(metric, trends, remarks, folder_contents.skipped, fails_on, rules)
     _write_history(options, document)
     shallow = (
@@ -169,7 +169,7 @@ def main(argv: Sequence[str]) -> int:
         else _warn_of_missing_commits(str(options.git), trends, commits.places)
     )
     if document.failed_on:
-        print_notice(f"--fail_on={','.join(fails_on)}: {page.answers(document)[0].text}")
+        print_notice(f"--fail_on={','.join(fails_on)}: {page.history_answers(document)[0].text}")
         return ExitCode.REGRESSION
     unsure = defects or (shallow and fails_on)
     return ExitCode.INCONCLUSIVE if unsure else ExitCode.OK
@@ -290,7 +290,7 @@ def _write_history(options: HistoryFlags, document: HistoryDocument) -> None:
     elif options.format == "json":
         text = document.to_json()
     else:
-        text = export_figures(page.figures(document), options.format)
+        text = export_figures(page.figures_of_history(document), options.format)
     write_output(options.output, text)
     if options.plot is not None:
         content = page.render(options.plot, document, options.commit_url, Progress())

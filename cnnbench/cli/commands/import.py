@@ -15,7 +15,7 @@ from cnnbench.cli.commands import PluginFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.judge.compare.configuration import Configuration, label
+from cnnbench.judge.compare.configuration import Configuration, configuration_name
 from cnnbench.judge.metrics import kind_of
 from cnnbench.records.files import check_folder_writable, write_atomically
 from cnnbench.records.metric import ALL
@@ -176,7 +176,7 @@ def _record_row(record: RunRecord) -> Row:
     assert imported is not None
     return {
         "file": TableCell(imported.file, kinds="code"),
-        "measures": label(Configuration.of(record)),
+        "measures": configuration_name(Configuration.of(record)),
         "status": record.status,
         "value": metric.value_text(metric.value(record)),
         "started (UTC)": TableCell(record.started_at[:16].replace("T", " "), kinds="steady"),

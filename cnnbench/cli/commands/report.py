@@ -29,7 +29,12 @@ from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.configuration import measurements_of_sides
 from cnnbench.judge.compare.result import FAIL_ON
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series, trend
-from cnnbench.judge.history.page import HistoryDocument, answers, history_section, remarks
+from cnnbench.judge.history.page import (
+    HistoryDocument,
+    history_answers,
+    history_remarks,
+    history_section,
+)
 from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
@@ -187,7 +192,7 @@ def _history_documents(
                 trend(series, metric, rules.threshold(series.configuration, metric))
                 for series in all_series(of, metric, order=order)
             ]
-            remarks_of_metric = remarks(trends, metric, commits)
+            remarks_of_metric = history_remarks(trends, metric, commits)
             histories.append(
                 HistoryDocument(metric, trends, remarks_of_metric, fail_on=fail_on, rules=rules)
             )
@@ -202,7 +207,7 @@ def _history_contents(
     sections: list[Section] = []
     for history in histories:
         if any(series.enough for series in history.series):
-            answers_found += answers(history)
+            answers_found += history_answers(history)
         sections.append(history_section(history))
     return answers_found, sections
 

@@ -1,7 +1,9 @@
-"""Comparison of runs, for `cnnbench compare`, `ab` and reports. Does not import TensorFlow.
+"""Compares runs of two sides statistically, for `cnnbench compare`, `cnnbench ab` and reports. Does
+not import TensorFlow.
 
-`compare_records` returns a verdict per configuration and metric, and an exit code. `judge` compares
-plain numbers, one per process. `cnnbench.judge.report.renderers` writes a comparison as text.
+`compare_records` returns a verdict for each configuration and metric, and an exit code. `judge`
+compares two lists of numbers, one number per process. `cnnbench.judge.report.renderers` writes a
+comparison as text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Matches configurations and runs of two sides, and finds differences that block a verdict."""
+"""Matches configurations and runs of the two sides of a comparison, and finds the differences in
+flags and facts that prevent a verdict.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ from cnnbench.judge.compare.configuration import (
     OWN,
     UNKNOWN,
     Configuration,
-    Effect,
+    DifferenceEffect,
     FactRule,
-    fact,
+    fact_rule,
     is_allowed_to_differ,
 )
 from cnnbench.judge.metrics import (
@@ -48,7 +50,7 @@ _PLACES = flags_with_identity_share(IdentityShare.PRESENCE)
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact with more than one value in the runs of both sides.
+    """A fact, such as the CPU model, that has more than one value in the runs of both sides.
 
     Attributes:
       fact: name of the fact.
@@ -70,18 +72,22 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class MeasurementGroup:
-    """Measurements of one configuration on one side, one per process. May be empty."""
+    """The measurements of one configuration on one side of a comparison, one per process. The group
+    may be empty.
+    """
 
     configuration: Configuration
     records: tuple[Measurement, ...] = ()
 
     @property
-    def good(self) -> tuple[Measurement, ...]:
-        """Successful measurements. All values are computed from them."""
+    def successful(self) -> tuple[Measurement, ...]:
+        """The successful measurements. Only these are used to compute values."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def origins(self) -> dict[Origin, list[Measurement]]:
-        """Groups runs by origin, in the order of the first run of each origin."""
+        """Groups the measurements by origin (code, TensorFlow version, machine). Origins are in the
+        order of their first measurement.
+        """
         origins = [Origin.of(record) for record in self.records]
         whole = complete_origins(origins)
         by_origin: dict[Origin, list[Measurement]] = {}
@@ -90,15 +96,19 @@ class MeasurementGroup:
         return by_origin
 
     def facts(self) -> dict[str, frozenset[str]]:
-        """All values of every fact. For runs without the fact, the value is the text of
-        `absent`.
+        """Maps each fact to all its values in the measurements, as text. If a measurement lacks a
+        fact, the text from `text_if_absent` is one of the values.
         """
         seen = group_by(
             (fact for record in self.records for fact in _fact_items(record)), itemgetter(0)
         )
         texts = {
             name: frozenset(value for _, value in pairs)
-            | (frozenset() if len(pairs) == len(self.records) else {self.absent(fact(name))})
+            | (
+                frozenset()
+                if len(pairs) == len(self.records)
+                else {self.text_if_absent(fact_rule(name))}
+            )
             for name, pairs in seen.items()
         }
         flags = {
@@ -108,9 +118,9 @@ class MeasurementGroup:
         }
         return {**flags, **texts}
 
-    def absent(self, rule: FactRule) -> str:
-        """The meaning of a missing fact. In imported records, it always means that the fact is
-        unknown.
+    def text_if_absent(self, rule: FactRule) -> str:
+        """The text for a fact that a measurement lacks: "unknown" or "none". In imported records,
+        it is always "unknown".
         """
         return UNKNOWN if IMPORTED in self.configuration.flags else rule.absent
 
@@ -118,8 +128,8 @@ class MeasurementGroup:
 def fact_differences(
     base: MeasurementGroup, new: MeasurementGroup, patterns: tuple[str, ...] = ()
 ) -> tuple[Difference, ...]:
-    """Facts that differ. Facts that block a verdict are first. Facts that match `patterns` never
-    block.
+    """Returns the facts that differ between the runs of BASE and NEW. Facts that prevent a verdict
+    are first; facts that match `patterns` never prevent one.
     """
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
@@ -133,20 +143,19 @@ def fact_differences(
         elif name in flags:
             continue
         else:
-            rule = fact(name)
+            rule = fact_rule(name)
         values = [
-            side.get(name, frozenset([rule.absent if name in flags else of.absent(rule)]))
+            side.get(name, frozenset([rule.absent if name in flags else of.text_if_absent(rule)]))
             for side, of in zip(sides, (base, new), strict=True)
         ]
         both = values[0] | values[1]
-        certain, blocks = len(both - {UNKNOWN}) > 1, rule.effect is Effect.BLOCKS
-        if rule.effect is not Effect.IGNORED and len(both) > 1 and (certain or blocks):
+        certain, blocks = len(both - {UNKNOWN}) > 1, rule.effect is DifferenceEffect.BLOCKS
+        if rule.effect is not DifferenceEffect.IGNORED and len(both) > 1 and (certain or blocks):
             base_texts, new_texts = (tuple(sorted(side)) for side in values)
             blocks = blocks and certain and not is_allowed_to_differ(name, patterns)
             differing.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     explicit = {flag for record in (*base.records, *new.records) for flag in record.explicit_flags}
-    # Sort order: first a different program, then flags that were given, then flags that depend on
-    # them.
+    # Order: facts that prevent a verdict, then an imported program, explicit flags, other facts.
     explicit.add(IMPORTED)
     return tuple(
         sorted(
@@ -161,7 +170,7 @@ def fact_differences(
 
 
 def differing_values_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
-    """A fact with its values on both sides, as text: "cpu_model is A in BASE and B in NEW"."""
+    """Text with a fact and its values on both sides: "cpu_model is A in BASE and B in NEW"."""
     before, after = (
         " or ".join(readable_fact(name, value) for value in side) for side in (base, new)
     )
@@ -171,14 +180,18 @@ def differing_values_text(name: str, base: tuple[str, ...], new: tuple[str, ...]
 
 
 def check_fact_names(names: Iterable[str], measured: Iterable[Measurement]) -> None:
-    """Raises FlagError if --allow_different contains an unknown fact (see `unknown_fact_names`)."""
+    """Raises FlagError if a name in --allow_different matches no fact, flag or group (see
+    `unknown_fact_names`).
+    """
     for name, close in unknown_fact_names(names, measured).items():
-        hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
+        hint = f"did you mean {close}?" if close else "cnnbench env lists the facts"
         raise FlagError("allow_different", name, f"no such fact; {hint}")
 
 
 def unknown_fact_names(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
-    """Names that match no fact, flag or group. Each has the most similar known name, or ""."""
+    """Returns the names that match no fact, flag or group. Each is mapped to the most similar known
+    name, or to "".
+    """
     flags = (spec.name for spec in FLAGS)
     own = (name for record in measured for name in (*record.config, *dict(_fact_items(record))))
     known = sorted({*FACTS, *GROUPS, *flags, *own})
@@ -217,17 +230,18 @@ def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
 _Pairs: TypeAlias = list[tuple[MeasurementGroup, MeasurementGroup]]
 
 _VARIANTS = ("model", "benchmark", "data_name", *names_of_flags(FLAGS, RunPart.WORK))
-"""Flags that variants of a run have in common. For reductions, see `OWN`."""
+"""Flags that must be equal before two runs are matched as variants. For reductions, see `OWN`."""
 
 _MAX_DIFFERING = 5
-"""Maximum number of different flags in matched configurations."""
+"""Maximum number of flags in which two matched configurations may differ."""
 
 
 def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[MeasurementGroup]]:
-    """Groups the runs of each side by configuration. Runs are sorted by start time.
+    """Groups the runs of each side by configuration, and sorts the runs of each group by start
+    time.
 
-    A run that failed before its flags were resolved is added to the configuration with the same
-    resolved flags, if there is exactly one.
+    A run that failed before all its flags were resolved is added to the configuration that agrees
+    in the resolved flags, if there is exactly one such configuration.
     """
     configured = [
         [
@@ -248,19 +262,17 @@ def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[Measureme
         if not configuration.resolved
     }
 
-    def resolved_configuration(pair: tuple[Configuration, Measurement]) -> Configuration:
-        return homes.get(pair[0].key, pair[0])
-
     made = []
     for side in configured:
         early_last = sorted(side, key=lambda pair: not pair[0].resolved)
-        members = group_by(early_last, lambda pair: resolved_configuration(pair).key).values()
+        resolved_side = [
+            (homes.get(configuration.key, configuration), record)
+            for configuration, record in early_last
+        ]
         made.append(
             [
-                MeasurementGroup(
-                    resolved_configuration(cluster[0]), tuple(record for _, record in cluster)
-                )
-                for cluster in members
+                MeasurementGroup(members[0][0], tuple(record for _, record in members))
+                for members in group_by(resolved_side, lambda pair: pair[0].key).values()
             ]
         )
     return made
@@ -271,11 +283,12 @@ def match_groups(
     new: Sequence[MeasurementGroup],
     patterns: tuple[str, ...] = (),
 ) -> _Pairs:
-    """Pairs of groups of the same kind. If a side lacks a configuration, its group is empty.
+    """Matches groups of BASE with groups of NEW that have the same kind of measurement. If a side
+    lacks a configuration, its group in the pair is empty.
 
-    Groups with equal flags are matched first. Then follow groups that differ only in facts of
-    `patterns`, if each side has only one. The nearest variants are matched last, so that their
-    differences can be reported.
+    Groups with equal flags are matched first. Groups that differ only in facts of `patterns`
+    follow, if each side has exactly one such group. Of the remaining groups, those with the fewest
+    different flags are matched, so that their differences can be reported.
     """
     pairs: _Pairs = []
     for kind in KINDS:
@@ -292,7 +305,9 @@ def match_groups(
 
 
 def are_sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
-    """Whether all runs of BASE are side A of an experiment and all runs of NEW are side B."""
+    """Whether all runs of BASE are from side A, and all runs of NEW from side B, of a `cnnbench ab`
+    experiment.
+    """
     return all(
         records and all(_ab_placement(record).get("side") == side for record in records)
         for side, records in (("a", base), ("b", new))
@@ -302,9 +317,10 @@ def are_sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bo
 def paired_groups(
     base: MeasurementGroup, new: MeasurementGroup
 ) -> tuple[MeasurementGroup, MeasurementGroup] | None:
-    """The runs of both sides, without unpaired runs. The runs of a pair have the same index.
+    """Returns the runs of BASE and NEW that have a partner on the other side. The two runs of a
+    pair have the same index.
 
-    None unless both sides contain pairs of the same experiment, and all runs belong to a pair.
+    Returns None unless every run has a pair number, and both sides are from the same experiment.
     """
     left, right = _runs_by_pair(base), _runs_by_pair(new)
     if {seed for seed, _ in left}.isdisjoint(seed for seed, _ in right):
@@ -317,14 +333,16 @@ def paired_groups(
 
 
 def pair_id_of(record: object) -> tuple[int, int] | None:
-    """Seed of the `cnnbench ab` experiment and number of the pair; None if the run has no pair."""
+    """Returns the seed of the `cnnbench ab` experiment and the pair number of a run; None if the
+    run does not belong to a pair.
+    """
     place = _ab_placement(record)
     seed, number = place.get("seed"), place.get("pair")
     return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
 
 
 class MeasuredProcess(Protocol):
-    """A process that may belong to an experiment.
+    """Protocol for a measured process that may belong to a `cnnbench ab` experiment.
 
     For `pair`, see `pair_id_of`. `started` is in UTC.
 
@@ -345,32 +363,36 @@ Pair: TypeAlias = tuple[MeasuredProcess, MeasuredProcess]
 """Processes of base and head in a pair of `cnnbench ab`."""
 
 Revision: TypeAlias = tuple[str, str, bool | None, str, str]
-"""State of the measured code (see `Origin.code`), and the day if the commit is unknown."""
+"""State of the measured code (see `Origin.code`); if its commit is unknown, also the day."""
 
 
 def revision_of(process: MeasuredProcess) -> Revision:
-    """The revision that a process measured."""
+    """Returns the revision of the code that a process measured. If the commit is unknown, the day
+    of the measurement replaces it.
+    """
     origin = process.origin
     return (*origin.code, "" if origin.revision else f"{process.started:%Y-%m-%d}")
 
 
 def match_complete_pairs(processes: Iterable[MeasuredProcess]) -> list[Pair]:
-    """Complete pairs of processes, sorted by the start of the earlier process."""
+    """Returns the pairs of `cnnbench ab` of which both processes exist, as (side A, side B). Pairs
+    are sorted by the start of their first process.
+    """
     sides: dict[tuple[int, int], tuple[list[MeasuredProcess], list[MeasuredProcess]]] = {}
     for process in processes:
         if process.pair is not None and process.origin.side in ("a", "b"):
             both = sides.setdefault(process.pair, ([], []))
             both[process.origin.side == "b"].append(process)
-    # Experiments with the same seed have pairs with the same keys, at different times.
+    # Two experiments with the same seed use the same pair keys, so a key may have several pairs.
     pairs = [pair for both in sides.values() for pair in zip(*both, strict=False)]
     return sorted(pairs, key=lambda pair: min(process.started for process in pair))
 
 
 def compared_commit_lookup(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
-    """Returns a function: process to the short commit with which it was compared; "" if there is
-    none.
+    """Returns a function that maps a process to the abbreviated commit that it was compared with,
+    or to "" if it was not compared.
 
-    An unpaired process belongs to the first experiment of its commit.
+    A process without a pair is assigned to the first experiment that measured its commit.
     """
     exact: dict[int, str] = {}
     first: dict[tuple[Revision, str], str] = {}
@@ -384,12 +406,16 @@ def compared_commit_lookup(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess],
 
 
 def compared_commit_text(opponent: str) -> str:
-    """Text that distinguishes the groups of a commit, if it was compared with several commits."""
+    """Text that distinguishes groups of runs of one commit by the commit that they were compared
+    with: "against 1a2b3c4" or "alone".
+    """
     return f"against {opponent}" if opponent else "alone"
 
 
 def _runs_by_pair(group: MeasurementGroup) -> dict[tuple[int, int], Measurement]:
-    """Maps experiment and pair number to runs. Empty if two runs have the same pair."""
+    """Maps experiment seed and pair number to the run. Returns {} if a run has no pair, or if two
+    runs have the same pair.
+    """
     by_pair = {pair: record for record in group.records if (pair := pair_id_of(record)) is not None}
     return by_pair if len(by_pair) == len(group.records) else {}
 
@@ -399,7 +425,9 @@ def _ab_placement(record: object) -> Mapping[str, object]:
 
 
 def find_resolved_match(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
-    """The resolved configuration that matches `early`, if it is unique; otherwise `early`."""
+    """Returns the only configuration in `resolved` that agrees with the partly resolved
+    configuration `early`. If none or several agree, returns `early`.
+    """
     agreeing = [
         configuration
         for configuration in resolved
@@ -422,7 +450,9 @@ def _pair_by_key(
     right: Sequence[MeasurementGroup],
     key: Callable[[MeasurementGroup], str],
 ) -> _Pairs:
-    """Pairs of groups with equal keys. The key must be unique on both sides."""
+    """Pairs each group of `left` with the group of `right` that has the same key. Keys that a side
+    has more than once are ignored.
+    """
     first, second = (group_by(side, key) for side in (left, right))
     return [
         (groups_of_text[0], second[text][0])
@@ -440,7 +470,7 @@ def _pair_nearest_groups(
     left: Sequence[MeasurementGroup], right: Sequence[MeasurementGroup]
 ) -> _Pairs:
     if len(left) == len(right) == 1:
-        return [(left[0], right[0])]  # There is only one candidate on each side.
+        return [(left[0], right[0])]
     variants = group_by(range(len(right)), lambda j: _variant_key(right[j]))
     distances = sorted(
         (len(group.configuration.differing(right[j].configuration)), i, j)

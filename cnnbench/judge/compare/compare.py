@@ -1,4 +1,6 @@
-"""Compares two sets of records."""
+"""Compares two sets of records and returns a `Comparison`: one entry for each configuration, with a
+verdict on each metric.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,9 @@ from cnnbench.judge.compare.configuration import (
     NOTHING,
     UNKNOWN,
     WORK,
+    configuration_name,
     expand_fact_names,
     imported_note,
-    label,
     measurements_of_sides,
     unique_configuration_names,
 )
@@ -42,8 +44,8 @@ from cnnbench.judge.compare.judgement import (
     cpu_time_cases,
     joint_judgement,
     judge_all,
-    median_step,
-    median_step_change,
+    median_change_text,
+    median_step_and_slow_steps,
     repeated_pairs_and_causes,
 )
 from cnnbench.judge.compare.result import (
@@ -75,19 +77,21 @@ from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
 
-# Values to judge in each configuration, and verdicts without a test.
+# Prepares the samples of each configuration, and finds verdicts that need no statistical test.
 
 _FACTS_NAMED = 3
-"""Maximum number of facts in a reason."""
+"""Maximum number of facts that the reason for a verdict names."""
 
 PlanOf: TypeAlias = Callable[[MeasurementGroup, MeasurementGroup], Continuation | None]
-"""A function from a configuration's runs of BASE and NEW to the plan for judging further pairs."""
+"""A function that gets one configuration's runs of BASE and NEW, and returns the plan by which
+further pairs will be judged.
+"""
 
 _Sides: TypeAlias = tuple[MeasurementGroup, MeasurementGroup, Sequence[Measurement]]
-"""Runs of a configuration: those of BASE and of NEW, and usable runs of an A/A measurement."""
+"""The runs of one configuration in BASE and in NEW, and its usable runs of an A/A measurement."""
 
 _Outcome: TypeAlias = tuple[Verdict, str]
-"""A verdict without a test, and its reason."""
+"""A verdict that needs no statistical test, and the reason for it."""
 
 _MISTIMED = (
     "step times that alternate between those of two steps and none, as earlier versions of "
@@ -95,7 +99,7 @@ _MISTIMED = (
 )
 
 
-def _unjudged_configuration(
+def _prepare_configuration(
     base: MeasurementGroup,
     new: MeasurementGroup,
     aa: Sequence[Measurement],
@@ -107,22 +111,23 @@ def _unjudged_configuration(
     paired: bool | None,
     plan: Continuation | PlanOf | None,
 ) -> tuple[ComparedConfiguration, list[TwoSamples]]:
-    """A configuration that has no verdicts yet, and its values by metric, in the order of
-    `METRICS`.
+    """Returns a `ComparedConfiguration` without results, and the samples of its metrics, which are
+    judged later. The samples are in the order of `METRICS`.
 
     Args:
+      base, new: the runs of BASE and of NEW.
       aa: A/A runs of the configuration.
       name: name of the configuration, which selects the rule.
-      cases: the metrics of the configuration, without values.
+      cases: one `TwoSamples` without values for each metric of the configuration.
       paired: see `compare_records`.
-      plan: plan for judging further pairs, or a function of both sides that returns it.
+      plan: plan for judging further pairs, or a function of both sides that returns the plan.
     """
     plan = plan(base, new) if callable(plan) else plan
     unlike = fact_differences(base, new, patterns) if base.records and new.records else ()
-    kept, is_paired = _paired(base, new, paired)
+    kept, is_paired = _runs_to_compare(base, new, paired)
     outcome = next(_incomparable_outcomes(base, new, unlike, cases[0].metric), None)
     if outcome is not None and outcome[0] is Verdict.FAILED:
-        # Facts that a failed run did not collect are not differences.
+        # A failed run may lack facts, so a fact that one side lacks is not a difference.
         unlike = tuple(
             difference
             for difference in unlike
@@ -133,7 +138,7 @@ def _unjudged_configuration(
         kept, is_paired = (base, new), False
     filled: dict[str, TwoSamples] = {}
     for empty in cases:
-        case = _with_values(empty, *kept, aa, paired=is_paired, plan=plan)
+        case = _fill_in_values(empty, *kept, aa, paired=is_paired, plan=plan)
         known = outcome or _missing_metric_outcome(*kept, case.metric, case.asked) or incomplete
         missing = outcome or incomplete or not (case.base or case.new)
         if case.asked or not (known and missing):
@@ -154,12 +159,13 @@ def _unjudged_configuration(
     return draft, [*filled.values()]
 
 
-def _paired(
+def _runs_to_compare(
     base: MeasurementGroup, new: MeasurementGroup, paired: bool | None
 ) -> tuple[tuple[MeasurementGroup, MeasurementGroup], bool]:
-    """The runs of both sides to compare, and whether they are compared in pairs.
+    """Returns the runs of BASE and NEW to compare, and whether they are compared in pairs.
 
-    See `compare_records` for `paired`. Without pairs in the records, all runs are compared.
+    For the argument `paired`, see `compare_records`. If the records contain no pairs, all runs are
+    compared.
     """
     pairs = paired_groups(base, new)
     if paired is None:
@@ -167,18 +173,19 @@ def _paired(
     return (base, new) if pairs is None or not paired else pairs, paired
 
 
-def _with_values(
+def _fill_in_values(
     case: TwoSamples,
     base: MeasurementGroup,
     new: MeasurementGroup,
     aa: Sequence[Measurement],
     **more: Any,
 ) -> TwoSamples:
-    """The case with the values of successful runs of both sides that measured the metric.
+    """Returns a copy of `case` with the metric's values from the successful runs of BASE and NEW,
+    and with the A/A spread from the runs `aa`.
 
-    `more` contains further attributes of the case.
+    `more` contains further attributes to set in the copy.
     """
-    values, of_base = case.metric.values([*base.good, *new.good]), len(base.good)
+    values, of_base = case.metric.values([*base.successful, *new.successful]), len(base.successful)
     before, after = (
         tuple(value for value in side if value is not None)
         for side in (values[:of_base], values[of_base:])
@@ -190,9 +197,11 @@ def _with_values(
 def _missing_metric_outcome(
     base: MeasurementGroup, new: MeasurementGroup, metric: Metric, asked: bool
 ) -> _Outcome | None:
-    """The verdict if successful runs of a side lack the metric; otherwise None."""
+    """Returns a verdict and its reason if some successful runs of a side did not measure the
+    metric; otherwise None.
+    """
     for side, group in (("BASE", base), ("NEW", new)):
-        if missing := sum(metric.value(record) is None for record in group.good):
+        if missing := sum(metric.value(record) is None for record in group.successful):
             verdict = Verdict.NOT_MEASURED if asked else Verdict.INCONCLUSIVE
             return (
                 verdict,
@@ -208,7 +217,9 @@ def _share_of_runs_text(number: int, side: str, group: MeasurementGroup) -> str:
 def _incomparable_outcomes(
     base: MeasurementGroup, new: MeasurementGroup, unlike: Sequence[Difference], metric: Metric
 ) -> Iterator[_Outcome]:
-    """Verdicts that say that a configuration cannot be compared. The first verdict is used."""
+    """Yields a verdict and its reason for each cause that makes a configuration incomparable, such
+    as failed runs. Only the first one is used.
+    """
     sides = (("BASE", base), ("NEW", new))
     if not (base.records and new.records):
         absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
@@ -228,9 +239,10 @@ def _incomparable_outcomes(
 def _incomplete_outcomes(
     base: MeasurementGroup, new: MeasurementGroup, kept: MeasurementGroup
 ) -> Iterator[_Outcome]:
-    """Verdicts that say that measurements are incomplete or wrong. The first verdict is used.
+    """Yields a verdict and its reason for each cause that makes measurements incomplete or wrong,
+    such as an interrupted run. Only the first one is used.
 
-    `kept` contains the paired runs of the base.
+    `kept` contains the runs of BASE that have a partner in NEW.
     """
     for side, group in (("BASE", base), ("NEW", new)):
         if stopped := sum(record.status == "interrupted" for record in group.records):
@@ -254,10 +266,10 @@ def _incomplete_outcomes(
 
 
 def _is_mistimed(measurement: Measurement) -> bool:
-    """Whether the step times on a GPU alternate between zero and the time of two steps.
+    """Whether the step times of a GPU run alternate between zero and twice the mean step time.
 
-    In earlier versions, copying a result could wait for the next step. The mean of these times is
-    correct, but median and percentiles are not.
+    In earlier versions of cnnbench, copying the result of a step could wait for the next step. The
+    mean of such times is correct, but their median and percentiles are wrong.
     """
     if not isinstance(measurement, RunRecord) or len(measurement.step_seconds) < 6:
         return False
@@ -272,7 +284,9 @@ def _is_mistimed(measurement: Measurement) -> bool:
 
 
 def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
-    """Text with the number of failed runs of a side and the first error; None if no run failed."""
+    """Text with the number of failed runs in a side and the first error message; None if no run of
+    the side failed.
+    """
     errors = [record.error for record in group.records if record.error is not None]
     if not errors:
         return None
@@ -283,12 +297,14 @@ def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
 def _changed_work_text(
     base: MeasurementGroup, new: MeasurementGroup, metric: Metric, blocking: Sequence[Difference]
 ) -> str:
-    """Sentences about different work per step, such as a wider network or another batch size.
+    """The reason for the verdict "changed work": sentences about what differs in the work per step,
+    such as a wider network or another batch size.
 
-    Such a change can make training many times slower, although the flags are equal. Users declare
-    an intended change by --allow_changed_work. Otherwise, the answer reports what changed instead
-    of a change in speed. Returns "" if a flag also differs, because that is a different experiment,
-    or if runs of one side differ from each other. `blocking` contains the blocking differences.
+    Changed work can make training many times slower, although the flags are equal. Users declare an
+    intended change with --allow_changed_work. Otherwise, the answer says what changed instead of
+    reporting a change in speed. Returns "" if a flag also differs, because that is a different
+    experiment, or if runs of one side differ from each other. `blocking` contains the differences
+    that prevent a verdict.
     """
     work = {
         difference.fact: (*difference.base, *difference.new)
@@ -301,7 +317,7 @@ def _changed_work_text(
     if not work or not is_clear or any(difference.fact in flags for difference in others):
         return ""
     network = list(_network_change_texts(work, bool(base.configuration.flags.get("forward_only"))))
-    # Images per step or, if these are equal, the flags that differ.
+    # Names the images per step or, if both sides have the same number, the flags that differ.
     batch = [
         f"{name} {_before_after_text(both)}"
         for name, both in work.items()
@@ -335,7 +351,9 @@ def _network_change_texts(work: Mapping[str, Sequence[str]], forward_only: bool)
 
 
 def _percent_change_text(both: Sequence[str]) -> str:
-    """A change in per cent, or both values if the percentage is rounded to 0."""
+    """Text with the change from `both[0]` to `both[1]` in per cent; if the change rounds to 0 %,
+    both numbers instead.
+    """
     before, after = map(int, both)
     share = after / before - 1 if before else 0.0
     return percent(share, signed=True) if round(100 * share, 1) else _before_after_text(both)
@@ -349,7 +367,7 @@ def _before_after_text(both: Sequence[str]) -> str:
 def _flops_per_sec(group: MeasurementGroup) -> float | None:
     values = [
         speed * flops
-        for record in group.good
+        for record in group.successful
         if isinstance(record, RunRecord)
         and (speed := throughput(record)) is not None
         and (flops := record.flops_per_image()) is not None
@@ -357,7 +375,7 @@ def _flops_per_sec(group: MeasurementGroup) -> float | None:
     return median(values) if values else None
 
 
-# Compares two sets of records: a verdict per configuration and metric, and notes.
+# Compares two sets of records, and writes notes about runs that were left out or failed.
 
 _DEFAULT = Policy()
 
@@ -378,20 +396,19 @@ def compare_records(
     new_label: str = "NEW",
     skipped: Sequence[SkippedFile] = (),
 ) -> Comparison:
-    """Compares runs and all-reduces, configuration by configuration.
+    """Compares the records of BASE with those of NEW, separately for each configuration.
 
     Args:
       base, new: records, one per process. Each row of an all-reduce record is a configuration.
       metrics: names in `METRICS`, in any order. Inconclusive results of these metrics set the exit
         code. None means `DEFAULT_METRICS`, of which only speeds set the exit code.
-      allow_different: facts, groups and patterns that may differ; see
-        `cnnbench.judge.compare.configuration`.
-      aa: runs of an A/A measurement, for the spread of each configuration.
+      allow_different: facts, groups of facts and patterns that may differ, see --allow_different.
+      aa: runs of an A/A measurement, from which the spread of each configuration is computed.
       paired: if True, pairs of `cnnbench ab` are compared or, if the records contain no pairs, the
         i-th runs of both sides by start time. If None, only pairs in the records are compared.
       plan: plan for judging further pairs, or a function from a configuration's runs of BASE and
-        NEW to the plan. None means that further pairs are judged together with these by the same
-        policy.
+        NEW to the plan. None means that further pairs are judged together with these pairs by the
+        same policy.
       rules: rules by configuration and metric. `metrics` has priority over the metrics of rules.
     """
     if unknown := set(metrics or ()).difference(METRICS):
@@ -399,13 +416,13 @@ def compare_records(
     rules, patterns = rules or Rules(), expand_fact_names(tuple(allow_different))
     processes = (tuple(base), tuple(new))
     names = {*DEFAULT_METRICS, *rules.named_metrics} if metrics is None else {*metrics}
-    matched, left_out, aa_notes = _matched(processes, aa or (), names, policy, patterns)
+    matched, left_out, aa_notes = _match_runs(processes, aa or (), names, policy, patterns)
     drafts = [
-        _unjudged_configuration(
+        _prepare_configuration(
             *sides, name, cases, rules=rules, patterns=patterns, paired=paired, plan=plan
         )
         for sides, (name, cases) in zip(
-            matched, _cases(matched, metrics, rules, policy), strict=True
+            matched, _cases_to_judge(matched, metrics, rules, policy), strict=True
         )
     ]
     entries = _judge_drafts(drafts, policy, rules)
@@ -425,23 +442,24 @@ def compare_records(
     )
 
 
-def _matched(
+def _match_runs(
     processes: Sequence[Sequence[RunRecord | AllReduceRecord]],
     aa: Iterable[RunRecord | AllReduceRecord],
     names: Collection[str],
     policy: Policy,
     patterns: tuple[str, ...],
 ) -> tuple[list[_Sides], list[str], list[str]]:
-    """The runs of each configuration that has one of the metrics, and two lists of notes.
+    """Matches the runs of BASE, NEW and the A/A measurement by configuration. Returns the
+    configurations that have one of the metrics `names`, and two lists of notes.
 
-    The first notes are about configurations without these metrics, the second ones about A/A runs.
+    The first list is about configurations without these metrics, the second one about A/A runs.
     """
     sides = group_by_configuration(*measurements_of_sides(*processes, aa, patterns=patterns))
     base, new, alike = (
         [group for group in side if metrics_to_judge(names, {group.configuration.kind})]
         for side in sides
     )
-    usable, notes = _usable_runs(base, alike, policy, patterns)
+    usable, notes = _usable_aa_runs(base, alike, policy, patterns)
     matched = [
         (before, after, usable.get(before.configuration.key, ()))
         for before, after in match_groups(base, new, patterns)
@@ -449,13 +467,15 @@ def _matched(
     return matched, _notes_on_absent_metrics(sides[:2], names), notes
 
 
-def _cases(
+def _cases_to_judge(
     matched: Sequence[_Sides], given: Collection[str] | None, rules: Rules, policy: Policy
 ) -> Iterator[tuple[str, list[TwoSamples]]]:
-    """For each configuration, its name, and a case without values for each of its metrics.
+    """Yields, for each matched configuration, its name and one `TwoSamples` without values for each
+    metric to judge.
 
-    Tests that count share alpha if there are several metrics, and so do kinds of measurements; see
-    `Rules.policy`. If no metric is requested by `given` or rules, the speed counts.
+    If several metrics can set the exit code, their tests share alpha. Kinds of measurements share
+    alpha in the same way; see `Rules.policy`. If neither `given` nor a rule requests a metric, the
+    speed sets the exit code.
 
     Args:
       given: names of the requested metrics. They have priority over the metrics of rules.
@@ -491,7 +511,9 @@ def _cases(
 def _shown_metrics(
     names: Collection[str], entries: Sequence[ComparedConfiguration]
 ) -> tuple[Metric, ...]:
-    """The requested metrics, and the CPU time if it was judged together with the throughput."""
+    """The requested metrics, followed by the CPU time if any configuration was judged by throughput
+    and CPU time together.
+    """
     metrics = metrics_to_judge(names, {entry.configuration.kind for entry in entries} or {RUN})
     joint = any(result.share < 1 for entry in entries for result in entry.results)
     return (*metrics, CPU_TIME) if joint and CPU_TIME not in metrics else metrics
@@ -502,7 +524,9 @@ def _judge_drafts(
     policy: Policy,
     rules: Rules,
 ) -> list[ComparedConfiguration]:
-    """The configurations with results. All cases are judged together."""
+    """Judges the samples of all configurations together, and returns the configurations with their
+    results.
+    """
     judgements = iter(judge_all([case for _, cases in drafts for case in cases]))
     return [
         replace(draft, results=_metric_results(draft, cases, judgements, policy, rules))
@@ -511,7 +535,9 @@ def _judge_drafts(
 
 
 def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """Notes on the configurations to which each rule applies, and on results that rules accept."""
+    """Yields one note for each rule, which lists the configurations that it applies to, and one for
+    each regression that a rule accepts.
+    """
     for place in range(1, len(rules.rules) + 1):
         title = rules.title(place)
         names = [entry.name for entry in entries if entry.rule == title]
@@ -533,9 +559,10 @@ def _metric_results(
     policy: Policy,
     rules: Rules,
 ) -> tuple[MetricResult, ...]:
-    """The results of a configuration, with the commits that rules accept for bad results.
+    """The results of one configuration: a `MetricResult` for each sample in `cases`. A regression
+    that the rules accept names the accepted commit.
 
-    The first items of `judgements` belong to its cases.
+    Takes one item for each case from the iterator `judgements`.
     """
     by_metric = {case.metric.name: next(judgements) for case in cases}
     if any(case.share < 1 for case in cases):
@@ -544,9 +571,11 @@ def _metric_results(
     results = []
     for case in cases:
         judgement = by_metric[case.metric.name]
-        change, slow = median_step(case, judgement.change, draft.base, draft.new, case.policy)
+        change, slow = median_step_and_slow_steps(
+            case, judgement.change, draft.base, draft.new, case.policy
+        )
         more = draft.disturbance if judgement.needed is not None else ""
-        further = (more, median_step_change(change, slow, ("BASE", "NEW")))
+        further = (more, median_change_text(change, slow, ("BASE", "NEW")))
         judgement = replace(
             judgement,
             reason="; ".join(filter(None, (judgement.reason, *further))),
@@ -568,7 +597,9 @@ def _metric_results(
 def _notes_on_absent_metrics(
     sides: Iterable[Sequence[MeasurementGroup]], names: Collection[str]
 ) -> list[str]:
-    """A note for each kind of measurement that has none of the metrics."""
+    """Notes that say, for each kind of measurement, how many configurations are left out because
+    they have none of the metrics `names`.
+    """
     keys = dict.fromkeys(
         (group.configuration.kind, group.configuration.key) for side in sides for group in side
     )
@@ -613,7 +644,9 @@ def _comparison_notes(
 
 
 def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """Number of unsuccessful measurements on each side. They are excluded."""
+    """Yields notes with the number of unsuccessful runs on each side, which medians and values
+    exclude.
+    """
     sides = {
         side: [run for entry in entries for run in getattr(entry, side)] for side in ("base", "new")
     }
@@ -630,7 +663,9 @@ def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterato
 def _interrupted_process_notes(
     sides: Sequence[Sequence[RunRecord | AllReduceRecord]],
 ) -> Iterator[str]:
-    """Numbers of interrupted all-reduce processes. Some of their rows may be complete."""
+    """Yields notes with the number of interrupted all-reduce processes on each side. Some rows of
+    such a process may be complete.
+    """
     for name, records in zip(("BASE", "NEW"), sides, strict=True):
         reduced = [record for record in records if not isinstance(record, RunRecord)]
         if stopped := sum(record.status == "interrupted" for record in reduced):
@@ -640,16 +675,18 @@ def _interrupted_process_notes(
 
 
 _NAMED = 5
-"""Maximum number of configurations with the same reason that are listed individually."""
+"""Maximum number of configurations with the same reason that notes list individually."""
 
 
-def _usable_runs(
+def _usable_aa_runs(
     base: Sequence[MeasurementGroup],
     aa: Sequence[MeasurementGroup],
     policy: Policy,
     patterns: tuple[str, ...],
 ) -> tuple[dict[str, Sequence[Measurement]], list[str]]:
-    """Usable A/A runs for the configurations of `base`, by key, and notes on unusable ones."""
+    """Returns the usable A/A runs for the configurations of `base`, as a mapping from configuration
+    key to runs, and notes on A/A runs that cannot be used.
+    """
     by_key: dict[str, Sequence[Measurement]] = {}
     refused: dict[str, list[str]] = {}
     for group, other in match_groups(base, aa, patterns):
@@ -659,7 +696,7 @@ def _usable_runs(
         if reason is None:
             by_key[group.configuration.key] = other.records
         elif group.configuration.kind not in CONTEXT:
-            refused.setdefault(reason, []).append(label(group.configuration))
+            refused.setdefault(reason, []).append(configuration_name(group.configuration))
     notes = []
     for reason, names in refused.items():
         if len(names) > _NAMED:

@@ -1,17 +1,16 @@
-"""Which runs belong to the same configuration, and which facts must be equal.
+"""Decides which runs belong to the same configuration, and which facts must be equal for a verdict.
 
-Runs belong to the same configuration if the flags of their identity are equal
-(`cnnbench.flags.params`). Flags are facts, too. A difference in a configuration's flags blocks a
-verdict. Differences in paths, and in facts that are not in `FACTS`, are only mentioned.
+Two runs belong to the same configuration if their identities are equal, which are the flags that
+determine what is measured (`cnnbench.flags.params`). A different flag prevents a verdict.
+Differences in paths, and in facts that are not in `FACTS`, are only mentioned.
 
 In an all-reduce record, each row is a configuration: an algorithm or a peer (another library's
 reduction) with its packing, tensors and number of devices; or all devices copying memory at the
-same time. It has one value per process. Wrong sums in other rows, or a later failure of the
-process, do not affect it. Rows that a failed process did not reach count as failed. They are known
-from other processes with the same flags.
+same time. A row has one value per process. Wrong sums in other rows, or a later failure of the
+process, do not affect the row. Rows that a failed process did not reach are reported as failed;
+other processes with the same flags show which rows are missing.
 
-See `cnnbench.flags.params` for the flags in the identity. Other facts are compared in
-`cnnbench.judge.compare.comparability`.
+`cnnbench.judge.compare.comparability` compares the facts that are not part of the identity.
 """
 
 from __future__ import annotations
@@ -50,11 +49,13 @@ from cnnbench.records.codec import encode
 from cnnbench.records.run import BENCHMARKS, ErrorInfo, RunRecord
 from cnnbench.variable_mgr.modes import DEFAULT, Packing
 
-# Tables of the facts that must be equal for a verdict.
+# Tables that say, for each fact, whether a difference in the fact prevents a verdict.
 
 
-class Effect(enum.Enum):
-    """How a difference in a fact affects verdicts."""
+class DifferenceEffect(enum.Enum):
+    """How a difference in a fact affects verdicts: it prevents them, is only mentioned, or is
+    ignored.
+    """
 
     BLOCKS = "blocks"
     MENTIONED = "mentioned"
@@ -62,30 +63,31 @@ class Effect(enum.Enum):
 
 
 UNKNOWN, NOTHING = "unknown", "none"
-"""Meanings of a missing fact. The values are the texts that are shown."""
+"""What it means if a record lacks a fact. Output shows these texts."""
 
 
 class FactRule(NamedTuple):
-    """A fact, and how a difference in it affects verdicts.
+    """How a difference in one fact affects verdicts, and the reason for this.
 
-    If `absent` is UNKNOWN, a missing fact never blocks, because an older version may not have
-    collected it. If it is NOTHING, a missing fact is a value (no limit, not set).
+    If `absent` is UNKNOWN, a missing fact never prevents a verdict, because an older version may
+    not have collected the fact. If `absent` is NOTHING, a missing fact is a value (no limit, not
+    set).
     """
 
-    effect: Effect
+    effect: DifferenceEffect
     reason: str
     absent: str = UNKNOWN
 
 
-_blocks = partial(FactRule, Effect.BLOCKS)
-_mentioned = partial(FactRule, Effect.MENTIONED)
-_ignored = partial(FactRule, Effect.IGNORED)
+_blocks = partial(FactRule, DifferenceEffect.BLOCKS)
+_mentioned = partial(FactRule, DifferenceEffect.MENTIONED)
+_ignored = partial(FactRule, DifferenceEffect.IGNORED)
 
-FLAG = _blocks("another flag is another experiment", NOTHING)
+FLAG = _blocks("another value of a flag is a different experiment", NOTHING)
 FLAG_PLACE = _mentioned("the path differs between machines", NOTHING)
 
-_MODEL = _blocks("another size of the network is another revision of it")
-_SLICE = _blocks("how much of the machine a run may use", NOTHING)
+_MODEL = _blocks("a network of another size is a different network")
+_SLICE = _blocks("limits how much of the machine a run may use", NOTHING)
 
 MODEL_SIZE = (
     *("model_parameters", "model_trainable_parameters"),
@@ -96,11 +98,13 @@ MODEL_SIZE = (
 FACTS: dict[str, FactRule] = {
     **dict.fromkeys(MODEL_SIZE, _MODEL),
     "global_batch": _blocks("images per second depend on the images per step"),
-    "num_workers": _blocks("more workers are more machine"),
-    "all_reduce": _blocks("another aggregation is another experiment"),
-    "rows_in_turn": _mentioned("rows of one size are interleaved, so one more row changes little"),
+    "num_workers": _blocks("more workers use more machines or cores"),
+    "all_reduce": _blocks("another aggregation of gradients is a different experiment"),
+    "rows_in_turn": _mentioned(
+        "rows of the same size are interleaved, so one more row changes little"
+    ),
     "cpu_model": _blocks("another processor"),
-    "cpu_isa": _blocks("kernels are chosen by instruction set"),
+    "cpu_isa": _blocks("the instruction set determines which kernels run"),
     "architecture": _blocks("another processor"),
     **dict.fromkeys(
         ("physical_cores", "logical_cpus", "usable_cpus"), _blocks("another number of cores")
@@ -112,44 +116,48 @@ FACTS: dict[str, FactRule] = {
             *("cpu_governor", "cpu_turbo", "cpu_max_mhz_allowed"),
             *("gpu_max_clocks_mhz", "gpu_power_limits_watts"),
         ),
-        _blocks("decides the clock frequency"),
+        _blocks("determines the clock frequency"),
     ),
-    "cpu_driver": _mentioned("its effects are facts: governor and turbo"),
+    "cpu_driver": _mentioned("governor and turbo, which it controls, are separate facts"),
     "cpu_affinity": _mentioned("the core numbers; the number of cores is a separate fact", NOTHING),
-    "cpu_isolated": _mentioned("changes noise more than speed", NOTHING),
-    "virtual_machine": _blocks("a hypervisor takes its share", NOTHING),
-    "numa_nodes": _blocks("distance to memory"),
-    "transparent_huge_pages": _blocks("moves steps by up to 3 %"),
-    "transparent_huge_pages_defrag": _mentioned("moves the first touch of memory, not the steps"),
-    "numa_balancing": _mentioned("moves pages between nodes"),
-    "aslr": _mentioned("moves addresses, and with them single runs"),
-    "swap_bytes": _mentioned("swapping shows in the conditions of a run", NOTHING),
+    "cpu_isolated": _mentioned("affects noise more than speed", NOTHING),
+    "virtual_machine": _blocks("a hypervisor uses part of the CPU time", NOTHING),
+    "numa_nodes": _blocks("affects the speed of memory accesses"),
+    "transparent_huge_pages": _blocks("changes step times by up to 3 %"),
+    "transparent_huge_pages_defrag": _mentioned(
+        "affects the first access to memory, not later steps"
+    ),
+    "numa_balancing": _mentioned("only moves pages between NUMA nodes"),
+    "aslr": _mentioned("randomizes addresses, which affects single runs"),
+    "swap_bytes": _mentioned("swapping is reported as a condition of the run", NOTHING),
     "hypervisor": _mentioned("the name of the hypervisor; its presence is a separate fact"),
-    "machine_model": _mentioned("the processor has its own fact"),
+    "machine_model": _mentioned("the processor is a separate fact"),
     "cpus_online": _mentioned("the core numbers; the number of cores is a separate fact"),
-    "cpu_energy_preference": _mentioned("its effect is the clock frequency"),
-    "cpu_max_mhz": _mentioned("the processor has its own fact"),
-    "clock_source": _mentioned("a step asks for the time twice"),
-    "memory_bytes": _mentioned("kernels reserve different amounts on equal machines"),
-    "cgroup_memory_limit_bytes": _mentioned("too little shows as a failure", NOTHING),
-    "memory_available_bytes": _ignored("changes by the second"),
-    "load_average_1min": _ignored("changes by the second"),
+    "cpu_energy_preference": _mentioned(
+        "affects only the clock frequency, which is a condition of a run"
+    ),
+    "cpu_max_mhz": _mentioned("the processor is a separate fact"),
+    "clock_source": _mentioned("a step reads the clock only twice"),
+    "memory_bytes": _mentioned("equal machines may report different amounts"),
+    "cgroup_memory_limit_bytes": _mentioned("a run with too little memory fails", NOTHING),
+    "memory_available_bytes": _ignored("changes every second"),
+    "load_average_1min": _ignored("changes every second"),
     "hostname": _mentioned("equal machines have different names"),
-    "platform": _mentioned("kernel and libc move steps little; the processor has its own fact"),
+    "platform": _mentioned("kernel and libc affect steps little; the processor is a separate fact"),
     "gpu_names": _blocks("other GPUs"),
-    # Because of this name, the fact belongs to no group of --allow_different.
+    # The name does not begin with gpu_, so that no group of --allow_different contains the fact.
     "emulated_gpus": _blocks("emulated GPUs compute on the host's CPUs", NOTHING),
     "gpu_compute_capabilities": _blocks("other GPUs"),
     **dict.fromkeys(
         ("gpu_driver", "gpu_driver_cuda"), _blocks("drivers compile and schedule kernels")
     ),
-    "gpu_persistence_mode": _mentioned("moves the start, not the steps"),
-    "gpu_clocks_mhz": _ignored("changes by the second"),
+    "gpu_persistence_mode": _mentioned("affects the start, not the steps"),
+    "gpu_clocks_mhz": _ignored("changes every second"),
     "gpu_throttle_reasons": _mentioned(
-        "the clock at that moment; the limits of the clocks are a fact"
+        "describes only one moment; clock limits are separate facts"
     ),
-    "gpu_processes": _mentioned("of the moment"),
-    "on_battery": _mentioned("of the moment; governor and turbo are facts"),
+    "gpu_processes": _mentioned("describes only one moment"),
+    "on_battery": _mentioned("describes only one moment; governor and turbo are separate facts"),
     "tensor_float_32": _blocks("another precision"),
     **dict.fromkeys(
         (
@@ -157,7 +165,7 @@ FACTS: dict[str, FactRule] = {
             *("tensorflow_compiler", "tensorflow_cuda_build", "tensorflow_rocm_build"),
             "tensorflow_tensorrt_build",
         ),
-        _blocks("another TensorFlow has other kernels"),
+        _blocks("another version of TensorFlow has other kernels"),
     ),
     **dict.fromkeys(
         (
@@ -167,16 +175,16 @@ FACTS: dict[str, FactRule] = {
         _blocks("other libraries have other kernels"),
     ),
     "cpu_conv_gradients": _mentioned(
-        "what auto means here; the form that was used is a fact of the run"
+        "the meaning of auto; the form that was used is a separate fact"
     ),
-    "intra_op_threads": _blocks("threads decide speed", NOTHING),
-    "inter_op_threads": _blocks("threads decide speed", NOTHING),
+    "intra_op_threads": _blocks("the number of threads affects speed", NOTHING),
+    "inter_op_threads": _blocks("the number of threads affects speed", NOTHING),
     "python_version": _mentioned("a step is one call from Python"),
     "python_implementation": _mentioned("a step is one call from Python"),
-    "keras_version": _mentioned("not in a step"),
-    "numpy_version": _mentioned("not in a step"),
+    "keras_version": _mentioned("no step uses it"),
+    "numpy_version": _mentioned("no step uses it"),
     "cnnbench_version": _mentioned(
-        "often the subject of the comparison; the network has its own facts"
+        "often the subject of the comparison; the network is a separate fact"
     ),
     **dict.fromkeys(
         (
@@ -186,25 +194,27 @@ FACTS: dict[str, FactRule] = {
         _mentioned("often the subject of the comparison"),
     ),
 }
-"""Facts by name. Facts of the environment have the same names as in records."""
+"""Rules for facts, by name. Facts about the environment have the same names as in records."""
 
 PATTERNS: dict[str, FactRule] = {
-    "env_TF_CPP_*": _mentioned("verbosity of TensorFlow", NOTHING),
-    "env_TF_CONFIG": _mentioned("addresses", NOTHING),
-    "env_HOROVOD_*": _mentioned("no Horovod reduces gradients here; workers are facts", NOTHING),
-    "env_OMPI_*": _mentioned("starts processes; their number is a fact", NOTHING),
-    "env_NCCL_DEBUG*": _mentioned("verbosity of NCCL", NOTHING),
-    "env_*_VISIBLE_DEVICES": _mentioned("which GPUs; their names are compared", NOTHING),
-    "env_PYTHONHASHSEED": _mentioned("order of sets, not in a step", NOTHING),
+    "env_TF_CPP_*": _mentioned("affects only the log of TensorFlow", NOTHING),
+    "env_TF_CONFIG": _mentioned("contains only network addresses", NOTHING),
+    "env_HOROVOD_*": _mentioned(
+        "Horovod is not used; the number of workers is a separate fact", NOTHING
+    ),
+    "env_OMPI_*": _mentioned("only starts processes; their number is a separate fact", NOTHING),
+    "env_NCCL_DEBUG*": _mentioned("affects only the log of NCCL", NOTHING),
+    "env_*_VISIBLE_DEVICES": _mentioned("selects GPUs, whose names are a separate fact", NOTHING),
+    "env_PYTHONHASHSEED": _mentioned("affects the order of sets, which no step uses", NOTHING),
     "env_PYTHONOPTIMIZE": _mentioned("a step is one call from Python", NOTHING),
     # scikit-learn sets this variable. Keras imports scikit-learn if it is installed.
-    "env_KMP_DUPLICATE_LIB_OK": _mentioned("of OpenMP's start, not in a step", NOTHING),
-    "env_KMP_INIT_AT_FORK": _mentioned("of OpenMP's start, not in a step", NOTHING),
-    "env_*": _blocks("records name only variables that change speed", NOTHING),
+    "env_KMP_DUPLICATE_LIB_OK": _mentioned("affects only the start of OpenMP", NOTHING),
+    "env_KMP_INIT_AT_FORK": _mentioned("affects only the start of OpenMP", NOTHING),
+    "env_*": _blocks("records contain only variables that affect speed", NOTHING),
 }
-"""Facts by pattern, for names that are not in `FACTS`. The first match is used."""
+"""Rules for facts that are not in `FACTS`, by pattern. The first pattern that matches is used."""
 
-_UNLISTED = _mentioned("not known to change speed")
+_UNLISTED = _mentioned("not known to affect speed")
 
 _PRECISION = ("precision", "fp16_*")
 
@@ -231,7 +241,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "gpu_driver": ("gpu_driver_cuda",),
     "model": ("model", "model_*"),
     "device": ("device", "data_format", "conv_gradients", "gpu_*", "env_TF_GPU_*", *_THREADS),
-    # All CPU devices share the threads.
+    # CPU devices share the threads, so the number of devices affects the sizes of thread pools.
     "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*", "devices", *_THREADS),
     "batch_size": ("global_batch", "batch_size", "eval_batch_size", "num_epochs"),
     "image_size": ("image_size", *MODEL_SIZE),
@@ -243,9 +253,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "num_batches": ("num_batches", "num_epochs"),
     **{name: (name, "all_reduce") for name in REDUCING},
     "precision": _PRECISION,
-    "use_fp16": ("use_fp16", *_PRECISION),  # old name of `precision`, compared as `precision`
+    "use_fp16": ("use_fp16", *_PRECISION),  # `use_fp16` is the old name of `precision`
     "dtype": ("dtype", "bytes", "wire_dtype"),
-    # If several towers share the CPUs, the sizes of the two pools depend on each other.
+    # If several towers share the CPUs, the sizes of the two thread pools depend on each other.
     **dict.fromkeys(_POOLS, (*_POOLS, "*_op_threads")),
     "autotune_threshold": (
         *("autotune_threshold", "num_warmup_batches", "env_TF_AUTOTUNE_THRESHOLD"),
@@ -268,8 +278,10 @@ WORK = (*MODEL_SIZE, *GROUPS["batch_size"])
 
 
 @lru_cache(maxsize=4096)
-def fact(name: str) -> FactRule:
-    """The `FactRule` for a name in the environment, the model or the placement."""
+def fact_rule(name: str) -> FactRule:
+    """Returns the `FactRule` for a fact of the environment, the model or the placement of a run, by
+    name.
+    """
     if name in FACTS:
         return FACTS[name]
     matching = (value for pattern, value in PATTERNS.items() if fnmatchcase(name, pattern))
@@ -277,45 +289,50 @@ def fact(name: str) -> FactRule:
 
 
 def expand_fact_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Converts names of facts, groups and patterns to patterns of facts."""
+    """Converts the values of --allow_different (names of facts, groups of facts, patterns) to
+    patterns that match the names of facts.
+    """
     return tuple(pattern for name in names for pattern in (name, *GROUPS.get(name, ())))
 
 
 @lru_cache(maxsize=4096)
 def is_allowed_to_differ(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether the patterns from `expand_fact_names` allow that a fact differs."""
+    """Whether one of the patterns from --allow_different, expanded by `expand_fact_names`, matches
+    the name of a fact.
+    """
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# All-reduce records as measurements. Each row is a configuration.
+# Converts each row of an all-reduce record to a measurement with a configuration.
 
 _FLAG_OF = {"compact_dtype": "wire_dtype"}
-"""Flags whose name differs from the field of `Packing`."""
+"""Names of flags, by the field of `Packing`, where the two names differ."""
 
 _PACKING = tuple(
     _FLAG_OF.get(packing_field.name, packing_field.name) for packing_field in fields(Packing)
 )
-"""Flags that control packing."""
+"""Flags that control how tensors are packed before a reduction."""
 
 _OF_ROWS = (*names_of_flags(ALL_REDUCE_FLAGS, RunPart.ROWS), *_PACKING)
-"""Flags that list what is measured. Each row has its own values."""
+"""Flags that list what is measured. Each row of a record has its own values."""
 
 _REDUNDANT = ("iterations",)
-"""Alias of num_batches."""
+"""Flags that only repeat another flag: `iterations` is an alias of `num_batches`."""
 
 _POINT = ("workload", "dtype", "bytes", "tensors", "elements", "devices")
 
 OWN = ("all_reduce_spec", *_POINT, *_PACKING)
-"""Values that identify a row."""
+"""Values that identify a row of an all-reduce record."""
 
 
 def measurements_of_sides(
     *sides: Iterable[RunRecord | AllReduceRecord], patterns: tuple[str, ...] = ()
 ) -> list[list[Measurement]]:
-    """The measurements of all processes of each side, in the order of their records.
+    """Converts the records of each side to measurements: run records are unchanged, and each row of
+    an all-reduce record becomes a measurement.
 
-    If a failed process lacks rows that another process with the same flags (except `patterns`) has,
-    failed rows are added.
+    If a failed process lacks rows that another process with the same flags (except `patterns`)
+    measured, failed rows are added.
     """
     listed = [tuple(side) for side in sides]
     processes = [
@@ -323,7 +340,7 @@ def measurements_of_sides(
         for side in listed
     ]
     everything = list(chain.from_iterable(processes))
-    # Rows of processes by their flags: first by all flags, then by the flags that must be equal.
+    # Maps flags of processes to rows: first all their flags, then only flags that must be equal.
     known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
     if any(record.status == "failed" for record, _ in everything):
         for may, (record, rows) in product(((), patterns), everything):
@@ -341,7 +358,9 @@ def measurements_of_sides(
 
 
 def reduction_rows(record: AllReduceRecord) -> list[MeasuredReduction]:
-    """Rows of a record, except rows with one device, which do not reduce."""
+    """Converts the rows of an all-reduce record to measurements. Rows with one device are left out,
+    because one device reduces nothing.
+    """
     empty = _failed_row_template(record)
     in_turn = Counter((point.workload, point.devices) for point in record.rows)
     own = BUILD if record.config.get("build_only") else ALL_REDUCE
@@ -352,7 +371,7 @@ def reduction_rows(record: AllReduceRecord) -> list[MeasuredReduction]:
                 row = _measured_row(
                     kind, point, record, empty, in_turn[point.workload, point.devices]
                 )
-                # Each process has one value, even if a row occurs repeatedly in its file.
+                # A row that occurs twice in a record still has one value per process: the first.
                 by_identity.setdefault(_row_identity(row), row)
     return [*by_identity.values(), *_memory_copy_rows(record, empty)]
 
@@ -362,10 +381,11 @@ def unreached_rows(
     rows: Sequence[MeasuredReduction],
     alike: Mapping[str, MeasuredReduction],
 ) -> list[MeasuredReduction]:
-    """Rows without values, for measurements that a failed process did not reach.
+    """Returns failed rows without values, for the measurements that a failed process did not reach.
 
-    If none are known and no row of the process failed, the result is one row that represents the
-    process.
+    `rows` are the rows that the process reached, and `alike` the rows of other processes with the
+    same flags. If no row is missing and no reached row failed, the result is one failed row that
+    stands for the process.
     """
     had = {_row_identity(row) for row in rows}
     missing = [row for text, row in alike.items() if text not in had and row.kind != COPY]
@@ -373,24 +393,16 @@ def unreached_rows(
     if not missing and not any(row.error is not None for row in rows):
         asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
         return [replace(empty, config={**empty.config, **asked})]
-    # The process may have failed before these flags were resolved.
+    # If the process failed early, its record contains unresolved values of these flags.
     late = () if record.placement is not None else ("device", "num_gpus")
     flags = {name: value for name, value in empty.config.items() if name not in late}
     return [replace(empty, kind=row.kind, config={**row.config, **flags}) for row in missing]
 
 
-def row_flag_defaults() -> Mapping[str, Any]:
-    """Defaults of the flags in a row."""
-    flags = {
-        spec.name: encode(spec.default)
-        for spec in ALL_REDUCE_FLAGS
-        if spec.name not in (*_OF_ROWS, *_REDUNDANT)
-    }
-    return {**flags, "model": None, **_packing_flags(Packing())}
-
-
 def reduction_name_parts(kind: str, flags: Mapping[str, Any]) -> list[str]:
-    """The parts of a short name for a row of an all-reduce record."""
+    """Returns the parts of the name that identifies a row of an all-reduce record, such as
+    ["all-reduce ring", "vgg16 gradients", "4 gpu"].
+    """
     device = f"{flags.get('devices')} {flags.get('device')}"
     if kind == COPY:
         return ["memory copy", f"{flags.get('bytes')} bytes", device]
@@ -414,8 +426,8 @@ def _packing_name_parts(flags: Mapping[str, Any]) -> list[str]:
 
 
 def _packing_flags(packing: Packing) -> dict[str, Any]:
-    """The flags of a packing. Without a size limit, the maximum of a group is unused and has its
-    default.
+    """The flags of a packing, by name. Without a size limit for small gradients, the maximum group
+    size has no effect, so its default is returned.
     """
     flags = asdict(packing)
     flags["wire_dtype"] = flags.pop("compact_dtype") or "same"
@@ -425,13 +437,15 @@ def _packing_flags(packing: Packing) -> dict[str, Any]:
 
 
 def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
-    """A failed row without values. It is the template for other rows."""
+    """Returns a failed row without values. Other rows of the record are copies of it with changed
+    fields.
+    """
     config = {
         name: value
         for name, value in record.config.items()
         if name not in _OF_ROWS and name not in _REDUNDANT
     }
-    # Thread pools are shared by all devices that the process created.
+    # All devices of the process share its thread pools, so their number is part of the row's flags.
     if record.placement is not None:
         config["num_gpus"] = len(record.placement.devices)
         config["device"] = record.placement.kind
@@ -480,7 +494,9 @@ def _measured_row(
 
 
 def _memory_copy_rows(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
-    """Memory copies by size and devices. Times of workloads with equal size are combined."""
+    """Converts the memory copies of a record to measurements, one for each size and number of
+    devices. Workloads with the same size are combined.
+    """
     seconds: dict[tuple[int, int], list[float]] = {}
     for copy in record.copies:
         if copy.devices > 1 and copy.seconds:
@@ -514,7 +530,9 @@ def _row_identity(row: MeasuredReduction) -> str:
 
 
 def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
-    """A text that is equal for processes with equal flags. Flags such as file names are ignored."""
+    """Text that is equal for two processes with equal flags. File names and the flags in
+    `may_differ` are ignored.
+    """
     flags = {
         name: value
         for name, value in identity(record.config, of_places=True).items()
@@ -523,18 +541,18 @@ def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
     return json.dumps(flags, sort_keys=True)
 
 
-# Configurations of measurements, and their names.
+# Finds the configuration of a measurement, and names configurations.
 
 IMPORTED = "imported_from"
 """Key in the `config` of imported records. Its value is the measured program."""
 
 UNRESOLVED = GROUPS["device"]
-"""Some of the flags that may be unresolved in the record of a run that failed early."""
+"""Flags that may be unresolved in the record of a run that failed early."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Flags that identify a configuration, by name, with their values in the identity.
+    """The flags that identify a configuration, as a mapping from name to value.
 
     Attributes:
       key: hash of the flags, 12 hexadecimal digits.
@@ -550,11 +568,11 @@ class Configuration:
 
     @classmethod
     def of(cls, measurement: Measurement) -> Configuration:
-        """The configuration of a measurement."""
+        """Returns the configuration that a measurement belongs to."""
         kind = kind_of(measurement)
-        # If an imported record lacks a flag, the value is unknown; it is not the default.
+        # If an imported record lacks a flag, its value is unknown, and not the default.
         usual = {} if IMPORTED in measurement.config else _default_flags(kind)
-        # Many records have the same configuration, so it is cached. 0, 0.0 and False are different.
+        # Types are compared, too: 0, 0.0 and False are equal in Python, but not in JSON.
         changed = {
             name: value
             for name, value in measurement.config.items()
@@ -569,10 +587,12 @@ class Configuration:
         return _non_default_flags(self.flags, self.kind)
 
     def differing(self, other: Configuration) -> tuple[str, ...]:
-        """Names of the flags that differ between two configurations of the same kind."""
+        """Names of the flags that differ between this configuration and another one of the same
+        kind. Unresolved flags are not compared.
+        """
         names = dict.fromkeys((*self.flags, *other.flags))
         if self.flags.get(IMPORTED) != other.flags.get(IMPORTED):
-            # If a program does not report a value, this is not a difference.
+            # Records of other programs lack flags. A flag that one side lacks is no difference.
             both = [(name, self.flags.get(name), other.flags.get(name)) for name in names]
             names = dict.fromkeys(
                 (IMPORTED, *(name for name, *values in both if None not in values))
@@ -587,20 +607,24 @@ class Configuration:
 def _make_configuration(
     kind: str, changed: str, resolved: bool, explicit: tuple[str, ...]
 ) -> Configuration:
-    """The configuration with these flags (JSON), and all other flags at their defaults."""
+    """Returns the configuration with the flags in `changed` (a JSON object) and with the default
+    values of all other flags.
+    """
     flags: dict[str, Any] = json.loads(changed)
     flags = flags if IMPORTED in flags else {**_default_flag_identities(kind), **flags}
     if "precision" in flags:
-        flags.pop("use_fp16", None)  # Old name of `precision`.
+        flags.pop("use_fp16", None)  # `use_fp16` is the old name of `precision`.
     flags = dict(sorted(flags.items()))
-    # Flags at their defaults are omitted, so that new flags do not change existing keys.
+    # Flags with their default values are left out, so that a new flag does not change old keys.
     text = [_non_default_flags(flags, kind), resolved, *([] if kind == RUN else [kind])]
     key = hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
     return Configuration(flags, key, resolved, kind, frozenset(explicit))
 
 
-def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> str:
-    """A short name of a configuration."""
+def configuration_name(configuration: Configuration, distinguishing: Iterable[str] = ()) -> str:
+    """Returns a short name of a configuration. The flags in `distinguishing` are appended as
+    NAME=VALUE.
+    """
     flags = configuration.flags
     if configuration.kind in BENCHMARKS:
         parts = [str(flags.get("benchmark"))]
@@ -615,14 +639,16 @@ def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> s
 
 
 def unique_configuration_names(configurations: Iterable[Configuration]) -> dict[str, str]:
-    """Unique names by key. If names are equal, flags that differ are appended.
+    """Maps the key of each configuration to a unique name. If short names are equal, the flags that
+    differ are appended.
 
     Flags that the user set are preferred, because other flags, such as epochs, may follow from
     them.
     """
     named: dict[str, str] = {}
     for members in group_by(
-        {configuration.key: configuration for configuration in configurations}.values(), label
+        {configuration.key: configuration for configuration in configurations}.values(),
+        configuration_name,
     ).values():
         first = members[0]
         varying = sorted({name for other in members[1:] for name in first.differing(other)})
@@ -631,12 +657,14 @@ def unique_configuration_names(configurations: Iterable[Configuration]) -> dict[
         values = {json.dumps([member.flags.get(name) for name in asked]) for member in members}
         added = asked if len(values) == len(members) else varying
         for member in members:
-            named[member.key] = label(member, added)
+            named[member.key] = configuration_name(member, added)
     return named
 
 
 def work_name_parts(flags: Mapping[str, Any]) -> list[str]:
-    """Parts of a name: network, data set, batch and devices."""
+    """Returns the parts of a name that describe the work of a run: network, data set, batch size
+    and devices.
+    """
     data = flags.get("data_name")
     return [
         str(flags.get("model") or UNKNOWN),
@@ -651,7 +679,7 @@ def _run_name_parts(flags: Mapping[str, Any]) -> list[str]:
     mode = flags.get("variable_update")
     if mode is not None and (mode != DEFAULT or flags.get("num_gpus") != 1):
         parts.append(str(mode))
-    # None means unknown, because the record is imported.
+    # In an imported record, the precision is None if it is unknown.
     if flags.get("precision") not in ("fp32", None):
         parts.append(str(flags.get("precision")))
     program = flags.get(IMPORTED)
@@ -660,8 +688,8 @@ def _run_name_parts(flags: Mapping[str, Any]) -> list[str]:
 
 
 def imported_note(programs: Iterable[object]) -> str:
-    """Note on imported measurements, computed from their values of `IMPORTED`; "" if none is
-    imported.
+    """A note that says how many measurements were imported from which programs; "" if `programs`
+    contains only None.
     """
     counts = Counter(str(program) for program in programs if program is not None)
     if not counts:
@@ -684,10 +712,15 @@ def _value_text(value: Any) -> str:
 
 @lru_cache(maxsize=len(KINDS))
 def _default_flags(kind: str) -> Mapping[str, Any]:
-    """Defaults of all flags, for records of versions without a flag."""
+    """Default values of all flags, for records of versions that did not have a flag yet."""
     if kind != RUN:
-        return row_flag_defaults()
-    # Earlier records contain flags that are now obsolete.
+        flags = {
+            spec.name: encode(spec.default)
+            for spec in ALL_REDUCE_FLAGS
+            if spec.name not in (*_OF_ROWS, *_REDUNDANT)
+        }
+        return {**flags, "model": None, **_packing_flags(Packing())}
+    # Records of earlier versions also contain flags that no longer exist.
     return {
         spec.name: encode(spec.default if spec.before is None else spec.before)
         for spec in (*FLAGS, *OBSOLETE)

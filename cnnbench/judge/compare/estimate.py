@@ -1,4 +1,6 @@
-"""Estimates of changes, their confidence intervals, and sentences about them."""
+"""Estimates the change of a metric between two samples, with its confidence interval and p-value,
+and writes sentences about the change.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,21 @@ from cnnbench.judge.metrics import THROUGHPUT, Measurement, Policy
 from cnnbench.records.codec import dataclass_from_sources
 from cnnbench.records.metric import Metric
 
-# Statistics of two samples: shift, confidence interval and p-value.
+# Computes the statistics of two samples: shift, confidence interval and p-value.
 
-# Relative tolerance of comparisons with limits: in binary, 0.75 - 0.745 is more than 0.005.
+# Relative tolerance for limits, because of rounding: in binary, 0.75 - 0.745 exceeds 0.005.
 _SLACK = 1e-9
 
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # Smaller standard deviations of logarithms are rounding errors.
 
-# Probability of a verdict for the result of `detectable_change`.
+# The power with which a test finds the change that `detectable_change` returns.
 _POWER = 0.8
 
 
-class Level(enum.Enum):
-    """Meaning of a verdict for a gate. The values are GitHub's annotation levels."""
+class AnnotationLevel(enum.Enum):
+    """How a CI job reports a verdict: as an error, a warning, a notice, or not at all. The values
+    are GitHub's annotation levels.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -37,9 +41,9 @@ class Level(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """Verdicts on a metric, from worst to best.
+    """The verdict on a metric of a configuration. Verdicts are in order from worst to best.
 
-    For every metric, FASTER means better and SLOWER means worse.
+    For every metric, also for memory or accuracy, FASTER means better and SLOWER means worse.
     """
 
     SLOWER = "slower"
@@ -54,7 +58,9 @@ class Verdict(enum.Enum):
 
     @property
     def undecided(self) -> bool:
-        """Whether no verdict is possible yet, although nothing failed."""
+        """Whether the verdict is still open, although no run failed: inconclusive, not measured,
+        not comparable, or missing.
+        """
         return self in (
             Verdict.INCONCLUSIVE,
             Verdict.NOT_MEASURED,
@@ -63,7 +69,9 @@ class Verdict(enum.Enum):
         )
 
     def word(self, metric: Metric) -> str:
-        """The word for a verdict on a metric, such as "slower" or "more"."""
+        """The word for this verdict that fits the metric, such as "slower" for throughput or "more"
+        for memory.
+        """
         if self is Verdict.FASTER:
             return metric.better
         return metric.worse if self is Verdict.SLOWER else self.value
@@ -71,7 +79,8 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoSamples:
-    """Values of one metric of one configuration on both sides, one per process.
+    """The values of one metric of one configuration on both sides of a comparison, one value per
+    process.
 
     Attributes:
       paired: whether the i-th values of both sides are a pair (interleaved runs).
@@ -103,20 +112,21 @@ class TwoSamples:
 
     @property
     def part(self) -> float:
-        """The part of alpha for the tests of this case: `share` times the metric's share in the
-        rules.
+        """The share of alpha that is available for the tests of these samples: `share` times the
+        share of the metric in the rules.
         """
         return self.share * (1.0 if self.policy.share is None else self.policy.share)
 
     @property
     def fewest(self) -> int:
-        """Number of values on the side with fewer values."""
+        """The number of values on the side that has fewer values."""
         return min(len(self.base), len(self.new))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(TwoSamples):
-    """A case with its statistics. Changes are relative to the base, or differences.
+    """Two samples with their statistics: estimated change, interval, p-value and limits. Changes
+    are shares of the base or, for some metrics, differences.
 
     Attributes:
       change: the Hodges-Lehmann shift. -0.05 means that new is 5 % lower than base.
@@ -140,12 +150,14 @@ class Evidence(TwoSamples):
 
     @property
     def change_exceeds_floor(self) -> bool:
-        """Whether the estimated change exceeds the floor."""
+        """Whether the estimated change is larger than the floor, the smallest relevant change."""
         return exceeds_limit(change_magnitude(self.change, self.metric), self.floor)
 
     @property
     def interval_exceeds_floor(self) -> bool:
-        """Whether the whole interval is beyond the floor, on one side of zero."""
+        """Whether the whole confidence interval is on one side of zero and farther from zero than
+        the floor.
+        """
         if self.low is None or self.high is None or (self.low < 0) != (self.high < 0):
             return False
         smallest = min(change_magnitude(end, self.metric) for end in (self.low, self.high))
@@ -153,7 +165,9 @@ class Evidence(TwoSamples):
 
     @property
     def interval_within_margin(self) -> bool:
-        """Whether the whole interval lies within the margin."""
+        """Whether the whole confidence interval lies between minus the margin and plus the
+        margin.
+        """
         if self.low is None or self.high is None:
             return False
         largest = max(change_magnitude(end, self.metric) for end in (self.low, self.high))
@@ -161,8 +175,8 @@ class Evidence(TwoSamples):
 
 
 def change_magnitude(change: float, metric: Metric) -> float:
-    """Magnitude of a change. For relative changes, -1/11 has the same size as its inverse,
-    +1/10.
+    """Magnitude of a change, at least 0. For relative changes, a change and its inverse have the
+    same magnitude: -1/11 and +1/10.
     """
     if not metric.relative:
         return abs(change)
@@ -170,26 +184,28 @@ def change_magnitude(change: float, metric: Metric) -> float:
 
 
 def exceeds_limit(value: float, limit: float) -> bool:
-    """Whether a size is larger than a limit, by more than rounding errors."""
+    """Whether a number is larger than a limit by more than a rounding error."""
     return value > limit * (1 + _SLACK)
 
 
 def is_usable(value: float, metric: Metric) -> bool:
-    """Whether a number is a valid value: finite and, if changes of the metric are relative,
-    positive.
+    """Whether a value of the metric can be tested: it must be finite and, for metrics with relative
+    changes, positive.
     """
     return math.isfinite(value) and (value > 0 or not metric.relative)
 
 
 def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float, ...]:
-    """Valid values of successful measurements with this metric."""
+    """The values of the metric that can be tested (see `is_usable`), from successful measurements
+    that have the metric.
+    """
     values = metric.values([record for record in records if record.status == "ok"])
     return tuple(value for value in values if value is not None and is_usable(value, metric))
 
 
 def compute_evidence(case: TwoSamples, policy: Policy) -> Evidence:
-    """Computes the statistics of a case. Both sides need usable values, and pairs the same
-    number.
+    """Computes estimate, confidence interval, p-value and limits of two samples. Both samples need
+    usable values; paired samples must have equal length.
     """
     metric = case.metric
     confidence = 1 - case.part * policy.alpha
@@ -218,13 +234,15 @@ def compute_evidence(case: TwoSamples, policy: Policy) -> Evidence:
         new_median=median(case.new),
         floor=floor,
         margin=margin,
-        # Logarithms of equal quotients may differ in their last digits.
+        # Logarithms of equal ratios may differ in their last digits, so tiny deviations become 0.
         scatter=0.0 if scatter is not None and scatter < _ROUNDING else scatter,
     )
 
 
 def floor_and_margin(case: TwoSamples, policy: Policy) -> tuple[float, float]:
-    """Floor and margin (see `Evidence`) of a case with at least one base value."""
+    """Returns the floor (smallest relevant change) and the margin (largest change for "same") of
+    two samples. The base must have a value.
+    """
     threshold, base = policy.threshold_of(case.metric), median(case.base)
     if case.metric.least and base > 0:
         threshold = max(threshold, case.metric.least / base)
@@ -234,10 +252,10 @@ def floor_and_margin(case: TwoSamples, policy: Policy) -> tuple[float, float]:
 
 
 def detectable_change(evidence: Evidence, number: int, alpha: float) -> float | None:
-    """The change that this number of pairs (or processes per side) detects with 80 % power.
+    """The change that a test with `number` pairs (or processes per side) finds with 80 % power.
 
     Uses the normal approximation with the measured scatter. Rank tests need pi/3 times as many
-    values as a t-test (Hodges and Lehmann, 1956). None if the scatter is unknown.
+    values as a t-test (Hodges and Lehmann, 1956). Returns None if the scatter is 0 or unknown.
     """
     if not evidence.scatter:
         return None
@@ -250,19 +268,22 @@ def detectable_change(evidence: Evidence, number: int, alpha: float) -> float | 
 
 
 def to_test_scale(change: float, metric: Metric) -> float:
-    """Converts a change to the scale of the tests. This is the inverse of `from_test_scale`."""
+    """Converts a change of the metric to the scale of the tests: relative changes become
+    differences of logarithms. Inverse of `from_test_scale`.
+    """
     if not metric.relative:
         return change
-    # A decrease to nearly 0 is rounded to -1.
+    # A change of -1 means that a value decreased to nearly 0 and was rounded.
     return math.log1p(change) if change > -1 else -math.inf
 
 
 def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHPUT) -> float:
-    """Upper limit of random differences between two processes of the same configuration.
+    """Upper limit of random differences between two processes of the same configuration, computed
+    from A/A runs.
 
     The limit is ``noise_factor`` standard deviations (of logarithms, if changes are shares).
-    Outliers increase it, so the gate reports fewer changes. ValueError for fewer than two values,
-    or for an invalid value.
+    Outliers increase the limit, so the gate reports fewer changes. Raises ValueError for fewer than
+    two values, or for an unusable value.
     """
     if len(values) < 2 or not all(is_usable(value, metric) for value in values):
         raise ValueError(f"A/A spread of {list(values)}: needs two or more usable values")
@@ -273,13 +294,17 @@ def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHP
 def aa_spread_of_runs(
     records: Iterable[Measurement], metric: Metric, policy: Policy
 ) -> float | None:
-    """The A/A spread of a metric; None if there are too few usable values."""
+    """The A/A spread of a metric, computed from A/A runs (see `aa_spread`); None if fewer than
+    `policy.min_processes` values are usable.
+    """
     values = usable_values(records, metric)
     return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
 
 
 def _pooled_deviation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Pooled standard deviation of two samples with possibly different means."""
+    """Pooled standard deviation of two samples, whose means may differ; None if there are too few
+    values.
+    """
     freedom = len(first) + len(second) - 2
     if freedom < 1:
         return None
@@ -292,14 +317,16 @@ def _pooled_deviation(first: Sequence[float], second: Sequence[float]) -> float 
 
 
 def log_or_value(value: float, metric: Metric) -> float:
-    """Converts a value to the scale of the tests: its logarithm, if changes of the metric are
-    relative.
+    """Converts a value of the metric to the scale of the tests: its logarithm if changes are
+    relative, otherwise the value itself.
     """
     return math.log(value) if metric.relative else value
 
 
 def from_test_scale(shift: float, metric: Metric) -> float:
-    """Converts a shift on the scale of the tests to a change: relative, or a difference."""
+    """Converts a shift on the scale of the tests to a change of the metric: a share of the base, or
+    a difference. Inverse of `to_test_scale`.
+    """
     if not metric.relative:
         return shift
     try:
@@ -308,13 +335,15 @@ def from_test_scale(shift: float, metric: Metric) -> float:
         return math.inf
 
 
-# Sentences about the size of changes, and about the reasons for verdicts.
+# Writes sentences about the size of a change, and about the reason for a verdict.
 
 
 def estimate_text(
     metric: Metric, change: float | None, low: float | None, high: float | None
 ) -> str:
-    """Text with the known change and its interval: "-0.9 % (-13.9 to +15.6 %)"."""
+    """Text with a change and its confidence interval, as far as they are known: "-0.9 % (-13.9 to
+    +15.6 %)".
+    """
     if change is None:
         return NONE
     text = metric.change_text(change)
@@ -324,7 +353,9 @@ def estimate_text(
 def magnitude_text(
     metric: Metric, change: float | None, low: float | None, high: float | None
 ) -> str:
-    """Text with a change and its direction: "13.2 % slower (10.1 to 16.0 %)"."""
+    """Text with the size and the direction of a change, and its confidence interval: "13.2 % slower
+    (10.1 to 16.0 %)".
+    """
     assert change is not None
     assert low is not None
     assert high is not None
@@ -335,13 +366,17 @@ def magnitude_text(
 
 
 def p_value_text(p: float | None, family: int) -> str:
-    """Text with the p-value, and the number of configurations if there are several."""
+    """Text with a p-value. If several configurations were tested, it also says how many: "p = 0.012
+    over 5 configurations".
+    """
     assert p is not None
     return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
 
 
 def same_verdict_reason(evidence: Evidence) -> str:
-    """The reason for the verdict "same"."""
+    """The reason for the verdict "same": the confidence interval, and the margin that it does not
+    exceed.
+    """
     assert evidence.low is not None
     assert evidence.high is not None
     metric = evidence.metric
@@ -350,7 +385,7 @@ def same_verdict_reason(evidence: Evidence) -> str:
 
 
 def undecided_reason(evidence: Evidence, certain: bool) -> str:
-    """The reason why an interval does not lead to a verdict. `certain`: whether the test is
+    """The reason why a confidence interval allows no verdict. `certain` says whether the test is
     significant.
     """
     metric = evidence.metric
@@ -370,13 +405,13 @@ def undecided_reason(evidence: Evidence, certain: bool) -> str:
 
 
 def is_too_many(more: int, paired: bool) -> bool:
-    """Whether this number of further pairs (or processes per side) is too large to recommend."""
+    """Whether `more` further pairs (or processes per side) are too many to recommend."""
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
 def further_runs_text(evidence: Evidence, enough: int | None, more: int | None) -> str:
-    """Text with the scatter and with the number of runs for a verdict; "" if the scatter is
-    unknown.
+    """Text that says how much pairs or processes differ, and how many further ones a verdict needs;
+    "" if this is unknown.
     """
     metric = evidence.metric
     if enough is None or more is None or evidence.scatter is None:
@@ -398,14 +433,18 @@ def further_runs_text(evidence: Evidence, enough: int | None, more: int | None) 
 
 
 def minimum_processes_text(case: TwoSamples, number: int) -> str:
-    """Text for a minimum number of pairs (or processes per side): "at least 6 pairs"."""
+    """Text with the minimum number of pairs (or processes per side) for a verdict: "at least 6
+    pairs".
+    """
     if case.plan is not None and case.plan.begins:
         return f"a new experiment of at least {number} pairs"
     return f"at least {number} {'pairs' if case.paired else 'on each side'}"
 
 
 def too_few_values_text(evidence: Evidence, enough: int, size: float | None) -> str:
-    """Text for too few values, with the number that could prove a change of this size."""
+    """Text that says that there are too few values to prove a change, and how many (`enough`) could
+    prove a change of size `size`.
+    """
     counts = f"{item_count(evidence.base)} against {item_count(evidence.new)} processes"
     text = f"{item_count(evidence.base)} pairs" if evidence.paired else counts
     among = f" among {evidence.family} configurations" if evidence.family > 1 else ""
@@ -417,12 +456,14 @@ def too_few_values_text(evidence: Evidence, enough: int, size: float | None) -> 
     return text if size is None else f"{text} of {evidence.metric.change_text(size, signed=False)}"
 
 
-def median_disagreement_text(evidence: Evidence, of_medians: float | None) -> str:
-    """Text that names the estimator if the medians change in the opposite direction."""
-    if of_medians is None:
+def median_disagreement_text(evidence: Evidence, medians_change: float | None) -> str:
+    """Text that explains why the change differs from the change of the medians, if the two have
+    opposite signs; "" if `medians_change` is None.
+    """
+    if medians_change is None:
         return ""
     of = "within pairs" if evidence.paired else "between processes of both sides"
-    text = evidence.metric.change_text(of_medians)
+    text = evidence.metric.change_text(medians_change)
     return f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {text})"
 
 

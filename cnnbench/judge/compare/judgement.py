@@ -1,4 +1,4 @@
-"""Computes verdicts from plain numbers, and the number of processes that a verdict needs.
+"""Computes verdicts from plain numbers, and estimates how many processes a verdict needs.
 
 `judge` judges one configuration, with one value per process. `judge_all` judges several
 configurations together and corrects for multiple tests (Holm), per metric or over all requested
@@ -74,41 +74,43 @@ from cnnbench.records.run import RunRecord
 
 # Estimates the number of further pairs or processes that an inconclusive case needs.
 #
-# Future runs are simulated, for increasing numbers of runs, and judged as real runs will be: at
-# every interim analysis, at the level of that analysis. Measured runs are included unchanged,
-# unless a new experiment begins. The sums of runs are drawn instead of single runs: with normal
-# noise, the Hodges-Lehmann estimate and its interval are functions of these sums. The k-th of n
-# ordered means of pairs (or differences of processes) lies at the normal quantile of (k - 0.375) /
-# (n + 0.25) (Blom, Statistical Estimates and Transformed Beta-Variables, 1958). The variance of the
-# noise is drawn from its posterior distribution, because few runs measured it.
+# Future runs are simulated for increasing numbers of runs.
+# Every interim analysis is simulated, at the significance level of that analysis.
+# Measured runs are included unchanged, unless a new experiment begins.
+# Sums of runs are simulated instead of single runs.
+# With normal noise, sums of runs determine the Hodges-Lehmann estimate and its interval.
+# The k-th of n ordered means of pairs lies at the normal quantile of (k - 0.375) / (n + 0.25).
+# Source: Blom, Statistical Estimates and Transformed Beta-Variables, 1958.
+# Few runs measured the variance of the noise, so it is drawn from its posterior distribution.
 
 _CHANCE = 0.82
-"""Probability of a verdict with the recommended number. Rounding up to the next analysis makes it
-0.8 to 0.87.
+"""Minimum probability of a verdict with the recommended number of runs. Because the number is
+rounded up to the next interim analysis, the probability becomes 0.8 to 0.87.
 """
 
 _DRAWS = 1000
-_VALUES = 101  # Two values for each of fifty analyses, and one more.
+_VALUES = 101  # One value for the scatter, and two for each of fifty interim analyses.
 _SEED = 1
 _PLAUSIBLE = 2.0  # standard errors
 _KNOWN = 2
 """Factor for the degrees of freedom in the posterior distribution of the scatter. With a factor of
-1, after few pairs with little scatter, most experiments would need only half of the recommended
-pairs.
+1, the recommended number of pairs would be twice as high as most experiments need, if few pairs
+with little scatter have been measured.
 """
-# Variance of the Hodges-Lehmann estimate relative to that of the mean, for normal noise.
+# Ratio of the variance of the Hodges-Lehmann estimate to the variance of the mean.
 _EFFICIENCY = math.pi / 3
 
 _Floats: TypeAlias = NDArray[np.float64]
 
 
 def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> int | None:
-    """Estimated number of pairs (or of processes on the side with fewer) that gives a verdict.
+    """Estimates how many pairs (or processes on the side with fewer) are needed in total for a
+    verdict.
 
     With this number, the verdict is correct with 80 % power in two cases: "same" if nothing
     changed; "slower" or "faster" if the change is twice the floor, or the estimate less its
     standard error if that is larger. A case that is more than `_PLAUSIBLE` standard errors from the
-    estimate is ignored. None if the scatter or the margin is 0 or unknown.
+    estimate is ignored. Returns None if the scatter or the margin is 0 or unknown.
 
     Args:
       evidence: its plan defines how further pairs are judged.
@@ -129,7 +131,7 @@ def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> in
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
     plan = evidence.plan
     afresh = plan is not None and plan.begins
-    if afresh and not evidence.paired:  # New processes are compared as independent pairs.
+    if afresh and not evidence.paired:  # A new experiment measures independent pairs.
         sizes, scatter = (evidence.fewest,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
     if evidence.change_exceeds_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
@@ -150,7 +152,7 @@ def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> in
             for look in looks
         ]
         return all(
-            draws.chance(looks, reaches, floor if draws.truth else margin) >= _CHANCE
+            draws.verdict_probability(looks, reaches, floor if draws.truth else margin) >= _CHANCE
             for draws in futures
         )
 
@@ -164,9 +166,11 @@ def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> in
 
 
 def interval_half_width(sizes: Sequence[int], alpha: float) -> float:
-    """Half of the width of the interval with confidence 1 - alpha, in standard deviations.
+    """Half of the width of the Hodges-Lehmann confidence interval at level 1 - alpha, in standard
+    deviations of a value.
 
-    Infinite if there are too few pairs, or too few processes on both sides.
+    `sizes` contains the number of pairs, or the number of processes of each side. Infinite if there
+    are too few values.
     """
     left_out = values_outside(sizes, 1 - alpha)
     if left_out < 1:
@@ -178,20 +182,21 @@ def interval_half_width(sizes: Sequence[int], alpha: float) -> float:
 
 
 @cache
-def _normals() -> _Floats:
-    """Standard normal values, shape [values for each analysis, draws]."""
+def _normal_numbers() -> _Floats:
+    """Standard normal random numbers with a fixed seed, shape [_VALUES, draws]."""
     return np.random.default_rng(_SEED).standard_normal((_VALUES, _DRAWS))
 
 
 def _chi_square_from_normal(freedom: int, normal: _Floats) -> _Floats:
-    """Converts normal values to chi-square values (Wilson and Hilferty, 1931)."""
+    """Converts standard normal numbers to chi-square numbers (Wilson and Hilferty, 1931)."""
     part = 2 / (9 * freedom)
     quantile: _Floats = freedom * np.maximum(1 - part + normal * math.sqrt(part), 0.02) ** 3
     return quantile
 
 
 class _SimulatedEstimates:
-    """Simulated centre and scatter at later analyses.
+    """Simulates the estimates of the change and of the scatter at later interim analyses, for many
+    random draws.
 
     Args:
       sizes: numbers of measured values: one number for pairs, or one per side.
@@ -206,10 +211,10 @@ class _SimulatedEstimates:
         self._sides = len(sizes)
         freedom = sum(sizes) - self._sides
         squares = scatter**2 * freedom
-        first, *self._normals = _normals()
+        first, *self._normals = _normal_numbers()
         self._scatter = np.sqrt(_KNOWN * squares / _chi_square_from_normal(_KNOWN * freedom, first))
         self.truth = truth
-        # For two sides: the number of values on which the precision of their difference depends.
+        # For two sides, the first item is the harmonic mean of the numbers of values.
         self._start = (
             (0.0, 0.0, 0.0, 0)
             if afresh
@@ -217,10 +222,11 @@ class _SimulatedEstimates:
         )
         self._measured = 0 if afresh else min(sizes)
 
-    def chance(
+    def verdict_probability(
         self, looks: Sequence[InterimAnalysis], reaches: Sequence[Sequence[float]], limit: float
     ) -> float:
-        """The probability that an analysis gives the correct verdict.
+        """The share of the simulated draws in which at least one interim analysis gives the correct
+        verdict.
 
         Args:
           reaches: for each analysis, half of the width of the interval, and the size of a
@@ -228,15 +234,19 @@ class _SimulatedEstimates:
           limit: the margin if `truth` is 0; otherwise the floor.
         """
         clear = np.zeros(_DRAWS, bool)
-        for (reach, certain), (centre, deviation) in zip(reaches, self.after(looks), strict=True):
+        for (reach, certain), (centre, deviation) in zip(
+            reaches, self.simulate(looks), strict=True
+        ):
             if self.truth:
                 clear |= (centre - reach * deviation > limit) & (centre > certain * deviation)
             else:
                 clear |= np.abs(centre) + reach * deviation <= limit
         return float(clear.mean())
 
-    def after(self, looks: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
-        """Yields the simulated centre and scatter for each analysis, each with shape [draws]."""
+    def simulate(self, looks: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
+        """Yields the simulated change and scatter at each interim analysis, both with shape
+        [draws].
+        """
         count, start, measured_squares, freedom = self._start
         centre, squares = (np.full(_DRAWS, value) for value in (start, measured_squares))
         measured = self._measured
@@ -260,12 +270,12 @@ class _SimulatedEstimates:
 _DEFAULT = Policy()
 
 _FOUND_CHANCE = 0.9
-"""Power with which a change is found in every configuration of a suite."""
+"""The probability with which a test finds a change in every configuration of a suite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A verdict, with the numbers on which it is based.
+    """The verdict on one metric of one configuration, with the statistics on which it is based.
 
     Attributes:
       verdict: the verdict.
@@ -337,27 +347,28 @@ def judge(
     metric: Metric = THROUGHPUT,
     plan: Continuation | None = None,
 ) -> Judgement:
-    """Judges one metric of one configuration with one value per process; see `TwoSamples`."""
+    """Judges one metric of one configuration. For the arguments, see `TwoSamples`."""
     case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise, plan=plan)
     return judge_all([case], policy)[0]
 
 
 def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list[Judgement]:
-    """Judges cases, in their order. If `policy` is None, the policy of each case is used.
+    """Judges several samples and corrects their p-values for multiple tests. If `policy` is None,
+    the policy of each sample is used.
 
     For Holm's correction, all tests of a metric are one family. Tests whose policies have shares of
     alpha are one family for each kind of measurement, over all metrics. Each kind has the same part
-    of alpha, so that many reductions do not cost runs their power. If the shares of a configuration
-    add up to at most this part, the weighted procedure (Holm, 1979) controls alpha over all
-    configurations and
-    metrics.
+    of alpha, so that many all-reduces do not reduce the power of tests of runs. If the shares of a
+    configuration add up to at most this part, the weighted procedure (Holm, 1979) controls alpha
+    over all configurations and metrics. The result is in the order of `cases`.
     """
     if policy is not None:
         cases = [replace(case, policy=policy) for case in cases]
     open_cases = group_by((case for case in cases if case.known is None), _test_family)
     kinds = sum(those[0].policy.share is not None for those in open_cases.values())
+    # Weights are in units of configurations, so the size of a family is a number of configurations.
     sizes = {
-        name: _family_size([_case_weight(case, kinds) for case in family_cases])
+        name: max(1, round(sum(_case_weight(case, kinds) for case in family_cases)))
         for name, family_cases in open_cases.items()
     }
     judgements = [
@@ -366,12 +377,11 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
     tested = (index for index, judgement in enumerate(judgements) if judgement is None)
     for family in group_by(tested, lambda index: _test_family(cases[index])).values():
         weights = [_case_weight(cases[index], kinds) for index in family]
-        size = _family_size(weights)
+        size = max(1, round(sum(weights)))
         gathered_cases = [
             compute_evidence(replace(cases[i], family=size), cases[i].policy) for i in family
         ]
-        # The p-value is scaled to the whole level, because a case may have only a part of the
-        # level.
+        # P-values are divided by the test's share of alpha, so that all are compared with alpha.
         scaled = [
             min(1.0, evidence.p / evidence.part) if evidence.part else 1.0
             for evidence in gathered_cases
@@ -384,18 +394,15 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
 
 
 def _test_family(case: TwoSamples) -> tuple[str, ...]:
-    """Name of a case's family of tests."""
+    """The key of the family of tests, over which Holm's correction is made: a metric, or a kind of
+    measurement if metrics share alpha.
+    """
     metric = case.metric
     return (metric.name,) if case.policy.share is None else ("kind", next(iter(metric.judged)))
 
 
-def _family_size(weights: Sequence[float]) -> int:
-    """Number of configurations in a family."""
-    return max(1, round(sum(weights)))
-
-
 def _case_weight(case: TwoSamples, kinds: int) -> float:
-    """Weight of a case in its family, in units of configurations.
+    """The weight of a test in its family of tests. A test with the whole alpha has weight 1.
 
     `kinds` is the number of families that share alpha.
     """
@@ -409,8 +416,8 @@ def processes_needed(
     metric: Metric = THROUGHPUT,
     share: float = 1.0,
 ) -> int:
-    """Minimum number of processes per side (or of pairs) that can prove a change in one of several
-    tests.
+    """Minimum number of processes per side (or of pairs) that can prove a change if
+    `configurations` tests are made together.
     """
     needed = policy.min_processes
     alpha = share * policy.alpha_of(metric)
@@ -422,18 +429,19 @@ def processes_needed(
 def processes_to_decide(configurations: int) -> int:
     """Number of processes per side that is sufficient for a verdict on every configuration.
 
-    The smallest number for which a change of all configurations can be significant (Holm), and a
-    change of one configuration even if one process of a side overlaps with the other side.
+    With this number, changes in all configurations can be significant together (Holm). A change in
+    one configuration can be significant even if one process of a side overlaps with the other side.
     """
     n = processes_needed(_DEFAULT, configurations)
-    # All values of one side, except at most one, exceed all values of the other side.
+    # The first sample has one value below, and all other values above, the second sample.
     while inference.mann_whitney_p([-1.0, *range(n, 2 * n - 1)], range(n)) > _DEFAULT.alpha:
         n += 1
     return n
 
 
 def processes_to_detect(change: float, scatter: float, configurations: int) -> int:
-    """Estimated number of processes per side with which a change is found with 90 % power.
+    """Estimates how many processes per side are needed to find a change in all of several
+    configurations with 90 % power.
 
     Uses the normal approximation. The change must be significant (Holm), and its interval must be
     beyond the threshold.
@@ -444,24 +452,25 @@ def processes_to_detect(change: float, scatter: float, configurations: int) -> i
     """
     size, floor = abs(math.log1p(change)), math.log1p(_DEFAULT.threshold)
     if size <= floor:
-        raise ValueError(f"change={change}: is within the threshold {_DEFAULT.threshold}")
+        raise ValueError(f"change={change}: must exceed the threshold {_DEFAULT.threshold}")
     normal = NormalDist()
     chance = normal.inv_cdf(_FOUND_CHANCE ** (1 / configurations))
     certain = (normal.inv_cdf(1 - _DEFAULT.alpha / 2 / configurations) + chance) / size
     beyond = (normal.inv_cdf(1 - _DEFAULT.alpha / 2) + chance) / (size - floor)
     number = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
-    # One process is added, because exact intervals of few values are wider than approximate
-    # intervals.
+    # One process is added, because exact intervals of few values are wider than this estimate.
     return max(math.ceil(number) + 1, processes_needed(_DEFAULT, configurations))
 
 
 def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgement | None:
-    """The judgement of a case that is not tested; None for other cases."""
+    """Returns the judgement of a case that needs no test or cannot be tested, such as one with too
+    few values; None if it has to be tested.
+    """
     if case.known is not None:
         verdict, reason = case.known
         before, after = (median(side) if side else None for side in (case.base, case.new))
         again: dict[str, Any] = {}
-        if verdict is Verdict.INCONCLUSIVE and case.fewest:  # For example, after an interrupt.
+        if verdict is Verdict.INCONCLUSIVE and case.fewest:
             least = _minimum_to_prove(case, policy, 1 / max(1, family))
             again = {"at_least": least, "new_experiment": _needs_new_experiment(case)}
         return Judgement(
@@ -489,7 +498,7 @@ def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgemen
         }
     elif not case.paired or len(case.base) == len(case.new):
         return None
-    # The estimate is reported even without a verdict.
+    # The change is estimated and reported, although there is no verdict on it.
     unpaired = replace(case, paired=False, differences=None, share=1.0)
     evidence = compute_evidence(unpaired, policy)
     judgement = _judgement_without_reason(evidence, Verdict.INCONCLUSIVE, p=None, **tested)
@@ -502,12 +511,16 @@ def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgemen
 
 
 def _needs_new_experiment(case: TwoSamples) -> bool | None:
-    """Whether further pairs belong to a new experiment: True or None."""
+    """True if further pairs must be measured in a new experiment; otherwise None, which documents
+    omit.
+    """
     return (case.plan is not None and case.plan.begins) or None
 
 
 def _minimum_to_prove(case: TwoSamples, policy: Policy, share: float) -> int:
-    """Minimum number of pairs (or processes per side) that can prove a change at part of alpha."""
+    """Minimum number of pairs (or processes per side) that can prove a change at the level `share`
+    times alpha.
+    """
     if case.plan is None:
         return processes_needed(policy, 1, case.paired, case.metric, share)
     return next(case.plan.numbers(case.fewest, share))
@@ -525,8 +538,7 @@ def _judge_evidence(evidence: Evidence, p: float, policy: Policy) -> Judgement:
     elif evidence.interval_within_margin:
         verdict = Verdict.SAME
     elif evidence.low is None or evidence.high is None or separated:
-        # There are too few values for significance. The text names the minimum number, and the
-        # change that it can prove.
+        # No test of so few values is significant, so the minimum number of values is reported.
         least = _minimum_to_prove(evidence, policy, share / family)
         level = alpha if plan is None else plan.analyses(least)[-1].alpha
         size = detectable_change(evidence, least, share * level / family)
@@ -547,9 +559,7 @@ def _judge_evidence(evidence: Evidence, p: float, policy: Policy) -> Judgement:
 
 
 def _verdict_reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
-    """The reason for a verdict that is based on values. `certain`: whether the test is
-    significant.
-    """
+    """The reason for a verdict from a test. `certain` says whether the test is significant."""
     chance = estimate.p_value_text(judgement.p_adjusted, evidence.family)
     interval = (evidence.metric, evidence.change, evidence.low, evidence.high)
     if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
@@ -565,13 +575,13 @@ def _verdict_reason(evidence: Evidence, judgement: Judgement, certain: bool) -> 
 
 
 def _judgement_without_reason(evidence: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
-    """A judgement without a reason. The reason is added later."""
+    """Returns a judgement with the statistics of `evidence` and an empty reason."""
     medians, metric = evidence.new_median - evidence.base_median, evidence.metric
     change: float | None = None
     if medians * evidence.change < 0:
         change = medians / evidence.base_median if metric.relative else medians
         if not (metric.shows_change(change) and metric.shows_change(evidence.change)):
-            change = None  # A smaller change is not visible in the output.
+            change = None  # The output rounds one of the two changes to 0.
     own = {"verdict": verdict, "reason": "", "medians_change": change}
     return dataclass_from_sources(Judgement, evidence, **own, **tested)
 
@@ -581,28 +591,26 @@ def _add_reason(evidence: Evidence, judgement: Judgement, reason: str) -> Judgem
     return replace(judgement, reason=reason)
 
 
-# Disturbances of a comparison's runs, and quantities that are judged if they occur.
+# Reports disturbances of runs, and judges additional quantities if runs were disturbed.
 #
-# If slow steps change the throughput, the median step is reported, too.
+# CPU time is judged, too, if at least half of the runs on CPUs were disturbed in their timed steps.
+# Throughput and CPU time are then both tested, each at half of the significance level (Bonferroni).
+# The tests remain exact: whether runs were disturbed does not depend on which side is called B.
+# The combined verdict is one of these:
+# * slower or faster, if one quantity has this verdict and the other does not have the opposite;
+# * same, if throughput is the same, or if CPU time is the same and throughput may be the same;
+# * inconclusive in all other cases.
 #
-# If at least half of the runs on CPUs were disturbed in their timed steps, throughput and CPU time
-# per step are both tested, each at half of the significance level (Bonferroni). Whether a run was
-# disturbed does not depend on which side is called B, so the tests remain exact. The verdict is:
-#
-# * slower or faster, if one of the two has this verdict and the other does not have the opposite; *
-# same, if the throughput has this verdict, or if the CPU time has it and the throughput neither
-# differs significantly nor has an estimate beyond the floor; * otherwise inconclusive.
-#
-# For error rates under load, see docs/evidence.md.
+# docs/evidence.md contains the error rates under load.
 
 _BUSY = 0.05
-"""Minimum number of CPUs used by other programs that is mentioned."""
+"""If other programs used fewer CPUs than this, the text does not mention them."""
 
 _BY_OTHERS = frozenset(("load", "steal"))
 
 
 def disturbance_text(measurements: Iterable[Measurement]) -> str:
-    """Text with the number of disturbed runs and the causes; "" if records contain no
+    """Text that says how many runs were disturbed, and by what; "" if no run recorded its
     conditions.
     """
     checked = [
@@ -629,14 +637,16 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
 
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
-    """Whether other programs or machines used the CPUs in at least half of the runs."""
+    """Whether, in at least half of the runs, other programs or other virtual machines used the CPUs
+    during the timed steps.
+    """
     disturbed = sum(not _BY_OTHERS.isdisjoint(_disturbance_ids(record)) for record in measurements)
     return 2 * disturbed >= len(measurements) > 0
 
 
 def other_cpus_text(measurements: Iterable[Measurement]) -> str:
-    """Text with the median number of CPUs that other programs used; "" if it is unknown or
-    small.
+    """Text with the median number of CPUs that other programs used during the runs; "" if this is
+    unknown or small.
     """
     runs = [record for record in measurements if isinstance(record, RunRecord)]
     used = _condition_values("other_cpus", runs)
@@ -649,10 +659,12 @@ def other_cpus_text(measurements: Iterable[Measurement]) -> str:
 
 
 def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int, str]:
-    """Text with the number of pairs that `cnnbench ab` measured again, and the causes."""
+    """Returns the number of pairs that `cnnbench ab` measured again because a process was killed,
+    and a text with the causes.
+    """
     lost: dict[object, list[tuple[str, str]]] = {}
     for record in measurements:
-        # JSON of an `AbPlace`, not validated. Both records of a pair list the lost processes.
+        # `ab` is JSON that was not validated. Both records of a pair list the killed processes.
         place = record.ab or {} if isinstance(record, RunRecord) else {}
         processes = place.get("lost")
         ends = processes if isinstance(processes, (list, tuple)) else ()
@@ -673,7 +685,9 @@ def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int,
 
 
 def _disturbance_ids(measurement: Measurement) -> Mapping[str, None]:
-    """IDs of the disturbances during the timed steps of a run, in a fixed order."""
+    """IDs of the disturbances in the timed steps of a run, in a fixed order. The values of the
+    mapping have no meaning.
+    """
     if not isinstance(measurement, RunRecord) or measurement.conditions is None:
         return {}
     return dict.fromkeys(note.id for note in measurement.conditions.notes if note.when == "during")
@@ -705,10 +719,11 @@ _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 def cpu_time_cases(
     throughput: S, base: MeasurementGroup, new: MeasurementGroup, of_aa: Sequence[Measurement]
 ) -> tuple[S, S] | None:
-    """The cases of throughput and CPU time for disturbed pairs, each with a share of the level.
+    """For disturbed pairs, the samples of throughput and CPU time, each with a share of alpha. None
+    if only the throughput is judged.
 
-    None if only the throughput decides. That is the case for runs that are not paired, were not
-    disturbed, did not compute on a CPU in one process, or have no CPU time.
+    Only the throughput is judged if runs are not paired, were not disturbed, did not compute on a
+    CPU in one process, or recorded no CPU time.
     """
     runs = [record for record in (*base.records, *new.records) if isinstance(record, RunRecord)]
     measured = [CPU_TIME.value(run) for run in runs]
@@ -737,7 +752,9 @@ def cpu_time_cases(
 
 
 def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
-    """Log ratio of the CPU time per step, NEW to BASE; computed from turns if possible."""
+    """Logarithm of the ratio of the CPU times per step, NEW to BASE. If the processes took turns,
+    it is estimated from the turns.
+    """
     means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
     return log_ratio_of_turns(
         cpu_seconds_by_turn(base), cpu_seconds_by_turn(new), math.log(means[1] / means[0])
@@ -745,8 +762,8 @@ def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
 
 
 def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
-    """Hodges-Lehmann estimate from the differences of the sides in each turn; `of_means` if there
-    are too few turns.
+    """Hodges-Lehmann estimate of the logarithm of the ratio NEW to BASE, from the values of both
+    processes in each turn; `of_means` if there are too few turns.
     """
     turns = [
         math.log(after / before)
@@ -757,7 +774,7 @@ def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: fl
 
 
 def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
-    """CPU seconds per step in each turn of a run; empty if the run took no turns."""
+    """Mean CPU seconds per step in each turn of a run; () if the run took no turns."""
     if run.turns is None:
         return ()
     starts = [start - 1 for start in run.turns.starts]
@@ -766,8 +783,8 @@ def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
 
 
 def split_significance_level(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
-    """Splits the level equally. If there are too few pairs for half of it, CPU time gets the whole
-    level.
+    """Gives half of alpha to each of the two samples. If the pairs are too few for half of alpha,
+    CPU time gets all of it.
     """
     pairs = len(throughput.base)
     share = 0.5 if smallest_p(pairs, pairs, paired=True) <= policy.alpha / 2 else 0.0
@@ -777,13 +794,16 @@ def split_significance_level(throughput: S, cpu_time: S, policy: Policy) -> tupl
 def joint_judgement(
     throughput: Judgement, cpu_time: Judgement, policy: Policy, runs: Sequence[Measurement]
 ) -> Judgement:
-    """The judgement of the throughput, with the combined verdict of throughput and CPU time."""
+    """Returns the judgement of the throughput with a verdict that combines the verdicts on
+    throughput and CPU time.
+    """
     speed, work = throughput.verdict, cpu_time.verdict
+    cpu_change = (CPU_TIME, cpu_time.change, cpu_time.low, cpu_time.high)
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
         why = _WAITS if speed is Verdict.SLOWER else _SPINS
         interval = (throughput.change, throughput.low, throughput.high)
         amount = magnitude_text(THROUGHPUT, *interval)
-        reason = f"{amount}, but {_cpu_time_change_text(cpu_time)}: {why}"
+        reason = f"{amount}, but CPU time {magnitude_text(*cpu_change)}: {why}"
         return replace(throughput, verdict=Verdict.INCONCLUSIVE, reason=reason, **_SETTLED)
     if speed is Verdict.SLOWER and work is Verdict.SAME:
         return replace(throughput, reason=f"{throughput.reason}; CPU time is the same: {_WAITS}")
@@ -791,14 +811,15 @@ def joint_judgement(
         return throughput
     others = other_cpus_text(runs) or "other machines use the CPUs"
     if work in _OPPOSITE:
-        reason = f"{_cpu_time_change_text(cpu_time)}, p = {cpu_time.p_adjusted:.2g}; {others}"
+        chance = f"p = {cpu_time.p_adjusted:.2g}"
+        reason = f"CPU time {magnitude_text(*cpu_change)}, {chance}; {others}"
         return replace(
             throughput, verdict=work, reason=reason, decided_by=CPU_TIME.name, **_SETTLED
         )
     if work is not Verdict.SAME:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
-        # Of the two quantities, the one that needs fewer further pairs determines their number.
+        # The quantity that needs fewer further pairs determines the recommended number.
         sooner = {name: getattr(cpu_time, name) for name in _SETTLED}
         return replace(throughput, reason=f"CPU time: {cpu_time.reason}", **sooner)
     p, change, floor = throughput.p_adjusted, throughput.change, throughput.floor
@@ -816,16 +837,12 @@ def joint_judgement(
     )
 
 
-def _cpu_time_change_text(judgement: Judgement) -> str:
-    interval = (judgement.change, judgement.low, judgement.high)
-    return f"CPU time {magnitude_text(CPU_TIME, *interval)}"
-
-
-def median_step_change(change: float | None, slow: tuple[str, str], names: tuple[str, str]) -> str:
-    """Text such as "in NEW every third step takes 90 ms more; median step +0.1 %".
+def median_change_text(change: float | None, slow: tuple[str, str], names: tuple[str, str]) -> str:
+    """Text about slow steps and the change of the median step, such as "in NEW every third step
+    takes 90 ms more; at the median step +0.1 %".
 
     Args:
-      change, slow: results of `median_step`; "" if the change is None.
+      change, slow: results of `median_step_and_slow_steps`; "" if the change is None.
       names: names of the two sides.
     """
     if change is None:
@@ -834,14 +851,15 @@ def median_step_change(change: float | None, slow: tuple[str, str], names: tuple
     return "; ".join([*parts, f"at the median step {THROUGHPUT.change_text(change)}"])
 
 
-def median_step(
+def median_step_and_slow_steps(
     case: TwoSamples,
     change: float | None,
     base: Sequence[Measurement],
     new: Sequence[Measurement],
     policy: Policy,
 ) -> tuple[float | None, tuple[str, str]]:
-    """The change of the median step, and texts about the slow steps of BASE and NEW.
+    """Returns the change of the speed at the median step, and texts about the slow steps of BASE
+    and of NEW.
 
     Args:
       case: the judged throughputs of successful runs.
@@ -872,7 +890,7 @@ def median_step(
     ):
         return None, ("", "")
     shared = [*map(common_slow_steps, sides)]
-    if abs(additional_cost(*shared)) <= threshold:  # Both sides have the same slow steps.
+    if abs(additional_cost(*shared)) <= threshold:  # The slow steps of both sides cost the same.
         shared = [None, None]
     before, after = (
         slow_steps.text if slow_steps and slow_steps.cost > threshold else ""

@@ -1,4 +1,6 @@
-"""The result of a comparison by configuration and metric, with its answer and advice."""
+"""The result of a comparison: verdicts by configuration and metric, the exit code, and sentences
+with the answer and advice.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.compare.estimate import Level, Verdict, from_test_scale
+from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict, from_test_scale
 from cnnbench.judge.compare.judgement import (
     Judgement,
     disturbance_text,
-    median_step_change,
+    median_change_text,
     other_cpus_text,
     repeated_pairs_and_causes,
 )
@@ -53,20 +55,20 @@ from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
 
 _TEXT: Mapping[str, Any] = {**key_metadata(form=str | None, if_any=True), **ABSENT}
-"""Rules for JSON keys with text: empty text is omitted."""
+"""Metadata of fields with text, which JSON documents omit if the text is empty."""
 
 
 FAIL_ON: Mapping[str, Verdict] = dict(
     zip(FAILURES, (Verdict.SLOWER, Verdict.FASTER, Verdict.CHANGED_WORK), strict=True)
 )
-"""Verdicts that can set exit code 1, by their names in --fail_on."""
+"""Verdicts that can set exit code 1, by the words of --fail_on."""
 
 USUAL_FAIL_ON = ("slower", "changed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricResult:
-    """One metric of one configuration.
+    """The result for one metric of one configuration: the judgement, and the values of both sides.
 
     Attributes:
       metric: name of the metric.
@@ -108,51 +110,55 @@ class MetricResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The outcome."""
+        """The verdict on the metric, such as slower or inconclusive."""
         return self.judgement.verdict
 
     @property
     @computed(before="asked", **ABSENT)
     def confidence(self) -> float | None:
-        """Confidence level of the interval; None if the test uses the whole level."""
+        """Confidence level of the interval; None if the test uses the whole significance level of
+        the policy.
+        """
         share = self.policy.share
         return None if share is None else 1 - self.policy.alpha * share
 
     @property
     @computed(before="asked")
     def word(self) -> str:
-        """The word for the outcome, such as "slower" or "more"."""
+        """The word for the verdict that fits the metric, such as "slower" for throughput or "more"
+        for memory.
+        """
         return self.verdict.word(self.metric)
 
     @property
     @computed(**_TEXT)
     def base_slow_steps(self) -> str:
-        """Text about slow steps of BASE; "" if there are none."""
+        """Text about slow steps in the runs of BASE; "" if there is nothing to report."""
         return self.slow[0]
 
     @property
     @computed(**_TEXT)
     def new_slow_steps(self) -> str:
-        """Text about slow steps of NEW; "" if there are none."""
+        """Text about slow steps in the runs of NEW; "" if there is nothing to report."""
         return self.slow[1]
 
     @property
     def estimate(self) -> str:
-        """Text with the change and its interval; see `estimate.estimate_text`."""
+        """Text with the change and its confidence interval (see `estimate.estimate_text`)."""
         judgement = self.judgement
         return words.estimate_text(self.metric, judgement.change, judgement.low, judgement.high)
 
     @property
     def magnitude(self) -> str:
-        """Text with the size of the change; see `estimate.magnitude_text`."""
+        """Text with the size and the direction of the change (see `estimate.magnitude_text`)."""
         judgement = self.judgement
         return words.magnitude_text(self.metric, judgement.change, judgement.low, judgement.high)
 
     @property
     def severity(self) -> tuple[int, float]:
-        """Key that sorts the worst results first: by verdict, then by how bad the change is."""
+        """Sort key that puts the worst results first: by verdict, then by how bad the change is."""
         change = self.judgement.change
-        if change is None:  # sorted last among equal verdicts
+        if change is None:  # An unknown change is sorted last among equal verdicts.
             change = math.inf
         elif not self.metric.higher_is_better:
             change = -change
@@ -160,19 +166,22 @@ class MetricResult:
 
     @property
     def is_unconfirmed(self) -> bool:
-        """Whether the second experiment has a different verdict."""
+        """Whether a second experiment was made and its verdict is different."""
         return self.confirmation is not None and self.confirmation.verdict is not self.verdict
 
     @property
     def too_noisy(self) -> bool:
-        """Whether the number of further pairs or processes is too large to recommend it."""
+        """Whether a verdict would need so many further pairs (or processes) that none are
+        recommended.
+        """
         judgement = self.judgement
         return words.is_too_many(judgement.more or 0, self.paired or bool(judgement.new_experiment))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedConfiguration:
-    """One configuration.
+    """One configuration of a comparison: its measurements on both sides, and the result for each
+    metric.
 
     Attributes:
       name: short, unique name.
@@ -208,46 +217,51 @@ class ComparedConfiguration:
     @property
     @computed(before="verdict", form=str | None, **ABSENT, **choice_metadata(tuple(KINDS)))
     def kind(self) -> str | None:
-        """Kind of measurement; None for runs."""
+        """Kind of measurement, such as "allreduce"; None for runs."""
         return None if self.configuration.kind == RUN else self.configuration.kind
 
     @property
     @computed(before="results")
     def flags(self) -> Mapping[str, Any]:
-        """Flags whose values are not the defaults."""
+        """The flags of the configuration whose values are not the defaults."""
         return self.configuration.non_default_flags()
 
     @cached_property
     @computed(before="results")
     def base_runs(self) -> tuple[str, ...]:
-        """The run_ids of BASE."""
+        """The run_ids of the measurements in BASE."""
         return tuple(run.run_id for run in self.base)
 
     @cached_property
     @computed(before="results")
     def new_runs(self) -> tuple[str, ...]:
-        """The run_ids of NEW."""
+        """The run_ids of the measurements in NEW."""
         return tuple(run.run_id for run in self.new)
 
     @cached_property
     @computed(**_TEXT)
     def disturbance(self) -> str:
-        """Text with the number of disturbed runs and the causes; "" if unknown."""
+        """Text that says how many runs were disturbed by what; "" if records do not contain
+        this.
+        """
         return disturbance_text(self.runs)
 
     @cached_property
     @computed(**_TEXT)
     def others(self) -> str:
-        """Text about CPUs used by other programs; "" if unknown or small."""
+        """Text about the CPUs that other programs used during the runs; "" if this is unknown or
+        small.
+        """
         return other_cpus_text(self.runs)
 
     @cached_property
     @computed(**ABSENT)
     def two_speeds(self) -> tuple[float, ...] | None:
-        """Seconds per step of two clusters of processes, the faster one first; None for one.
+        """The two speeds of processes with equal flags, in seconds per step, the faster one first;
+        None if there is only one speed.
 
-        On busy CPUs, steps with several threads have one of two speeds, which is the same during a
-        whole process.
+        On busy CPUs, a multi-threaded process may have one of two speeds, which it keeps until it
+        ends.
         """
         for side in (self.base, self.new):
             runs = (run for run in side if isinstance(run, RunRecord))
@@ -264,27 +278,31 @@ class ComparedConfiguration:
 
     @property
     def asked(self) -> list[MetricResult]:
-        """The results of the requested metrics."""
+        """The results for the metrics that the user requested."""
         return [result for result in self.results if result.asked]
 
     @property
     def main(self) -> MetricResult:
-        """The worst result of the requested metrics."""
+        """The worst of the results for the requested metrics."""
         return min(self.asked, key=lambda result: result.severity[0])
 
     def decided_by(self, result: MetricResult) -> MetricResult:
-        """The result on which this verdict depends: the result of the CPU time, or this result."""
+        """Returns the result that determined the verdict of `result`: `result` itself, or the
+        result for CPU time.
+        """
         name = result.judgement.decided_by or result.metric.name
         return next(result for result in self.results if result.metric.name == name)
 
     @property
     def runs(self) -> tuple[Measurement, ...]:
-        """Runs of both sides."""
+        """The measurements of both sides, first BASE, then NEW."""
         return (*self.base, *self.new)
 
     @property
     def decides(self) -> bool:
-        """Whether the configuration affects the exit code. Configurations such as peers do not."""
+        """Whether the configuration affects the exit code. Reductions of other libraries and memory
+        copies do not.
+        """
         return self.configuration.kind not in CONTEXT
 
     @property
@@ -295,7 +313,7 @@ class ComparedConfiguration:
 
 @dataclass(frozen=True, kw_only=True)
 class GeometricMean:
-    """The mean change of a metric.
+    """The geometric mean of the changes of a metric over several configurations.
 
     Attributes:
       metric: name of the metric.
@@ -312,7 +330,7 @@ class GeometricMean:
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictCount:
-    """The number of configurations with a verdict on a metric.
+    """The number of configurations that have a certain verdict on a metric.
 
     Attributes:
       metric: name of the metric.
@@ -327,11 +345,11 @@ class VerdictCount:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationCounts:
-    """Numbers of configurations by verdict.
+    """The numbers of configurations in a comparison: in total, and by metric and verdict.
 
     Attributes:
       deciding: number of configurations that affect the exit code.
-      as_the_worst: number of these with the same outcome as the worst one.
+      as_the_worst: number of deciding configurations with the same verdict as the worst one.
       tallies: numbers by metric and verdict, worst verdict first.
     """
 
@@ -342,7 +360,7 @@ class ConfigurationCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Document):
-    """The outcome of ``cnnbench compare`` or ``ab``, schema 1.
+    """The result of ``cnnbench compare`` or ``cnnbench ab``, schema 1.
 
     Attributes:
       exit_code: exit code of the command.
@@ -404,7 +422,9 @@ class Comparison(Document):
     ends_with: ExitCode | None = field(default=None, metadata=HIDDEN)
 
     def fails(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
-        """Whether a result sets exit code 1 according to `fail_on`."""
+        """Whether the result of a configuration sets exit code 1, according to --fail_on, the rules
+        and accepted commits.
+        """
         settings = (self.fail_on, result.policy.fail_on, USUAL_FAIL_ON)
         words = next(setting for setting in settings if setting is not None)
         if not entry.decides or result.verdict not in map(FAIL_ON.get, words):
@@ -417,23 +437,23 @@ class Comparison(Document):
             return not self.allow_changed_work
         return result.asked or result.metric.gates
 
-    def level(self, entry: ComparedConfiguration, result: MetricResult) -> Level:
-        """Level of a result. Errors set the exit code. Warnings are bad results that do not set
-        it.
+    def level(self, entry: ComparedConfiguration, result: MetricResult) -> AnnotationLevel:
+        """The level at which a CI job reports a result. Errors set the exit code; warnings are bad
+        results that do not set it.
         """
         verdict = result.verdict
         bad = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK, Verdict.FAILED)
         failed = entry.decides and result.asked and verdict is Verdict.FAILED
         if failed or self.fails(entry, result):
-            return Level.ERROR
+            return AnnotationLevel.ERROR
         if entry.decides and (bad or (result.asked and verdict.undecided)):
-            return Level.WARNING
-        return Level.NOTICE if bad or verdict is Verdict.FASTER else Level.NONE
+            return AnnotationLevel.WARNING
+        return AnnotationLevel.NOTICE if bad or verdict is Verdict.FASTER else AnnotationLevel.NONE
 
     @property
     @computed(before="policy", if_any=True, **ABSENT)
     def failed_on(self) -> tuple[str, ...]:
-        """The words of `fail_on` whose verdicts set exit code 1, in the order of `FAIL_ON`."""
+        """The words of --fail_on whose verdicts set exit code 1, in the order of `FAIL_ON`."""
         if self.ends_with not in (None, ExitCode.REGRESSION):
             return ()
         verdicts = {
@@ -446,7 +466,7 @@ class Comparison(Document):
 
     @property
     def changes_to_confirm(self) -> tuple[str, ...]:
-        """Names of the metrics whose regression or gain sets exit code 1."""
+        """Names of the metrics with a regression or gain that sets exit code 1."""
         found = {
             one.metric.name
             for entry in self.entries
@@ -457,14 +477,14 @@ class Comparison(Document):
 
     @property
     def unconfirmed(self) -> list[MetricResult]:
-        """The results for which the second experiment has a different verdict."""
+        """The results for which a second experiment had a different verdict."""
         return [one for entry in self.deciding for one in entry.results if one.is_unconfirmed]
 
     @property
     @computed(before="next_step", form=int)
     def exit_code(self) -> ExitCode:
-        """The exit code. Regressions precede failures, then inconclusive results and defective
-        files.
+        """The exit code. If several apply, the order is: regression, failed runs, then inconclusive
+        results or faulty files.
         """
         if self.ends_with is not None:
             return self.ends_with
@@ -482,8 +502,8 @@ class Comparison(Document):
     @property
     @computed(before="next_step", **OPTIONAL)
     def answer(self) -> str:
-        """The outcome of the worst configuration, and sentences about other metrics that got
-        worse.
+        """One or more sentences: the outcome of the worst configuration, then other metrics that
+        are worse or undecided.
         """
         entries = self.deciding
         if not entries:
@@ -505,7 +525,9 @@ class Comparison(Document):
         return " ".join([text, *more])
 
     def _confirmation_sentences(self) -> Iterator[str]:
-        """A sentence on each result of a second experiment."""
+        """Yields a sentence for each result that a second experiment confirmed or did not
+        confirm.
+        """
         for entry in self.deciding:
             for result in entry.results:
                 if result.confirmation is not None:
@@ -515,7 +537,9 @@ class Comparison(Document):
                     yield f"{word} by a second measurement: {metric}{reason}."
 
     def _accepted_sentences(self) -> list[str]:
-        """A sentence about accepted regressions; empty if there are none."""
+        """A list with one sentence about the regressions that rules accept; empty if there are
+        none.
+        """
         commits = {
             f"commit {accepted.commit} until {accepted.until} ({accepted.reason})"
             for entry in self.entries
@@ -526,14 +550,16 @@ class Comparison(Document):
 
     @property
     def why(self) -> str:
-        """A sentence that says where the difference is; "" if nothing was profiled."""
+        """A sentence that says in which part of the step the difference is; "" if nothing was
+        profiled.
+        """
         return "" if self.explanation is None else self.explanation.answer
 
     @property
     @computed(before="next_step", **OPTIONAL)
     def advice(self) -> str:
         """A sentence that says how to get a verdict on the first inconclusive configuration; "" if
-        none.
+        no configuration is inconclusive.
         """
         entry, result = next(iter(undecided_results(self)), (None, None))
         if entry is None or result is None or result.judgement.needed is None:
@@ -555,24 +581,28 @@ class Comparison(Document):
 
     @property
     def opening(self) -> list[str]:
-        """The first lines of every output: answer, cause, advice and the next command."""
+        """The first lines of every output format: answer, explanation, advice and the next command,
+        without empty lines.
+        """
         return [line for line in (self.answer, self.why, self.advice, self.next_step) if line]
 
     @property
     @computed(before="explanation", form=int | None, if_any=True, **ABSENT)
     def repeated_pairs(self) -> int:
-        """Number of pairs measured again because a process was killed."""
+        """Number of pairs that were measured again because one of their processes was killed."""
         return repeated_pairs_and_causes(run for entry in self.entries for run in entry.runs)[0]
 
     @property
     def asked(self) -> tuple[Metric, ...]:
-        """The requested metrics."""
+        """The metrics that the user requested."""
         names = {result.metric.name for entry in self.deciding for result in entry.asked}
         return tuple(metric for metric in self.metrics if metric.name in names) or self.metrics[:1]
 
     @property
     def leading(self) -> tuple[Metric, ...]:
-        """The requested metrics, and other metrics on which their verdicts depend."""
+        """The requested metrics, followed by other metrics that determined a verdict on them, such
+        as CPU time.
+        """
         names = {
             entry.decided_by(result).metric.name
             for entry in self.deciding
@@ -583,29 +613,33 @@ class Comparison(Document):
         )
 
     def of(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
-        """Entries and results of a metric."""
+        """The configurations that have a result for a metric, each with this result."""
         results = ((entry, result) for entry in self.entries for result in entry.results)
         return [pair for pair in results if pair[1].metric is metric]
 
     def about(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
-        """The entries that affect the exit code, with their results for a metric, worst results
-        first.
+        """The configurations that affect the exit code, each with its result for a metric. The
+        worst results are first.
         """
         results = (pair for pair in self.of(metric) if pair[0].decides)
         return sorted(results, key=lambda pair: pair[1].severity)
 
     @property
     def deciding(self) -> list[ComparedConfiguration]:
-        """The entries that affect the exit code, worst entries first."""
+        """The configurations that affect the exit code, sorted from worst to best."""
         return [entry for entry in self.by_severity() if entry.decides]
 
     def by_severity(self) -> list[ComparedConfiguration]:
-        """Entries, sorted from worst to best: by verdict, then by the size of the change."""
+        """The configurations, sorted from worst to best: by verdict, then by the size of the
+        change.
+        """
         return sorted(self.entries, key=lambda entry: entry.main.severity)
 
     @cached_property
     def means(self) -> dict[str, GeometricMean]:
-        """Mean change of each speed, without failed and incomparable configurations."""
+        """The geometric mean of the changes of each speed (throughput, bus bandwidth), without
+        configurations that cannot be compared.
+        """
         means = {}
         for metric in SPEEDS:
             known = (result.judgement.change for _, result in self.of(metric))
@@ -622,19 +656,21 @@ class Comparison(Document):
     @property
     @computed(before="configurations")
     def geometric_mean(self) -> GeometricMean | None:
-        """Mean change of throughput; None if no runs can be compared."""
+        """Geometric mean of the changes of throughput; None if no runs can be compared."""
         return self.means.get(THROUGHPUT.name)
 
     @property
     @computed(before="configurations", **ABSENT)
     def bus_bandwidth_mean(self) -> GeometricMean | None:
-        """Mean change of the bus bandwidth of all-reduces; None if there are none."""
+        """Geometric mean of the changes of the all-reduces' bus bandwidth; None if there are no
+        all-reduces.
+        """
         return self.means.get(BUS_BANDWIDTH.name)
 
     @cached_property
     @computed(before="configurations", form=ConfigurationCounts | None, **ABSENT)
     def summary(self) -> ConfigurationCounts:
-        """Numbers of configurations, by metric and verdict."""
+        """Numbers of configurations, in total and by metric and verdict."""
         deciding = self.deciding
         tallies = []
         for metric in self.metrics:
@@ -654,18 +690,19 @@ class Comparison(Document):
 _DIRECTIONS = (Verdict.SLOWER, Verdict.FASTER)
 
 _GAP = 1.5
-"""Minimum ratio of the two speeds of equal processes. The range within each group must be less than
-its square root.
+"""Minimum ratio of the two speeds of processes with equal flags. Within each of the two groups, the
+ratio of the slowest to the fastest process must be less than the square root of this ratio.
 """
 
 _SHORT_SECONDS = 4.0
-"""If timed loops are shorter than this, the first advice is to make them longer."""
+"""If the timed steps of a run take less time than this, the first advice is to make them longer."""
 
 
 def undecided_results(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:
-    """Inconclusive configurations. Configurations with an estimated number of runs come first.
+    """The configurations with an inconclusive result, each with the inconclusive result that needs
+    the most pairs or processes.
 
-    Each has its inconclusive result that needs the most pairs or processes.
+    Configurations for which the number of further runs is known are first.
     """
     open_results = []
     for entry in comparison.deciding:
@@ -678,13 +715,14 @@ def undecided_results(comparison: Comparison) -> list[tuple[ComparedConfiguratio
 
 
 def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
-    """An experiment with the results of a second experiment, which measured its changes again.
+    """Returns the comparison `first` with the judgements of a second experiment, which measured the
+    same configuration again.
 
-    Both are about one configuration. Only metrics that the second one was asked for are confirmed.
+    Only results for metrics that were requested in the second experiment are confirmed.
     """
     found = {one.metric.name: one.judgement for entry in second.entries for one in entry.asked}
 
-    def beside(result: MetricResult) -> MetricResult:
+    def with_confirmation(result: MetricResult) -> MetricResult:
         again = found.get(result.metric.name)
         if again is None or result.verdict not in _DIRECTIONS:
             return result
@@ -692,7 +730,9 @@ def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
         judgement = replace(result.judgement, reason=reason)
         return replace(result, confirmation=again, judgement=judgement)
 
-    entries = (replace(one, results=tuple(map(beside, one.results))) for one in first.entries)
+    entries = (
+        replace(one, results=tuple(map(with_confirmation, one.results))) for one in first.entries
+    )
     return replace(first, entries=tuple(entries))
 
 
@@ -705,7 +745,7 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
         if comparison.paired
         else f"{item_count(result.base)} and {item_count(result.new)} processes"
     )
-    beside = median_step_change(judgement.median_change, result.slow, comparison.names)
+    beside = median_change_text(judgement.median_change, result.slow, comparison.names)
     beside = beside and f"; {beside}"
     cpu_time = entry.decided_by(result)
     if cpu_time is not result:
@@ -732,8 +772,8 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
 def _further_metric_sentences(
     comparison: Comparison, entries: Sequence[ComparedConfiguration]
 ) -> Iterator[str]:
-    """Sentences about other metrics that are worse, inconclusive or missing, with the worst result
-    of each.
+    """Yields sentences about further metrics that are worse, inconclusive or missing. Each sentence
+    is about the worst configuration.
 
     `entries` are sorted from worst to best. The main result of the first entry is excluded, because
     the answer contains it.

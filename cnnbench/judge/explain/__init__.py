@@ -1,6 +1,5 @@
-"""Explains, from profiled steps of both sides, why one side is slower.
-
-Does not import TensorFlow.
+"""Explains from profiled training steps why one side of a comparison is slower than the other. Does
+not import TensorFlow.
 """
 
 from cnnbench.judge.explain.explanation import explain

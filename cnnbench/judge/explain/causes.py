@@ -1,15 +1,17 @@
-"""Finds the causes of a difference in step time between two sides.
+"""Finds the causes of a difference in step time between two sides, from profiled steps of several
+processes.
 
-Slow steps are searched for in the times of each row of the profiled steps, because waits for input,
-the program and gaps have little variance. If no row has slow steps, they are searched for in the
-times of whole steps. The steps of all processes are divided together (`cnnbench.base.slow_steps`),
-so the limit between ordinary and slow steps is the same for both sides. Fisher's exact test ("The
-Design of Experiments", 1935) decides whether one side has significantly more slow steps. If neither
-side has, these slow steps are removed and the remaining steps are divided again.
+Slow steps are searched for in the times of each part of the profiled steps (such as the forward
+pass of a layer, or the wait for input), because some parts have little variance. If no part has
+slow steps, they are searched for in the times of whole steps. The steps of all processes are
+divided into slow and ordinary steps together (`cnnbench.base.slow_steps`), so the limit is the same
+for both sides. Fisher's exact test ("The Design of Experiments", 1935) shows whether one side has
+significantly more slow steps. If neither side has, these slow steps are removed and the remaining
+steps are divided again.
 
-Each recogniser claims those parts of the step that its cause explains and that no earlier
-recogniser has claimed, so the times of causes add up. If there is evidence besides time, such as a
-different type of kernel, a smaller difference in time is enough.
+Each recogniser looks for one kind of cause. It claims the parts of the step that its cause explains
+and that no earlier recogniser has claimed, so the times of all causes add up. If there is evidence
+other than time, such as a different type of kernel, a smaller difference in time is sufficient.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from cnnbench.judge.explain.facts import (
     measured_quantity_changes,
     possible_reasons,
 )
-from cnnbench.judge.explain.sides import CERTAIN, LIKELY, PAUSES, SMALLEST, Sides, Times
+from cnnbench.judge.explain.sides import CERTAIN, LIKELY, PAUSES, SMALLEST, Sides, StepTimes
 from cnnbench.records.profiles import (
     FORWARD,
     GAPS,
@@ -50,30 +52,31 @@ from cnnbench.records.profiles import (
     StepProfile,
 )
 
-# Pauses: steps that sometimes take longer than the other steps of the same side.
+# Finds pauses, which are recurring steps that take longer than other steps of the same side.
 
 _CHANCE = 0.016
-"""Level of Fisher's test. If both sides have equally many steps, six slow steps on one side and
-none on the other are significant, such as two in each of three processes.
+"""Significance level of Fisher's test. If both sides have equally many steps, six slow steps on one
+side and none on the other side are significant, such as two in each of three processes.
 """
 
 _RATIO = 1.5
-"""Minimum ratio between the share of slow steps in every process of one side and in every process
-of the other side. The ratio is needed because processes of one side differ by more than chance.
+"""Minimum ratio between the shares of slow steps in any process of one side and in any process of
+the other side. The ratio is needed because processes of one side differ by more than chance.
 """
 
-_BUSY = 0.5  # CPU seconds per second from which a pause is computation
-_LARGEST = 3
+_BUSY = 0.5  # With this many CPU seconds per second, the process computes during a pause.
+_LARGEST = 3  # The evidence for a pause names this many parts.
 
 Runs: TypeAlias = Sequence[Sequence[float]]
-"""Seconds of the profiled steps of a process, or of its profiled steps and its timed steps."""
+"""Seconds of each profiled step of a process; optionally followed by those of each timed step."""
 
 _Profile: TypeAlias = tuple[StepProfile, SlowSteps | None]
-"""A process and its slow steps. Profiled steps are numbered from 0, followed by timed steps."""
+"""A process and its slow steps. Profiled steps are numbered from 0; the timed steps follow."""
 
 
 class Pauses(NamedTuple):
-    """Slow steps that recur in the processes of one side, and less often on the other side.
+    """Slow steps that recur in all processes of one side, and less often in the processes of the
+    other side.
 
     Attributes:
       place, text, evidence: as in `cnnbench.records.profiles.Cause`.
@@ -88,8 +91,8 @@ class Pauses(NamedTuple):
 
 
 def find_pauses(sides: Sides) -> Pauses | None:
-    """The longest pauses in the times of a part. If no part has pauses, pauses in the times of
-    whole steps.
+    """Returns the longest pauses in the times of any part of the step. If no part has pauses,
+    returns the pauses in the times of whole steps.
     """
     operations = sides.operations
     pause_causes = []
@@ -108,18 +111,21 @@ def find_pauses(sides: Sides) -> Pauses | None:
 def _find_recurring_pauses(
     sides: Sides, runs_of_processes: Sequence[Runs], level: float, part: Part | None = None
 ) -> Pauses | None:
-    """Finds pauses in the times of a part, or of whole steps.
+    """Finds pauses in the times of a part of the step (`part`), or of whole steps.
 
-    `each` contains the times for each process, first of A, then of B. The result is None unless all
-    processes of one side have significantly more slow steps.
+    `runs_of_processes` contains the times of each process, first of A, then of B. The result is
+    None unless all processes of one side have significantly more slow steps.
     """
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_mean_of_faster_half(profile.record.step_seconds) for profile in profiles]
     series = [
         _shift_to_usual(base, runs) for base, runs in zip(usual, runs_of_processes, strict=True)
     ]
-    # Saves time: in most rows, slow steps cannot have a large enough effect.
-    if max(fmean(values) - min(values) for values in series) < SMALLEST * sides.step.usual[0]:
+    # Most parts are skipped here, because their slow steps cannot have a relevant effect.
+    if (
+        max(fmean(values) - min(values) for values in series)
+        < SMALLEST * sides.step.means_by_side[0]
+    ):
         return None
     of_a, of_b = slice(len(sides.a.profiles)), slice(len(sides.a.profiles), None)
     left = [(n, step) for n, seconds in enumerate(series) for step in range(len(seconds))]
@@ -130,24 +136,24 @@ def _find_recurring_pauses(
             [[step for n, step in some if n == process] for process in range(len(series))]
             for some in (sorted(slow), left)
         )
-        # If most steps are slow, there is a different cause, not a pause.
-        if any(_outnumber_others(indices[index], ordinary[index]) for index in (of_a, of_b)):
+        # If most steps of a side are slow, the cause is not a pause.
+        if any(_most_steps_are_slow(indices[index], ordinary[index]) for index in (of_a, of_b)):
             return None
         slow_steps = [*map(SlowSteps.of, series, indices, ordinary)]
         times = [0 if slow is None else slow.occurrences for slow in slow_steps]
         rates = [own / len(seconds) for own, seconds in zip(times, series, strict=True)]
         costs = [0.0 if slow is None else slow.share * slow.extra for slow in slow_steps]
-        cost = Times([costs[of_a], costs[of_b]])
+        cost = StepTimes([costs[of_a], costs[of_b]])
         side, more, fewer = ("B", of_b, of_a) if cost.difference > 0 else ("A", of_a, of_b)
         few, many = ((sum(times[index]), sum(map(len, series[index]))) for index in (fewer, more))
         shared = median_slow_steps(slow_steps[more])
         if (
             shared is not None
-            and sides.is_large(cost)
+            and sides.is_relevant(cost)
             and min(rates[more]) > _RATIO * max(rates[fewer])
             and _fisher_p_value(*few, *many) <= level
         ):
-            others = sides.without(indices, ordinary)
+            others = sides.without_slow_steps(indices, ordinary)
             if others is None or others.means[PAUSES].difference * cost.difference <= 0:
                 return None
             slowed = [*zip(profiles, slow_steps, strict=True)][more]
@@ -162,8 +168,10 @@ def _find_recurring_pauses(
     return None
 
 
-def _outnumber_others(slow: Sequence[Sequence[int]], ordinary: Sequence[Sequence[int]]) -> bool:
-    """Whether slow steps outnumber other steps by more than one per process, on average."""
+def _most_steps_are_slow(slow: Sequence[Sequence[int]], ordinary: Sequence[Sequence[int]]) -> bool:
+    """Whether the processes of one side have more slow than ordinary steps, by more than one step
+    per process on average.
+    """
     more = sum(map(len, slow)) - sum(map(len, ordinary))
     return more > len(slow)
 
@@ -173,7 +181,9 @@ def _mean_of_faster_half(seconds: Sequence[float]) -> float:
 
 
 def _shift_to_usual(usual: float, runs: Runs) -> list[float]:
-    """Seconds of the steps of several runs, shifted so that ordinary steps take `usual`."""
+    """Returns the seconds of all steps of one process, shifted so that the ordinary steps of each
+    run take `usual` seconds.
+    """
     steps = []
     for run in runs:
         ordinary = _mean_of_faster_half(run)
@@ -182,8 +192,8 @@ def _shift_to_usual(usual: float, runs: Runs) -> list[float]:
 
 
 def _fisher_p_value(few: int, of_few: int, many: int, of_many: int) -> float:
-    """P value of Fisher's exact test: `many` of `of_many` steps are slow, compared with `few` of
-    `of_few`.
+    """P-value of Fisher's exact test: one side has `many` slow steps of `of_many`, the other side
+    has `few` slow steps of `of_few`.
     """
     slow = few + many
     ways = (comb(of_many, own) * comb(of_few, slow - own) for own in range(many, slow + 1))
@@ -193,7 +203,9 @@ def _fisher_p_value(few: int, of_few: int, many: int, of_many: int) -> float:
 def _pause_place_and_evidence(
     profiles: Iterable[_Profile], part: Part | None
 ) -> tuple[str, tuple[str, ...]]:
-    """The part in which slow steps take longer, and its largest rows as evidence."""
+    """Returns the name of the part in which slow steps take longer, and evidence with the parts
+    that take most of the additional time.
+    """
     extra: defaultdict[Part, list[float]] = defaultdict(list)
     for profile, slow in profiles:
         profiled = range(len(profile.step_seconds))
@@ -205,7 +217,7 @@ def _pause_place_and_evidence(
     total = sum(map(sum, extra.values()))
     if total <= 0:
         return "steps that were not profiled", ()
-    # Medians are used, because unrelated rows also take much longer in some of the steps.
+    # Medians are used, because unrelated parts also take much longer in some of the steps.
     largest = sorted(extra, key=lambda part: -median(extra[part]))[:_LARGEST]
     shares = ", ".join(
         f"{_part_text(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest
@@ -224,7 +236,9 @@ def _part_text(part: Part) -> str:
 
 
 def _cpu_time_evidence(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
-    """Evidence from the CPU time: whether the process computes or waits during pauses."""
+    """Evidence from the CPU time that says whether the process computes or waits during pauses; ()
+    if unknown.
+    """
     shares = []
     for profile in profiles:
         seconds, cpu = profile.record.step_seconds, profile.record.step_cpu_seconds
@@ -245,7 +259,7 @@ def _cpu_time_evidence(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
     return (f"{number(max(0.0, share))} CPU seconds per second of a pause: {doing}",)
 
 
-# Recognisers of the causes of a difference between two sides.
+# Recognises the causes of a difference between two sides.
 
 _ALIKE = ("threads", "everything", "batch")
 _OF_LAYERS = ("precision", "layers", "work", "operations", "kernel")
@@ -253,13 +267,12 @@ _MOST_FURTHER = 6
 
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
 _NORM = re.compile(r"FusedBatchNorm")
-# Processes are assumed to differ by at least this share of the step time, even if the measured ones
-# differ less.
+# Processes are assumed to differ by at least this share of the step time, because of load.
 _LOAD = 0.02
-_MOST = 3
+_MOST = 3  # A text names at most this many layers or operations.
 _DOMINATES = 0.8
-_MORE = 0.1  # share of additional operations from which on gaps are affected
-_MUCH = 0.4  # minimum share of the difference in parameters that is due to a layer
+_MORE = 0.1  # With this share of additional operations, gaps between operations are affected.
+_MUCH = 0.4  # A changed layer must have this share of all additional parameters.
 
 _DIRECTIONS = {
     FORWARD: "forward",
@@ -270,11 +283,12 @@ _DIRECTIONS = {
 
 @dataclass(frozen=True)
 class CauseClaim:
-    """A cause and the parts (at least one) whose difference it explains; see also `Cause`.
+    """A cause that a recogniser found, and the parts of the step (at least one) whose difference it
+    explains.
 
-    `facts` are flags and facts that differ; the first one leads to the cause. `is_effect` is
-    whether it may be only a consequence of the other causes, through waits or the use of caches and
-    cores.
+    `facts` are texts about flags and facts that differ; the first one is the most likely reason.
+    `is_effect` says whether the cause may be only a consequence of other causes, for example
+    because they change waits or the use of caches and cores. For the other fields, see `Cause`.
     """
 
     kind: str
@@ -287,10 +301,11 @@ class CauseClaim:
 
 
 def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
-    """Finds the causes of a difference. Also returns sides whose parts add up to the causes.
+    """Finds the significant causes of a difference. Also returns the sides, divided into parts
+    whose times add up to the times of the causes.
 
-    If there are pauses, the returned sides have a part for them. All other causes are then
-    determined from the steps without pauses, so that no cause is reported twice.
+    If there are pauses, the returned sides have a separate part for pauses. All other causes are
+    then found in the steps without pauses, so that no cause is reported twice.
     """
     paused = find_pauses(sides)
     if paused is None:
@@ -300,25 +315,30 @@ def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
 
 
 def find_causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tuple[Cause, ...]:
-    """The significant causes, sorted by size. Possible consequences of other causes come last.
+    """Returns the significant causes of a difference, sorted by size. Causes that may only be
+    consequences of other causes are last.
 
-    The time of a cause is the sum of the mean times of its parts. A claim is ignored if the
-    difference of typical times and the difference of mean times have different signs.
+    The time of a cause is the sum of the mean times of its parts. A cause is ignored if the
+    difference of typical times and the difference of mean times have different signs. The default
+    of `recognisers` is `RECOGNISERS`.
     """
     sides.free = dict.fromkeys(sides.times)
     found_causes: list[tuple[bool, Cause]] = []
     for recognise in RECOGNISERS if recognisers is None else recognisers:
         for claim in recognise(sides):
-            mean = sides.mean_of(claim.parts)
-            if not sides.by_work and mean.difference * sides.together(claim.parts).difference <= 0:
+            mean = sides.mean_sum(claim.parts)
+            if (
+                not sides.by_work
+                and mean.difference * sides.typical_sum(claim.parts).difference <= 0
+            ):
                 continue
-            base, new = mean.usual
+            base, new = mean.means_by_side
             evidence = (*claim.facts, *claim.evidence, *_further_evidence(sides, claim))
             cause = Cause(
                 kind=claim.kind,
                 base=base,
                 new=new,
-                spread=2 * mean.error(),
+                spread=2 * mean.standard_error(),
                 place=claim.place,
                 text="; ".join((claim.text, *claim.facts[:1])),
                 evidence=tuple(filter(None, evidence)),
@@ -331,7 +351,9 @@ def find_causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -
 
 
 def _further_evidence(sides: Sides, claim: CauseClaim) -> tuple[str, ...]:
-    """Evidence other than time: the state of the machine, and different kernels of oneDNN."""
+    """Evidence for a cause other than time, as texts: the state of the machine, and different
+    oneDNN kernels.
+    """
     if claim.kind in _ALIKE:
         kernels = (fact_change_text(primitive.fact) for primitive in sides.primitives)
         return (*_machine_state_evidence(sides, claim.parts), *kernels)[:_MOST_FURTHER]
@@ -341,24 +363,25 @@ def _further_evidence(sides: Sides, claim: CauseClaim) -> tuple[str, ...]:
     own = (
         primitive.fact
         for primitive in sides.primitives
-        if primitive.is_product and primitive.is_of(directions)
+        if primitive.is_product and primitive.may_belong_to(directions)
     )
     return tuple(map(fact_change_text, own))[:_MOST_FURTHER]
 
 
 def _machine_state_evidence(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
-    """Differences in clocks, load and similar states that can make all operations slower."""
-    slower = 1 if sides.together(parts).difference > 0 else -1
+    """Texts about clocks, load and similar conditions that differ and can make all operations of
+    the slower side slower.
+    """
+    slower = 1 if sides.typical_sum(parts).difference > 0 else -1
     return tuple(
         map(fact_change_text, measured_quantity_changes(sides.a.profiles, sides.b.profiles, slower))
     )
 
 
 def recognise_input_wait(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises that the step waits for the input pipeline."""
+    """Recognises that steps take longer because they wait for the input pipeline."""
     parts = tuple(part for part in sides.free if part.direction == INPUT)
-    # First all input rows are tested together, then each row. Operations of the pipeline vary a
-    # lot, but the wait for input hardly varies.
+    # Each input part is also tested alone: the wait for input varies less than other input parts.
     for some in (parts, *((part,) for part in parts)):
         if some and (sides.stands_out(some) or sides.differs_significantly(some)):
             text, facts = (
@@ -369,12 +392,13 @@ def recognise_input_wait(sides: Sides) -> Iterator[CauseClaim]:
             return
 
 
-def program(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises more time in the program outside the graph."""
+def recognise_program_time(sides: Sides) -> Iterator[CauseClaim]:
+    """Recognises that the Python program takes more time outside the graph, before or after the
+    operations of a step.
+    """
     if PROGRAM not in sides.free:
         return
-    # The typical time is robust against other programs, which can only add to it. The mean also
-    # shows work in only some of the steps.
+    # Minima resist disturbances by other programs; means also show work in only some steps.
     for times in (sides.times[PROGRAM], sides.means[PROGRAM]):
         sides.times[PROGRAM] = times
         if sides.stands_out([PROGRAM]) or sides.differs_significantly([PROGRAM]):
@@ -389,17 +413,19 @@ def program(sides: Sides) -> Iterator[CauseClaim]:
             return
 
 
-def network(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises networks that differ too much to be compared by layer."""
+def recognise_other_network(sides: Sides) -> Iterator[CauseClaim]:
+    """Recognises that the sides train networks that differ too much to be compared layer by
+    layer.
+    """
     alignment = sides.alignment
     parts = tuple(part for part in sides.operations if part.layer != REST)
     if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
         return
     kinds = group_by(parts, lambda part: part.kind)
-    times = {kind: sides.mean_of(parts) for kind, parts in kinds.items()}
+    times = {kind: sides.mean_sum(parts) for kind, parts in kinds.items()}
     largest = sorted(times, key=lambda kind: -abs(times[kind].difference))
     evidence = [
-        f"{kind}: {' to '.join(number(1e3 * seconds) for seconds in times[kind].usual)} ms"
+        f"{kind}: {' to '.join(number(1e3 * seconds) for seconds in times[kind].means_by_side)} ms"
         for kind in largest[:_MOST_FURTHER]
     ]
     sizes = [sum(bool(layer.kind) for layer in side) for side in (alignment.a, alignment.b)]
@@ -407,23 +433,25 @@ def network(sides: Sides) -> Iterator[CauseClaim]:
     yield CauseClaim("network", parts, "the network's layers", text, evidence)
 
 
-def batch(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises a different batch size: more or less of the same work."""
+def recognise_batch_size(sides: Sides) -> Iterator[CauseClaim]:
+    """Recognises that the sides have different batch sizes, so that all operations have more or
+    less of the same work.
+    """
     facts = _differing_fact_texts(sides, FACTS_OF["batch"])
     parts = sides.operations
     if not facts or not parts or not sides.stands_out(parts, LIKELY):
         return
     before, after = sides.total("flops", parts)
-    longer = sides.together(parts).difference
-    if (after - before) * longer > 0 and _have_one_direction(sides, parts):
+    longer = sides.typical_sum(parts).difference
+    if (after - before) * longer > 0 and _have_same_sign(sides, parts):
         evidence = [*_amount_ratio_texts(sides, parts, "FLOPs")]
         yield CauseClaim(
             "batch", parts, "all operations", "batches of another size", evidence, facts
         )
 
 
-def threads(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises fewer or slower processors, or a different library, which affect all
+def recognise_threads_or_libraries(sides: Sides) -> Iterator[CauseClaim]:
+    """Recognises fewer threads, slower processors or a different library, which affect all
     operations.
     """
     libraries = _differing_fact_texts(sides, FACTS_OF["libraries"])
@@ -431,16 +459,15 @@ def threads(sides: Sides) -> Iterator[CauseClaim]:
     parts = sides.operations
     if not facts or not parts or sides.by_work:
         return
-    if sides.stands_out(parts, LIKELY) and _have_one_direction(sides, parts):
-        # The number of threads determines which operations run at the same time.
+    if sides.stands_out(parts, LIKELY) and _have_same_sign(sides, parts):
+        # The number of threads also affects gaps, because it limits which operations run together.
         if GAPS in sides.free:
             parts = (*parts, GAPS)
         yield CauseClaim(
             "threads", parts, "all operations", _slowdown_text(sides, parts), facts=facts
         )
         return
-    # With fewer threads, some operations are slower, and some are faster because threads no longer
-    # wait for each other.
+    # Fewer threads can also make operations faster, because threads wait less for each other.
     same = (part for part in parts if libraries or not _work_differs(sides, part))
     single = tuple(part for part in same if sides.stands_out([part]))
     if GAPS in sides.free and sides.stands_out([GAPS]):
@@ -452,18 +479,20 @@ def threads(sides: Sides) -> Iterator[CauseClaim]:
         yield CauseClaim("threads", single, place, _slowdown_text(sides, single), facts=facts)
 
 
-def _have_one_direction(sides: Sides, parts: Iterable[Part]) -> bool:
-    """Whether nearly all differences between parts have the same sign."""
+def _have_same_sign(sides: Sides, parts: Iterable[Part]) -> bool:
+    """Whether nearly all of the difference in the given parts has the same sign."""
     differences = [sides.times[part].difference for part in parts]
     return abs(sum(differences)) >= (2 * _DOMINATES - 1) * sum(map(abs, differences))
 
 
-def precision(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises layers that compute in a different number format."""
+def recognise_precision(sides: Sides) -> Iterator[CauseClaim]:
+    """Recognises layers whose convolutions and matrix products compute in a different number
+    format, such as float16.
+    """
     layers = _parts_by_layer(sides)
     layers_of_types: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for layer, parts in layers.items():
-        before, after = map(_number_formats, sides.kernels(parts))
+        before, after = map(_number_formats, sides.operation_counts(parts))
         if before and after and before != after:
             layers_of_types[", ".join(before), ", ".join(after)].append(layer)
     for types, named in layers_of_types.items():
@@ -472,7 +501,7 @@ def precision(sides: Sides) -> Iterator[CauseClaim]:
             text = f"products are in {types[1]}, not in {types[0]}"
             casts = [
                 sum(n for name, n in kernels.items() if name.startswith("Cast"))
-                for kernels in sides.kernels(sides.times)
+                for kernels in sides.operation_counts(sides.times)
             ]
             casts_text = f"casts in a step: {casts[0]} in A, {casts[1]} in B"
             evidence = [casts_text] if casts[0] != casts[1] else []
@@ -482,14 +511,15 @@ def precision(sides: Sides) -> Iterator[CauseClaim]:
 
 
 def recognise_unfused_batch_norm(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises batch norm that is fused on only one side, in layers that both sides have.
+    """Recognises batch norm that is a fused operation on only one side, in layers that both sides
+    have.
 
-    Batch norm that is not fused consists of several operations of other types.
+    Batch norm that is not fused consists of several operations with other types.
     """
     before = after = 0
     layers: dict[str, list[Part]] = {}
     for layer, parts in _parts_by_layer(sides).items():
-        both = sides.kernels(parts)
+        both = sides.operation_counts(parts)
         fused = [sum(n for name, n in kernels.items() if _NORM.search(name)) for kernels in both]
         before, after = before + fused[0], after + fused[1]
         if all(both) and fused[0] != fused[1]:
@@ -507,10 +537,12 @@ def recognise_unfused_batch_norm(sides: Sides) -> Iterator[CauseClaim]:
         yield CauseClaim("batch norm", _add_gaps(sides, tuple(claimed)), place, text, evidence)
 
 
-def reduction(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises a different reduction of gradients."""
+def recognise_reduction(sides: Sides) -> Iterator[CauseClaim]:
+    """Recognises that the reduction of gradients over devices takes longer, or uses other
+    operations.
+    """
     parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind == REDUCTION)
-    if not parts or _parts_of_parameters(sides):
+    if not parts or _parts_that_follow_parameters(sides):
         return
     other = any(_work_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
@@ -523,14 +555,18 @@ def reduction(sides: Sides) -> Iterator[CauseClaim]:
         yield CauseClaim("reduction", parts, "the reduction of gradients", text, evidence, facts)
 
 
-def copies(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises that work on variables, such as updates and copies, takes longer."""
-    if not _parts_of_parameters(sides):
-        yield from recognise_other_copies(sides)
+def recognise_variable_operations(sides: Sides) -> Iterator[CauseClaim]:
+    """Recognises that updates and copies of variables take longer, unless the number of parameters
+    differs.
+    """
+    if not _parts_that_follow_parameters(sides):
+        yield from recognise_remaining_variable_operations(sides)
 
 
-def recognise_other_copies(sides: Sides) -> Iterator[CauseClaim]:
-    """Like `copies`, if layers with different parameters do not explain the whole difference."""
+def recognise_remaining_variable_operations(sides: Sides) -> Iterator[CauseClaim]:
+    """Recognises that updates and copies of variables take longer, also if the number of parameters
+    differs.
+    """
     parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind != REDUCTION)
     if not parts:
         return
@@ -543,7 +579,7 @@ def recognise_other_copies(sides: Sides) -> Iterator[CauseClaim]:
         )
         before, after = (
             {name for name in kernels if name.startswith("ResourceApply")}
-            for kernels in sides.kernels(parts)
+            for kernels in sides.operation_counts(parts)
         )
         updates = before != after or _differing_fact_texts(sides, ("optimizer",))
         place = "the optimizer's update" if updates else "updates and copies of variables"
@@ -551,7 +587,7 @@ def recognise_other_copies(sides: Sides) -> Iterator[CauseClaim]:
         yield CauseClaim("copies", _add_gaps(sides, parts), place, text, evidence, facts)
 
 
-def layers(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_added_layers(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises layers that only one side has."""
     parts_by_layer = _parts_by_layer(sides)
     names = [{part.layer for part in side.parts} for side in (sides.a, sides.b)]
@@ -570,14 +606,16 @@ def layers(sides: Sides) -> Iterator[CauseClaim]:
         place = _layers_text(sides, list(own), own)
         lacking = sides.alignment.layers_only_in_b, sides.alignment.layers_only_in_a
         more, less = (sum(layer.parameters for layer in side) for side in lacking)
-        parts = (*parts, *_parts_of_parameters(sides, more - less))
+        parts = (*parts, *_parts_that_follow_parameters(sides, more - less))
         yield CauseClaim(
             "layers", parts, place, text or "; ".join(only_texts), tuple(only_texts) if text else ()
         )
 
 
 def recognise_changed_layers(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises layers whose variables have different shapes on the two sides."""
+    """Recognises layers whose variables have different shapes on the two sides, such as a wider
+    convolution.
+    """
     parts_by_layer = _parts_by_layer(sides)
     pairs = [
         (a, b)
@@ -597,15 +635,14 @@ def recognise_changed_layers(sides: Sides) -> Iterator[CauseClaim]:
         ]
         more = sum(b.parameters - a.parameters for a, b in pairs)
         changed = [a.name for a, _ in pairs if a.name in own]
-        # Later layers have the new number of channels, too. Therefore the layer with the first
-        # product was changed.
+        # The first layer was changed; later layers only follow its new number of channels.
         first = next((a.name for a, _ in pairs if a.kind and a.name in own), changed[0])
         place = first_few([first, *(name for name in changed if name != first)], 1)
         evidence += [
             _operation_count_changes(sides, parts),
             *_amount_ratio_texts(sides, parts, "FLOPs", "bytes"),
         ]
-        claimed = (*parts, *_parts_of_parameters(sides, more))
+        claimed = (*parts, *_parts_that_follow_parameters(sides, more))
         yield CauseClaim("layers", claimed, place, "variables of another shape", evidence)
 
 
@@ -615,7 +652,7 @@ def _layer_size_text(layer: ProfiledLayer) -> str:
 
 
 def recognise_slower_layers(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises layers whose operations changed more than the operations of other layers."""
+    """Recognises layers whose operations changed by more than the operations of other layers."""
     for layer, parts in _parts_by_layer(sides).items():
         others = tuple(part for part in parts if _work_differs(sides, part))
         alike = (part for part in parts if part not in others)
@@ -626,7 +663,7 @@ def recognise_slower_layers(sides: Sides) -> Iterator[CauseClaim]:
             continue
         pairs = [(a, b) for a, b in sides.alignment.pairs if a.name == layer]
         place, evidence = layer, [f"{b.name} in B" for _, b in pairs if b.name != layer]
-        total = sides.together(claimed).difference
+        total = sides.typical_sum(claimed).difference
         largest = max(claimed, key=lambda part: abs(sides.times[part].difference))
         if abs(sides.times[largest].difference) >= _DOMINATES * abs(total):
             place += f", {_DIRECTIONS.get(largest.direction, largest.direction)}"
@@ -634,7 +671,7 @@ def recognise_slower_layers(sides: Sides) -> Iterator[CauseClaim]:
             _operation_count_changes(sides, claimed),
             *_amount_ratio_texts(sides, claimed, "FLOPs", "bytes"),
         ]
-        kernels = sides.kernels(claimed)
+        kernels = sides.operation_counts(claimed)
         flops, moved = (sides.total(name, claimed) for name in ("flops", "bytes"))
         if flops[0] != flops[1]:
             kind, text = "work", "other work to do"
@@ -645,22 +682,24 @@ def recognise_slower_layers(sides: Sides) -> Iterator[CauseClaim]:
         else:
             kind, text = "kernel", "the same operations take another time"
         more = sum(b.parameters - a.parameters for a, b in pairs)
-        claimed = (*claimed, *_parts_of_parameters(sides, more))
+        claimed = (*claimed, *_parts_that_follow_parameters(sides, more))
         yield CauseClaim(kind, claimed, place, text, evidence)
 
 
-def gaps(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises more time in which no operation runs."""
+def recognise_gaps(sides: Sides) -> Iterator[CauseClaim]:
+    """Recognises that there is more time in which no operation runs."""
     if GAPS in sides.free and sides.stands_out([GAPS]):
         text = "no operation runs between the first and the last of the step"
         yield CauseClaim("gaps", (GAPS,), "gaps between operations", text, is_effect=True)
 
 
-def everything(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises that all operations are slower, if records do not show a reason."""
+def recognise_overall_slowdown(sides: Sides) -> Iterator[CauseClaim]:
+    """Recognises that all operations are slower or faster, without a reason that records
+    contain.
+    """
     parts = sides.operations
-    factors = sides.factors
-    least = CERTAIN * factors.error(_LOAD)
+    factors = sides.speed_factors
+    least = CERTAIN * factors.standard_error(_LOAD)
     if (
         parts
         and factors.sides_are_separated
@@ -681,34 +720,31 @@ def everything(sides: Sides) -> Iterator[CauseClaim]:
 Recogniser: TypeAlias = Callable[[Sides], Iterable[CauseClaim]]
 
 RECOGNISERS: tuple[Recogniser, ...] = (
-    *(
-        recognise_input_wait,
-        program,
-        network,
-        batch,
-        threads,
-        precision,
-        recognise_unfused_batch_norm,
-        reduction,
-        copies,
-    ),
-    *(
-        layers,
-        recognise_changed_layers,
-        recognise_slower_layers,
-        recognise_other_copies,
-        gaps,
-        everything,
-    ),
+    recognise_input_wait,
+    recognise_program_time,
+    recognise_other_network,
+    recognise_batch_size,
+    recognise_threads_or_libraries,
+    recognise_precision,
+    recognise_unfused_batch_norm,
+    recognise_reduction,
+    recognise_variable_operations,
+    recognise_added_layers,
+    recognise_changed_layers,
+    recognise_slower_layers,
+    recognise_remaining_variable_operations,
+    recognise_gaps,
+    recognise_overall_slowdown,
 )
-"""Recognisers, in the order in which they claim parts."""
+"""Functions that each recognise one kind of cause, in the order in which they claim parts."""
 
 
-def _parts_of_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ...]:
-    """Parts outside of towers, if they take longer because of additional parameters.
+def _parts_that_follow_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ...]:
+    """Returns the parts for variables (updates, copies, reductions), if their time changes in the
+    same direction as the number of parameters; otherwise ().
 
-    `own` is the number of additional parameters in one layer, which must be a large share of all
-    additional parameters; None for no such condition.
+    `own` is the number of additional parameters in one layer. Unless it is None, it must be a large
+    share of all additional parameters.
     """
     alignment = sides.alignment
     sums = [sum(layer.parameters for layer in side) for side in (alignment.a, alignment.b)]
@@ -718,7 +754,7 @@ def _parts_of_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ..
         return ()
     if own is not None and own / more < _MUCH:
         return ()
-    return parts if sides.together(parts).difference * more > 0 else ()
+    return parts if sides.typical_sum(parts).difference * more > 0 else ()
 
 
 def _parts_by_layer(sides: Sides) -> dict[str, list[Part]]:
@@ -729,8 +765,8 @@ def _parts_by_layer(sides: Sides) -> dict[str, list[Part]]:
 
 
 def _have_products(sides: Sides, parts: Collection[Part]) -> bool:
-    """Whether the parts contain convolutions or matrix products, on either side."""
-    return any(map(_PRODUCT.search, itertools.chain(*sides.kernels(parts))))
+    """Whether the given parts contain convolutions or matrix products, on either side."""
+    return any(map(_PRODUCT.search, itertools.chain(*sides.operation_counts(parts))))
 
 
 def _number_formats(kernels: Iterable[str]) -> tuple[str, ...]:
@@ -746,14 +782,18 @@ def _work_differs(sides: Sides, part: Part) -> bool:
 
 
 def _layers_text(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]) -> str:
-    """Text with the layer that has the largest difference, and with the number of other layers."""
-    size = {name: abs(sides.together(layers[name]).difference) for name in names}
+    """Text with the layer that has the largest difference, and the number of other layers: "conv1
+    and 3 more".
+    """
+    size = {name: abs(sides.typical_sum(layers[name]).difference) for name in names}
     return first_few(sorted(names, key=lambda name: -size[name]), 1)
 
 
 def _operation_count_changes(sides: Sides, parts: Collection[Part]) -> str:
-    """Text about the differences in numbers of operations by type: "+2 Cast float32, -1 Relu"."""
-    before, after = sides.kernels(parts)
+    """Text about the numbers of operations by type that side B has more or less than side A:
+    "operations of B: +2 Cast float32, -1 Relu".
+    """
+    before, after = sides.operation_counts(parts)
     differences = {name: after[name] - before[name] for name in (*before, *after)}
     texts = [
         f"{difference:+d} {name}"
@@ -764,11 +804,13 @@ def _operation_count_changes(sides: Sides, parts: Collection[Part]) -> str:
 
 
 def _add_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts. The gaps are added if the parts contain most of the additional operations."""
+    """Returns the parts, followed by the gaps between operations if most of the additional
+    operations are in these parts.
+    """
     if GAPS not in sides.free:
         return parts
     before, after, own_before, own_after = (
-        kernels.total() for some in (sides.times, parts) for kernels in sides.kernels(some)
+        kernels.total() for some in (sides.times, parts) for kernels in sides.operation_counts(some)
     )
     more, own = after - before, own_after - own_before
     if not more or abs(more) < _MORE * before or own / more < _DOMINATES:
@@ -777,7 +819,9 @@ def _add_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _amount_ratio_texts(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[str]:
-    """Text with the FLOPs or bytes of B relative to A, such as "1.500 times the FLOPs"."""
+    """Yields texts with the FLOPs or bytes of side B relative to side A, such as "1.500 times the
+    FLOPs".
+    """
     for name in amounts:
         before, after = sides.total(name.lower(), parts)
         if before and after and abs(after / before - 1) >= SMALLEST:
@@ -785,10 +829,12 @@ def _amount_ratio_texts(sides: Sides, parts: Collection[Part], *amounts: str) ->
 
 
 def _slowdown_text(sides: Sides, parts: Iterable[Part]) -> str:
-    base, new = sides.mean_of(parts).usual
+    base, new = sides.mean_sum(parts).means_by_side
     return f"they take {number(new / base)} times as long"
 
 
 def _differing_fact_texts(sides: Sides, names: Iterable[str]) -> tuple[str, ...]:
-    """Texts about the given flags and facts that differ, such as "xla: false in A, true in B"."""
+    """Texts about those of the named flags and facts that differ between the sides, such as "xla:
+    false in A, true in B".
+    """
     return possible_reasons(sides.a.profiles, sides.b.profiles, names)

@@ -1,4 +1,4 @@
-"""Explains the difference between two sides, as a table, Markdown or a chart."""
+"""Explains the difference in step time between two sides, as text, a table, Markdown or a chart."""
 
 from __future__ import annotations
 
@@ -25,31 +25,33 @@ from cnnbench.judge.explain.facts import fact_changes, measured_quantity_changes
 from cnnbench.judge.explain.sides import CERTAIN, Sides
 from cnnbench.records.profiles import Cause, ExplainedRow, Explanation, StepProfile
 
-_ALSO = 0.1  # minimum share of the difference for a second cause in the answer
-_MOST_NAMED = 2
+_ALSO = 0.1  # The answer names a second cause if it explains this share of the difference.
+_MOST_NAMED = 2  # The answer names at most this many causes.
 
 
 def explain(
     base: Sequence[StepProfile], new: Sequence[StepProfile], labels: tuple[str, str] = ("A", "B")
 ) -> Explanation:
-    """Explains the difference between two sides, each with at least one profiled process."""
+    """Explains the difference in step time between the profiled processes of side A (`base`) and of
+    side B (`new`), at least one each.
+    """
     sides = Sides(base, new)
     significant: tuple[Cause, ...] = ()
-    # With a single process, a difference may be specific to this process.
+    # With one process on a side, a difference may be specific to this process.
     if min(len(base), len(new)) > 1:
         sides, significant = significant_causes(sides)
-    work = () if significant else find_causes(sides.of_work())
+    work = () if significant else find_causes(sides.comparing_work_only())
     timed = sides.timed
     document = Explanation(
         answer="",
         base_label=labels[0],
         new_label=labels[1],
-        base=timed.usual[0],
-        new=timed.usual[1],
-        spread=2 * timed.error(),
-        chance=max(CERTAIN * timed.error(sides.noise), timed.chance),
-        profiled_base=sides.step.usual[0],
-        profiled_new=sides.step.usual[1],
+        base=timed.means_by_side[0],
+        new=timed.means_by_side[1],
+        spread=2 * timed.standard_error(),
+        chance=max(CERTAIN * timed.standard_error(sides.noise), timed.chance_limit),
+        profiled_base=sides.step.means_by_side[0],
+        profiled_new=sides.step.means_by_side[1],
         rows=(),
         causes=significant or work,
         by_work=bool(work),
@@ -63,7 +65,12 @@ def explain(
         steps=max(len(profile.step_seconds) for profile in (*base, *new)),
     )
     rows = [
-        document.row(*part, base=times.usual[0], new=times.usual[1], spread=2 * times.error())
+        document.row(
+            *part,
+            base=times.means_by_side[0],
+            new=times.means_by_side[1],
+            spread=2 * times.standard_error(),
+        )
         for part, times in sides.means.items()
     ]
     rows.sort(key=lambda row: (-abs(row.difference), row.layer, row.kind, row.direction))
@@ -71,7 +78,9 @@ def explain(
 
 
 def _answer_sentences(explanation: Explanation) -> str:
-    """The answer in one sentence; a second sentence if the work differs."""
+    """The answer of an explanation: a sentence about the step time and, if only the work differs
+    significantly, a second sentence about the work.
+    """
     step = f"a step takes {_more_or_less_text(explanation.difference)}"
     if explanation.causes and not explanation.by_work:
         return _answer_of_causes(explanation)
@@ -100,7 +109,9 @@ def _answer_sentences(explanation: Explanation) -> str:
 
 
 def _answer_of_causes(explanation: Explanation) -> str:
-    """Text about the difference in step time, its largest causes, and the unexplained rest."""
+    """The answer if there are significant causes: the difference in step time, its largest causes,
+    and the part that no cause explains.
+    """
     difference, step = (
         explanation.difference,
         f"a step takes {_more_or_less_text(explanation.difference)}",
@@ -135,7 +146,7 @@ def _answer_of_causes(explanation: Explanation) -> str:
 
 
 def _cause_answer_text(cause: Cause, *, with_spread: bool) -> str:
-    """Text about a cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms): ..."."""
+    """Text for a cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms): ..."."""
     size = _difference_size_text(cause.difference)
     if with_spread:
         size = f"{_more_or_less_text(cause.difference)} (+/- {_ms_text(cause.spread)})"
@@ -163,14 +174,14 @@ SHOWN = 10
 
 _INDENT = 6
 _MOST_FACTS = 12
-_SMALLEST = 1e-6  # shortest time that is shown, in seconds
+_SMALLEST = 1e-6  # Shorter times, in seconds, are shown as 0.
 
 
 def explanation_rows(explanation: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
-    """Lines of a table: the largest rows (all if `most` is 0), the sum of other rows, the rest, the
-    step.
+    """The rows of a table: the largest `most` rows (0 means all), the sum of all other rows, the
+    time that was not profiled, and the whole step.
 
-    For sums and the rest, the spread is NaN.
+    The spread is NaN in the rows for the sum and for the time that was not profiled.
     """
 
     shown = explanation.rows[:most] if most else explanation.rows
@@ -191,18 +202,24 @@ def explanation_rows(explanation: Explanation, most: int = SHOWN) -> list[Explai
 
 
 def rows_table(explanation: Explanation, most: int = SHOWN, **layout: Any) -> Table | None:
-    """A table of `explanation_rows`. For `layout`, see `cnnbench.base.document.make_table`."""
+    """Returns a table of the rows of an explanation. `layout` contains arguments of
+    `cnnbench.base.document.make_table`.
+    """
     return make_table(map(_row_cells, explanation_rows(explanation, most)), **layout)
 
 
 def table_text(explanation: Explanation, most: int = SHOWN) -> str:
-    """Text for a terminal: answer, causes with evidence, rows, and other differences."""
+    """Returns an explanation as text for a terminal: the answer, causes with evidence, rows, and
+    other differences.
+    """
     causes, *others = terminal_sections(explanation, most)
     return text_of([[explanation.answer, *causes], *others])
 
 
 def terminal_sections(explanation: Explanation, most: int = SHOWN) -> list[list[Content]]:
-    """The contents for a terminal, without the answer: causes, rows, remarks."""
+    """Returns the contents of an explanation for a terminal, without the answer: causes, rows,
+    remarks.
+    """
     causes: list[Content] = []
     for cause in explanation.causes:
         causes.append(Text(f"- {cause_text(cause)}", hanging=_INDENT))
@@ -218,7 +235,9 @@ def terminal_sections(explanation: Explanation, most: int = SHOWN) -> list[list[
 
 
 def to_markdown(explanation: Explanation, most: int = SHOWN) -> str:
-    """`table_text` as Markdown for a pull request. Names from records are marked as code."""
+    """Returns an explanation as Markdown for a pull request. Names from records are formatted as
+    code.
+    """
     lines = [
         "### cnnbench: why",
         "",
@@ -230,7 +249,7 @@ def to_markdown(explanation: Explanation, most: int = SHOWN) -> str:
 
 
 def markdown_body(explanation: Explanation, most: int = SHOWN) -> list[str]:
-    """The lines of a Markdown document without the answer."""
+    """Returns the lines of an explanation in Markdown, without the heading and the answer."""
     causes = [
         f"- {code('; '.join((cause_text(cause), *cause.further_evidence)))}"
         for cause in explanation.causes
@@ -248,7 +267,9 @@ def markdown_body(explanation: Explanation, most: int = SHOWN) -> list[str]:
 
 
 def differences_chart(explanation: Explanation, most: int = SHOWN) -> Rows:
-    """Chart of the differences of the largest rows, with their spread."""
+    """Returns a chart of the differences between the sides in the largest rows, with their
+    spreads.
+    """
     rows = []
     of = f"the {most} largest of" if 0 < most < len(explanation.rows) else "all"
     for line in explanation_rows(explanation, most):
@@ -274,19 +295,23 @@ def differences_chart(explanation: Explanation, most: int = SHOWN) -> Rows:
 
 
 def _unexplained_text(explanation: Explanation) -> Iterator[str]:
-    """Text about the part of the difference that significant causes do not explain."""
+    """Yields a text about the part of the difference that the significant causes do not explain, if
+    there are any.
+    """
     if explanation.causes and not explanation.by_work:
         yield f"{signed_ms(explanation.unexplained)} ms that no cause explains"
 
 
 def cause_text(cause: Cause) -> str:
-    """A cause as one line with its times."""
+    """Text for a cause in one line, with its times on both sides: "+9.8 ms in conv1 (14.1 to 23.9
+    ms, +/- 0.5): ...".
+    """
     times = f"{in_ms(cause.base)} to {_ms_text(cause.new)}, +/- {in_ms(cause.spread)}"
     return f"{signed_ms(cause.difference)} ms in {cause.place} ({times}): {cause.text}"
 
 
 def measurement_sentence(explanation: Explanation) -> str:
-    """A sentence about how the difference was measured."""
+    """A sentence that says from how many processes and steps the explanation was computed."""
     a, b = explanation.base_processes, explanation.new_processes
     processes = f"{a} and {b}" if a != b else f"{a} + {b}"
     steps = count_text(explanation.steps, "profiled step", "profiled steps")
@@ -318,10 +343,10 @@ def _fact_texts(explanation: Explanation) -> Iterator[str]:
 
 
 def in_ms(seconds: float) -> str:
-    """Converts seconds to milliseconds. Less than a microsecond becomes 0."""
+    """Converts seconds to text in milliseconds. Times below a microsecond become 0."""
     return number((1e3 if abs(seconds) >= _SMALLEST else 0) * seconds)
 
 
 def signed_ms(seconds: float) -> str:
-    """A difference in milliseconds with its sign."""
+    """Converts a difference in seconds to text in milliseconds, with its sign."""
     return ("+" if seconds > 0 else "") + in_ms(seconds)

@@ -1,4 +1,6 @@
-"""Differences between profiled processes in flags, facts, quantities and oneDNN kernels."""
+"""Finds differences between the profiled processes of two sides in flags, facts, measured
+quantities and oneDNN kernels.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from cnnbench.records.profiles import (
 
 _OTHERS, _WITHHELD = "CPUs used by other programs", "CPU time withheld by the hypervisor"
 CPU_TIME = "CPU time of a step"
-"""Name of the quantity that shows whether a program computes or waits."""
+"""Name of the quantity that shows whether the program computes or waits."""
 
 FACTS_OF: Mapping[str, tuple[str, ...]] = {
     "threads": (
@@ -40,7 +42,7 @@ FACTS_OF: Mapping[str, tuple[str, ...]] = {
         *("cgroup_cpu_limit", "logical_cpus", "physical_cores", "cpu_model", "cpu_isa"),
         *("cpu_governor", "cpu_turbo", "gpu_names", "gpu_thread_mode", "per_gpu_thread_count"),
     ),
-    # Records contain only environment variables that affect speed.
+    # The pattern env_* is enough, because records contain only variables that affect speed.
     "libraries": (
         *("data_format", "conv_gradients", "recompute", "xla", "xla_compile"),
         "enable_optimizations",
@@ -65,20 +67,22 @@ FACTS_OF: Mapping[str, tuple[str, ...]] = {
     ),
     "looping": ("summary_verbosity", "save_*", "train_dir", "print_training_accuracy"),
 }
-"""Names of flags and facts that affect a part of the step, by part. "threads" and "libraries"
-affect all operations; "threads" also affects the gaps between operations.
+"""Names of flags and facts that may be the reason for a kind of cause, by kind. The kinds "threads"
+and "libraries" affect all operations; "threads" also affects the gaps between operations.
 """
 
 _SENDING = ("_Send", "_HostSend")
-_NOTICEABLE = 0.1  # relative tolerance of start-up times and memory
-_CLOCKS = 0.05  # relative tolerance of clocks
-_ALLOCATED = 0.02  # relative tolerance, because the reuse of buffers varies
-_BUSY = 0.25  # tolerance in numbers of busy CPUs
-_STOLEN = 0.02  # tolerance of the share of CPU time
+_NOTICEABLE = 0.1  # Smaller relative differences in start-up time or memory are ignored.
+_CLOCKS = 0.05  # Smaller relative differences in clock frequency are ignored.
+_ALLOCATED = 0.02  # Smaller relative differences in allocations are ignored.
+_BUSY = 0.25  # A smaller difference in the number of busy CPUs is ignored.
+_STOLEN = 0.02  # A smaller difference in the share of withheld CPU time is ignored.
 
 
 def fact_changes(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[FactChange]:
-    """Flags and facts that differ between the sides. Flags that were given explicitly are first."""
+    """Returns the flags and facts that differ between the two sides. Flags that users set are
+    first.
+    """
     return [
         FactChange(
             fact=difference.fact,
@@ -92,10 +96,11 @@ def fact_changes(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> lis
 def possible_reasons(
     base: Sequence[StepProfile], new: Sequence[StepProfile], patterns: Iterable[str]
 ) -> tuple[str, ...]:
-    """Text about flags and facts with matching names that may be the reason for a difference.
+    """Texts about flags and facts that may be the reason for a difference in time. Only names that
+    match `patterns` are considered.
 
-    Values that occur on both sides are not reasons. Neither are values that follow from an earlier
-    flag, such as the global batch, which follows from the batch size.
+    A fact is not a reason if one of its values occurs on both sides, or if it follows from an
+    earlier flag. For example, the global batch follows from the batch size.
     """
     wanted = tuple(patterns)
     explicit = {flag for profile in (*base, *new) for flag in profile.record.explicit_flags}
@@ -127,15 +132,16 @@ def _fact_differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -
         difference
         for difference in all_differences
         if difference.base != difference.new
-        and difference.fact not in ("profile_json", "result_json")  # the files of the sides
+        and difference.fact not in ("profile_json", "result_json")  # Output files always differ.
     ]
 
 
 class MeasuredQuantity(NamedTuple):
-    """A measured quantity other than the times of operations.
+    """A quantity of a profiled process that is compared between the sides, such as peak memory or
+    the CPU clock.
 
     Attributes:
-      tolerance: share by which processes of one side may differ.
+      tolerance: largest difference between the sides that is not reported, as a share.
       least: smallest difference that is reported.
       slows: 1 if a higher value makes all operations slower, -1 if a lower value does, otherwise 0.
     """
@@ -151,9 +157,11 @@ class MeasuredQuantity(NamedTuple):
 def measured_quantity_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile], slower: int = 0
 ) -> Iterator[FactChange]:
-    """Quantities of start-up, memory, graph and machine that differ between the sides.
+    """Yields the measured quantities (start-up, memory, graph, machine) that differ between the
+    sides.
 
-    If `slower` is 1 (or -1), only quantities that can make all operations of B slower (or faster).
+    If `slower` is 1 (or -1), only quantities that can make all operations of side B slower (or
+    faster) are considered.
     """
     for quantity in _QUANTITIES:
         sides = ([quantity.value(profile) for profile in side] for side in (base, new))
@@ -176,7 +184,7 @@ def measured_quantity_changes(
 
 
 def fact_change_text(change: FactChange) -> str:
-    """A fact as text: "num_intra_threads: 2 in A, 1 in B"."""
+    """Text about a fact that differs between the sides: "num_intra_threads: 2 in A, 1 in B"."""
     return f"{change.fact}: {change.base} in A, {change.new} in B"
 
 
@@ -194,7 +202,7 @@ def _condition_value(name: str, profile: StepProfile) -> Any:
 
 
 def _gpu_clock(profile: StepProfile) -> float | None:
-    """Clock rate of the slowest GPU in the run, in MHz."""
+    """Clock frequency of the slowest GPU in the run, in MHz; None if unknown."""
     clocks = _condition_value("gpu_clocks_mhz", profile)
     return min(clocks, default=None) if isinstance(clocks, (list, tuple)) else None
 
@@ -208,7 +216,7 @@ def _throttled_gpu_count(reason: str, profile: StepProfile) -> float | None:
 
 
 def _cpu_time_ms(profile: StepProfile) -> float | None:
-    """CPU time of a step in milliseconds."""
+    """Mean CPU time of a step in milliseconds; None if unknown."""
     seconds = profile.record.step_cpu_seconds
     return 1e3 * fmean(seconds) if seconds else None
 
@@ -284,7 +292,9 @@ _MOST = 3
 
 
 class PrimitiveChange(NamedTuple):
-    """A oneDNN primitive that the sides call differently, with the calls of both sides as text."""
+    """A oneDNN primitive, such as a convolution, that the two sides call with different kernels or
+    layouts.
+    """
 
     name: str
     propagation: str
@@ -292,11 +302,13 @@ class PrimitiveChange(NamedTuple):
 
     @property
     def is_product(self) -> bool:
-        """Whether the primitive is a convolution or a matrix product."""
+        """Whether the oneDNN primitive is a convolution or a matrix product."""
         return self.name in _PRODUCTS
 
-    def is_of(self, directions: Collection[str]) -> bool:
-        """Whether operations in one of these directions may call the primitive."""
+    def may_belong_to(self, directions: Collection[str]) -> bool:
+        """Whether operations in one of the given directions (forward, gradient of the input,
+        gradient of the kernel) may call the primitive.
+        """
         if self.propagation.startswith("forward"):
             return FORWARD in directions
         return _DIRECTIONS.get(self.propagation) in (None, *directions)
@@ -305,13 +317,14 @@ class PrimitiveChange(NamedTuple):
 def primitive_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile]
 ) -> list[PrimitiveChange]:
-    """Primitives that the sides call differently; empty if a side has no oneDNN log."""
+    """Returns the oneDNN primitives that the two sides call differently. Empty if a side has no
+    oneDNN log.
+    """
     before, after = map(_logged_primitives, (base, new))
     if before is None or after is None:
         return []
     changed = []
-    # Conversions between layouts come last, because they follow from the layouts of other
-    # primitives.
+    # oneDNN reorders are last, because they follow from the layouts of other primitives.
     for key in sorted({*before, *after}, key=lambda key: (key[0] == "reorder", key)):
         texts = _call_texts(before.get(key, ()), after.get(key, ()))
         if texts is not None:
@@ -325,7 +338,9 @@ def primitive_changes(
 def _logged_primitives(
     profiles: Iterable[StepProfile],
 ) -> dict[tuple[str, str], list[Primitive]] | None:
-    """Calls in the first process with a log, by name and propagation."""
+    """Returns the oneDNN calls of the first process that has a log, by name and propagation kind;
+    None if no process has a log.
+    """
     log = next((profile.primitives for profile in profiles if profile.primitives), None)
     return (
         None
@@ -335,8 +350,8 @@ def _logged_primitives(
 
 
 def _call_texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:
-    """The calls of both sides, as texts: by kernel if kernels differ, by layout if only layouts
-    differ.
+    """Texts about the oneDNN calls of both sides: the kernels if they differ, otherwise kernels
+    with layouts. None if both are equal.
     """
     for text in (
         _kernel_text,
@@ -344,7 +359,7 @@ def _call_texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tupl
     ):
         a, b = (_call_counts(side, text) for side in (before, after))
         if a != b:
-            # Only layouts that differ between the sides are shown.
+            # Of the layouts, only those that differ between the sides are shown.
             return (
                 (_calls_text(a), _calls_text(b))
                 if text is _kernel_text
@@ -367,6 +382,6 @@ def _kernel_text(primitive: Primitive) -> str:
 
 
 def _calls_text(calls: Counter[str]) -> str:
-    """Text about the calls in a step, such as "2 jit:avx2 (f32), 1 gemm:jit (f32)"."""
+    """Text about the oneDNN calls in a step, such as "2 jit:avx2 (f32), 1 gemm:jit (f32)"."""
     texts = [f"{times} {name}".rstrip() for name, times in calls.most_common()]
     return first_few(texts, _MOST, ", ") if texts else NONE

@@ -1,4 +1,5 @@
-"""The two sides of an explanation: corresponding layers, times of parts, and noise.
+"""Compares the profiled steps of sides A and B: finds corresponding layers, adds up times, and
+tests whether differences exceed the noise.
 
 Layers of both sides are paired by kind, shapes and order. Names only break ties, because inserting
 a layer changes the numbers of later layers.
@@ -44,14 +45,15 @@ from cnnbench.records.profiles import (
     StepProfile,
 )
 
-# Alignment of the layers of two networks, similar to a diff of two files.
+# Aligns the layers of two networks, similar to a diff of two files.
 
-# Scores of pairs of layers; a layer without a counterpart scores 0.
+# Scores for a pair of layers, by how similar they are. An unpaired layer scores 0.
 _EQUAL, _SAME_SHAPES, _SAME_KIND, _SAME_CLASS, _TIE = 1.0, 0.8, 0.6, 0.3, 0.01
-_SHAPES = 0.1  # added to the score if all shapes agree
-_NO_PRODUCT = 0.5  # factor for layers such as batch norm, which resemble many other layers
-_FEW = 0.5  # below this share of equal layers, the families may differ
-# above this share of layers of equal kinds, the family is the same
+_SHAPES = 0.1  # This is added to the score if all shapes agree.
+_NO_PRODUCT = 0.5  # Scores of layers such as batch norm, which look alike, are multiplied by this.
+# With fewer equal layers than this share, the networks may be from different families.
+_FEW = 0.5
+# With more layers of equal kinds than this share, the networks are from the same family.
 _MOST_ALIKE = 0.8
 
 Layers = Sequence[ProfiledLayer]
@@ -59,8 +61,10 @@ Pair = tuple[ProfiledLayer, ProfiledLayer]
 
 
 @dataclass(frozen=True)
-class Alignment:
-    """The corresponding layers of A and B: pairs in order (equal or changed), and moved layers."""
+class LayerAlignment:
+    """Which layers of networks A and B correspond to each other: pairs in order (equal or changed
+    layers), and pairs of moved layers.
+    """
 
     a: tuple[ProfiledLayer, ...]
     b: tuple[ProfiledLayer, ...]
@@ -68,8 +72,8 @@ class Alignment:
     moved: tuple[Pair, ...]
 
     @classmethod
-    def of(cls, base: Layers, new: Layers) -> Alignment:
-        """Aligns two networks."""
+    def of(cls, base: Layers, new: Layers) -> LayerAlignment:
+        """Finds the corresponding layers of two networks."""
         pairs = _align_layers(base, new)
         taken = {layer.name for layer, _ in pairs}, {layer.name for _, layer in pairs}
         free = (layer for layer in new if layer.name not in taken[1] and layer.kind)
@@ -83,13 +87,13 @@ class Alignment:
 
     @cached_property
     def layers_only_in_a(self) -> tuple[ProfiledLayer, ...]:
-        """Layers of A without a counterpart."""
+        """The layers of A that have no counterpart in B."""
         taken = {layer.name for layer, _ in (*self.pairs, *self.moved)}
         return tuple(layer for layer in self.a if layer.name not in taken)
 
     @cached_property
     def layers_only_in_b(self) -> tuple[ProfiledLayer, ...]:
-        """Layers of B without a counterpart."""
+        """The layers of B that have no counterpart in A."""
         taken = {layer.name for _, layer in (*self.pairs, *self.moved)}
         return tuple(layer for layer in self.b if layer.name not in taken)
 
@@ -106,7 +110,9 @@ class Alignment:
 
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """The name of each layer and scope of B in A, if it has a counterpart."""
+        """Maps the name of each layer and scope of B to the name of its counterpart in A; {} if the
+        networks differ too much.
+        """
         if self.is_other_network:
             return {}
         names_in_a = {other.name: layer.name for layer, other in (*self.pairs, *self.moved)}
@@ -123,7 +129,9 @@ class Alignment:
         return {**scopes, **names_in_a}
 
     def text(self) -> str:
-        """Text about added or moved layers of B: "B has a convolution more (1x1, after conv3)"."""
+        """Text about layers that were added, removed or moved in B: "B has a convolution more (1x1,
+        after conv3)"; "" if there are none.
+        """
         parts = [
             *_layer_count_texts(self.layers_only_in_b, "more", self.b, self.names),
             *_layer_count_texts(self.layers_only_in_a, "less", self.a, {}),
@@ -137,7 +145,9 @@ class Alignment:
 
 
 def layers_of(profile: StepProfile) -> Layers:
-    """The layers of a network. If the document has no list of layers, only layers with products."""
+    """Returns the layers of a profiled network. If the profile contains no list of layers, returns
+    only layers with convolutions or matrix products.
+    """
     if profile.layers is not None:
         return profile.layers
     by_name: dict[str, ProfiledLayer] = {}
@@ -151,7 +161,9 @@ def layers_of(profile: StepProfile) -> Layers:
 
 
 def _layer_signature(layer: ProfiledLayer) -> tuple[object, ...]:
-    """A value that is equal for equal layers. Uses FLOPs if the document contains no shapes."""
+    """Returns a key that is equal for equal layers. It contains FLOPs instead of shapes if the
+    profile contains no shapes.
+    """
     return (layer.kind, layer.shapes or layer.flops, layer.parameters)
 
 
@@ -160,7 +172,9 @@ def _layer_class(layer: ProfiledLayer) -> str:
 
 
 def _match_score(layer: ProfiledLayer, other: ProfiledLayer) -> float:
-    """Score of pairing two layers; 0 if they cannot be paired."""
+    """The score for pairing two layers, which is higher the more similar they are; 0 if they must
+    not be paired.
+    """
     if _layer_class(layer) != _layer_class(other):
         return 0.0
     tie = _TIE * (layer.name == other.name)
@@ -200,7 +214,9 @@ def _align_layers(base: Layers, new: Layers) -> list[Pair]:
 def _layer_count_texts(
     only: Layers, word: str, side: Layers, names: Mapping[str, str]
 ) -> list[str]:
-    """Texts about layers by class, such as "2 convolutions more (3x3, after conv1)"."""
+    """Texts about the layers that only one side has, by class: "2 convolutions more (3x3, after
+    conv1)".
+    """
     products = [layer for layer in only if layer.kind] or only
     texts = []
     for kind, members in group_by(products, _layer_class).items():
@@ -216,40 +232,42 @@ def _layer_count_texts(
     return texts
 
 
-# Times of the two sides by part, and tests whether a difference exceeds the noise.
+# Adds up the times of both sides by part, and tests whether a difference exceeds the noise.
 
 CERTAIN = 5.0
-"""A difference without other evidence must exceed this number of standard errors. It is high
-because there are few processes and many rows.
+"""If there is no evidence other than time, a difference must exceed this number of standard errors.
+It is high because there are few processes and many parts.
 """
 
 CHANCE = 0.002
-"""Significance level of the corresponding test with the variance of the row itself."""
+"""Significance level of the test that uses the variance of the tested part itself."""
 
 LIKELY = 2.0
-"""Number of standard errors if the operations differ, too, because that is never noise."""
+"""A difference must exceed this number of standard errors if the operations also differ, which is
+never noise.
+"""
 
 SMALLEST = 0.01
 """A cause must explain at least this share of the step time."""
 
-_LEAST_NOISE = 0.01  # minimum deviation between processes, as a share of the time
-_ONE_PROCESS = 0.05  # minimum deviation if a side has only one process
-_HARDLY_ANY = 10  # above this ratio between the sides, unscaled times are tested, too
-_SETTLED = 20.0  # number of standard errors, for rows with little variance
-_SMALLEST_SETTLED = 0.002  # smallest share of a step for rows with little variance
-_COMPARED = 10  # `factors` are computed from this number of the largest rows
-
+_LEAST_NOISE = 0.01  # Processes are assumed to differ by at least this share of the time.
+_ONE_PROCESS = 0.05  # With one process on a side, processes are assumed to differ by 5 %.
+_HARDLY_ANY = 10  # If the ratio of the sides is larger, times are also tested without logarithms.
+_SETTLED = 20.0  # A difference below `SMALLEST` must exceed this number of standard errors.
+_SMALLEST_SETTLED = 0.002  # A difference below this share of the step time is never a cause.
+_COMPARED = 10  # Speed factors of processes are computed from this many of the largest parts.
 
 PAUSES = Part("pauses", "slow steps", HOST)
-"""Part for the additional time of slow steps, if pauses are a cause."""
+"""The part that contains the additional time of slow steps, if pauses are a cause."""
 
 Values: TypeAlias = Sequence[Sequence[float]]
-"""A list of values for A and one for B, or one list for each of several runs."""
+"""One list of values for side A and one for side B, or one list for each of several runs."""
 
 
 @dataclass(frozen=True)
-class Times:
-    """Seconds per step of one part, or of several parts together, on both sides.
+class StepTimes:
+    """The seconds per step that both sides take for a part of the step, or for several parts
+    together.
 
     Attributes:
       each: times of the processes of A and of B. If a side has a single process, the times of its
@@ -269,9 +287,9 @@ class Times:
         values: Sequence[Values],
         weights: Sequence[Values],
         centre: Callable[[Sequence[float]], float] = median,
-    ) -> Times:
-        """Typical times of a part, computed from steps with a weight above 0. For the arguments,
-        see `mean`.
+    ) -> StepTimes:
+        """Computes the typical (median) time of a part in each process. Only steps with a weight
+        above 0 are used. For the arguments, see `mean`.
 
         If a side has a single process, its steps are treated as processes.
         """
@@ -288,8 +306,8 @@ class Times:
         return cls([tuple(map(centre, side)) for side in groups], within, sum(map(len, several)))
 
     @classmethod
-    def mean(cls, values: Sequence[Values], weights: Sequence[Values]) -> Times:
-        """Mean times of a part on both sides.
+    def mean(cls, values: Sequence[Values], weights: Sequence[Values]) -> StepTimes:
+        """Computes the weighted mean time of a part in each process of both sides.
 
         If a side has a single process, its steps (multiplied by their weights) are treated as
         processes.
@@ -306,42 +324,49 @@ class Times:
                 means.append(tuple(map(mul, *side, *of_side)))
         return cls(means)
 
-    def __add__(self, other: Times) -> Times:
-        return Times(
+    def __add__(self, other: StepTimes) -> StepTimes:
+        return StepTimes(
             [tuple(map(add, *sides)) for sides in zip(self.each, other.each, strict=True)],
             self.within + other.within,
             self.steps,
         )
 
     @property
-    def usual(self) -> tuple[float, float]:
-        """Mean over the processes of A, and mean over the processes of B."""
+    def means_by_side(self) -> tuple[float, float]:
+        """The mean over the processes of side A, and the mean over the processes of side B, in
+        seconds.
+        """
         base, new = map(fmean, self.each)
         return base, new
 
     @property
     def difference(self) -> float:
-        """Mean of B minus mean of A."""
-        base, new = self.usual
+        """The mean of side B minus the mean of side A, in seconds."""
+        base, new = self.means_by_side
         return new - base
 
     @property
     def variance(self) -> float:
-        """Pooled variance between processes of one side; 0 if both sides have one process."""
+        """Pooled variance between the processes of one side; 0 if both sides have one process."""
         squares = sum((value - fmean(side)) ** 2 for side in self.each for value in side)
         return squares / max(1, sum(map(len, self.each)) - 2)
 
-    def error(self, noise: float = 0.0) -> float:
-        """Standard error of the difference. `noise` is a minimum for the relative deviation."""
-        return self.error_of(max(math.sqrt(self.variance), noise * fmean(self.usual)))
+    def standard_error(self, noise: float = 0.0) -> float:
+        """Standard error of the difference. `noise` is the minimum standard deviation between
+        processes, as a share of the time.
+        """
+        return self.standard_error_for(
+            max(math.sqrt(self.variance), noise * fmean(self.means_by_side))
+        )
 
-    def error_of(self, deviation: float) -> float:
-        """Standard error of the difference if processes have this standard deviation."""
+    def standard_error_for(self, deviation: float) -> float:
+        """Standard error of the difference if processes have the given standard deviation."""
         return deviation * math.sqrt(sum(1 / len(side) for side in self.each))
 
     @property
-    def chance(self) -> float:
-        """The largest difference that chance can explain, computed from the variance of the row.
+    def chance_limit(self) -> float:
+        """The largest difference that chance can explain, computed from the variance of these
+        times.
 
         The variance between steps is used if it explains most of the variance between the
         processes, of which there are few.
@@ -350,29 +375,35 @@ class Times:
         freedom, variance = max(1, processes - 2), self.variance
         if self.within >= variance / 2 and self.steps > processes:
             freedom, variance = self.steps - processes, max(variance, self.within)
-        return max(CERTAIN, student_quantile(CHANCE, freedom)) * self.error_of(math.sqrt(variance))
+        return max(CERTAIN, student_quantile(CHANCE, freedom)) * self.standard_error_for(
+            math.sqrt(variance)
+        )
 
     @property
     def sides_are_separated(self) -> bool:
-        """Whether all processes of one side are above all processes of the other side."""
+        """Whether all processes of one side are slower than all processes of the other side."""
         base, new = self.each
         return min(new) > max(base) or min(base) > max(new)
 
-    def logarithms(self) -> Times | None:
-        """Logarithms of these times; None if a process lacks the part."""
+    def logarithms(self) -> StepTimes | None:
+        """Returns the logarithms of the times; None if a time is 0, because a process lacks the
+        part.
+        """
         if min(map(min, self.each)) <= 0:
             return None
         logs = [tuple(map(math.log, side)) for side in self.each]
-        return Times(logs, self.within / fmean(chain(*self.each)) ** 2, self.steps)
+        return StepTimes(logs, self.within / fmean(chain(*self.each)) ** 2, self.steps)
 
-    def scaled(self, by: Values) -> Times:
-        """These times, divided by a number for each process."""
+    def divided_by(self, by: Values) -> StepTimes:
+        """Returns the times, divided by one number (`by`) for each process."""
         ratios = [tuple(map(truediv, *sides)) for sides in zip(self.each, by, strict=True)]
-        return Times(ratios, self.within / fmean(chain(*by)) ** 2, self.steps)
+        return StepTimes(ratios, self.within / fmean(chain(*by)) ** 2, self.steps)
 
 
 class ProfiledSide:
-    """The profiled processes of one side. `named` converts a part to its name on side A."""
+    """The profiled processes of one side. The function `named` converts a part to the corresponding
+    part of side A.
+    """
 
     def __init__(self, profiles: Sequence[StepProfile], named: Callable[[Part], Part]) -> None:
         self.profiles = tuple(profiles)
@@ -381,37 +412,44 @@ class ProfiledSide:
 
     @cached_property
     def parts(self) -> dict[Part, None]:
-        """Parts of all processes, in the order of the first process."""
+        """The parts of the step that occur in any process, in the order of the first process."""
         return dict.fromkeys(part for rows in self._rows for part in rows)
 
     def seconds(self, part: Part) -> Values:
-        """Seconds of a part in the steps of each process."""
+        """Returns the seconds that a part takes in each step of each process; 0 if a process lacks
+        the part.
+        """
         return [
             rows[part].seconds if part in rows else (0.0,) * len(steps)
             for rows, steps in zip(self._rows, self.steps, strict=True)
         ]
 
     def work(self, part: Part) -> ProfiledPart | None:
-        """A part without its times; None if it differs between processes."""
+        """Returns the operations, FLOPs and bytes of a part; None if they differ between
+        processes.
+        """
         first, *others = (
             replace(rows[part], seconds=()) if part in rows else None for rows in self._rows
         )
         return first if all(digest == first for digest in others) else None
 
     def rows_of_first_process(self, parts: Iterable[Part]) -> list[ProfiledPart]:
-        """The rows of the given parts in the first process."""
+        """Returns those of the given parts that the first process has, with their operations, FLOPs
+        and bytes.
+        """
         return [self._rows[0][part] for part in parts if part in self._rows[0]]
 
 
 class Sides:
-    """Sides A and B. Parts of both sides have the names of the layers of A.
+    """The profiled steps of sides A and B, divided into the same parts. Layers of B have the names
+    of the corresponding layers of A.
 
     Attributes:
       times: typical times of every part, which are used for tests.
       means: mean times of every part, which are reported; they add up to `step`.
       step: mean times of profiled steps.
       timed: mean times of steps without a profiler.
-      free: the parts that no cause has claimed.
+      free: the parts that no cause has claimed yet.
       by_work: whether only differences in work are considered, even if their times are small or
         noisy.
 
@@ -429,7 +467,7 @@ class Sides:
         new: Sequence[StepProfile],
         weights: Values | None = None,
     ) -> None:
-        self.alignment = Alignment.of(layers_of(base[0]), layers_of(new[0]))
+        self.alignment = LayerAlignment.of(layers_of(base[0]), layers_of(new[0]))
         profiles = (*base, *new)
         joined = all(
             profile.record.placement is not None and profile.record.placement.num_towers <= 1
@@ -452,28 +490,31 @@ class Sides:
             for part in dict.fromkeys((*self.a.parts, *self.b.parts))
         }
         self.times = {
-            part: Times.typical(values, by_side, min if part == PROGRAM else median)
+            part: StepTimes.typical(values, by_side, min if part == PROGRAM else median)
             for part, values in seconds.items()
         }
-        self.means = {part: Times.mean(values, by_side) for part, values in seconds.items()}
-        self.step = Times.mean([side.steps for side in both], by_side)
+        self.means = {part: StepTimes.mean(values, by_side) for part, values in seconds.items()}
+        self.step = StepTimes.mean([side.steps for side in both], by_side)
         timed = [profile.record.step_seconds for profile in profiles]
-        self.timed = Times.mean(split(timed), split(step_weights(timed)))
+        self.timed = StepTimes.mean(split(timed), split(step_weights(timed)))
         self.free = dict.fromkeys(self.times)
 
-    def of_work(self) -> Sides:
-        """The same sides, for a comparison of their work without their times."""
+    def comparing_work_only(self) -> Sides:
+        """Returns a copy in which only differences in work are significant: operations, FLOPs and
+        bytes, but not times.
+        """
         copied = copy(self)
         copied.by_work = True
         return copied
 
-    def without(
+    def without_slow_steps(
         self, slow: Sequence[Collection[int]], ordinary: Sequence[Collection[int]]
     ) -> Sides | None:
-        """The sides without slow steps. The additional time of slow steps is the part `PAUSES`.
+        """Returns the sides without slow steps. The additional time of slow steps becomes a
+        separate part, `PAUSES`.
 
-        Mean times of the other parts are as if slow steps took as long as ordinary steps. So they
-        and `PAUSES` still add up to the step.
+        The mean times of other parts are computed as if slow steps took as long as ordinary steps.
+        Therefore all parts, including `PAUSES`, still add up to the step time.
 
         Args:
           slow, ordinary: numbers of steps for each process, first of A, then of B. Numbers beyond
@@ -494,31 +535,35 @@ class Sides:
         paused = [
             tuple(map(sub, *both)) for both in zip(self.step.each, shortened.step.each, strict=True)
         ]
-        shortened.times[PAUSES] = shortened.means[PAUSES] = Times(paused)
+        shortened.times[PAUSES] = shortened.means[PAUSES] = StepTimes(paused)
         shortened.step = self.step
         return shortened
 
-    def together(self, parts: Iterable[Part]) -> Times:
-        """The sum of the typical times of one or more parts."""
+    def typical_sum(self, parts: Iterable[Part]) -> StepTimes:
+        """Returns the sum of the typical times of one or more parts."""
         return _sum_times(self.times[part] for part in parts)
 
-    def mean_of(self, parts: Iterable[Part]) -> Times:
-        """The sum of the mean times of one or more parts."""
+    def mean_sum(self, parts: Iterable[Part]) -> StepTimes:
+        """Returns the sum of the mean times of one or more parts."""
         return _sum_times(self.means[part] for part in parts)
 
     @property
     def operations(self) -> tuple[Part, ...]:
-        """The free parts that are operations of the step."""
+        """The parts that are operations of the step and that no cause has claimed yet."""
         return tuple(filter(_is_operation, self.free))
 
     def total(self, amount: str, parts: Collection[Part]) -> tuple[int, int]:
-        """FLOPs or bytes of the given parts in a step of the first process of A, and of B."""
+        """Returns the FLOPs or bytes of the given parts in one step of the first process of side A,
+        and of side B.
+        """
         rows = [side.rows_of_first_process(parts) for side in (self.a, self.b)]
         base, new = (sum(getattr(row, amount) for row in side) for side in rows)
         return base, new
 
-    def kernels(self, parts: Collection[Part]) -> tuple[Counter[str], Counter[str]]:
-        """Number of operations of the given parts by kernel, in a step of the first processes."""
+    def operation_counts(self, parts: Collection[Part]) -> tuple[Counter[str], Counter[str]]:
+        """Counts the operations of the given parts by kernel name, in one step of the first process
+        of side A, and of side B.
+        """
         counters = Counter[str](), Counter[str]()
         for kernels, side in zip(counters, (self.a, self.b), strict=True):
             for row in side.rows_of_first_process(parts):
@@ -526,14 +571,15 @@ class Sides:
         return counters
 
     @cached_property
-    def factors(self) -> Times:
-        """The common speed factor of all operations in each process. The mean over both sides is
-        1.
+    def speed_factors(self) -> StepTimes:
+        """For each process, a factor by which all its operations are slower or faster than usual.
+        The mean over both sides is 1.
         """
         counting = [
-            (times, math.sqrt(math.prod(times.usual))) for times in self._largest_common_rows()
+            (times, math.sqrt(math.prod(times.means_by_side)))
+            for times in self._largest_common_rows()
         ]
-        return Times(
+        return StepTimes(
             [
                 [
                     median([times.each[side][n] / centre for times, centre in counting] or [1.0])
@@ -545,108 +591,116 @@ class Sides:
 
     @cached_property
     def primitives(self) -> list[PrimitiveChange]:
-        """oneDNN primitives that the sides call differently."""
+        """The oneDNN primitives that the two sides call differently."""
         return primitive_changes(self.a.profiles, self.b.profiles)
 
     @cached_property
     def noise(self) -> float:
-        """Deviation between the processes of one side, divided by the time of a row.
+        """Standard deviation between the processes of one side, as a share of the time. It is
+        estimated from the largest operations.
 
-        The common `factors` of the processes are removed first.
+        The times of each process are first divided by its speed factor (see `speed_factors`).
         """
         if 1 in (len(self.a.profiles), len(self.b.profiles)):
             return _ONE_PROCESS
         shares = [
-            times.variance / fmean(times.usual) ** 2
-            for times in map(self._without_speed_factors, self._largest_common_rows())
+            times.variance / fmean(times.means_by_side) ** 2
+            for rows in self._largest_common_rows()
+            for times in (rows.divided_by(self.speed_factors.each),)
         ]
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
     def noise_of(self, parts: Iterable[Part]) -> float:
-        """The `noise` of the given parts. For the program, it is small even if operations vary."""
+        """Returns the `noise` to assume for the given parts. For the Python program, it is limited
+        to 5 %, even if operations vary more.
+        """
         return min(self.noise, _ONE_PROCESS) if {*parts} == {PROGRAM} else self.noise
 
     def stands_out(self, parts: Collection[Part], errors: float = CERTAIN) -> bool:
-        """Whether the difference of the given parts is large, and larger than `errors` standard
+        """Whether the difference in the given parts is relevant and larger than `errors` standard
         errors.
 
-        If `errors` is at least `CERTAIN`, the processes of the two sides must also not overlap.
+        If `errors` is at least `CERTAIN`, the times of the two sides must also not overlap.
         """
-        return self.is_beyond_errors(self.together(parts), errors, self.noise_of(parts))
+        return self.is_beyond_errors(self.typical_sum(parts), errors, self.noise_of(parts))
 
     def is_beyond_errors(
-        self, times: Times, errors: float = CERTAIN, noise: float | None = None
+        self, times: StepTimes, errors: float = CERTAIN, noise: float | None = None
     ) -> bool:
-        """Like `stands_out`, for given times and noise. The default is the noise of operations."""
+        """Whether the difference of the given times is relevant and larger than `errors` standard
+        errors. The default of `noise` is the noise of operations.
+        """
         if self.by_work:
             return errors < CERTAIN
         size, noise = abs(times.difference), self.noise if noise is None else noise
-        if not self.is_large(times):
+        if not self.is_relevant(times):
             return False
         if errors < CERTAIN:
-            return size > errors * times.error(noise)
-        expected = times.error_of(noise * fmean(times.usual))
+            return size > errors * times.standard_error(noise)
+        expected = times.standard_error_for(noise * fmean(times.means_by_side))
         return size > errors * expected and self.is_beyond_chance(times)
 
-    def is_beyond_chance(self, times: Times) -> bool:
-        """Whether the sides do not overlap and their difference is larger than chance."""
-        # Near 0, logarithms vary too much, so the times themselves are tested, too.
+    def is_beyond_chance(self, times: StepTimes) -> bool:
+        """Whether the times of the two sides do not overlap and their difference is larger than
+        chance can explain.
+        """
+        # Logarithms of times near 0 vary too much, so the times themselves are tested, too.
         scales = [times.logarithms() or times]
-        if max(times.usual) > _HARDLY_ANY * min(times.usual):
+        if max(times.means_by_side) > _HARDLY_ANY * min(times.means_by_side):
             scales.append(times)
         return times.sides_are_separated and any(
-            abs(scale.difference) > scale.chance for scale in scales
+            abs(scale.difference) > scale.chance_limit for scale in scales
         )
 
-    def is_large(self, times: Times) -> bool:
-        """Whether the difference is at least the share `SMALLEST` of the step time."""
-        return abs(times.difference) >= SMALLEST * self.step.usual[0]
+    def is_relevant(self, times: StepTimes) -> bool:
+        """Whether the difference of the given times is relevant: at least the share `SMALLEST` of
+        the step time.
+        """
+        return abs(times.difference) >= SMALLEST * self.step.means_by_side[0]
 
     def differs_significantly(self, parts: Iterable[Part]) -> bool:
-        """Whether some parts differ significantly, even if the difference is too small for
-        `is_large`.
+        """Whether the given parts differ significantly, even if the difference is too small for
+        `is_relevant`.
 
-        This needs parts whose times vary little within a process.
+        This is only possible for parts whose times vary little within a process.
         """
         if self.by_work:
             return False
-        times = self.together(parts)
+        times = self.typical_sum(parts)
         size = abs(times.difference)
         return (
-            size >= _SMALLEST_SETTLED * self.step.usual[0]
-            and size > _SETTLED * times.error(math.sqrt(times.within) / fmean(times.usual))
+            size >= _SMALLEST_SETTLED * self.step.means_by_side[0]
+            and size
+            > _SETTLED * times.standard_error(math.sqrt(times.within) / fmean(times.means_by_side))
             and self.is_beyond_chance(times)
         )
 
     def differs_from_other_parts(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
-        """Whether the given operations differ by more than the other operations of the step."""
+        """Whether the time of the given operations changed by more than the time of the other
+        operations in the step.
+        """
         if self.by_work:
             return errors < CERTAIN
-        times = self.together(parts)
-        usual = zip(self.factors.usual, times.each, strict=True)
-        of_sides = times.scaled([[factor] * len(side) for factor, side in usual])
-        # The speed of kernels on a GPU does not depend on the host's load, which varies between
-        # processes.
+        times = self.typical_sum(parts)
+        usual = zip(self.speed_factors.means_by_side, times.each, strict=True)
+        of_sides = times.divided_by([[factor] * len(side) for factor, side in usual])
+        # Both scalings are tried: the host's load does not affect the speed of GPU kernels.
         if not any(
             times.difference * own.difference > 0 and self.is_beyond_errors(own, errors)
-            for own in (self._without_speed_factors(times), of_sides)
+            for own in (times.divided_by(self.speed_factors.each), of_sides)
         ):
             return False
-        # Without other evidence, the unscaled difference must be significant, too.
-        return self.is_large(times) if errors < CERTAIN else self.is_beyond_errors(times, LIKELY)
+        # If time is the only evidence, the unscaled difference must be significant, too.
+        return self.is_relevant(times) if errors < CERTAIN else self.is_beyond_errors(times, LIKELY)
 
-    def _without_speed_factors(self, times: Times) -> Times:
-        """Times divided by the speed factors of their processes."""
-        return times.scaled(self.factors.each)
-
-    def _largest_common_rows(self) -> list[Times]:
-        """The largest rows that exist in all processes."""
+    def _largest_common_rows(self) -> list[StepTimes]:
+        """Returns the times of the largest operations that all processes have."""
         of_operations = (times for part, times in self.times.items() if _is_operation(part))
         everywhere = (times for times in of_operations if min(map(min, times.each)) > 0)
-        return sorted(everywhere, key=lambda times: -sum(times.usual))[:_COMPARED]
+        return sorted(everywhere, key=lambda times: -sum(times.means_by_side))[:_COMPARED]
 
 
-def _sum_times(times: Iterable[Times]) -> Times:
+def _sum_times(times: Iterable[StepTimes]) -> StepTimes:
     first, *others = times
     return sum(others, first)
 
@@ -656,15 +710,17 @@ def _is_operation(part: Part) -> bool:
 
 
 def _variance_of_median(values: Sequence[float]) -> float:
-    """Variance of the median of normal values, from the median absolute deviation."""
+    """Variance of the median of normally distributed values, estimated from the median absolute
+    deviation.
+    """
     centre = median(values)
     deviation = 1.4826 * median([abs(value - centre) for value in values])
     return math.pi / 2 * deviation**2 / len(values)
 
 
 def _name_on_side_a(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
-    """The part, with the name of the corresponding layer on side A."""
-    # With one tower, there is no reduction: the operation belongs to the update.
+    """Returns the part with the name that the corresponding layer has on side A."""
+    # With one tower, nothing is reduced, so such an operation belongs to the update.
     if part.layer == REST:
         return part if reduces or part.kind != REDUCTION else part._replace(kind=UPDATE)
     return part._replace(layer=names.get(part.layer, part.layer))

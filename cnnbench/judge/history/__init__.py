@@ -1,6 +1,5 @@
-"""Shows how a metric changes over commits, from a results directory.
-
-Does not import TensorFlow.
+"""Shows how a metric changes from commit to commit, from the records in a results directory. Does
+not import TensorFlow.
 """
 
 from __future__ import annotations

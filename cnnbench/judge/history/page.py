@@ -1,4 +1,6 @@
-"""Writes a history as text, CSV and JSON, and as a page or picture with a chart for each series."""
+"""Writes a history as text, CSV or JSON, and as a web page, Markdown or a picture with a chart for
+each series.
+"""
 
 from __future__ import annotations
 
@@ -51,16 +53,16 @@ from cnnbench.records.metric import Metric
 from cnnbench.records.result_files import SkippedFile
 from cnnbench.version import __version__
 
-# Writes the history as text, CSV, a JSON document, and figures for other programs.
+# Writes a history as text, CSV and JSON, and converts it to figures for other programs.
 
 _MOST_FACTS = 4
 _MOST_SERIES = 2
-"""Maximum number of series that are named if a step occurs in only some of them."""
+"""If a step occurs in only some of the series, at most this many of them are named."""
 
 
 @dataclass(frozen=True)
 class HistoryDocument(Document):
-    """Result of ``cnnbench history``, schema 1.
+    """The result of ``cnnbench history``: all series with their steps and outliers, schema 1.
 
     Attributes:
       metric: name of the metric.
@@ -97,13 +99,15 @@ class HistoryDocument(Document):
     @cached_property
     @computed(before="remarks")
     def shared_steps(self) -> tuple[SharedStep, ...]:
-        """All steps of all series, grouped by the commit that explains them."""
+        """The steps of all series, grouped by the commit that caused them."""
         return tuple(shared_steps(self.series))
 
     @cached_property
     @computed()
     def regressions(self) -> tuple[int, ...]:
-        """Indices in `shared_steps` of regressions that were neither undone nor accepted."""
+        """Indices in `shared_steps` of regressions that were neither undone nor accepted by
+        rules.
+        """
         return tuple(
             place for place in self._lasting_step_indices(worse=True) if place not in self.accepted
         )
@@ -111,7 +115,7 @@ class HistoryDocument(Document):
     @cached_property
     @computed(if_any=True, **ABSENT)
     def accepted(self) -> tuple[int, ...]:
-        """Indices in `shared_steps` of regressions that rules accept in all of their series."""
+        """Indices in `shared_steps` of regressions that the rules accept in all of their series."""
         return tuple(
             place
             for place in (self._lasting_step_indices(worse=True) if self.rules.accept else ())
@@ -125,13 +129,17 @@ class HistoryDocument(Document):
 
     @property
     def failing_gains(self) -> tuple[int, ...]:
-        """Indices in `shared_steps` of gains that have not been undone, if they set exit code 1."""
+        """Indices in `shared_steps` of gains that have not been undone, if --fail_on contains
+        `faster`; otherwise ().
+        """
         return self._lasting_step_indices(worse=False) if "faster" in self.fail_on else ()
 
     @property
     @computed(before="regressions", if_any=True, **ABSENT)
     def failed_on(self) -> tuple[str, ...]:
-        """The words of `fail_on` for which there is a step that has not been undone."""
+        """The words of --fail_on that set exit code 1, because a step of this kind has not been
+        undone.
+        """
         failing = {"faster": self.failing_gains}
         return tuple(word for word in self.fail_on if failing.get(word, self.regressions))
 
@@ -146,14 +154,15 @@ class HistoryDocument(Document):
     @cached_property
     @computed()
     def shared_outliers(self) -> tuple[SharedOutlier, ...]:
-        """Outliers of all series, grouped by point."""
+        """The outliers of all series, grouped by point."""
         return tuple(shared_outliers(self.series))
 
 
 def table_text(document: HistoryDocument, last: int = 0) -> str:
-    """The history as text: for each series, its last points (0: all) and its steps.
+    """Returns a history as text for a terminal: for each series, its last `last` points (0 means
+    all) and its steps.
 
-    Steps that several series share, and remarks about commits, follow.
+    The text ends with steps that several series share, and with remarks about commits.
     """
     metric = document.metric
     direction = "higher" if metric.higher_is_better else "lower"
@@ -207,7 +216,9 @@ def _terminal_row(trend: Trend, point: SeriesPoint, metric: Metric) -> Row:
 
 
 def point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str = "") -> Row:
-    """The table row of a point. For `commit_url`, see `linked_name_cell`."""
+    """Returns the table row of a point: name, value, range, number of processes and so on. For
+    `commit_url`, see `linked_name_cell`.
+    """
     value, *ends = (
         metric.value_text(statistic(point.values) if point.values else None, unit=False)
         for statistic in (median, min, max)
@@ -231,7 +242,9 @@ _TONES = {"-": "bad", "+": "good", "?": "unsure"}
 
 
 def _point_mark(trend: Trend, point: SeriesPoint, metric: Metric) -> str:
-    """The mark of a point that begins a step or is an outlier; otherwise ""."""
+    """Text that marks a point in a table, such as "- step -5.1 %", if the point begins a step or is
+    an outlier; otherwise "".
+    """
     marks = [
         f"{_change_sign(step)} {'trend' if step.is_trend else 'step'} "
         f"{metric.change_text(step.change)}"
@@ -247,13 +260,15 @@ def _point_mark(trend: Trend, point: SeriesPoint, metric: Metric) -> str:
 
 
 def linked_name_cell(point: SeriesPoint, commit_url: str) -> TableCell:
-    """Cell with a point's name. A commit is linked to `commit_url` with {commit} replaced."""
+    """Returns a table cell with the name of a point. If the name is a commit, the cell links to
+    `commit_url`, in which {commit} is replaced.
+    """
     link = commit_url.replace("{commit}", point.name) if is_commit(point) else ""
     return TableCell(point.short, link=link, kinds="code steady")
 
 
 def is_commit(point: SeriesPoint) -> bool:
-    """Whether the name of the point is a commit."""
+    """Whether the name of a point is a commit hash."""
     return point.name == point.runs[0].commit and bool(_COMMIT.fullmatch(point.name))
 
 
@@ -261,12 +276,14 @@ _COMMIT = re.compile("[0-9a-f]{7,64}")
 
 
 def time_text(point: SeriesPoint) -> str:
-    """The start of a point's first run, as text."""
+    """Text with the start time of a point's first run: "2026-01-31 12:00"."""
     return point.started.strftime("%Y-%m-%d %H:%M")
 
 
 def step_text(step: LevelChange, metric: Metric) -> str:
-    """A sentence about a step."""
+    """A sentence about a step: its direction and size, the levels before and after it, and the
+    points between which it occurred.
+    """
     kind, *ends = (
         ("worse", "last good", "first bad")
         if step.worse
@@ -288,8 +305,8 @@ def step_text(step: LevelChange, metric: Metric) -> str:
 
 
 def undone_text(step: LevelChange) -> str:
-    """Text that says where a change was undone. It begins with a semicolon; "" if it was not
-    undone.
+    """Text that says where a change was undone, such as "; undone at 1a2b3c4"; "" if the change was
+    not undone.
     """
     if step.stands:
         return ""
@@ -297,7 +314,9 @@ def undone_text(step: LevelChange) -> str:
 
 
 def series_names_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
-    """Names some of all series: the only name, "all 5 series", or "3 of 5 series (a; b; c)"."""
+    """Text that names a selection of the series: the only name, "all 5 series", or "3 of 5 series
+    (a; b; c)".
+    """
     names = [trend.series.configuration for trend in some]
     if len(some) == 1:
         return names[0]
@@ -307,14 +326,18 @@ def series_names_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
 
 
 def change_range_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str:
-    """Text with the smallest and the largest change; a single number if they are equal."""
+    """Text with the smallest and the largest change in a group of steps or outliers; a single
+    number if they are equal.
+    """
     ends = shared.smallest, shared.largest
     texts = {metric.change_text(end) for end in ends}
     return texts.pop() if len(texts) == 1 else metric.range_text(*ends)
 
 
 def shared_step_text(shared: SharedStep, of: HistoryDocument) -> str:
-    """A sentence about steps that one commit explains, with the names of their series."""
+    """A sentence about steps in one or more series that one commit caused, with the names of the
+    series.
+    """
     (trend, step), *others = shared.steps
     if not others:
         return f"{trend.series.configuration}: {step_text(step, of.metric)}"
@@ -332,7 +355,7 @@ def _change_sign(step: LevelChange) -> str:
 
 
 def changed_facts_text(step: LevelChange) -> str:
-    """Text about other facts that changed at a step; "" if there are none."""
+    """Text about facts, such as the TensorFlow version, that changed at a step; "" if none did."""
     shown = [
         f"{fact.fact} {readable_fact(fact.fact, fact.before)} "
         f"-> {readable_fact(fact.fact, fact.after)}"
@@ -343,8 +366,8 @@ def changed_facts_text(step: LevelChange) -> str:
 
 
 def series_outcome_text(trend: Trend, metric: Metric) -> str:
-    """Text that says why a series has no steps, and which noise could hide or imitate steps; or
-    "".
+    """Text that says why a series has no steps, and which noise could hide steps or look like
+    steps; "" if there is nothing to say.
     """
     parts = []
     if not trend.enough:
@@ -359,7 +382,9 @@ def series_outcome_text(trend: Trend, metric: Metric) -> str:
 
 
 def noise_texts(trend: Trend, metric: Metric) -> list[str]:
-    """Texts about recognized noise. With such noise, finding a step needs more points."""
+    """Texts about recognized kinds of noise in a series, which make it necessary to measure more
+    points before a step is found.
+    """
     texts = []
     states = trend.noise.states
     if states and states.kind == TWO_MACHINES:
@@ -380,8 +405,10 @@ def noise_texts(trend: Trend, metric: Metric) -> list[str]:
     return texts
 
 
-def remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) -> list[str]:
-    """Sentences about the machines, imports and commits of series. `commits` is from --git."""
+def history_remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) -> list[str]:
+    """Sentences about the machines, imported measurements and commits of all series. `commits` is
+    None without --git.
+    """
     machines: dict[str, set[str]] = {}
     names: dict[str, None] = {}
     for trend in trends:
@@ -402,14 +429,16 @@ def remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) ->
     if commits is None:
         return texts
     for shared in shared_steps(trends):
-        texts += _branch_texts(*shared.steps[0], metric, commits)
+        texts += _merge_or_branch_sentences(*shared.steps[0], metric, commits)
     return [*texts, *commits.remarks([*names])]
 
 
-def _branch_texts(
+def _merge_or_branch_sentences(
     trend: Trend, step: LevelChange, metric: Metric, commits: Commits
 ) -> Iterator[str]:
-    """Text for a step between branches: the measurements of the merged branches, if any."""
+    """Yields a sentence if a step is at a merge commit or between two branches. For a merge, it
+    says what was measured on the merged branches.
+    """
     before, after = step.last_good.runs[0].commit, step.first_bad.runs[0].commit
     last = []
     for parent in commits.parents(after):
@@ -437,7 +466,9 @@ _COLUMNS = (
 
 
 def csv_text(document: HistoryDocument) -> str:
-    """CSV with a header and one row for each point. No cell is a formula."""
+    """Returns a history as CSV, with a header and one row for each point. Cells that would be
+    formulas in a spreadsheet are escaped.
+    """
     rows = (row for trend in document.series for row in _csv_rows(trend, document.metric))
     return tables.csv_text(_COLUMNS, rows)
 
@@ -472,8 +503,8 @@ def _csv_rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
         )
 
 
-def figures(document: HistoryDocument) -> list[Figure]:
-    """One figure for each point of each series, in order."""
+def figures_of_history(document: HistoryDocument) -> list[Figure]:
+    """Returns one figure for each point of each series, in order, for export to other programs."""
     return [
         Figure(
             metric=document.metric,
@@ -491,24 +522,25 @@ def figures(document: HistoryDocument) -> list[Figure]:
 
 
 DOCUMENTS = {".html": "html", ".md": "markdown"}
-"""Formats of pages by suffix of the file. Other suffixes mean pictures."""
+"""Maps the suffix of a file to the format of the page. Files with other suffixes are pictures."""
 
 SUFFIXES = (*DOCUMENTS, *PICTURES)
 _MOST_DRAWN, _MOST_DRAWN_POINTS, _MOST_LISTED = 12, 1000, 1000
-"""Maximum numbers of charts in a page, of marks in all charts, and of rows in the table of points.
+"""Maximum numbers of charts in a page, of marks in all charts together, and of rows in the table of
+points.
 """
 
 _OPEN = {
     "regression": ("regression has not been undone", "regressions have not been undone"),
     "gain": ("gain has not been undone", "gains have not been undone"),
 }
-"""Words after a number of steps, singular and plural."""
+"""Words that follow a number of steps, in the singular and in the plural."""
 
 _TICKS = 6
 _DIGITS = 7
 _MOST_NAMED = 5
 _LEAST_SPAN = 0.1
-"""Minimum range of the value axis, as a share of the values. Otherwise, small noise would fill the
+"""Minimum length of the value axis, as a share of the values, so that small noise does not fill the
 chart.
 """
 
@@ -516,19 +548,23 @@ chart.
 def render(
     path: str, document: HistoryDocument, commit_url: str = "", progress: Progress | None = None
 ) -> bytes:
-    """The content of a page or picture; the suffix of the path determines the format."""
+    """Returns the content of a page or picture of a history. The suffix of `path` determines the
+    format.
+    """
     suffix = Path(path).suffix.lower()
     if suffix in DOCUMENTS:
-        text = render_report(page(document, commit_url), DOCUMENTS[suffix], progress)
+        text = render_report(build_page(document, commit_url), DOCUMENTS[suffix], progress)
         return text.encode("utf-8", "backslashreplace")
     charts = _series_charts(document.series, document.metric)
     return draw.render(charts, suffix.lstrip("."), f"history of {document.metric.name}")
 
 
-def page(document: HistoryDocument, commit_url: str = "") -> Report:
-    """The page of a history: steps, then a chart for each series, then all points.
+def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
+    """Returns the page of a history: its steps, then a chart for each series, then a table of all
+    points.
 
-    Commits link to `commit_url` with {commit} replaced; "" for no links.
+    The names of commits link to `commit_url`, in which {commit} is replaced. If it is "", there are
+    no links.
     """
     trends, metric = document.series, document.metric
     valued = [(trend, point) for trend in trends for point in trend.series.points]
@@ -538,7 +574,7 @@ def page(document: HistoryDocument, commit_url: str = "") -> Report:
     return Report(
         title=f"History of {metric.name}{_period_text(trends)}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",
-        answers=answers(document),
+        answers=history_answers(document),
         highlights=(
             ("series", count_text(trends, "configuration", "configurations and machines")),
             ("points", integer(sum(item_count(trend.series.points) for trend in trends))),
@@ -559,15 +595,17 @@ def page(document: HistoryDocument, commit_url: str = "") -> Report:
     )
 
 
-def answers(document: HistoryDocument) -> tuple[Answer, ...]:
-    """The answer about regressions that have not been undone, and an answer about outliers, if
-    any.
+def history_answers(document: HistoryDocument) -> tuple[Answer, ...]:
+    """Returns the answers at the top of a page: about regressions that have not been undone and, if
+    there are any, about outliers.
     """
     return (_regressions_answer(document), *_outlier_answers(document))
 
 
 def history_section(document: HistoryDocument) -> Section:
-    """The section of a report with records of several commits: steps, remarks and charts."""
+    """Returns the section of a report about records of several commits: steps, remarks, and a chart
+    for each series.
+    """
     name = document.metric.name
     contents = [*_steps_contents(document, ""), *_series_contents(document.series, document.metric)]
     return Section.of(f"commits_{name}", f"Over commits: {name}", contents)
@@ -575,7 +613,9 @@ def history_section(document: HistoryDocument) -> Section:
 
 def _series_contents(trends: Sequence[Trend], metric: Metric) -> list[Content]:
     drawn = _trends_to_draw(trends)
-    which = f"Drawn are {len(drawn)} of {integer(len(trends))} series: those with steps, and the "
+    which = (
+        f"The charts show {len(drawn)} of {integer(len(trends))} series: those with steps, and the "
+    )
     charts = _series_charts(drawn, metric, _MOST_DRAWN_POINTS)
     return [f"{which}newest." if len(drawn) < len(trends) else None, charts]
 
@@ -587,15 +627,15 @@ def _period_text(trends: Sequence[Trend]) -> str:
 
 
 def _regressions_answer(document: HistoryDocument) -> Answer:
-    """The answer: regressions that were not undone and, if --fail_on contains `faster`, also
-    gains.
+    """The answer about regressions that have not been undone. If --fail_on contains `faster`, it is
+    also about gains.
     """
     shared = document.shared_steps
     numbers = {"regression": document.regressions, "gain": document.failing_gains}
     if steps := [shared[place] for places in numbers.values() for place in places]:
         parts = [count_text(places, *_OPEN[kind]) for kind, places in numbers.items() if places]
         texts = [shared_step_text(step, document) for step in steps]
-        return Answer("Steps", ", ".join(parts), "bad", _first_texts(texts))
+        return Answer("Steps", ", ".join(parts), "bad", _shorten_texts(texts))
     if not any(trend.enough for trend in document.series):
         text = f"Too few points: steps are looked for from {MIN_SERIES} on"
         return Answer("Steps", text, "unsure")
@@ -604,7 +644,7 @@ def _regressions_answer(document: HistoryDocument) -> Answer:
     if document.accepted:
         text = count_text(document.accepted, "regression is accepted", "regressions are accepted")
     texts = [shared_step_text(step, document) for step in shared]
-    return Answer("Steps", text, "good", _first_texts(texts))
+    return Answer("Steps", text, "good", _shorten_texts(texts))
 
 
 def _outlier_answers(document: HistoryDocument) -> list[Answer]:
@@ -615,19 +655,19 @@ def _outlier_answers(document: HistoryDocument) -> list[Answer]:
         place = f"at {outlier.point.short}, {time_text(outlier.point)} UTC"
         texts.append(f"{who}: {change} {place}")
     text = count_text(document.shared_outliers, "outlier", "outliers")
-    return [Answer("Outliers", text, "unsure", _first_texts(texts))] if texts else []
+    return [Answer("Outliers", text, "unsure", _shorten_texts(texts))] if texts else []
 
 
-def _first_texts(texts: Sequence[str]) -> tuple[str, ...]:
+def _shorten_texts(texts: Sequence[str]) -> tuple[str, ...]:
     more = len(texts) - _MOST_NAMED
     return (*texts[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else []))
 
 
 def _trends_to_draw(trends: Sequence[Trend]) -> list[Trend]:
-    """The most important series, in order. They get charts.
+    """Selects the most important series, which get charts. The order of the series is kept.
 
-    Series that became worse are the most important ones, then changed series, then series with the
-    newest measurements.
+    The most important series are those with a regression that was not undone, then other series
+    with steps, then series with the newest measurements.
     """
 
     def drawing_priority(trend: Trend) -> tuple[bool, bool, datetime]:
@@ -642,7 +682,9 @@ def _trends_to_draw(trends: Sequence[Trend]) -> list[Trend]:
 def _series_charts(
     trends: Sequence[Trend], metric: Metric, most: int | None = None
 ) -> tuple[Lines, ...]:
-    """Charts with about `most` points in total; all points if None."""
+    """Returns a chart for each series. All charts together have about `most` marks; if it is None,
+    every point is drawn.
+    """
     there = [trend for trend in trends if trend.series.points]
     return tuple(_series_chart(trend, metric, most and most // len(there)) for trend in there)
 
@@ -693,7 +735,9 @@ def _series_chart(trend: Trend, metric: Metric, most: int | None = None) -> Line
 
 
 def _group_points(trend: Trend, most: int) -> list[range]:
-    """Divides points into about `most` groups within levels. Each group is drawn as one mark."""
+    """Divides the points of a series into about `most` groups, each within one level. A chart draws
+    one mark for each group.
+    """
     size = math.ceil(len(trend.series.points) / most)
     return [
         range(first, min(first + size, level.stop))
@@ -705,7 +749,9 @@ def _group_points(trend: Trend, most: int) -> list[range]:
 def _value_range(
     points: Sequence[SeriesPoint], group: range, scale: float
 ) -> tuple[float, float] | None:
-    """The range of the processes of a point, or the range of the medians of several points."""
+    """The smallest and the largest value in a group: of the processes if the group is one point,
+    otherwise of the medians of its points.
+    """
     alone = len(group) == 1
     values = points[group[0]].values if alone else [points[i].value for i in group]
     return (min(values) * scale, max(values) * scale) if len(values) > 1 else None
@@ -717,7 +763,7 @@ def _group_hint(trend: Trend, group: range, metric: Metric) -> str:
         ends = f"{points[group[0]].short} to {points[group[-1]].short}"
         value = metric.value_text(median(points[i].value for i in group))
         return f"{ends}: {value}, {len(group)} points"
-    # Outliers have different hover texts.
+    # The series of outliers has its own hover texts.
     is_outlier = any(outlier.index == group[0] for outlier in trend.outliers)
     return "" if is_outlier else _point_hint(points[group[0]], metric)
 
@@ -736,7 +782,9 @@ def _outlier_series(trend: Trend, metric: Metric, scale: float) -> ChartSeries:
 
 
 def _point_axis(points: Sequence[SeriesPoint]) -> Axis:
-    """An axis with equal distances between points, and commits or dates as far as they fit."""
+    """Returns an axis with equal distances between points. It shows as many commits or dates as
+    fit.
+    """
     ticks = tuple(float(place) for place in range(len(points)))
     if all(map(is_commit, points)):
         commits = tuple(point.name[:_DIGITS] for point in points)
@@ -770,7 +818,7 @@ def _steps_contents(document: HistoryDocument, commit_url: str) -> list[Content]
     return [
         make_table(rows) or "No step was found.",
         Text(text, "unsure") if few else None,
-        *(Text(noise, "unsure") for noise in _first_texts(noises)),
+        *(Text(noise, "unsure") for noise in _shorten_texts(noises)),
         *document.remarks,
     ]
 

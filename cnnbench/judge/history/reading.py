@@ -1,16 +1,17 @@
-"""Reads results for a history, and caches their measurements in a table.
+"""Reads the records in a results directory for a history, and caches their measurements in an
+SQLite table.
 
-The table consists of blocks of files. A block has a column that describes the files in JSON, and a
-column of numbers for each metric. A reader reads only the columns of the metrics that it needs.
-Long texts that many processes share (flags, facts of the environment, the measured code) are stored
-once in a block. Decoded entries share them, too.
+The table consists of blocks, each of which contains many files. A block has one column that
+describes the files in JSON, and a column of numbers for each metric. A reader reads only the
+columns of the metrics that it needs. Long texts that many processes share (flags, facts about the
+environment, the measured code) are stored once in a block, and also shared by decoded entries.
 
-The table is an SQLite file in the folder of the records. It is only a cache and may be deleted at
-any time. If it is damaged, locked, from a different version, or cannot be written, the records are
-read instead. Each column has a seal, which shows that this version of cnnbench wrote it and that it
-has not changed. So writers need neither a journal nor synchronisation of the disk. Several
-processes may read and write at the same time. If two blocks contain the same file, one of them is
-used, and the next writer removes the file from the other.
+The table is an SQLite file in the directory of the records. It is only a cache and may be deleted
+at any time. If the table is damaged, locked, from a different version, or cannot be written, the
+records are read instead. Each column has a seal (a digest), which shows that this version of
+cnnbench wrote the column and that it has not changed. Therefore writers need neither a journal nor
+fsync. Several processes may read and write at the same time. If two blocks contain the same file,
+one of the blocks is used, and the next writer removes the file from the other block.
 
 A file is identified by its size, modification time and change time. If they differ, or if the file
 was so new when it was read that a later change could have the same times, the digest of its content
@@ -61,17 +62,20 @@ from cnnbench.records.metric import HISTORY
 from cnnbench.records.result_files import SkippedFile, find_files, load_records
 from cnnbench.records.run import RunRecord, Subject
 
-# Serialization of cached measurements.
+# Serializes measurements for the cache table.
 
 _RACY_NS = 2_000_000_000
-"""Resolution of the times in some file systems."""
+"""Resolution of file times in some file systems, in nanoseconds."""
 
 FILES = "files"
-"""Name of the column that describes files. The names of the other columns are metrics."""
+"""Name of the column that describes the files of a block. All other columns are named by metrics.
+"""
 
 
 class EncodedEntry(NamedTuple):
-    """A `HistoryEntry` without the fields that its process shares. The configuration is JSON."""
+    """A serialized `HistoryEntry`, without the fields that all entries of a process share. The
+    configuration is JSON text.
+    """
 
     configuration: str
     status: str
@@ -81,7 +85,9 @@ class EncodedEntry(NamedTuple):
 
 
 class EncodedProcess(NamedTuple):
-    """The measurements of one process. Facts and source are JSON."""
+    """The serialized measurements of one process. Facts and source (the measured code) are JSON
+    text.
+    """
 
     run_id: str
     started: str
@@ -92,16 +98,17 @@ class EncodedProcess(NamedTuple):
 
 
 Encoded: TypeAlias = EncodedProcess | tuple[str, bool] | None
-"""Content of a file, encoded. For a skipped file: the reason, and whether it is a defect. None if
-the file contains no measurements.
+"""The serialized content of a file. For a skipped file, it is the reason and whether this is a
+defect. None if the file contains no measurements.
 """
 
 SAME: Encoded = ("", False)
-"""Content that is unchanged from the content in the table."""
+"""Stands for a content that is equal to the content in the table."""
 
 
 class FileRow(NamedTuple):
-    """A file and its content.
+    """One file of the results directory as the table contains it: path, size and times, digest, and
+    content.
 
     Attributes:
       path: path of the file in the folder.
@@ -118,34 +125,38 @@ class FileRow(NamedTuple):
     content: Any
 
     def is_current(self, status: os.stat_result) -> bool:
-        """Whether size and times show that the file has not changed since it was read."""
+        """Whether size and times in `status` show that the file has not changed since it was
+        read.
+        """
         latest = max(status.st_mtime_ns, status.st_ctime_ns)
         return self.stamp == file_stamp(status) and latest < self.read_ns - _RACY_NS
 
 
 def file_stamp(status: os.stat_result) -> str:
-    """Size, modification time and change time of a file."""
+    """Text with the size, modification time and change time of a file. It differs if the file was
+    changed.
+    """
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
-class Process(NamedTuple):
-    """The measurements of one process."""
+class DecodedProcess(NamedTuple):
+    """The measurements of one process, which are all from the same file."""
 
     run_id: str
     entries: list[HistoryEntry]
 
 
-Decoded: TypeAlias = Process | SkippedFile | None
-"""Content of a file, decoded; None if the file contains no measurements."""
+Decoded: TypeAlias = DecodedProcess | SkippedFile | None
+"""The deserialized content of a file; None if the file contains no measurements."""
 
 
 def content_digest(data: bytes) -> str:
-    """A digest of the content of a file, or of a column."""
+    """Returns a digest of bytes, such as the content of a file, as hexadecimal text."""
     return blake2b(data, digest_size=16).hexdigest()
 
 
-def encoded(path: str, data: bytes) -> Encoded:
-    """Reads the content of a file and encodes its measurements."""
+def encode_content(path: str, data: bytes) -> Encoded:
+    """Parses the content of a result file and serializes its measurements for the table."""
     loaded = result_files.read_result(path, data)
     if isinstance(loaded, SkippedFile):
         return loaded.reason, loaded.defect
@@ -160,7 +171,7 @@ def encoded(path: str, data: bytes) -> Encoded:
         loaded.run_id,
         first.started.isoformat(),
         first.pair,
-        # Texts are interned, because equal texts are then sent to the parent process only once.
+        # Texts are interned, so that equal texts are sent to the parent process only once.
         sys.intern(json.dumps(first.facts)),
         sys.intern(json.dumps(source)),
         [
@@ -177,7 +188,8 @@ def encoded(path: str, data: bytes) -> Encoded:
 
 
 _CONFIGURATIONS: dict[int, tuple[Configuration, str]] = {}
-"""Cached texts of configurations by `id`. Equal configurations are the same object."""
+"""Caches the JSON text of each configuration by its `id`. Equal configurations are the same object.
+"""
 
 
 def _configuration_json(configuration: Configuration) -> str:
@@ -188,7 +200,9 @@ def _configuration_json(configuration: Configuration) -> str:
 
 
 def encode_block(rows: Iterable[FileRow]) -> dict[str, bytes]:
-    """Encodes files as the columns of a block."""
+    """Serializes files as a block of the table. Returns the data of each column of the block, by
+    name.
+    """
     texts: dict[str, int] = {}
     values = {name: array("d") for name in HISTORY}
 
@@ -211,7 +225,9 @@ def encode_block(rows: Iterable[FileRow]) -> dict[str, bytes]:
 
 
 def decode_block(columns: Mapping[str, bytes]) -> Iterator[FileRow]:
-    """Decodes the files of a block, with the values of the given metric columns."""
+    """Yields the files of a block, deserialized from its columns. Their measurements contain only
+    the metrics whose columns are given.
+    """
     texts, files = json.loads(columns[FILES])
     names = [name for name in columns if name != FILES]
     values = zip(*(array("d", columns[name]) for name in names), strict=True)
@@ -226,22 +242,26 @@ def decode_block(columns: Mapping[str, bytes]) -> Iterator[FileRow]:
         yield FileRow(path, stamp, read_ns, name, content)
 
 
-class Decoder:
-    """Decodes the contents of files. Long texts that occur repeatedly are decoded once."""
+class ContentDecoder:
+    """Deserializes the contents of files. A long text that occurs repeatedly is parsed only
+    once.
+    """
 
     def __init__(self) -> None:
         self._facts = cache(json.loads)
-        self._source = cache(_source)
-        self._configuration = cache(_configuration)
+        self._source = cache(_decode_source)
+        self._configuration = cache(_decode_configuration)
 
     def __call__(self, path: str, content: Encoded) -> Decoded:
-        """Decodes the content of a file; None if it contains no measurements."""
+        """Deserializes the content of the file at `path`; None if the file contains no
+        measurements.
+        """
         if content is None:
             return None
         if not isinstance(content, EncodedProcess):
             return SkippedFile(path, *content)
         if not content.entries:
-            return Process(content.run_id, [])
+            return DecodedProcess(content.run_id, [])
         origin, subject, labels = self._source(content.source)
         facts, started = self._facts(content.facts), datetime.fromisoformat(content.started)
         entries = [
@@ -261,15 +281,15 @@ class Decoder:
             )
             for entry in content.entries
         ]
-        return Process(content.run_id, entries)
+        return DecodedProcess(content.run_id, entries)
 
 
-def _source(text: str) -> tuple[Origin, Subject | None, Mapping[str, str]]:
+def _decode_source(text: str) -> tuple[Origin, Subject | None, Mapping[str, str]]:
     origin, subject, labels = json.loads(text)
     return decode(Origin, origin), subject and decode(Subject, subject), labels
 
 
-def _configuration(text: str) -> Configuration:
+def _decode_configuration(text: str) -> Configuration:
     decoded = json.loads(text)
     return Configuration(**{**decoded, "given": frozenset(decoded["given"])})
 
@@ -281,21 +301,21 @@ def _decode_slow_steps(encoded_steps: Sequence[Any] | None) -> SlowSteps | None:
     return SlowSteps(steps, tuple(indices), extra, cost)
 
 
-# The table of a results folder. It caches the contents of files, so each file is read once.
+# Reads and writes the table of a results directory, so that each file is parsed only once.
 
 FILE = ".cnnbench-values.sqlite"
-"""Name of the table in its folder."""
+"""File name of the table in the results directory."""
 
 FEWEST = 500
-"""A new table is created when at least this many files are read. Reading fewer files takes less
-than a second.
+"""Minimum number of files for which a new table is created. Reading fewer files takes less than a
+second.
 """
 
 AT_ONCE = 2000
-"""Number of files in a block. After an interrupt, complete blocks remain in the table."""
+"""Number of files in a block. If cnnbench is interrupted, complete blocks remain in the table."""
 
 _PATIENCE = 1.0
-"""Seconds to wait while another process writes."""
+"""Maximum number of seconds to wait while another process writes to the table."""
 
 _COLUMNS = """
 CREATE TABLE IF NOT EXISTS columns (
@@ -305,17 +325,18 @@ CREATE TABLE IF NOT EXISTS columns (
 
 
 class MeasurementTable:
-    """The table with the cached values of a folder. It is empty if there is no usable table.
+    """The table with the cached measurements of a results directory. If there is no usable table,
+    it behaves like an empty table.
 
     Attributes:
       known: decoded files by path in the folder, with the values of the selected metrics.
     """
 
-    def __init__(self, folder: Path, metrics: Collection[str], decoder: Decoder) -> None:
+    def __init__(self, folder: Path, metrics: Collection[str], decoder: ContentDecoder) -> None:
         self._path, top = folder / FILE, os.path.join(folder, "")
         self.known: dict[str, FileRow] = {}
-        self._blocks: dict[str, str] = {}  # block of each file, by path
-        # damaged blocks, and blocks with a file that another block contains
+        self._blocks: dict[str, str] = {}  # Maps the path of a file to the name of its block.
+        # The next write rewrites blocks that are damaged or share a file with another block.
         self._useless: set[str] = set()
         self._is_damaged = self._is_locked = False
         self._exists = os.path.lexists(self._path)
@@ -344,7 +365,8 @@ class MeasurementTable:
                 cache.clear()
 
     def write(self, rows: Collection[FileRow], deleted: Collection[str] = ()) -> None:
-        """Adds files, and removes files that no longer exist. Errors are ignored.
+        """Adds files to the table, and removes files that no longer exist in the directory. Errors
+        are ignored.
 
         For a file whose content is `SAME`, only `stamp` and `read_ns` are replaced.
         """
@@ -355,7 +377,7 @@ class MeasurementTable:
         self._exists = True
         for _ in range(2):
             if self._is_damaged:
-                # Processes that have the deleted table open can continue to use it.
+                # Other processes that have opened the table can still use it after its deletion.
                 with contextlib.suppress(OSError):
                     self._path.unlink()
                 self._is_damaged = False
@@ -368,7 +390,7 @@ class MeasurementTable:
         return None
 
     def _is_file(self) -> bool:
-        """Whether the table is a regular file."""
+        """Whether the table exists and is a regular file."""
         with contextlib.suppress(OSError):
             return stat.S_ISREG(os.lstat(self._path).st_mode)
         return False
@@ -377,7 +399,7 @@ class MeasurementTable:
         fresh = {row.path: row for row in rows}
         replaced = fresh.keys() | deleted
         blocks = self._useless | {self._blocks[path] for path in replaced if path in self._blocks}
-        if rows:  # small blocks are merged
+        if rows:  # Blocks that are at most half full are merged.
             sizes = Counter(self._blocks.values())
             blocks |= {block for block, size in sizes.items() if 2 * size <= AT_ONCE}
         places = dict.fromkeys(replaced, "")
@@ -404,7 +426,7 @@ class MeasurementTable:
     def _remove_blocks(
         self, database: sqlite3.Connection, blocks: Iterable[str]
     ) -> Iterator[FileRow]:
-        """Removes blocks from the table, and yields their files."""
+        """Removes blocks from the table, and yields the files that they contained."""
         for block in blocks:
             for _, columns in [*_undamaged_blocks(database, "block = ?", block)]:
                 if len(columns) > len(HISTORY):
@@ -417,19 +439,20 @@ class MeasurementTable:
         address = f"{self._path.absolute().as_uri()}?mode={mode}"
         database = sqlite3.connect(address, timeout=_PATIENCE, uri=True)
         with contextlib.closing(database):
-            # SQLite finds a journal by its name, so a remaining journal could belong to a different
-            # file.
+            # A journal file that remains after a crash could be applied to a different table.
             database.execute("PRAGMA journal_mode = MEMORY")
             database.execute("PRAGMA synchronous = OFF")
             yield database
 
 
 _UNUSABLE = (sqlite3.Error, OSError, ValueError, TypeError, LookupError, OverflowError)
-"""Errors that reading or writing a damaged table may raise."""
+"""Exceptions that may occur when a damaged table is read or written."""
 
 
 def _shows_damage(error: Exception) -> bool:
-    """Whether an error shows that the table is damaged, rather than locked or inaccessible."""
+    """Whether an exception means that the table is damaged. A locked or unreadable table is not
+    damaged.
+    """
     if isinstance(error, OSError):
         return False
     is_operational = isinstance(error, sqlite3.OperationalError)
@@ -439,7 +462,7 @@ def _shows_damage(error: Exception) -> bool:
 def _undamaged_blocks(
     database: sqlite3.Connection, where: str, *values: str
 ) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yields blocks with their undamaged columns."""
+    """Yields the name of each selected block, and its undamaged columns by name."""
     rows = database.execute(
         f"SELECT block, name, data, seal FROM columns WHERE {where} ORDER BY block", values
     )
@@ -455,7 +478,9 @@ def _undamaged_blocks(
 
 
 def _insert_block(database: sqlite3.Connection, rows: Sequence[FileRow]) -> str:
-    """Adds a block. Returns its name, which is a digest."""
+    """Writes files as a new block. Returns the name of the block, which is a digest of its
+    content.
+    """
     columns = encode_block(rows)
     block = content_digest(columns[FILES])
     database.executemany(
@@ -466,7 +491,9 @@ def _insert_block(database: sqlite3.Connection, rows: Sequence[FileRow]) -> str:
 
 
 def _column_digest(block: str, name: str, data: bytes) -> str:
-    """Digest of a column and of this version. It shows whether the column is unchanged."""
+    """The seal of a column: a digest of its data and of the code of cnnbench, which shows whether
+    the column may be used.
+    """
     return content_digest(b"\0".join((_code_digest(), block.encode(), name.encode(), data)))
 
 
@@ -474,12 +501,14 @@ _DECIDING = tuple(
     f"cnnbench.{name}"
     for name in ("base", "records", "flags", "variable_mgr", "judge.metrics", "judge.compare")
 )
-"""Packages with code that interprets files."""
+"""Packages whose code determines which values are read from a file."""
 
 
 @functools.cache
 def _code_digest() -> bytes:
-    """Digest of all code that reads values from files, including metrics of plug-ins."""
+    """Digest of all source code that determines which values are read from files, including the
+    metrics of plug-ins.
+    """
     folders = [Path(place) for module in _DECIDING for place in import_module(module).__path__]
     files = {file for folder in folders for file in folder.rglob("*.py")}
     files |= {Path(__file__).with_name(name) for name in ("series.py", "reading.py")}
@@ -493,20 +522,22 @@ def _code_digest() -> bytes:
     return digest.digest()
 
 
-# Contents of a results folder, from its table and from files that are not in the table.
+# Reads a results directory: unchanged files from the table, and all other files from disk.
 
 _CHUNK = 100
 """Number of files that a child process reads before it returns the results."""
 
 _MANY = 10 * _CHUNK
-"""Number of files from which several processes are used for reading."""
+"""From this number of files on, several processes read files."""
 
 _MOST_PROCESSES = 4
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Measurements in a directory (runs and all-reduce rows, by start time), and other files."""
+    """The measurements in a results directory (runs and all-reduce rows, sorted by start time), and
+    the files that were skipped.
+    """
 
     entries: tuple[HistoryEntry, ...]
     skipped: tuple[SkippedFile, ...]
@@ -515,16 +546,18 @@ class Contents:
 def contents(
     folder: Path, progress: Progress | None = None, metrics: Collection[str] = HISTORY
 ) -> Contents:
-    """Reads all records in a directory and its subdirectories, except hidden ones.
+    """Reads all records in a results directory and its subdirectories. Hidden files and
+    subdirectories are ignored.
 
-    Entries that started in the same second are sorted by pair, then by run_id, not by file name.
-    The contents of files are stored in a `MeasurementTable`. Only the values of the given metrics
-    are read from it. `progress` shows how many files that are not in the table have been read.
+    Measurements that started in the same second are sorted by pair, then by run_id, not by file
+    name. The contents of files are cached in a `MeasurementTable`, from which only the values of
+    the given metrics are read. `progress` shows how many of the files that are not in the table
+    have been read.
     """
     content_by_path = _content_by_path(folder, metrics, progress or Progress.silent())
     paths: dict[str, list[str]] = {}
     for path, content in content_by_path.items():
-        if isinstance(content, Process):
+        if isinstance(content, DecodedProcess):
             paths.setdefault(content.run_id, []).append(path)
     entries: list[HistoryEntry] = []
     skipped = {
@@ -540,7 +573,7 @@ def contents(
             entries += [
                 entry for record in loaded.all_records for entry in HistoryEntry.all_of(record)
             ]
-        elif isinstance(process, Process):
+        elif isinstance(process, DecodedProcess):
             entries += process.entries
     entries.sort(
         key=lambda entry: (entry.started, entry.pair[1] if entry.pair else 0, entry.run_id)
@@ -551,7 +584,9 @@ def contents(
 
 
 class _FileToRead(NamedTuple):
-    """A file that must be read: its path, its stamp, and its row in the table."""
+    """A file that must be read from disk: its path, its size and times, and its row in the table,
+    if any.
+    """
 
     path: str
     stamp: str
@@ -561,9 +596,11 @@ class _FileToRead(NamedTuple):
 def _content_by_path(
     folder: Path, metrics: Collection[str], progress: Progress
 ) -> dict[str, Decoded]:
-    """Contents of all files, and folders that cannot be read, sorted by path."""
+    """Maps the path of each file, and of each folder that cannot be read, to its content. Paths are
+    sorted.
+    """
     now = time.time_ns()
-    decoder = Decoder()
+    decoder = ContentDecoder()
     table = MeasurementTable(folder, metrics, decoder)
     top = os.path.join(folder, "")
     content_by_path: dict[str, Decoded] = {}
@@ -604,7 +641,7 @@ def _content_by_path(
 
 
 _Reading: TypeAlias = tuple[str, Encoded] | SkippedFile
-"""Digest and content of a file; the content is `SAME` if the digest has not changed."""
+"""Digest and serialized content of a file. The content is `SAME` if the digest has not changed."""
 
 
 def _read_and_encode(path: str, known: str) -> _Reading:
@@ -613,19 +650,20 @@ def _read_and_encode(path: str, known: str) -> _Reading:
     except PathError as error:
         return SkippedFile(path, error.reason)
     name = content_digest(data)
-    return name, SAME if name == known else encoded(path, data)
+    return name, SAME if name == known else encode_content(path, data)
 
 
 def _read_and_encode_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
-    """Results of `_read_and_encode` for paths and known digests.
+    """Yields the result of `_read_and_encode` for each job, which is a path and the digest in the
+    table.
 
-    Many files are read by several processes.
+    If there are many files, several processes read them.
     """
     chunks = [jobs[start : start + _CHUNK] for start in range(0, len(jobs), _CHUNK)]
     number = min(_MOST_PROCESSES, len(usable_cpus())) if len(jobs) >= _MANY else 1
     with contextlib.ExitStack() as stack:
         receivers: list[Connection] = []
-        context = get_context("fork")  # Forked children do not need to import modules.
+        context = get_context("fork")  # A forked child has already imported all modules.
         for place in range(number if number > 1 else 0):
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(
@@ -633,8 +671,8 @@ def _read_and_encode_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
                 args=(receiver, sender, chunks[place::number]),
                 daemon=True,
             )
-            # The child inherits the signal handlers, so signals to the process group do not end it.
-            # The limit on processes may be reached.
+            # Inherited handlers keep the child alive when a signal goes to the process group.
+            # OSError means that the limit on the number of processes is reached.
             with contextlib.suppress(OSError), delaying_interrupts():
                 process.start()
                 stack.callback(process.join)
@@ -644,7 +682,7 @@ def _read_and_encode_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
         for place, chunk in enumerate(chunks):
             try:
                 readings = receivers[place % number].recv() if receivers else None
-            except (EOFError, OSError):  # the process was killed
+            except (EOFError, OSError):  # The reader process was killed.
                 readings = None
             yield from readings or (_read_and_encode(*job) for job in chunk)
 
@@ -652,7 +690,9 @@ def _read_and_encode_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
 def _run_reader_process(
     receiver: Connection, sender: Connection, chunks: Sequence[Sequence[tuple[str, str]]]
 ) -> None:
-    """Reads chunks of files and sends the results, until the parent process has ended."""
+    """The main function of a reader process: reads files and sends their contents, until all are
+    sent or the parent process has ended.
+    """
     receiver.close()
     with contextlib.suppress(OSError):
         for chunk in chunks:

@@ -1,4 +1,6 @@
-"""Sorts the measurements in a results directory into series of points."""
+"""Sorts the measurements in a results directory into series, each of which consists of points such
+as commits or days.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ from cnnbench.judge.compare.comparability import (
 )
 from cnnbench.judge.compare.configuration import (
     Configuration,
-    Effect,
-    fact,
+    DifferenceEffect,
+    fact_rule,
     measurements_of_sides,
     unique_configuration_names,
 )
@@ -58,7 +60,7 @@ from cnnbench.records.run import ModelInfo, RunRecord, Subject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One measurement of a process: a run, or a row of an all-reduce benchmark.
+    """One measurement in a history: a run, or a row of an all-reduce record.
 
     Attributes:
       started: start of the process, in UTC.
@@ -87,13 +89,15 @@ class HistoryEntry:
     def all_of(
         cls, record: RunRecord | AllReduceRecord, metrics: Collection[str] = HISTORY
     ) -> list[HistoryEntry]:
-        """One entry for a run, or one for each row of an all-reduce benchmark."""
+        """Returns the measurements in a record: one for a run record, or one for each row of an
+        all-reduce record.
+        """
         (rows,) = measurements_of_sides([record])
         labels = labels_from_config(record.config)
         facts = {
             name: fact_text(value, name)
             for name, value in record.environment.items()
-            if fact(name).effect is not Effect.IGNORED
+            if fact_rule(name).effect is not DifferenceEffect.IGNORED
         }
         origin = Origin.of(record)
         pair = pair_id_of(record) if isinstance(record, RunRecord) else None
@@ -119,24 +123,25 @@ class HistoryEntry:
 
     @property
     def kind(self) -> str:
-        """Kind of measurement; see `cnnbench.judge.metrics.KINDS`."""
+        """Kind of the measurement (see `cnnbench.judge.metrics.KINDS`)."""
         return self.configuration.kind
 
     @property
     def network(self) -> str:
-        """Size of the network; "" if unknown."""
+        """Text with the numbers of parameters and FLOPs of the network; "" if unknown."""
         return self.origin.network_size
 
     @property
     def hostname(self) -> str:
-        """Name of the host; "" if unknown."""
+        """Name of the host that ran the measurement; "" if unknown."""
         return self.facts.get("hostname", "")
 
     @property
     def commit(self) -> str:
-        """The label `commit`, the measured revision, or cnnbench's revision; "" if unknown.
+        """The commit that was measured: the label `commit`, the revision of the measured
+        repository, or the commit of cnnbench.
 
-        The first one that is known is used.
+        The first of these that is known is used; "" if none is known.
         """
         return self.origin.revision
 
@@ -148,15 +153,16 @@ def _metric_values(row: Measurement, metrics: Collection[str]) -> dict[str, floa
 
 
 POINTS = ("commit", "day", "run")
-"""Values of --by besides names of labels and facts."""
+"""Values of --by other than names of labels and facts."""
 
 _Points: TypeAlias = dict[tuple[str, Origin, str], list[HistoryEntry]]
-"""Measurements by name of the point, origin, and the commit with which they were compared."""
+"""Measurements by the name of their point, their origin, and the commit they were compared with."""
 
 
 @dataclass(frozen=True, eq=False)
 class SeriesPoint:
-    """Runs of one commit, day or label, with the same side, code, TensorFlow and machine.
+    """A point of a series: the runs of one commit, day or label, with the same code, TensorFlow
+    version and machine.
 
     Attributes:
       title: name of the point, unique in its series.
@@ -190,7 +196,9 @@ class SeriesPoint:
 
     @property
     def value(self) -> float:
-        """Median over the processes of the point. There must be at least one."""
+        """Median of the metric over the processes of the point. There must be at least one
+        value.
+        """
         return median(self.values)
 
     @property
@@ -204,59 +212,66 @@ class SeriesPoint:
 
     @property
     def origin(self) -> Origin:
-        """The origin of the runs. It is the same for all of them."""
+        """What the runs of the point measured: code, TensorFlow version and machine. It is the same
+        for all runs.
+        """
         return self.runs[0].origin
 
     @property
     @computed(key="name", before="value")
     def title(self) -> str:
-        """The name and the detail, which are unique in a series."""
+        """The name of the point, with a detail in parentheses if the series contains another point
+        with the same name.
+        """
         return f"{self.name} ({self.detail})" if self.detail else self.name
 
     @property
     def short(self) -> str:
-        """The title with a shortened commit."""
+        """The title of the point. If its name is a commit, the commit is shortened."""
         name = short_commit(self.name)
         return f"{name} ({self.detail})" if self.detail else name
 
     @property
     @computed(before="value")
     def commit(self) -> str | None:
-        """Commit of the first run; None if unknown."""
+        """Commit of the first run of the point; None if unknown."""
         return self.runs[0].commit or None
 
     @property
     def started(self) -> datetime:
-        """Start of the first run, in UTC."""
+        """Start time of the first run of the point, in UTC."""
         return self.runs[0].started
 
     @property
     @computed(before="value", **TIME)
     def started_at(self) -> str:
-        """Start of the first run in ISO 8601."""
+        """Start time of the first run of the point, as text in ISO 8601."""
         return self.started.isoformat()
 
     @property
     def slow(self) -> SlowSteps | None:
-        """The slow steps that most of the successful runs have in common."""
+        """The slow steps that most successful runs of the point have in common; None if there are
+        none.
+        """
         return median_slow_steps([run.slow for run in self.runs if run.status == "ok"])
 
     @property
     @computed(before="subject")
     def hostnames(self) -> tuple[str, ...]:
-        """Sorted names of the hosts of the runs."""
+        """Names of the hosts that ran the measurements of the point, sorted."""
         return tuple(sorted({run.hostname for run in self.runs if run.hostname}))
 
     @property
     @computed(before="subject")
     def run_ids(self) -> tuple[str, ...]:
-        """The run_ids of all runs."""
+        """The run_ids of all runs of the point."""
         return tuple(run.run_id for run in self.runs)
 
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
-    """A series: measurements of one configuration, with one network, on one machine.
+    """Measurements of one configuration, with one network, on one machine, as points in order of
+    time or commits.
 
     Attributes:
       configuration: name of the configuration.
@@ -277,8 +292,8 @@ class TimeSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Selects runs by patterns (or parts) of names, and by their earliest start. Empty selects all
-    runs.
+    """Selects runs by model, configuration and machine (patterns, or parts of names), and by
+    earliest start. Empty fields select all runs.
     """
 
     model: str = ""
@@ -295,10 +310,12 @@ def all_series(
     selection: Selection | None = None,
     order: Mapping[str, int] | None = None,
 ) -> tuple[TimeSeries, ...]:
-    """Sorts measurements, which must be in order of their start, into series of points.
+    """Sorts measurements into series of points. The measurements must be in order of their start
+    times.
 
-    `by` is "commit" (day if the commit is unknown), "day", "run", or the name of a label or fact.
-    Raises FlagError if no measurement has this label or fact. For `order`, see `Revisions`.
+    `by` determines which measurements form a point: "commit" (or the day if the commit is unknown),
+    "day", "run", or the name of a label or fact. Raises FlagError if no measurement has this label
+    or fact. For `order`, see `Revisions`.
     """
     resolved = _resolve_entries([entry for entry in entries if entry.kind in metric.kinds])
     _check_grouping(by, resolved)
@@ -319,15 +336,16 @@ def all_series(
     newest = revisions.newest(measured)
     series = []
     for (configuration, machine), points in all_points.items():
-        # Points are sorted by revision. If commits are named by labels, points are sorted by the
-        # first run of each name, and then by revision.
+        # Points are sorted by revision; with --by=LABEL, first by the first run of each label.
         first: dict[str, int] = {}
         for index, measured_point in enumerate(points):
             first.setdefault(measured_point.name, 0 if by == "commit" else index)
-        points.sort(key=lambda point: (first[point.name], revisions.place(point.runs[0])))
+        points.sort(key=lambda point: (first[point.name], revisions.sort_key(point.runs[0])))
         run = points[0].runs[0]
         sizes = networks[run.configuration.key]
-        made = [replace(point, newest=revisions.is_of(newest, point.runs[0])) for point in points]
+        made = [
+            replace(point, newest=revisions.is_newest(newest, point.runs[0])) for point in points
+        ]
         series.append(
             TimeSeries(
                 configuration=configuration,
@@ -346,7 +364,9 @@ def all_series(
 def _selected_entries(
     entries: Sequence[HistoryEntry], networks: Mapping[str, Sequence[str]], wanted: Selection
 ) -> list[tuple[tuple[str, str], HistoryEntry]]:
-    """The selected entries, each with the names of its configuration and machine."""
+    """Returns the measurements that `wanted` selects, each together with the names of its
+    configuration and machine.
+    """
     configurations = unique_configuration_names(entry.configuration for entry in entries)
     machines = machine_names(entry.origin for entry in entries)
     chosen = []
@@ -355,13 +375,15 @@ def _selected_entries(
         several = len(networks[key]) > 1
         name = f"{configurations[key]}, {entry.network}" if several else configurations[key]
         place = (name, machines[entry.origin])
-        if wanted == Selection() or _is_wanted(entry, *place, wanted):
+        if wanted == Selection() or _is_selected(entry, *place, wanted):
             chosen.append((place, entry))
     return chosen
 
 
 def _series_points(runs_by_point: _Points, metric: Metric) -> list[SeriesPoint]:
-    """Points of a series. Equal names are distinguished by parts of their origins."""
+    """Returns the points of a series. The details of points with equal names are the parts in which
+    their origins differ.
+    """
     alike: dict[str, list[Origin]] = {}
     others: dict[tuple[str, Origin], list[str]] = {}
     for name, origin, other in runs_by_point:
@@ -402,7 +424,7 @@ def _check_grouping(by: str, entries: Sequence[HistoryEntry]) -> None:
     if labels:
         there += f", the labels {', '.join(sorted(labels, key=natural_key))}"
     hint = f"did you mean {close}?" if close else f"{there} and facts (cnnbench env)"
-    raise FlagError("by", by, f"no measurement here has a label or fact of that name; {hint}")
+    raise FlagError("by", by, f"no measurement has a label or fact with this name; {hint}")
 
 
 def _point_name(entry: HistoryEntry, by: str) -> str:
@@ -419,7 +441,7 @@ def _resolve_entries(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
     known, origins = tuple(whole.values()), complete_origins(entry.origin for entry in entries)
     entries_resolved = []
-    # A run that ended before its network was known belongs to the series of the previous run.
+    # A run that ended before its network was built gets the network of the previous run.
     last: dict[str, ModelInfo] = {}
     for entry in entries:
         configuration, origin = entry.configuration, origins[entry.origin]
@@ -441,7 +463,7 @@ def _resolve_entries(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     return entries_resolved
 
 
-def _is_wanted(entry: HistoryEntry, configuration: str, machine: str, wanted: Selection) -> bool:
+def _is_selected(entry: HistoryEntry, configuration: str, machine: str, wanted: Selection) -> bool:
     return (
         _matches_pattern(
             wanted.model, str(entry.configuration.flags.get("model") or ""), part=False
@@ -460,13 +482,16 @@ def _matches_pattern(pattern: str, name: str, part: bool = True) -> bool:
 
 
 class Revisions:
-    """Orders the revisions of measurements. A base comes before the head that was compared with it.
+    """Sorts the revisions of measurements. In an experiment, the revision of the base comes before
+    the revision that it was compared with.
 
-    Measurements must be in order of their start. Because `cnnbench ab` runs its sides in random
-    order, either side may have been measured first. `pairs` contains the pairs of such experiments.
+    Measurements must be in order of their start times. Because `cnnbench ab` runs its sides in
+    random order, either side may have been measured first. `pairs` contains the pairs of such
+    experiments.
 
-    `order` contains positions of commits, such as from the history of a repository. A commit that
-    is not in `order` follows the commit that was measured before it. None means the order of time.
+    `order` maps commits to positions, such as their positions in the history of a repository. A
+    commit that is not in `order` follows the commit that was measured before it. If `order` is
+    None, revisions are in order of time.
     """
 
     def __init__(
@@ -489,13 +514,13 @@ class Revisions:
             placed = sort_by_place(placed, lambda revision: order.get(revision[1]))
         self._places = {revision: place for place, revision in enumerate(placed)}
 
-    def place(self, entry: HistoryEntry) -> tuple[int, str]:
-        """Sort key of a measurement: position of its revision, then side A before side B."""
+    def sort_key(self, entry: HistoryEntry) -> tuple[int, str]:
+        """Sort key of a measurement: the position of its revision, then side A before side B."""
         return self._places[revision_of(entry)], entry.origin.side
 
     def newest(self, entries: Iterable[HistoryEntry]) -> Revision | None:
-        """The last revision of the given measurements. For an experiment, the revision of side
-        B.
+        """Returns the last revision among the given measurements. If an experiment measured it as
+        base, returns the revision that was compared with it.
         """
         last = max(map(revision_of, entries), key=self._places.__getitem__, default=None)
         passed: set[Revision] = set()
@@ -504,12 +529,12 @@ class Revisions:
             last = self._heads[last]
         return last
 
-    def is_of(self, newest: Revision | None, entry: HistoryEntry) -> bool:
-        """Whether a measurement belongs to the newest revision, not to its base in an
-        experiment.
+    def is_newest(self, newest: Revision | None, entry: HistoryEntry) -> bool:
+        """Whether a measurement is of the newest revision. If both sides of an experiment have this
+        revision, only side B is.
         """
         revision = revision_of(entry)
-        if newest is None or revision[:-1] != newest[:-1]:  # Compares everything except the day.
+        if newest is None or revision[:-1] != newest[:-1]:  # The day is not compared.
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
 
@@ -517,8 +542,8 @@ class Revisions:
 def _order_bases_first(
     revisions: Iterable[Revision], bases: Mapping[Revision, Sequence[Revision]]
 ) -> list[Revision]:
-    """Revisions in order, except that each revision comes after all its bases (unless in a
-    cycle).
+    """Sorts revisions so that each one comes after the revisions that it was compared with (its
+    bases). Apart from this, the order is kept. Cycles are ignored.
     """
     placed: dict[Revision, None] = {}
     seen: set[Revision] = set()

@@ -1,7 +1,9 @@
-"""Finds the changes of a series: steps, trends, undone changes, outliers and changed facts.
+"""Finds changes in a series of measurements over commits: steps, trends, undone changes, outliers
+and changed facts.
 
-`cnnbench.base.levels` finds the levels. This module derives the changes between levels: whether
-they are regressions or gains, whether they were undone, and which changes several series share.
+`cnnbench.base.levels` divides a series into levels. This module describes the changes between
+levels: whether a change is a regression or a gain, whether it was undone, and in which series the
+same commit caused a change.
 """
 
 from __future__ import annotations
@@ -25,34 +27,35 @@ from cnnbench.base.levels import (
 )
 from cnnbench.base.slow_steps import SlowSteps, additional_cost, median_slow_steps
 from cnnbench.base.stats import group_by
-from cnnbench.judge.compare.configuration import Effect, fact
+from cnnbench.judge.compare.configuration import DifferenceEffect, fact_rule
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
 from cnnbench.judge.metrics import THROUGHPUT, Policy
 from cnnbench.records.codec import HIDDEN, INLINE, key_metadata
 from cnnbench.records.metric import Metric
 
 STEP, TREND, UNDONE, PLATEAU = "step", "trend", "undone", "plateau"
-"""Kinds of changes, besides `TWO_MACHINES`."""
+"""Values of `LevelChange.kind`, besides `TWO_MACHINES`."""
 
 OUTLIER = "outlier"
-"""Kind of an outlier."""
+"""Value of `Outlier.kind`."""
 
 _MOST_OF_PLATEAU = 6
 """Maximum number of points in a plateau. A longer level that ends again is called an undone change.
 """
 
 _OF_STATES = 1.5
-"""If a machine has two states, outliers differ from the level by more than this factor times the
-difference of the states.
+"""If a machine alternates between two speeds, an outlier differs from the level by more than this
+factor times the difference between the two speeds.
 """
 
 _QUIET = {"hostname", "git_commit", "git_dirty", "git_changes", "git_unknown", "gpu_processes"}
-"""Facts that are not reported as changed at a step."""
+"""Facts that are not listed among the changed facts of a step."""
 
 
 @dataclass(frozen=True)
 class ChangedFact:
-    """A fact that changed at a step.
+    """A fact, such as the TensorFlow version, that differs between the last point before a step and
+    the first point after it.
 
     Attributes:
       fact: name of the fact.
@@ -71,7 +74,7 @@ _SLOW = key_metadata("slow_steps", lambda slow: slow and slow.text, str | None)
 
 @dataclass(frozen=True, kw_only=True)
 class LevelChange:
-    """A change of level: a step, or a trend.
+    """A change of the level of a series: a step, or a trend over several points.
 
     Attributes:
       kind: step; trend; undone: a change that was undone later, or the change that undid it;
@@ -112,13 +115,13 @@ class LevelChange:
 
     @property
     def is_trend(self) -> bool:
-        """Whether the level changed over several points."""
+        """Whether the level changed over several points, rather than between two points."""
         return self.kind == TREND
 
 
 @dataclass(frozen=True)
 class Outlier:
-    """A point that is far from its level.
+    """A point of a series that is far from the level of its neighbours.
 
     Attributes:
       index: index in `points`.
@@ -133,7 +136,7 @@ class Outlier:
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """A series with its levels and changes.
+    """A series with its levels, the changes between them, outliers and recognized kinds of noise.
 
     Attributes:
       enough: whether there are enough points to look for steps.
@@ -154,12 +157,14 @@ class Trend:
 
     @property
     def setbacks(self) -> tuple[LevelChange, ...]:
-        """Regressions that have not been undone."""
+        """The regressions in the series that have not been undone."""
         return tuple(step for step in self.steps if step.worse and step.stands)
 
 
 def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) -> Trend:
-    """Finds levels and changes of a series; by default, with the metric's threshold."""
+    """Finds the levels and changes of a series. The default of `threshold` (the smallest relevant
+    change) is the threshold of the metric.
+    """
     least = Policy().threshold_of(metric) if threshold is None else threshold
     runs = [point.values for point in series.points]
     levels = find_levels(runs, metric.relative, least)
@@ -167,7 +172,7 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     floor = log_threshold(metric.relative, least)
     hosts = [point.hosts for point in series.points]
     noise = noisy.recognized(levels, hosts, floor) if levels else RecognizedNoise()
-    # Points in the rarer of two states are not also reported as outliers.
+    # If a machine has two speeds, points at the rarer speed are not reported as outliers.
     far = max(least, _OF_STATES * abs(noise.states.change) if noise.states else 0.0)
     return Trend(
         series=series,
@@ -191,7 +196,7 @@ def _level_changes(
     metric: Metric,
     floor: float,
 ) -> list[LevelChange]:
-    """The changes between levels that are larger than the floor, in order."""
+    """Returns the changes between consecutive levels that are larger than `floor`, in order."""
     changes = []
     for number in range(1, len(levels)):
         before, after = levels[number - 1], levels[number]
@@ -205,13 +210,17 @@ def _level_changes(
         moved = log_change(before.value, after.value, metric.relative)
         if abs(moved) <= floor:
             continue
+        change = after.value / before.value - 1 if metric.relative else after.value - before.value
         index = levels[number].start
         now = log_change(before.value, levels[-1].value, metric.relative)
         last_good, first_bad = points[index - 1], points[index]
-        hosts = [_hostnames(points[level.start : level.stop]) for level in (before, after)]
+        hosts = [
+            {host for point in points[level.start : level.stop] for host in point.hosts}
+            for level in (before, after)
+        ]
         changed = changed_facts(last_good, first_bad)
         is_step = levels[number] is after
-        # If a pool assigns a new host name for each measurement, a level has several names.
+        # Host names identify a machine only if each level has a single host name.
         on_two_machines = is_step and len(hosts[0]) == len(hosts[1]) == 1 and hosts[0] != hosts[1]
         if on_two_machines := on_two_machines and "" not in hosts[0] | hosts[1]:
             changed = (*changed, ChangedFact("hostname", *(host.pop() for host in hosts)))
@@ -221,7 +230,7 @@ def _level_changes(
                 index=index,
                 before=before,
                 after=after,
-                change=_level_difference(before.value, after.value, metric),
+                change=change,
                 worse=(moved > 0) != metric.higher_is_better,
                 stands=abs(now) > floor and (now > 0) == (moved > 0),
                 last_good=last_good,
@@ -243,7 +252,9 @@ def _level_changes(
 def _mark_undone_changes(
     points: Sequence[SeriesPoint], changes: Sequence[LevelChange], metric: Metric, floor: float
 ) -> list[LevelChange]:
-    """Adds to each change the point at which it was undone. Both changes get the same kind."""
+    """Adds to each change the point at which it was undone. Both the undone change and the change
+    that undid it get the kind "undone" or "plateau".
+    """
     changed = list(changes)
     for place, step in enumerate(changes):
         if step.stands:
@@ -264,14 +275,12 @@ def _mark_undone_changes(
     return changed
 
 
-def _hostnames(points: Sequence[SeriesPoint]) -> set[str]:
-    return {host for point in points for host in point.hosts}
-
-
 def _slow_steps_of_slower_level(
     points: Sequence[SeriesPoint], slower: SeriesLevel, faster: SeriesLevel
 ) -> SlowSteps | None:
-    """The slow steps in the slower of two levels, if the faster level does not have them."""
+    """Returns the slow training steps in the runs of the slower level, if the runs of the faster
+    level do not have them; otherwise None.
+    """
     before, after = (
         median_slow_steps([point.slow for point in points[level.start : level.stop]])
         for level in (faster, slower)
@@ -280,14 +289,16 @@ def _slow_steps_of_slower_level(
 
 
 def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact, ...]:
-    """Facts that differ between two points. Facts that affect speed are first."""
+    """Returns the facts that differ between the runs of two points. Facts that affect speed are
+    first.
+    """
     sides = (_fact_texts(before), _fact_texts(after))
     names = [
         name
         for name in sorted({*sides[0], *sides[1]})
         if name not in _QUIET and sides[0].get(name) != sides[1].get(name)
     ]
-    names.sort(key=lambda name: fact(name).effect is not Effect.BLOCKS)
+    names.sort(key=lambda name: fact_rule(name).effect is not DifferenceEffect.BLOCKS)
     return tuple(
         ChangedFact(name, sides[0].get(name, "unknown"), sides[1].get(name, "unknown"))
         for name in names
@@ -302,13 +313,9 @@ def _fact_texts(point: SeriesPoint) -> Mapping[str, str]:
     return {name: " or ".join(sorted(values)) for name, values in values_by_fact.items()}
 
 
-def _level_difference(before: float, after: float, metric: Metric) -> float:
-    return after / before - 1 if metric.relative else after - before
-
-
 @dataclass(frozen=True)
 class SharedStep:
-    """Steps in one or several series that the same commit caused.
+    """Steps in one or more series that were caused by the same commit.
 
     Attributes:
       first_bad: name of the first point of the new level in most of these series.
@@ -331,12 +338,12 @@ class SharedStep:
 
 
 def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
-    """Groups the steps of all series by the commit that caused them. The order is that of their
-    first series.
+    """Groups the steps of all series by the commit that caused them, in the order of the first
+    series of each group.
 
-    Steps with the same direction form a group if all of them or none of them have been undone, and
-    if the point at which the new level of one of them begins is in the 95 % ranges of the other
-    steps. A group contains at most one step of each series.
+    Steps form a group if they have the same direction, if all or none of them have been undone, and
+    if the point at which the new level of one step begins is in the 95 % ranges of the other steps.
+    A group contains at most one step of each series.
     """
     left = [(trend, step) for trend in trends for step in trend.steps]
     places = {id(step): place for place, (_, step) in enumerate(left)}
@@ -374,7 +381,7 @@ def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
 
 @dataclass(frozen=True)
 class SharedOutlier:
-    """Outliers at the same point in one or several series.
+    """Outliers at the same point, such as a commit, in one or more series.
 
     Attributes:
       point: name of the point.
@@ -389,7 +396,9 @@ class SharedOutlier:
 
 
 def shared_outliers(trends: Sequence[Trend]) -> list[SharedOutlier]:
-    """Groups all outliers by the names of their points, in the order of their first series."""
+    """Groups the outliers of all series by the name of their point, in the order of the first
+    series of each group.
+    """
     outliers = [
         (number, trend.series.points[outlier.index], outlier.change)
         for number, trend in enumerate(trends)
@@ -407,7 +416,9 @@ def _step_group_key(step: LevelChange, name: str) -> tuple[str, bool, bool, bool
 
 
 def _candidate_points(trend: Trend, step: LevelChange) -> set[str]:
-    """Names of the points at which the new level after a step may begin."""
+    """Names of the points at which the new level of a step may begin: the points of its 95 %
+    range.
+    """
     points = trend.series.points
     ends = (points.index(step.earliest), step.index, points.index(step.latest))
     return {point.name for point in points[min(ends) : max(ends) + 1]}

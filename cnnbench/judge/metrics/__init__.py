@@ -1,4 +1,6 @@
-"""Metrics of measurements, the policy for verdicts, and the rules of a team."""
+"""Defines the metrics of measurements, the origin of a measurement, and the constants of the tests
+(`Policy`).
+"""
 
 from __future__ import annotations
 
@@ -40,15 +42,11 @@ from cnnbench.records.run import (
     subject_of_record,
 )
 
-# Metrics of records, their measurements, and the policy of decisions.
-#
-# The rules for a single metric are in its declaration; see `cnnbench.records.metric.Metric`.
-#
-# `common_slow_steps` finds the slow steps that the runs of a side have in common.
-# `median_step_text` describes slow steps that the median step time does not show.
-# `cnnbench.base.slow_steps` explains both. docs/methodology.md contains the error rates.
+# `cnnbench.records.metric.Metric` declares each metric with its threshold and direction.
+# `cnnbench.base.slow_steps` explains how slow steps are found.
+# docs/methodology.md contains the error rates of verdicts.
 
-# Measurements (one process of one configuration each), and their origins.
+# Defines a measurement (one process of one configuration) and its origin.
 
 RUN = RunRecord.kind
 ALL_REDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"
@@ -61,32 +59,36 @@ KINDS = {
     COPY: "memory copies",
     **dict.fromkeys(BENCHMARKS, "benchmarks of other programs"),
 }
-"""Kinds of measurements with their plurals, in order of display. Measurements of different kinds
-are never compared. All but RUN are rows of all-reduce records."""
+"""Kinds of measurements, each with a noun in the plural, in order of display. Measurements of
+different kinds are never compared. ALL_REDUCE, BUILD, PEER and COPY are rows of all-reduce records.
+"""
 
 CONTEXT = (PEER, COPY)
-"""Kinds that show changes of machine or TensorFlow, and do not affect the exit code."""
+"""Kinds that never affect the exit code, because they do not measure the code that is compared.
+They show changes of the machine or of TensorFlow.
+"""
 
 _COMMIT, _CHANGES = 12, 7
-"""Number of digits shown of a commit, and of a digest of changes."""
+"""Number of digits that output shows of a commit, and of a digest of uncommitted changes."""
 
 _ABBREVIATED = re.compile("[0-9a-f]{7,39}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredReduction:
-    """A row of the all-reduce record of one process.
+    """The measurement in one row of an all-reduce record, which is from one process.
 
     Attributes:
       kind: ALL_REDUCE; BUILD, for --build_only; PEER, a reduction of another library; COPY, all
         devices copying memory at once.
-      status: "failed" if it could not be measured or summed wrongly, "interrupted" if it was cut
-        short, else "ok", however the process ended.
-      config: flags of the process, with the row's values for those that list what is measured.
-      facts: facts about process and row, as text.
+      status: "failed" if the reduction could not be measured or has wrong sums, "interrupted" if it
+        was cut short, otherwise "ok", even if the process failed later.
+      config: flags of the process. Flags that list what is measured have the value of this row.
+      facts: names and values of facts about the process and the row, as text.
       seconds: seconds of the median reduction or copy; None if none was timed or sums were wrong.
-      bytes_per_sec: bus bandwidth; of a copy, the bytes that all devices write together.
-      build_seconds: seconds to trace it and to call it for the first time.
+      bytes_per_sec: bus bandwidth; for a copy, the bytes per second that all devices write
+        together.
+      build_seconds: seconds to trace the reduction and to call it for the first time.
     """
 
     kind: str
@@ -109,14 +111,14 @@ Measurement: TypeAlias = RunRecord | MeasuredReduction
 
 
 def kind_of(measured: Measurement) -> str:
-    """Kind of a measurement, a key of `KINDS`."""
+    """Returns the kind of a measurement, which is a key of `KINDS`."""
     imported = measured.imported if isinstance(measured, RunRecord) else None
     return measured.kind if imported is None else imported.kind
 
 
 def fact_text(value: Any, name: str = "") -> str:
-    """A fact as text. Strings are unchanged; other values are written as JSON. See
-    `comparable_fact`.
+    """Converts the value of a fact to text: strings are unchanged, other values are written as JSON
+    (see `comparable_fact`).
     """
     value = comparable_fact(name, value)
     if isinstance(value, str):
@@ -125,19 +127,23 @@ def fact_text(value: Any, name: str = "") -> str:
 
 
 def readable_fact(name: str, value: Any) -> str:
-    """A fact for people: like `fact_text`, but bytes are written in powers of 1024."""
+    """Converts the value of a fact to text for people: like `fact_text`, but bytes are written as
+    KiB, MiB and so on.
+    """
     text = fact_text(value, name)
     return binary(int(text)) if name.endswith("_bytes") and text.isdecimal() else text
 
 
 def short_commit(text: str) -> str:
-    """The first digits of a full commit hash. Other text is unchanged."""
+    """Shortens a full commit hash to its first 12 digits. Other text is returned unchanged."""
     whole = len(text) == 40 and set(text) <= set("0123456789abcdef")
     return text[:_COMMIT] if whole else text
 
 
 def process_facts(record: RunRecord | AllReduceRecord) -> tuple[tuple[str, str], ...]:
-    """Names and texts of facts about a process and the measured code. Commits are shortened."""
+    """Returns (name, text) for each fact about a process, its environment and the measured code.
+    Commits are shortened.
+    """
     facts = [
         (name, fact_text(value, name)[: _COMMIT if name == "git_commit" else None])
         for name, value in record.environment.items()
@@ -151,30 +157,30 @@ def process_facts(record: RunRecord | AllReduceRecord) -> tuple[tuple[str, str],
 
 
 Machine: TypeAlias = tuple[tuple[str, str], ...]
-"""Facts by name."""
+"""The facts that identify a machine, as pairs of name and text."""
 
 _MACHINE = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
-"""Facts that identify a machine. Host names are not included, because a pool of equal machines
-counts as one machine. Facts that may change on a machine, such as a driver, are not included,
-because histories should show their effect.
+"""Facts that identify a machine. Host names are excluded, so that a pool of equal machines counts
+as one machine. Facts that may change on a machine, such as a driver, are excluded, so that
+histories show their effect.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The origin of a measurement. Measurements of different origins are never pooled.
+    """What was measured where: the code, the size of the network, the TensorFlow version and the
+    machine. Measurements with different origins are never pooled.
 
-    It is the measured code (side, repository, revision, uncommitted changes), the size of its
-    network, the version of TensorFlow and the machine; "" and None where unknown. User labels
-    except `commit` and `repository` are no part of it.
+    Unknown values are "" or None. Of the labels that users set, only `commit` and `repository` are
+    part of the origin.
 
     Attributes:
       side: side of an experiment, "a" or "b".
-      revision: the commit of cnnbench itself where no other is known.
+      revision: commit of the measured code. If it is unknown, the commit of cnnbench itself.
       dirty: whether files differed from the revision.
-      changes: digest of these differences.
-      network: parameters and FLOPs per image of a run; None of reductions, and of runs that ended
-        before they were known.
+      changes: digest of the uncommitted changes.
+      network: parameters and FLOPs per image of a run; None for all-reduces, and for runs that
+        ended before the network was built.
     """
 
     side: str = ""
@@ -188,7 +194,7 @@ class Origin:
 
     @classmethod
     def of(cls, measured: Measurement | AllReduceRecord) -> Origin:
-        """The origin of a measurement."""
+        """Returns the origin of a measurement or of an all-reduce record."""
         ab = measured.ab if isinstance(measured, RunRecord) else None
         subject = subject_of_record(measured.subject, measured.config, ab)
         facts = measured.environment
@@ -196,7 +202,7 @@ class Origin:
         if subject.revision is None and not subject.unknown and isinstance(commit, str):
             dirty, changes = facts.get("git_dirty"), fact_text(facts.get("git_changes", ""))
             dirty = dirty if isinstance(dirty, bool) else None
-            if subject.changes is not None:  # A plug-in outside of any repository has only changes.
+            if subject.changes is not None:  # Code outside of a repository has only a digest.
                 dirty, changes = True, subject.changes + changes
             subject = replace(subject, revision=commit, dirty=dirty, changes=changes)
         return cls(
@@ -215,20 +221,22 @@ class Origin:
 
     @cached_property
     def _hash(self) -> int:
-        # Cached, because histories look up the origin of every measurement.
+        # The hash is cached, because histories look up the origin of every measurement.
         return hash((*self.code, self.side, self.network, self.tensorflow, self.machine))
 
     @property
     def short(self) -> str:
-        """The revision with a shortened commit. If there are changes, "+" and digits of their
-        digest follow.
+        """The revision with a shortened commit. If files were changed, "+" and digits of the digest
+        of the changes follow.
         """
         text = short_commit(self.revision)
         return f"{text}+{self.changes[:_CHANGES]}" if self.dirty and text else text
 
     @cached_property
     def network_size(self) -> str:
-        """Exact parameters and FLOPs, because any difference means a different network; or ""."""
+        """Text with the exact numbers of parameters and FLOPs; "" if unknown. Any difference means
+        that the network is a different one.
+        """
         if (network := self.network) is None:
             return ""
         parameters = network.parameters, network.trainable_parameters
@@ -238,11 +246,15 @@ class Origin:
 
     @property
     def code(self) -> tuple[str, str, bool | None, str]:
-        """The state of the measured code, independent of side and machine."""
+        """The state of the measured code: repository, revision, whether files were changed, and the
+        digest of the changes.
+        """
         return self.repository, self.revision, self.dirty, self.changes
 
     def parts(self) -> dict[str, str]:
-        """Names and texts of the origin's parts, for people; "" if unknown."""
+        """Names and texts of the parts of the origin, for people. The text of an unknown part is
+        "".
+        """
         return {
             "side": self.side.upper(),
             "repository": self.repository,
@@ -254,17 +266,18 @@ class Origin:
 
 
 def complete_origins(origins: Iterable[Origin]) -> dict[Origin, Origin]:
-    """Completes origins with facts from other origins.
+    """Maps each origin to the same origin with missing facts added, as far as other origins contain
+    them.
 
-    An abbreviated commit is completed if exactly one of the other commits begins with it. A run
-    that ended before its network was known gets the network of an equal origin.
+    An abbreviated commit is completed if the longer commits that begin with it agree. A run that
+    ended before its network was known gets the network of an origin that is otherwise equal.
     """
     distinct = tuple(dict.fromkeys(origins))
     revisions = sorted({origin.revision for origin in distinct})
     whole = {}
     for place, text in enumerate(revisions):
         if _ABBREVIATED.fullmatch(text):
-            # "g" sorts after all hexadecimal digits.
+            # Finds commits that begin with the text: "g" sorts after all hexadecimal digits.
             longer = revisions[place : bisect_left(revisions, f"{text}g")]
             if all(map(longer[-1].startswith, longer)):
                 whole[text] = longer[-1]
@@ -285,7 +298,9 @@ def complete_origins(origins: Iterable[Origin]) -> dict[Origin, Origin]:
 
 
 def varying_parts(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
-    """The parts that differ between origins, with their values in the order of appearance."""
+    """Maps each part that differs between the origins, such as "revision", to its different values
+    as text, in the order of appearance.
+    """
     texts_by_name: dict[str, dict[str, None]] = {}
     distinct = tuple(dict.fromkeys(origins))
     for origin in distinct:
@@ -298,7 +313,9 @@ def varying_parts(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
 
 
 def origin_titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origin, str]:
-    """Names of origins, made of the parts that vary, except `without`; "" for a single origin."""
+    """Maps each origin to a unique name, made of the parts that differ between the origins. Parts
+    in `without` are not used. A single origin has the name "".
+    """
     distinct = tuple(dict.fromkeys(origins))
     if len(distinct) == 1:
         return {distinct[0]: ""}
@@ -321,7 +338,9 @@ def origin_titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dic
 
 
 def machine_names(origins: Iterable[Origin]) -> dict[Origin, str]:
-    """The name of each origin's machine. Machines with equal names are numbered."""
+    """Maps each origin to the name of its machine. Different machines with equal names are
+    numbered.
+    """
     named: dict[Machine, str] = {}
     taken: dict[str, int] = {}
     names = {}
@@ -335,7 +354,9 @@ def machine_names(origins: Iterable[Origin]) -> dict[Origin, str]:
 
 
 def machine_name(facts: Mapping[str, str]) -> str:
-    """A short name of a machine: its GPUs or, without GPUs, its processor and the usable share."""
+    """Returns a short name of a machine: its GPUs or, without GPUs, its processor, number of CPUs
+    and CPU limit.
+    """
     gpus = facts.get("gpu_names", "")
     with contextlib.suppress(ValueError):
         names = parse_json(gpus)
@@ -350,13 +371,15 @@ def machine_name(facts: Mapping[str, str]) -> str:
 
 
 def origin_part_text(part: str, text: str) -> str:
-    """The text of a part of `Origin.parts`, for names with several parts."""
+    """Text for one part of an origin in a name with several parts, such as "side A" or "unknown
+    revision".
+    """
     if not text:
         return f"unknown {part}"
     return {"side": f"side {text}", "TensorFlow": f"TensorFlow {text}"}.get(part, text)
 
 
-# Metrics that commands offer: of runs (`cnnbench.records.metrics`) and of reductions.
+# Registers the metrics of all-reduces. The metrics of runs are in `cnnbench.records.metrics`.
 
 load_metrics()
 THROUGHPUT, STARTUP, CPU_TIME = (METRICS[name] for name in ("throughput", "startup", "cpu_time"))
@@ -364,12 +387,16 @@ _GIGA = 1e9
 
 
 def _bus_bandwidth(row: MeasuredReduction) -> float | None:
-    """Bus bandwidth in GB/s. For a copy: the bytes per second that all devices write together."""
+    """Bus bandwidth in GB/s. For a memory copy, it is the rate at which all devices write
+    together.
+    """
     return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
 
 
 def _register_bandwidth(name: str, about: str, of: str, *others: str, **rules: Any) -> Metric:
-    """Registers a bandwidth that is judged as the throughput of a kind of measurement."""
+    """Registers a metric that is a bandwidth of measurements of kind `of`, and that --metrics
+    selects by the name of the throughput.
+    """
     rules |= {"about": about, "kinds": (of, *others), "judged": {of: THROUGHPUT.name}, **FASTER}
     register_metric("GB/s", name=name, **rules)(_bus_bandwidth)
     return ALL[name]
@@ -410,16 +437,19 @@ for _kind, _unit in BENCHMARKS.items():
     )(partial(lambda kind, record: record.imported.values.get(kind), _kind))
 
 SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
-"""The main metrics of runs and all-reduces. A geometric mean of their changes is reported."""
+"""The main metrics of runs and of all-reduces. Comparisons report the geometric mean of their
+changes.
+"""
 
 DEFAULT_METRICS = tuple(name for name, metric in METRICS.items() if metric.by_default)
 """The default of --metrics."""
 
 
 def metrics_to_judge(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
-    """The metrics in --metrics that are used to judge measurements of these kinds.
+    """Returns the metrics that judge measurements of the given kinds, if --metrics contains
+    `names`.
 
-    They are in the order of `METRICS`. The order of the names has no effect.
+    The metrics are in the order of `METRICS`. The order of the names has no effect.
     """
     places = {name: place for place, name in enumerate(METRICS)}
     ranked = [
@@ -432,45 +462,48 @@ def metrics_to_judge(names: Container[str], kinds: Container[str]) -> tuple[Metr
     return tuple(metric for _, metric in sorted(ranked, key=itemgetter(0)))
 
 
-# Constants of the verdicts, with reasons. docs/compare_reference.md contains the formulas.
+# Defines the constants of the tests. docs/compare_reference.md contains the formulas.
 
 
 _OF_RULES: Mapping[str, Any] = {**HIDDEN, **OPTIONAL}
-"""Metadata of fields that are not written to documents."""
+"""Metadata of fields that JSON documents do not contain."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The constants of the tests, and rules for single metrics.
+    """The constants of the statistical tests, such as thresholds and significance levels, and the
+    settings of rules for one metric.
 
     A sample has one value per process.
 
     Attributes:
-      threshold: smallest change of throughput, and of other metrics without a threshold of their
-        own, that counts, as a share (0.03: 3 %). On a quiet machine medians of equal processes have
-        a standard deviation of about 1.3 %, so confidence intervals of 5 to 8 processes per side
-        are 1.4 to 2 % wide to each side. A lower threshold would never give "same", one above 5 %
-        would miss relevant changes.
-      alpha: two-sided level of the tests over all configurations of a comparison, and over all
-        metrics that were asked for (Holm). A false alarm is one of the two tails: with 0.04 at most
+      threshold: smallest relevant change of throughput, and of other metrics without an own
+        threshold, as a share (0.03: 3 %). On a quiet machine, the medians of equal processes have a
+        standard deviation of about 1.3 %, so confidence intervals from 5 to 8 processes per side
+        reach 1.4 to 2 % to each side. A lower threshold would never give the verdict "same". A
+        threshold above 5 % would miss relevant changes.
+      alpha: two-sided significance level of the tests over all configurations of a comparison, and
+        over all requested metrics (Holm). A false alarm is one of the two tails: with 0.04, at most
         2 % of comparisons of equal sides are called slower, whatever the noise, if the runs of both
         sides were interleaved. Confidence intervals have the level 1 - alpha, or 1 - share * alpha.
-      further_alpha: level of each metric with a threshold of its own that has no share of alpha.
-        Their values are nearly constant or their floors wide, so a low level costs little: 5
-        against 5 separated values have p = 0.008. Without --metrics, memory and accuracy add at
-        most half a per cent each to the 2 % of throughput.
-      min_processes: smallest number of processes per side for a verdict. The smallest p of 4
-        against 4 is 2/70 = 0.029; that of 3 against 3 is 0.1, above any alpha in use.
+      further_alpha: significance level for each metric that has an own threshold and no share of
+        alpha. The values of such a metric are nearly constant, or its threshold is large, so a low
+        level costs little power: 5 values that are all above 5 other values have p = 0.008. Without
+        --metrics, memory and accuracy add at most half a per cent each to the 2 % of throughput.
+      min_processes: minimum number of processes per side for a verdict. The smallest p-value of 4
+        against 4 processes is 2/70 = 0.029. For 3 against 3 it is 0.1, which is above any alpha in
+        use.
       noise_factor: number of standard deviations of single A/A processes in the A/A spread. It is
         not divided by the number of processes, because more processes per session do not reduce
         the difference between sessions.
-      same_limit: widest margin within which two sides may be called the same. The floor grows with
-        the A/A spread, and at a spread of 30 % would make a slow-down of 10 % "the same".
-      memory_threshold, startup_threshold, accuracy_threshold: smallest change that counts of these.
-      memory_bytes: smallest change of peak memory that counts, in bytes.
-      own_threshold, fail_on: what rules say about one metric of one configuration: the smallest
-        change that counts, and what sets exit code 1; None without rules.
-      share: share of alpha of one metric of one configuration; None if metrics do not share it.
+      same_limit: largest change for the verdict "same", even if the A/A spread makes the floor
+        larger. With a spread of 30 %, a slowdown of 10 % would otherwise be "the same".
+      memory_threshold, startup_threshold, accuracy_threshold: smallest relevant change of peak
+        memory, start-up time and accuracy.
+      memory_bytes: smallest relevant change of peak memory, in bytes.
+      own_threshold, fail_on: settings of rules for one metric of one configuration: the smallest
+        relevant change, and which verdicts set exit code 1; None without rules.
+      share: share of alpha for one metric of one configuration; None if alpha is not shared.
     """
 
     threshold: float = 0.03
@@ -499,7 +532,7 @@ class Policy:
 
     @property
     def constants(self) -> dict[str, float]:
-        """The constants that are the same for all configurations and metrics."""
+        """The constants that are equal for all configurations and metrics, by name."""
         kept = (
             constant.name
             for constant in dataclasses.fields(self)
@@ -508,13 +541,15 @@ class Policy:
         return {name: getattr(self, name) for name in kept}
 
     def threshold_of(self, metric: Metric) -> float:
-        """Smallest relevant change of a metric: a share, or a difference in its unit."""
+        """The smallest relevant change of a metric: a share of the base, or a difference in the
+        unit of the metric.
+        """
         usual = self.threshold if metric.threshold is None else metric.threshold
         return usual if self.own_threshold is None else self.own_threshold
 
     def alpha_of(self, metric: Metric) -> float:
-        """Two-sided significance level of the tests of a metric. If metrics share alpha, it is the
-        whole alpha.
+        """Two-sided significance level for the tests of a metric. If several metrics share alpha,
+        this is the whole alpha.
         """
         if self.share is not None:
             return self.alpha
@@ -523,29 +558,33 @@ class Policy:
 
     @property
     def confidence(self) -> float:
-        """Confidence level of the intervals."""
+        """Confidence level of the intervals: 1 - alpha."""
         return 1 - self.alpha
 
     def replace(self, **values: Any) -> Policy:
-        """A copy with other constants."""
+        """Returns a copy of the policy in which the given constants are replaced."""
         return dataclasses.replace(self, **values)
 
 
-# Slow steps of runs as text.
+# Finds slow steps of runs, and describes them as text.
 
 
 def common_slow_steps(runs: Iterable[RunRecord]) -> SlowSteps | None:
-    """The slow steps that most successful runs of a side have in common; None if there are none."""
+    """Returns the slow steps that most successful runs have in common; None if they have none in
+    common.
+    """
     return median_slow_steps(
         [find_slow_steps(run.step_seconds) for run in runs if run.status == "ok"]
     )
 
 
 def median_step_text(runs: Sequence[RunRecord], threshold: float) -> str:
-    """Text about the speed at the median step, and the slow steps that cause the difference.
+    """Text about the images per second at the median step, and the slow steps that make the mean
+    speed lower; "" if they make little difference.
 
-    "" if it exceeds the speed of the successful runs by at most the threshold (a share), or if runs
-    have too few steps.
+    The difference is little if the speed at the median step exceeds the throughput of the
+    successful runs by at most `threshold` (a share). The text is also "" if a run has too few
+    steps.
     """
     good = [run for run in runs if run.status == "ok" and run.batch]
     judged = [speed for speed in throughputs(good) if speed is not None]

@@ -1,12 +1,13 @@
-"""A team's rules: thresholds, metrics and failing verdicts, by configuration and metric.
+"""Reads a team's rules: thresholds, metrics and verdicts that set the exit code, by configuration
+and metric.
 
 `Rules` returns the `Policy` for a configuration and a metric. Rules are read from cnnbench.toml or
 from the section [tool.cnnbench] of pyproject.toml in the current folder, or from the file in
 --rules. Flags have priority over rules. docs/rules.md explains the keys.
 
-If rules name metrics, or several metrics are asked for, the level alpha is divided: the metrics
-that a configuration is judged by get shares of alpha that add up to 1.
-`cnnbench.judge.compare.judgement` tests them as one family.
+If rules name metrics, or if the user requests several metrics, these metrics share the significance
+level alpha: for each configuration, the shares add up to 1. `cnnbench.judge.compare.judgement`
+tests the metrics as one family.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ FILE, PROJECT = "cnnbench.toml", "pyproject.toml"
 """Files with rules in the current folder. The first one that contains rules is used."""
 
 NO_RULES = "none"
-"""The value of --rules that means that no rules are read."""
+"""With this value of --rules, no rules are read."""
 
 FAILURES = ("slower", "faster", "changed")
-"""Words of `fail_on`, except "never"."""
+"""Words that `fail_on` accepts, except "never"."""
 
 _COMMIT = re.compile("[0-9a-f]{7,64}")
 _LIST: Mapping[str, Any] = {**key_metadata(if_any=True), **ABSENT}
@@ -50,14 +51,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class MetricRule:
-    """The part of a rule for one metric.
+    """The settings of a rule for one metric.
 
     Attributes:
       name: name of the metric in --metrics.
-      threshold: smallest change that counts, in per cent, or in the unit of the metric if its
-        changes are differences; absent for that of the metric.
-      share: share of alpha; absent for an equal part of what the other metrics leave.
-      fail_on: what sets exit code 1; absent for that of the rule.
+      threshold: smallest relevant change, in per cent, or in the unit of the metric if its changes
+        are differences. If it is absent, the threshold of the metric is used.
+      share: share of alpha. Metrics without a share divide the remaining alpha equally.
+      fail_on: verdicts that set exit code 1. If it is absent, the value of the rule is used.
     """
 
     name: str
@@ -68,13 +69,13 @@ class MetricRule:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationRule:
-    """A rule for judging all configurations that match one of its patterns.
+    """A rule for judging all configurations whose names match one of its patterns.
 
     Attributes:
-      configurations: patterns of names of configurations.
-      threshold: as --threshold, in per cent; absent for 3.
-      fail_on: as --fail_on; absent for slower and changed.
-      metrics: metrics by which the configurations are judged; absent for the usual ones.
+      configurations: patterns that match names of configurations.
+      threshold: like --threshold, in per cent. If it is absent, the threshold is 3 %.
+      fail_on: like --fail_on. If it is absent, slower and changed set exit code 1.
+      metrics: metrics that judge the configurations. If it is absent, the default metrics do.
     """
 
     configurations: tuple[str, ...] = field(default=_ALL, metadata=OPTIONAL)
@@ -83,7 +84,7 @@ class ConfigurationRule:
     metrics: tuple[MetricRule, ...] = field(default=(), metadata=_LIST)
 
     def shares(self) -> dict[str, float]:
-        """The shares of alpha by metric, which add up to 1."""
+        """Maps each metric of the rule to its share of alpha. The shares add up to 1."""
         explicit = {
             metric.name: metric.share for metric in self.metrics if metric.share is not None
         }
@@ -93,14 +94,15 @@ class ConfigurationRule:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedCommit:
-    """A commit whose regressions do not set exit code 1.
+    """A commit whose regressions do not set exit code 1, until a given day.
 
     Attributes:
-      commit: its hash, which may be abbreviated.
-      reason: why it is accepted.
-      until: the last day on which it is accepted, UTC.
-      configurations: patterns of names of the configurations.
-      metrics: names of the metrics in --metrics; absent for all.
+      commit: hash of the commit, which may be abbreviated.
+      reason: why the regressions are accepted.
+      until: the last day on which they are accepted, in UTC.
+      configurations: patterns that match the names of configurations with accepted regressions.
+      metrics: metrics with accepted regressions, by their names in --metrics. If it is absent,
+        regressions of all metrics are accepted.
     """
 
     commit: str
@@ -111,18 +113,21 @@ class AcceptedCommit:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last day of the acceptance is over."""
+        """Whether the last day on which the regressions are accepted is over."""
         return datetime.now(timezone.utc).date() > date.fromisoformat(self.until)
 
     def applies_to(self, configuration: str, metric: Metric) -> bool:
-        """Whether the acceptance applies to a metric of a configuration."""
+        """Whether a regression of this configuration and metric is accepted."""
         is_named = not self.metrics or not _metric_names(metric).isdisjoint(self.metrics)
-        return is_named and _matches_any(self.configurations, configuration)
+        return is_named and any(
+            fnmatchcase(configuration, pattern) for pattern in self.configurations
+        )
 
     def is_between(self, base: str, new: str) -> bool:
-        """Whether the commit is `new`, or an ancestor of it and not of `base`.
+        """Whether the accepted commit is part of the changes from commit `base` to commit `new`: it
+        is `new`, or an ancestor of `new` but not of `base`.
 
-        Ancestors are known only for the repository of the current folder.
+        Git looks for ancestors only in the repository of the current folder.
         """
         if new.startswith(self.commit):
             return True
@@ -139,13 +144,13 @@ class AcceptedCommit:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules of a file.
+    """The rules that were read from a file: rules for configurations, and accepted commits.
 
     Attributes:
-      source: the file, after the commit that it was read from and a colon, if it was.
-      digest: SHA-256 of their content, without comments and layout, 12 digits.
-      rules: rules, of which the first one that fits a configuration decides.
-      accept: commits whose changes for the worse are accepted.
+      source: the file that the rules were read from: FILE, or COMMIT:FILE.
+      digest: first 12 digits of the SHA-256 of the rules, without comments and layout.
+      rules: rules for configurations. The first rule that matches a configuration is used.
+      accept: commits whose regressions are accepted.
     """
 
     source: str = field(default="", metadata=OPTIONAL)
@@ -154,37 +159,42 @@ class Rules:
     accept: tuple[AcceptedCommit, ...] = field(default=(), metadata=_LIST)
 
     def of(self, configuration: str) -> tuple[int, ConfigurationRule]:
-        """The rule for a configuration, with its number (from 1). The number is 0 if no rule
-        matches.
+        """Returns the number (from 1) and the rule for a configuration. If no rule matches, the
+        number is 0 and the rule is empty.
         """
-        rules = enumerate(self.rules, 1)
         fitting = (
-            (n, rule) for n, rule in rules if _matches_any(rule.configurations, configuration)
+            (number, rule)
+            for number, rule in enumerate(self.rules, 1)
+            if any(fnmatchcase(configuration, pattern) for pattern in rule.configurations)
         )
         return next(fitting, (0, ConfigurationRule()))
 
     def title(self, number: int) -> str:
-        """Number and patterns of a rule: "rule 2 (vgg*)"."""
+        """Text with the number and the patterns of a rule: "rule 2 (vgg*)"."""
         return f"rule {number} ({', '.join(self.rules[number - 1].configurations)})"
 
     def title_for(self, configuration: str) -> str:
-        """The title of the rule for a configuration; "" if no rule matches."""
+        """Text with the number and the patterns of the rule for a configuration; "" if no rule
+        matches.
+        """
         number, _ = self.of(configuration)
         return self.title(number) if number else ""
 
     @property
     def named_metrics(self) -> set[str]:
-        """Names of the metrics in all rules."""
+        """Names of all metrics that any of the rules contains."""
         return {metric.name for rule in self.rules for metric in rule.metrics}
 
     @property
     def divides(self) -> bool:
-        """Whether a rule names metrics. If so, metrics share alpha."""
+        """Whether any rule contains metrics. If so, metrics share alpha."""
         return bool(self.named_metrics)
 
     @property
     def smallest_share(self) -> float:
-        """The smallest share of alpha that a rule gives to a metric; 1 if no rule divides alpha."""
+        """The smallest share of alpha that any rule gives to a metric; 1 if no rule contains
+        metrics.
+        """
         return min((one for rule in self.rules for one in rule.shares().values()), default=1.0)
 
     def policy(
@@ -195,12 +205,13 @@ class Rules:
         asked: Sequence[Metric],
         kinds: int = 1,
     ) -> Policy:
-        """The policy for a configuration and a metric.
+        """Returns the policy for judging one metric of one configuration by the rules.
 
         Args:
           usual: the policy without rules.
-          asked: the metrics that share alpha; none if it is not divided. `metric` may be a
-            different one.
+          configuration: name of the configuration.
+          asked: the metrics that share alpha; empty if alpha is not shared. `metric` may be a
+            metric that is not one of them.
           kinds: number of kinds of measurements, which also share alpha.
         """
         _, rule = self.of(configuration)
@@ -217,11 +228,13 @@ class Rules:
         return usual.replace(own_threshold=scaled, share=share, fail_on=fail_on)
 
     def threshold(self, configuration: str, metric: Metric) -> float | None:
-        """The smallest relevant change of a metric; None means the default."""
+        """The smallest relevant change of a metric according to the rules; None if the rules do not
+        set it.
+        """
         return self.policy(Policy(), configuration, metric, ()).own_threshold
 
     def without_thresholds(self) -> Rules:
-        """The rules without the thresholds that --threshold replaces."""
+        """Returns a copy without the thresholds that --threshold overrides."""
         rules = []
         for rule in self.rules:
             metrics = [
@@ -236,10 +249,11 @@ class Rules:
     def accepted(
         self, configuration: str, metric: Metric, base: Sequence[str], new: Sequence[str]
     ) -> AcceptedCommit | None:
-        """The accepted commit between the revisions of both sides. Acceptances that have ended are
-        used last.
+        """Returns the accepted commit that is among the changes from revision `base` to revision
+        `new`; None if there is none.
 
-        None if there is none, or if the runs of a side have several revisions.
+        `base` and `new` contain the revision of each run. Also returns None if the runs of one side
+        have several revisions. Commits whose acceptance has ended are considered last.
         """
         if len({*new}) != 1 or len({*base}) != 1:
             return None
@@ -253,7 +267,7 @@ class Rules:
 
 
 def _metric_names(metric: Metric) -> set[str]:
-    """The names of a metric in --metrics."""
+    """The names in --metrics that select a metric."""
     return {metric.name, *metric.judged.values()}
 
 
@@ -264,17 +278,14 @@ def _rule_metric(rule: ConfigurationRule, metric: Metric) -> MetricRule | None:
     )
 
 
-def _matches_any(patterns: Sequence[str], name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 # Reads rules in TOML, from a file or from a commit.
 
 
 def load_rules(flag_value: str | None) -> Rules:
-    """The rules in a file, in COMMIT:FILE or, if `flag_value` is None, in the current folder.
+    """Reads the rules from a file, from COMMIT:FILE, or from the current folder if `flag_value`
+    (the value of --rules) is None.
 
-    UsageError, with file and key, if the file does not exist or a key is invalid.
+    Raises UsageError with the file and the key if the file cannot be read or a key is invalid.
     """
     if flag_value == NO_RULES:
         return Rules()
@@ -290,10 +301,11 @@ def load_rules(flag_value: str | None) -> Rules:
 
 
 def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
-    """The value of --rules that selects the current folder's rules in a commit.
+    """Returns the value of --rules that selects the same rules as they are in a commit:
+    COMMIT:FILE.
 
-    A file of the repository is read from the commit; other values are returned as they are.
-    FlagError if the commit lacks the file.
+    Without --rules, it selects the rules in the current folder. Values that do not name a file of
+    the repository are returned unchanged. Raises FlagError if the commit does not contain the file.
     """
     here = Path.cwd().resolve()
     if flag_value is not None:
@@ -313,18 +325,18 @@ def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
             if flag_value is not None or _read_rules_table(place) is not None:
                 return place
     if flag_value is not None:
-        raise FlagError("rules", flag_value, f"is not in the merge base, commit {commit}")
+        raise FlagError("rules", flag_value, f"the merge base (commit {commit}) lacks this file")
     return NO_RULES
 
 
 def _is_in_commit(name: str) -> bool:
-    """Whether the value of --rules is COMMIT:FILE."""
+    """Whether a value of --rules has the form COMMIT:FILE."""
     return ":" in name and not Path(name).exists()
 
 
 def _read_rules_table(name: str) -> Any:
-    """The content of a file as JSON values. For pyproject.toml, the section for cnnbench; None
-    without it.
+    """Reads a TOML file as JSON values. For pyproject.toml, only the section [tool.cnnbench] is
+    returned; None if there is no such section.
     """
     if sys.version_info >= (3, 11):
         import tomllib
@@ -336,7 +348,7 @@ def _read_rules_table(name: str) -> Any:
             text = git("cat-file", "blob", f"{commit_of(commit)}:{path}")
         else:
             text = Path(name).read_text("utf-8")
-        # Converts dates to texts.
+        # The conversion to JSON and back converts dates to strings.
         table = json.loads(json.dumps(tomllib.loads(text), default=str))
     except GitError as error:
         raise FlagError("rules", name, str(error)) from None
@@ -353,7 +365,7 @@ def _rules_from_table(source: str, table: Any) -> Rules:
         _check_keys(table, ("rules", "accept"), source)
         for key in table:
             if not isinstance(table[key], list):
-                raise ValueError(f"{source}: {key}: must be tables, [[{key}]]")
+                raise ValueError(f"{source}: {key}: must be an array of tables, [[{key}]]")
         rules, accept = (enumerate(table.get(key, ()), 1) for key in ("rules", "accept"))
         return Rules(
             source=source,
@@ -379,7 +391,9 @@ def _check_keys(table: Any, known: Collection[str], where: str) -> None:
 
 
 def _dataclass_from_table(cls: type[_T], table: Any, where: str) -> _T:
-    """Creates a dataclass of this module from a TOML table. A text means a list with this text."""
+    """Creates a rule, which is an instance of the dataclass `cls`, from a TOML table. If a key is a
+    list, a string means a list with one item.
+    """
     _check_keys(table, [key.name for key in fields(cast("Any", cls))], where)
     lists = ("configurations", "metrics", "fail_on")
     values = {
@@ -405,10 +419,12 @@ def _dataclass_from_table(cls: type[_T], table: Any, where: str) -> _T:
 
 
 def exit_code_words(words: Sequence[str]) -> tuple[str, ...]:
-    """The words of `fail_on` that set exit code 1; () for "never". ValueError for invalid words."""
+    """Returns the words of --fail_on that set exit code 1; () for "never". Raises ValueError if
+    "never" is combined with other words.
+    """
     never = {"never", "nothing"}.intersection(words)
     if not words or (never and len({*words}) > 1):
-        raise ValueError("must be one or more of its values, or never without other values")
+        raise ValueError(f"must be one or more of {', '.join(FAILURES)}, or only never")
     return () if never else tuple(dict.fromkeys(words))
 
 
@@ -436,7 +452,7 @@ def _rule_from_table(table: Any, where: str) -> ConfigurationRule:
 
 def _check_metrics(names: Any, where: str) -> None:
     if not isinstance(names, list | dict):
-        raise ValueError(f"{where}: metrics: must be names, or tables by name")
+        raise ValueError(f"{where}: metrics: must be a list of metrics, or a table for each metric")
     for name in names:
         if name not in METRICS:
             raise ValueError(f"{where}: metrics: {unknown_key_message(str(name), METRICS)}")

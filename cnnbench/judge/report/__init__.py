@@ -1,4 +1,4 @@
-"""Reports on run records as HTML, Markdown, or tables. Does not import TensorFlow."""
+"""Writes reports on records as HTML, Markdown or tables. Does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ __all__ = ["FORMATS", "Report", "ReportSubject", "build", "gather", "load", "ren
 
 
 def __getattr__(name: str) -> Any:
-    if name == "build":  # Imported late, because `cnnbench compare` needs only the renderers.
+    if name == "build":  # This import is late: `cnnbench compare` needs only the renderers.
         return import_module("cnnbench.judge.report.sections").build
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

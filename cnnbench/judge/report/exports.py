@@ -1,8 +1,9 @@
-"""Writes results as tables, and in the formats of other programs.
+"""Exports results as tables (CSV, pandas), and in the formats of other programs such as MLflow or
+Prometheus.
 
-Column names contain the unit: seconds, bytes, images per second. Shares are not scaled. Unknown
-values are empty cells. Text that a spreadsheet would interpret as a formula begins with an
-apostrophe.
+The names of columns contain the unit: seconds, bytes, images per second. Shares are numbers from 0
+to 1. Unknown values are empty cells. If a spreadsheet would interpret a text as a formula, the text
+begins with an apostrophe.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cnnbench.base.stats import ProcessValues, group_by
 from cnnbench.base.terminal import csv_text
 from cnnbench.base.text import boolean_text, count_text, labels_from_config, plain, to_terminal_line
 from cnnbench.judge.compare.comparability import MeasurementGroup
-from cnnbench.judge.compare.configuration import Configuration, label
+from cnnbench.judge.compare.configuration import Configuration, configuration_name
 from cnnbench.judge.compare.estimate import usable_values
 from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-# The numbers of a report as tables for other programs.
+# Exports the numbers of a report as tables.
 
 _FLAGS = (
     *("model", "data_name", "device", "num_gpus", "variable_update", "all_reduce_spec"),
@@ -55,17 +56,19 @@ _MEDIANS = {
     "images_per_cpu_second": "images_per_cpu_second",
     "input_wait_fraction": "input_wait_fraction",
 }
-"""Metrics whose medians are columns. None means that the column is computed in a different way. All
-other metrics follow, by name.
+"""Maps the names of columns to the metrics whose medians they contain. None means that the column
+is computed in a different way. The columns of all other metrics follow, by name.
 """
 
 _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
-"""Columns with an interval and a range."""
+"""Columns that are followed by columns with the interval and the range."""
 
 
-def configurations(results: ReportSubject) -> list[dict[str, Any]]:
-    """A row for each configuration: medians over processes with intervals and ranges."""
-    # Imported late, because the formats of `cnnbench compare` need no sections of reports.
+def configuration_rows(results: ReportSubject) -> list[dict[str, Any]]:
+    """The rows of the table `configurations`: one for each configuration, with medians, intervals
+    and ranges over its processes.
+    """
+    # This import is late: the formats of `cnnbench compare` need no sections of reports.
     from cnnbench.judge.report.sections.scaling import scaling_curves
 
     efficiencies = {
@@ -113,14 +116,16 @@ def _configuration_facts(group: RunGroup) -> dict[str, Any]:
         "devices": group.devices,
         "images_per_step": None if batch is None else batch.global_,
         "parameters": None if model is None else model.parameters,
-        "processes": len(group.good),
+        "processes": len(group.successful),
         "failed": statuses.count("failed"),
         "interrupted": statuses.count("interrupted"),
     }
 
 
-def runs(results: ReportSubject) -> list[dict[str, Any]]:
-    """A row for each process, with the columns of --result_csv and of the report."""
+def run_rows(results: ReportSubject) -> list[dict[str, Any]]:
+    """The rows of the table `runs`: one for each run, with the columns of --result_csv and further
+    columns of the report.
+    """
     names = {record.run_id: group.name for group in results.configured for record in group.records}
     speed, step = HISTORY["throughput"].value, HISTORY["step_seconds"].value
     rows = []
@@ -141,12 +146,16 @@ def runs(results: ReportSubject) -> list[dict[str, Any]]:
 
 
 def all_reduce_rows(results: ReportSubject) -> list[dict[str, Any]]:
-    """A row for each reduction, with the columns of `cnnbench allreduce --result_csv`."""
+    """The rows of the table `allreduce`: one for each measured reduction, with the columns of
+    `cnnbench allreduce --result_csv`.
+    """
     return [all_reduce_row(record, point) for record in results.allreduces for point in record.rows]
 
 
-def comparison(results: ReportSubject) -> list[dict[str, Any]]:
-    """A row for each configuration and metric that was compared with the baseline."""
+def comparison_rows(results: ReportSubject) -> list[dict[str, Any]]:
+    """The rows of the table `comparison`: one for each configuration and metric that was compared
+    with the baseline.
+    """
     entries = () if results.comparison is None else results.comparison.entries
     names = ("base_median", "new_median", "change", "low", "high", "p", "p_adjusted", "floor")
     return [
@@ -168,46 +177,52 @@ def comparison(results: ReportSubject) -> list[dict[str, Any]]:
 
 
 TABLES: Mapping[str, Callable[[ReportSubject], list[dict[str, Any]]]] = {
-    "configurations": configurations,
-    "runs": runs,
+    "configurations": configuration_rows,
+    "runs": run_rows,
     "allreduce": all_reduce_rows,
-    "comparison": comparison,
+    "comparison": comparison_rows,
 }
-"""Functions that return a table's rows, by name of the table."""
+"""Maps the name of a table to the function that returns its rows."""
 
 
 def frame(results: ReportSubject, table: str) -> DataFrame:
-    """A table of `TABLES` as a pandas DataFrame. KeyError for other names."""
+    """Returns the table `table` (a name in `TABLES`) as a pandas DataFrame. Raises KeyError for
+    other names.
+    """
     import pandas
 
     return pandas.DataFrame(TABLES[table](results))
 
 
 def to_csv(results: ReportSubject, table: str) -> str:
-    """A table of `TABLES` as CSV with a header. No cell is a formula."""
+    """Returns the table `table` (a name in `TABLES`) as CSV with a header. Cells that would be
+    formulas in a spreadsheet are escaped.
+    """
     rows = TABLES[table](results)
     header = list(dict.fromkeys(name for row in rows for name in row)) or [""]
     return csv_text(header, (map(row.get, header) for row in rows))
 
 
-# Figures (each has one metric of one configuration) in the formats of other programs.
+# Converts results to figures (one metric of one configuration), and writes them in other formats.
 
 BASE, NEW = "base", "new"
 
 _OF_SUBJECT = ("commit", "repository")
-"""Labels that users can set and that are part of the origin."""
+"""Labels that are part of the origin of a measurement. Users can set them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One metric of one configuration and origin. No format combines values of several subjects.
+    """One metric of one configuration, as it is exported to other programs: the values of all
+    processes that measured the same code on the same machine.
 
     Attributes:
       sample: one value per process; at least one.
       started: start of the first process, in UTC.
-      role: BASE or NEW of a comparison; "" elsewhere.
-      point: name of the point of a history: a commit, day, run or label; "" elsewhere.
-      current: whether it is of the newest subject: NEW, or the last revision of a history.
+      role: BASE or NEW if the figure is from a comparison; otherwise "".
+      point: if the figure is from a history, the name of its point: a commit, day, run or label;
+        otherwise "".
+      current: whether the newest code was measured: NEW, or the last revision of a history.
     """
 
     metric: Metric
@@ -223,31 +238,32 @@ class Figure:
 
     @property
     def value(self) -> float:
-        """The median of the processes, in `Metric.unit`."""
+        """Median of the metric over the processes, in the unit of the metric."""
         assert self.sample.median is not None
         return self.sample.median
 
     @property
     def title(self) -> str:
-        """The name of the value's series in other programs, which is the same for every commit.
+        """The name under which other programs follow the figure over time. It is the same for every
+        commit.
 
-        It depends on its configuration and origin, without revision and network, never on other
-        figures: the usual parts of the configuration, side, TensorFlow and machine, and a hash of
-        these, all flags and the repository.
+        It contains the configuration's name, the side, the TensorFlow version, the machine, and a
+        hash of these, all flags and the repository. It does not depend on the revision, the size of
+        the network, or other figures.
         """
         origin, parts = self.origin, self.origin.parts()
         shown = (
             origin_part_text(name, parts[name]) for name in ("side", "TensorFlow") if parts[name]
         )
-        words = ", ".join((label(self.configuration), *shown))
+        words = ", ".join((configuration_name(self.configuration), *shown))
         subject = (origin.side, origin.repository, origin.tensorflow, origin.machine)
         return plain(
             f"{words} on {parts['machine']} [{_short_digest(self.configuration.key, *subject)}]"
         )
 
     def statistics(self) -> dict[str, float]:
-        """The known numbers by name: the median (""), its interval, the number of processes, and
-        the change.
+        """The known numbers of the figure by name: the median (""), its interval, the number of
+        processes, and the change with its interval.
         """
         low, high = self.sample.interval or (None, None)
         values = {
@@ -262,10 +278,12 @@ class Figure:
         return {name: value for name, value in values.items() if value is not None}
 
     def subject(self) -> dict[str, str]:
-        """The known facts about the measured code, by name."""
+        """The known facts about what was measured, as texts by name: configuration, revision,
+        TensorFlow version, machine and so on.
+        """
         origin = self.origin
         values = {
-            "configuration": label(self.configuration),
+            "configuration": configuration_name(self.configuration),
             "configuration_key": self.configuration.key,
             "role": self.role,
             "point": "" if self.point == origin.revision else self.point,
@@ -286,7 +304,9 @@ def _short_digest(*parts: object) -> str:
 
 
 def shared_labels(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Labels that all processes have in common. Labels that belong to the origin are left out."""
+    """Returns the labels that all processes have in common. Labels that are part of the origin are
+    left out.
+    """
     first, *others = labels
     return {
         name: value
@@ -296,7 +316,9 @@ def shared_labels(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def figures_of_comparison(comparison: Comparison) -> list[Figure]:
-    """Values of both sides, by configuration and origin. Values of NEW have verdicts."""
+    """Returns the figures of both sides of a comparison, by configuration and origin. Figures of
+    NEW have verdicts.
+    """
     return [
         figure
         for entry in comparison.entries
@@ -329,9 +351,11 @@ def _side_figures(
 
 
 def newest_figures(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
-    """The figures of the newest subject, and a sentence about other figures, or "".
+    """Returns the figures that measured the newest code, and a sentence about figures that are left
+    out, or "".
 
-    Only the last of repeated measurements is used. The base of a comparison is not mentioned.
+    If a measurement was repeated, only the last one is used. The sentence does not count figures of
+    the base of a comparison.
     """
     last = {
         _figure_key(figure): figure
@@ -354,16 +378,18 @@ def _figure_key(figure: Figure) -> tuple[str, str]:
 
 
 Exported: TypeAlias = tuple[str, str]
-"""The document in a format, and a sentence about values that the format cannot contain, or ""."""
+"""A document in some format, and a sentence about values that the format cannot contain, or ""."""
 
 FORMATS: dict[str, Callable[[Sequence[Figure]], Exported]] = {}
-"""Functions by the name of the format."""
+"""Maps the name of a format to the function that writes figures in this format."""
 
 _Export = TypeVar("_Export", bound=Callable[[Sequence[Figure]], Exported])
 
 
 def export_format(name: str, beginning: bytes) -> Callable[[_Export], _Export]:
-    """Registers a function as a format. `beginning` matches files of this format, which ``-o`` may
+    """Decorator that registers a function as the writer of an export format.
+
+    The regular expression `beginning` matches files in this format, which the flag ``-o`` may
     replace.
     """
 
@@ -379,7 +405,7 @@ _LONGEST_NAME = 1024
 """Maximum number of bytes in the name of a Bencher benchmark."""
 
 _PARAMS, _LONGEST = 100, 6000
-"""Maximum number of parameters in a request to MLflow, and of characters in each."""
+"""Maximum number of parameters in a request to MLflow, and of characters in each parameter."""
 
 _UNITS: dict[str, tuple[str, float]] = {
     "images/sec": ("images_per_second", 1.0),
@@ -397,18 +423,21 @@ _UNITS: dict[str, tuple[str, float]] = {
     "loss": ("", 1.0),
     "CPUs": ("", 1.0),
 }
-"""OpenMetrics base unit and factor for each unit of metrics. Other units have no base unit."""
+"""Maps the unit of a metric to the base unit of OpenMetrics, and the factor for the conversion.
+Other units have no base unit.
+"""
 
 
 @export_format("bencher", rb'\{(\s*"[^\n]*": \{\s*"[^\n]*": \{\s*"value": |\}\s*$)')
 def bencher(figures: Sequence[Figure]) -> Exported:
-    """Bencher Metric Format (as of Bencher 0.6.12), for ``bencher run --adapter json``.
+    """Writes figures in the Bencher Metric Format (Bencher 0.6.12), for ``bencher run --adapter
+    json``.
 
     Source: https://bencher.dev/docs/reference/bencher-metric-format/ and
-    https://bencher.dev/bmf.json: an object of benchmarks, each an object of measures with ``value``
-    and, where known, ``lower_value`` and ``upper_value``. Branch, commit and testbed are flags of
-    `bencher`, so only the newest subject is written. Names of measures have the unit, because
-    Bencher has its own measure "throughput", in operations per second.
+    https://bencher.dev/bmf.json. The document maps each benchmark to its measures, and each measure
+    to ``value`` and, if known, ``lower_value`` and ``upper_value``. Branch, commit and testbed are
+    flags of `bencher`, so only figures of the newest code are written. The names of measures
+    contain the unit, because Bencher has its own measure "throughput", in operations per second.
     """
     wanted, left_out = newest_figures(figures)
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
@@ -422,13 +451,14 @@ def bencher(figures: Sequence[Figure]) -> Exported:
 
 @export_format("github-action-benchmark", rb'\[(\s*\{\s*"name": |\]\s*$)')
 def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
-    """Custom JSON of the action benchmark-action/github-action-benchmark (v1, as of 1.22).
+    """Writes figures as custom JSON for the action benchmark-action/github-action-benchmark
+    (v1.22).
 
     Source: https://github.com/benchmark-action/github-action-benchmark, README and
-    ``src/extract.ts``: a list of ``name``, ``unit``, ``value`` and optional ``range`` and
-    ``extra``, which charts show unchanged. A file has one commit and one direction (``tool:
-    customBiggerIsBetter`` or ``customSmallerIsBetter``), that of the first metric; metrics of the
-    other direction are left out.
+    ``src/extract.ts``. The document is a list of objects with ``name``, ``unit``, ``value`` and,
+    optionally, ``range`` and ``extra``, which charts show unchanged. A file contains one commit and
+    one direction (``tool: customBiggerIsBetter`` or ``customSmallerIsBetter``). The direction is
+    that of the first metric; metrics with the opposite direction are left out.
     """
     wanted, left_out = newest_figures(figures)
     bigger = not wanted or wanted[0].metric.higher_is_better
@@ -462,13 +492,14 @@ def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
 
 @export_format("mlflow", rb'\{\s*"runs": \[')
 def mlflow(figures: Sequence[Figure]) -> Exported:
-    """Bodies of requests to MLflow's REST API 2.0 (MLflow 3.17), with one MLflow run for each
-    subject.
+    """Writes the bodies of requests to MLflow's REST API 2.0 (MLflow 3.17), which create one MLflow
+    run for each configuration and revision.
 
     Source: https://mlflow.org/docs/latest/rest-api.html. ``create`` is the body of ``runs/create``
-    without ``experiment_id``, each of ``log_batch`` one of ``runs/log-batch`` without the returned
-    ``run_id``, ``update`` that of ``runs/update``; docs/integrations.md has a loop that sends them.
-    Units, which MLflow lacks, are tags; ends of intervals are metrics.
+    without ``experiment_id``. Each item of ``log_batch`` is a body of ``runs/log-batch`` without
+    the returned ``run_id``. ``update`` is the body of ``runs/update``. docs/integrations.md has a
+    loop that sends the requests. MLflow has no units, so they are tags; ends of intervals are
+    metrics.
     """
     runs = group_by(
         figures, lambda figure: (figure.configuration.key, figure.role, figure.point, figure.origin)
@@ -520,17 +551,19 @@ def _mlflow_pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-"""Characters that OpenMetrics requires to be escaped in texts."""
+"""Characters that must be escaped in the texts of OpenMetrics."""
 
 
 @export_format("openmetrics", rb"# (TYPE cnnbench_|EOF)")
 def openmetrics(figures: Sequence[Figure]) -> Exported:
-    """OpenMetrics 1.0 text, for Prometheus: ``promtool tsdb create-blocks-from openmetrics``.
+    """Writes figures as OpenMetrics 1.0 text for Prometheus, for ``promtool tsdb create-blocks-from
+    openmetrics``.
 
-    Source: https://prometheus.io/docs/specs/om/open_metrics_spec/: a family per quantity with its
-    TYPE, UNIT and HELP, all samples of a label set together and ordered by time, ``# EOF`` at the
-    end. Names end with the base unit; timestamps are seconds since 1970, the start of the first
-    process. The families are gauges: median, interval, number of processes, and change.
+    Source: https://prometheus.io/docs/specs/om/open_metrics_spec/. Each quantity is a family with
+    TYPE, UNIT and HELP. Samples with the same labels are consecutive and ordered by time, and the
+    text ends with ``# EOF``. Names end with the base unit. Timestamps are seconds since 1970, at
+    the start of the first process. The families are gauges: median, interval, number of processes,
+    and change.
     """
     metrics = {figure.metric.name: figure.metric for figure in figures}
     lines = [line for metric in metrics.values() for line in _metric_families(metric, figures)]
@@ -571,7 +604,9 @@ def _metric_families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]
 
 
 def _openmetrics_labels(figure: Figure) -> str:
-    """Labels of a figure. User labels are named label_NAME."""
+    """The OpenMetrics labels of a figure as text: NAME="TEXT", separated by commas. Labels that
+    users set are named label_NAME.
+    """
     labels = {
         f"label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": plain(text)
         for name, text in figure.labels.items()

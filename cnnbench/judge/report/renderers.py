@@ -1,8 +1,8 @@
-"""Writes a comparison as text: for a terminal, a pull request, a program or a CI system.
+"""Writes a comparison as text: for a terminal, a pull request, another program or a CI system.
 
-GitHub's workflow commands are ``::level title=TITLE::MESSAGE``. GitHub decodes %25, %0D and %0A
-everywhere and %3A and %2C in properties (``@actions/core``). It shows ten annotations of a level
-per step, so the last one summarises the rest.
+GitHub's workflow commands have the form ``::level title=TITLE::MESSAGE``. GitHub decodes %25, %0D
+and %0A everywhere, and %3A and %2C in properties (``@actions/core``). It shows at most ten
+annotations of each level per step of a job, so the last annotation summarises the remaining ones.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from cnnbench.base.document import (
 from cnnbench.base.terminal import is_terminal
 from cnnbench.base.text import NONE, code, count_text, item_count, markdown, plain
 from cnnbench.judge.compare.comparability import differing_values_text
-from cnnbench.judge.compare.configuration import label
-from cnnbench.judge.compare.estimate import Level, Verdict
+from cnnbench.judge.compare.configuration import configuration_name
+from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
 from cnnbench.judge.compare.result import (
     USUAL_FAIL_ON,
     ComparedConfiguration,
@@ -40,7 +40,7 @@ from cnnbench.judge.explain.explanation import markdown_body
 from cnnbench.judge.metrics import SPEEDS, THROUGHPUT
 from cnnbench.records.metric import ALL, Metric
 
-# Tables, words and numbers that all formats use.
+# Creates the tables, words and numbers that all formats use.
 
 Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]
 
@@ -57,7 +57,7 @@ _MARKS: dict[Verdict, str] = {
     Verdict.MISSING: "o",
     Verdict.FAILED: "!",
 }
-_TONES = {Level.ERROR: "bad", Level.WARNING: "unsure"}
+_TONES = {AnnotationLevel.ERROR: "bad", AnnotationLevel.WARNING: "unsure"}
 _OWN_TONES = {Verdict.FASTER: "good", Verdict.CHANGED_WORK: "unsure"}
 
 _ENDINGS = {
@@ -71,13 +71,15 @@ _FAILURES = {"slower": "a regression", "faster": "an unexpected gain", "changed"
 """Meanings of exit code 1, by the words of --fail_on."""
 
 _SHOWN = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED, Verdict.NOT_MEASURED)
-"""Verdicts for which tables of further metrics have rows."""
+"""Verdicts that the tables of further metrics show."""
 
 _SPREAD = "and so are changes within the A/A spread"
 
 
 def exit_code_meaning(comparison: Comparison) -> str:
-    """Text with the meaning of the exit code."""
+    """Text with the meaning of the comparison's exit code, such as "a regression" or
+    "undecided".
+    """
     code = comparison.exit_code
     if code == 0 and replace(comparison, ends_with=None).exit_code:
         return "an A/A measurement, whatever the verdict"
@@ -95,7 +97,9 @@ def exit_code_meaning(comparison: Comparison) -> str:
 
 
 def confidence_text(comparison: Comparison) -> str:
-    """Confidence of the intervals as text: "96 %", or "96 to 98 %" if rules divide the level."""
+    """Text with the confidence level of the intervals: "96 %", or "96 to 98 %" if metrics share the
+    significance level.
+    """
     usual = comparison.policy.confidence
     own = (result.confidence for entry in comparison.entries for result in entry.results)
     all_levels = [usual if level is None else level for level in own] or [usual]
@@ -104,25 +108,27 @@ def confidence_text(comparison: Comparison) -> str:
 
 
 def verdict_tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
-    """The tone of a verdict in a table cell. Verdicts without a tone of their own have that of
-    their level.
-    """
+    """The tone (colour) of a verdict in a table cell: "good", "bad", "unsure" or ""."""
     level = comparison.level(entry, result)
-    if result.verdict is Verdict.FASTER and level is Level.ERROR:
+    if result.verdict is Verdict.FASTER and level is AnnotationLevel.ERROR:
         return "bad"
     return _OWN_TONES.get(result.verdict) or _TONES.get(level, "")
 
 
 def verdict_with_reason(result: MetricResult) -> str:
-    """The word for a verdict, and its reason. The word is omitted if the reason contains it."""
+    """Text with the word for a verdict and its reason. The word is omitted if the beginning of the
+    reason contains it.
+    """
     reason = result.judgement.reason
     return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
 
 
 def metric_tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
-    """A table for each leading metric with the worst rows first, then other metrics and context.
+    """Returns the metrics to show, each with the rows of its table. Requested metrics are first,
+    with all configurations, worst first.
 
-    Tables of further metrics contain only results that are neither inconclusive nor the same.
+    Tables of further metrics contain only results that are neither inconclusive nor the same. They
+    also contain the configurations that do not affect the exit code.
     """
     leading = comparison.leading
     further = [
@@ -142,9 +148,10 @@ def metric_tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
 
 
 def change_column_titles(comparison: Comparison) -> tuple[str, str]:
-    """Titles of the columns with the change and its interval.
+    """The titles of the table columns with the change and its confidence interval.
 
-    A change within pairs differs from the change of the medians in the same row.
+    If the sides were compared in pairs, the title says so, because the change then differs from the
+    change of the medians in the same row.
     """
     change = "paired change" if comparison.paired else "change"
     return change, f"{confidence_text(comparison)} interval"
@@ -153,10 +160,11 @@ def change_column_titles(comparison: Comparison) -> tuple[str, str]:
 def result_cells(
     comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> dict[str, TableCell]:
-    """The cells of a row. Base and new are medians over processes; p is adjusted by Holm's method.
+    """Returns the cells of the table row for a result, by column title: verdict, medians, change,
+    interval, p-value and so on.
 
-    If the CPU time decided the throughput, change, interval and p are of the CPU time, and the cell
-    of the change says so.
+    The p-value is corrected by Holm's method. If the CPU time determined the verdict on the
+    throughput, the change, interval and p-value are of the CPU time, and the change says so.
     """
     decisive = entry.decided_by(result)
     judgement, metric = decisive.judgement, decisive.metric
@@ -167,7 +175,7 @@ def result_cells(
     of = "" if decisive is result else "CPU time "
     runs = f"{item_count(entry.base_runs)}+{item_count(entry.new_runs)}"
     return {
-        "verdict": verdict(comparison, entry, result),
+        "verdict": verdict_cell(comparison, entry, result),
         "configuration": TableCell(entry.name),
         "base": numeric_cell(result.judgement.base_median, value),
         "new": numeric_cell(result.judgement.new_median, value),
@@ -178,16 +186,18 @@ def result_cells(
     }
 
 
-def verdict(
+def verdict_cell(
     comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> TableCell:
-    """Mark and word of a verdict, as in "- slower"."""
+    """Returns a table cell with the mark and the word of a verdict: "- slower"."""
     mark = _MARKS[result.verdict]
     return TableCell(f"{mark} {result.word}", tone=verdict_tone(comparison, entry, result))
 
 
 def verdict_counts_text(comparison: Comparison, metric: Metric) -> str:
-    """Number of configurations for each verdict, worst first: "1 slower, 2 same"."""
+    """Text with the number of configurations for each verdict on a metric, the worst verdict first:
+    "1 slower, 2 same".
+    """
     tallies = (
         verdicts for verdicts in comparison.summary.tallies if verdicts.metric == metric.name
     )
@@ -197,7 +207,7 @@ def verdict_counts_text(comparison: Comparison, metric: Metric) -> str:
 
 
 def outcome_text(comparison: Comparison) -> str:
-    """The number of verdicts for each requested metric."""
+    """Text with the number of configurations for each verdict, for each requested metric."""
     tallies = {metric.name: verdict_counts_text(comparison, metric) for metric in comparison.asked}
     if len(tallies) == 1:
         return next(iter(tallies.values())) or "nothing was compared"
@@ -205,7 +215,9 @@ def outcome_text(comparison: Comparison) -> str:
 
 
 def conditions_sentence(comparison: Comparison) -> str:
-    """A sentence about how the sides were compared."""
+    """A sentence that says whether the sides were compared in pairs, and which changes are too
+    small to be relevant.
+    """
     text = "Compared by one value per process"
     if comparison.paired:
         text = (
@@ -222,15 +234,17 @@ def conditions_sentence(comparison: Comparison) -> str:
 
 
 def _floor_range(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:
-    """The arguments of `_floors_text` for a leading metric; None if it has no floors."""
+    """Returns the smallest and the largest floor (smallest relevant change) of a metric, with its
+    name for `_floors_text`; None if there are no floors.
+    """
     judged = [result.judgement for _, result in comparison.about(metric)]
     floors = [judgement.floor for judgement in judged if judgement.floor is not None]
     return (min(floors), max(floors), "" if metric.relative else metric.name) if floors else None
 
 
 def _floors_text(low: float, high: float, name: str) -> str:
-    """Text with the floors (smallest changes that matter): "3.0 to 5.0 %". `name`: "" for relative
-    changes.
+    """Text with the range of the floors (smallest relevant changes): "3.0 to 5.0 %". `name` is the
+    metric, or "" for relative changes.
     """
     metric = ALL[name] if name else THROUGHPUT
     if metric.shows_change(high - low):
@@ -239,8 +253,8 @@ def _floors_text(low: float, high: float, name: str) -> str:
 
 
 def mean_sentences(comparison: Comparison) -> Iterator[str]:
-    """Sentences with the geometric mean of the changes of several configurations, one for each
-    speed.
+    """Yields a sentence for each speed with the geometric mean of its changes, if there are several
+    configurations.
     """
     for metric in SPEEDS:
         mean = comparison.means.get(metric.name)
@@ -251,7 +265,7 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
 
 
 def mentioned_differences(comparison: Comparison) -> list[str]:
-    """Facts that differ in a configuration but do not block a verdict."""
+    """Texts about the facts that differ within a configuration but do not prevent a verdict."""
     values: dict[str, tuple[set[str], set[str]]] = {}
     for entry in comparison.entries:
         for difference in entry.differences:
@@ -259,8 +273,7 @@ def mentioned_differences(comparison: Comparison) -> list[str]:
                 base, new = values.setdefault(difference.fact, (set(), set()))
                 base.update(difference.base)
                 new.update(difference.new)
-    # The measured code differs on purpose. If it is a checkout of cnnbench, the commit of cnnbench
-    # differs, too.
+    # The measured code differs on purpose, and so does the commit of a measured cnnbench.
     revision = values.get("subject_revision")
     return [
         differing_values_text(fact, tuple(sorted(base)), tuple(sorted(new)))
@@ -269,18 +282,20 @@ def mentioned_differences(comparison: Comparison) -> list[str]:
     ]
 
 
-# A table for a terminal. Colours only emphasise what the text says.
+# Writes tables for a terminal. Colours only emphasise what the text says.
 
 _HANGING = 6
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether the stream is a terminal and NO_COLOR is not set."""
+    """Whether text for the stream may be coloured: it is a terminal, and NO_COLOR is not set."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
 def table_text(comparison: Comparison, colour: bool = False) -> str:
-    """The answer, advice, tables with reasons (worst rows first), and a summary."""
+    """Returns a comparison as text for a terminal: the answer, advice, tables with reasons (worst
+    rows first), and a summary.
+    """
     return text_of(_table_sections(comparison), colour)
 
 
@@ -321,23 +336,25 @@ def _summary_contents(comparison: Comparison) -> Iterator[Content]:
     yield f"exit code {int(comparison.exit_code)}: {exit_code_meaning(comparison)}"
 
 
-# Markdown for a pull request. Untrusted text (from records, paths) is formatted as code.
+# Writes Markdown for a pull request. Text from records or paths is untrusted: formatted as code.
 
 LIMIT = 65_536
 """Maximum number of characters in a GitHub comment."""
 
-# Maximum numbers of characters for all tables and for the remarks. The rest is for the reasons.
+# Maximum numbers of characters for tables and for remarks. Reasons get the remaining ones.
 _TABLES, _REMARKS = 32_000, 12_000
 
 _SYMBOLS, _CHANGED_WORK = {"good": "🟢", "bad": "🔴", "unsure": "🟡", "": "⚪"}, "🔵"
-"""Marks by the tone of a verdict."""
+"""Symbols of verdicts by their tone, and the symbol for changed work."""
 
 _MOST_ANSWERS = 3
 """Maximum number of configurations with changed work that are named before the tables."""
 
 
-def comment(comparison: Comparison) -> str:
-    """Heading, tables and folded details, shortened to the maximum size of a GitHub comment."""
+def markdown_comment(comparison: Comparison) -> str:
+    """Returns a comparison as Markdown for a pull request: heading, tables and folded details. It
+    is shortened to the maximum size of a GitHub comment.
+    """
     lines_shown = [
         markdown(line) for line in (comparison.answer, comparison.why, comparison.advice) if line
     ]
@@ -370,12 +387,12 @@ def comment(comparison: Comparison) -> str:
         _, *heads = result_cells(comparison, *pairs[0])
         head = markdown_row((f"{metric.name}, median {metric.unit_text}", *heads))
         rows = _lines_that_fit(
-            rows, _TABLES - _characters(lines), markdown_row(("…", "{} more", *[""] * 6))
+            rows, _TABLES - _character_count(lines), markdown_row(("…", "{} more", *[""] * 6))
         )
         lines += [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
     if comparison.explanation is not None:
         lines += [*markdown_body(comparison.explanation), ""]
-    details = _folded_details(comparison, LIMIT - _characters(lines))
+    details = _folded_details(comparison, LIMIT - _character_count(lines))
     return "\n".join([*lines, *details]) + "\n"
 
 
@@ -399,7 +416,7 @@ def _folded_details(comparison: Comparison, room: int) -> list[str]:
     lines += [f"- skipped: {code(str(file))}" for file in comparison.skipped]
     remarks = _lines_that_fit(lines, _REMARKS, "- … and {} lines more")
     reasons = _lines_that_fit(
-        reasons, room - _characters([*head, *remarks]) - 100, "- … and {} reasons more"
+        reasons, room - _character_count([*head, *remarks]) - 100, "- … and {} reasons more"
     )
     return [*head, *reasons, *remarks, "", "</details>"]
 
@@ -410,12 +427,14 @@ def _reason_markdown(result: MetricResult) -> str:
     return verdict_with_reason(result)
 
 
-def _characters(lines: Sequence[str]) -> int:
+def _character_count(lines: Sequence[str]) -> int:
     return sum(len(line) + 1 for line in lines)
 
 
 def _lines_that_fit(lines: Sequence[str], room: int, more: str) -> list[str]:
-    """The lines that fit into `room` characters, and a line with the number of omitted lines."""
+    """Returns the first lines that fit into `room` characters. If lines are left out, `more` with
+    their number follows.
+    """
     for index, line in enumerate(lines):
         room -= len(line) + 1
         if room < 0:
@@ -423,13 +442,15 @@ def _lines_that_fit(lines: Sequence[str], room: int, more: str) -> list[str]:
     return list(lines)
 
 
-# Workflow commands of GitHub Actions, which annotate a check.
+# Writes workflow commands of GitHub Actions, which add annotations to a check.
 
 _MOST_ANNOTATIONS = 10
 
 
 def workflow_commands(comparison: Comparison) -> str:
-    """One command in each line: errors, then warnings, then notices."""
+    """Returns a comparison as GitHub workflow commands, one in each line: errors, then warnings,
+    then notices.
+    """
     annotations = [
         (
             comparison.level(entry, result),
@@ -440,11 +461,13 @@ def workflow_commands(comparison: Comparison) -> str:
         for result in entry.results
     ]
     annotations += [
-        (Level.WARNING, "file skipped", str(file)) for file in comparison.skipped if file.defect
+        (AnnotationLevel.WARNING, "file skipped", str(file))
+        for file in comparison.skipped
+        if file.defect
     ]
     lines = []
-    for level in (Level.ERROR, Level.WARNING, Level.NOTICE):
-        # Control characters could forge log lines.
+    for level in (AnnotationLevel.ERROR, AnnotationLevel.WARNING, AnnotationLevel.NOTICE):
+        # Control characters are removed, because they could forge lines of the log.
         items = [
             (plain(title), plain(message)) for of, title, message in annotations if of is level
         ]
@@ -454,7 +477,7 @@ def workflow_commands(comparison: Comparison) -> str:
             others = "\n".join(map(": ".join, rest))
             lines.append(_workflow_command(level, f"{len(rest)} more", others))
     text = "\n".join(map(plain, comparison.opening))
-    lines.append(_workflow_command(Level.NOTICE, "cnnbench compare", text))
+    lines.append(_workflow_command(AnnotationLevel.NOTICE, "cnnbench compare", text))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -469,7 +492,7 @@ def _annotation_message(result: MetricResult) -> str:
     return f"{result.word}{values}: {judgement.reason}"
 
 
-def _workflow_command(level: Level, title: str, message: str) -> str:
+def _workflow_command(level: AnnotationLevel, title: str, message: str) -> str:
     return f"::{level.value} title={_escape_command(title, ':,')}::{_escape_command(message)}"
 
 
@@ -479,14 +502,14 @@ def _escape_command(text: str, further: str = "") -> str:
     return text
 
 
-# JUnit XML with a test case for each configuration and metric.
+# Writes JUnit XML with a test case for each configuration and metric.
 
 _SUITE = "cnnbench compare"
 
 
 def junit_xml(comparison: Comparison) -> str:
-    """The document. Regressions are failures, failed runs are errors, and warnings are skipped
-    cases.
+    """Returns a comparison as JUnit XML. Regressions are failures, failed runs are errors, and
+    warnings are skipped test cases.
     """
     suites = xml.Element("testsuites", name=_SUITE)
     for metric in comparison.metrics:
@@ -503,7 +526,8 @@ def junit_xml(comparison: Comparison) -> str:
     if comparison.skipped:
         suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: files")
         for file in comparison.skipped:
-            case = _test_case(suite, "cnnbench.files", file.path)
+            about = {"classname": "cnnbench.files", "name": plain(file.path), "time": "0"}
+            case = xml.SubElement(suite, "testcase", about)
             xml.SubElement(case, "skipped", message=plain(file.reason))
     for suite in suites:
         counted = {"tests": "", "failures": "/failure", "errors": "/error", "skipped": "/skipped"}
@@ -513,20 +537,18 @@ def junit_xml(comparison: Comparison) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, "unicode") + "\n"
 
 
-def _test_case(suite: xml.Element, classname: str, name: str) -> xml.Element:
-    return xml.SubElement(suite, "testcase", classname=classname, name=plain(name), time="0")
-
-
 def _add_result(
     suite: xml.Element, comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> None:
-    # The name does not depend on other compared configurations, because programs track cases by
-    # name.
-    name = f"{label(entry.configuration)} [{entry.configuration.key}]"
-    case = _test_case(suite, f"cnnbench.{result.metric.name}", name)
+    # Programs track cases by name, so a name must not depend on other configurations.
+    name = f"{configuration_name(entry.configuration)} [{entry.configuration.key}]"
+    about = {"classname": f"cnnbench.{result.metric.name}", "name": plain(name), "time": "0"}
+    case = xml.SubElement(suite, "testcase", about)
     level, failed = comparison.level(entry, result), result.verdict is Verdict.FAILED
-    tag = "skipped" if level is Level.WARNING or failed or result.verdict.undecided else ""
-    if level is Level.ERROR:
+    tag = (
+        "skipped" if level is AnnotationLevel.WARNING or failed or result.verdict.undecided else ""
+    )
+    if level is AnnotationLevel.ERROR:
         tag = "error" if failed else "failure"
     if tag:
         xml.SubElement(case, tag, message=plain(verdict_with_reason(result)), type=result.word)
@@ -548,14 +570,16 @@ def _numbers_text(
 
 FORMATS: Mapping[str, Callable[[Comparison], str]] = {
     "table": table_text,
-    "markdown": comment,
+    "markdown": markdown_comment,
     "json": Comparison.to_json,
     "junit": junit_xml,
     "github": workflow_commands,
 }
-"""Functions by name of the format."""
+"""Maps the name of a format to the function that writes a comparison in this format."""
 
 
 def render(comparison: Comparison, format: str) -> str:
-    """The comparison in one of `FORMATS`, without colours. KeyError for other formats."""
+    """Returns a comparison in one of the formats in `FORMATS`, without colours. Raises KeyError for
+    other formats.
+    """
     return FORMATS[format](comparison)

@@ -1,4 +1,4 @@
-"""Sorts and compares the records of a report."""
+"""Groups the records of a report by configuration and origin, and compares them with a baseline."""
 
 from __future__ import annotations
 
@@ -38,32 +38,37 @@ from cnnbench.records.result_files import Loaded, Study
 from cnnbench.records.run import RunRecord, find_steady_state_of_run
 
 MOST_SHOWN = 60
-"""Maximum number of configurations (once per origin) with a row in every section of a page."""
+"""Maximum number of configurations with a row in every section of a page. A configuration with
+several origins counts once for each origin.
+"""
 
 MOST_DRAWN = 24
 """Maximum number of configurations in a chart, and of charts in a section."""
 
 MOST_LISTED = 300
-"""Maximum number of rows in tables with a row for each process."""
+"""Maximum number of rows in a table that has a row for each process."""
 
 _USUAL = ("imagenet", "training")
-"""The default data set and work, which names of families omit."""
+"""The default data set and the default kind of work, which are omitted from names."""
 
 S = TypeVar("S", Roofline, StrategiesDocument)
 
 
 def interval_cells(values: ProcessValues) -> dict[str, TableCell]:
-    """The cells with the interval and the range of values."""
+    """Returns the table cells with the confidence interval of the median, and with the range of the
+    values.
+    """
     return {values.INTERVAL: interval_cell(values.interval), "range": interval_cell(values.range)}
 
 
 @dataclass(frozen=True, eq=False)
 class RunGroup:
-    """All runs of one configuration and origin that were compared with the same commit.
+    """The runs of one configuration with the same origin (code, TensorFlow version, machine) that
+    were compared with the same commit.
 
     Attributes:
-      opponent: the commit that its runs were compared with, shortened, or "".
-      order: sort key: natural order of configurations, side, then the revisions in order.
+      opponent: the shortened commit that the runs were compared with; "" if there is none.
+      order: sort key: name of the configuration, side, then the position of the revision.
     """
 
     name: str
@@ -77,77 +82,83 @@ class RunGroup:
     )
 
     @cached_property
-    def good(self) -> tuple[RunRecord, ...]:
-        """Successful runs. All values are computed from them."""
+    def successful(self) -> tuple[RunRecord, ...]:
+        """The successful runs. Only these are used to compute values."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def sample(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
-        """Finite values of successful runs. A function, or a name in `HISTORY`, computes the
-        value.
+        """Returns the finite values of the successful runs. `value` is the name of a metric in
+        `HISTORY`, or a function of a run.
         """
         if value not in self._samples:
             of = HISTORY[value].values if isinstance(value, str) else partial(map, value)
-            finite = (v for v in of(self.good) if v is not None and isfinite(v))
+            finite = (v for v in of(self.successful) if v is not None and isfinite(v))
             self._samples[value] = ProcessValues(tuple(finite))
         return self._samples[value]
 
     @property
     def peak_source(self) -> str:
-        """The source of the peak FLOP/s of the group's runs."""
-        return "; ".join(sorted({run.measured.peak_flops_source or "" for run in self.good} - {""}))
+        """Text that says where the peak FLOP/s of the runs come from, such as a measurement."""
+        return "; ".join(
+            sorted({run.measured.peak_flops_source or "" for run in self.successful} - {""})
+        )
 
     @property
     def throughput(self) -> ProcessValues:
-        """Images/sec, as `cnnbench compare` computes it."""
+        """Images per second of each successful run, computed as in `cnnbench compare`."""
         return self.sample("throughput")
 
     @cached_property
     def steady_states(self) -> tuple[SteadyState, ...]:
-        """Steady states of the runs with enough steps."""
-        states = map(find_steady_state_of_run, self.good)
+        """The steady state of each successful run that has enough steps."""
+        states = map(find_steady_state_of_run, self.successful)
         return tuple(state for state in states if state.shape is not SeriesShape.TOO_SHORT)
 
     @property
     def is_unsteady(self) -> bool:
-        """Whether the timed steps of at least one run were not all steady."""
+        """Whether, in at least one run, some of the timed steps were not in a steady state."""
         return any(state.unsteady_timed_steps != 0 for state in self.steady_states)
 
     @cached_property
     def latest(self) -> datetime:
-        """Start of the group's last run, in UTC."""
+        """Start time of the last run, in UTC."""
         return max(started(record.started_at) for record in self.records)
 
     def flag(self, name: str) -> object:
-        """The resolved value of a flag."""
+        """Returns the resolved value of a flag, which is equal for all runs; None if unknown."""
         return self.configuration.flags.get(name)
 
     @property
     def model(self) -> str:
-        """Name of the network, or of an imported benchmark."""
+        """Name of the network or, for imported results, of the benchmark."""
         return str(self.flag("model") or self.flag("benchmark"))
 
     @property
     def work(self) -> str:
-        """ "training", "inference" or "evaluation". Speeds of different kinds are not compared."""
+        """The kind of work: "training", "inference" or "evaluation". Speeds of different kinds are
+        not compared.
+        """
         if self.flag("forward_only"):
             return "inference"
         return "evaluation" if self.flag("eval") else "training"
 
     @property
     def family(self) -> str:
-        """Network, data set and kind of work. There is a chart for each such family."""
+        """Text with network, data set and kind of work. Groups with the same text are in the same
+        chart.
+        """
         further = (str(self.flag("data_name") or "imagenet"), self.work)
         return ", ".join((self.model, *(part for part in further if part not in _USUAL)))
 
     @property
     def devices(self) -> int | None:
-        """Devices of the whole job; None if unknown."""
+        """Number of devices of the whole job; None if unknown."""
         placed = [record.placement for record in self.records if record.placement is not None]
         return len(placed[0].devices) if placed else None
 
     @property
     def device(self) -> str:
-        """Kind of device."""
+        """Kind of device: "cpu" or "gpu"."""
         return str(self.flag("device"))
 
 
@@ -156,15 +167,16 @@ def group_configurations(
     beside: Iterable[RunRecord] = (),
     order: Mapping[str, int] | None = None,
 ) -> tuple[RunGroup, ...]:
-    """Groups runs by configuration and origin. The groups are sorted by `RunGroup.order`.
+    """Groups runs by configuration and origin, and sorts the groups (see `RunGroup.order`).
 
-    The processes of a commit that was compared with several others, such as GOOD of a bisection,
-    are not pooled: it has one entry per opponent.
+    If a commit was compared with several other commits, such as GOOD of a bisection, there is one
+    group for each of the other commits.
 
     Args:
-      beside: other runs whose measured peaks count, see `with_highest_peaks`.
-      order: places of commits; others follow the one before them in time. None for the order of
-        time.
+      records: the runs to group.
+      beside: further runs, whose measured peak FLOP/s are also used (see `with_highest_peaks`).
+      order: maps commits to positions. A commit that is not in it follows the commit that was
+        measured before it. None means that revisions are in order of time.
     """
     (grouped_runs,) = group_by_configuration(with_highest_peaks([*records], beside))
     names = unique_configuration_names(group.configuration for group in grouped_runs)
@@ -214,28 +226,31 @@ class _PairedRecord(NamedTuple):
 _START = attrgetter("started")
 
 
-def peak(run: RunRecord) -> float | None:
-    """FLOP/s of all devices."""
+def peak_flops_per_sec(run: RunRecord) -> float | None:
+    """Peak FLOP/s of all devices of a run; None if unknown."""
     return run.measured.peak_flops_per_sec
 
 
 def with_highest_peaks(
     runs: Sequence[RunRecord], beside: Iterable[RunRecord] = ()
 ) -> list[RunRecord]:
-    """Replaces measured peaks by the highest peak on the same machine in the same number format.
+    """Replaces the measured peak FLOP/s of each run by the highest peak that was measured on the
+    same machine in the same number format.
 
-    Load can only reduce a measured peak. Peaks that users set, and published peaks, are not
-    changed.
+    This is done because load can only reduce a measured peak. Peaks that users set, and published
+    peaks, are not changed. `beside` contains further runs with measured peaks.
     """
 
-    def place(run: RunRecord) -> tuple[Machine, str] | None:
-        known = peak(run) and (run.measured.peak_flops_source or "").startswith("measured")
+    def machine_and_format(run: RunRecord) -> tuple[Machine, str] | None:
+        known = peak_flops_per_sec(run) and (run.measured.peak_flops_source or "").startswith(
+            "measured"
+        )
         return (Origin.of(run).machine, str(run.config.get("precision"))) if known else None
 
-    chosen, alike = [], group_by((*runs, *beside), place)
+    chosen, alike = [], group_by((*runs, *beside), machine_and_format)
     for run in runs:
-        if (where := place(run)) and (others := alike[where])[1:]:
-            best = max(peak(run) or 0.0 for run in others)
+        if (where := machine_and_format(run)) and (others := alike[where])[1:]:
+            best = max(peak_flops_per_sec(run) or 0.0 for run in others)
             kind = (run.measured.peak_flops_source or "").rpartition(" ")[2]
             source = f"measured: {kind}, the highest of {len(others)} processes"
             measured = replace(run.measured, peak_flops_per_sec=best, peak_flops_source=source)
@@ -245,8 +260,8 @@ def with_highest_peaks(
 
 
 def split_names(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, list[str]]:
-    """Splits names. Returns the parts that all names have in common, joined, and the other parts of
-    each.
+    """Splits names into common and individual parts. Returns the joined parts that all names have
+    in common, and the joined other parts of each name.
     """
     shared = [part for part in names[0] if all(part in name for name in names)]
     own = [[part for part in name if part not in shared] for name in names]
@@ -256,11 +271,13 @@ def split_names(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[
 
 
 def distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
-    """Splits the names of configurations with `split_names`. Adds precisions that differ."""
+    """Splits the names of groups with `split_names`. If the groups have different precisions, the
+    names contain them.
+    """
     parts = [group.name.split(", ") for group in members]
     formats = [str(group.flag("precision")) for group in members]
     for own, format in zip(parts, formats, strict=True):
-        # Names omit the default precision.
+        # The name of a group does not contain the default precision.
         own += [format] if len(set(formats)) > 1 and format not in own else []
     return split_names(parts)
 
@@ -268,26 +285,31 @@ def distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
 def newest_groups(
     configured: Sequence[RunGroup], most: int, first: Container[str] = ()
 ) -> list[RunGroup]:
-    """At most `most` groups, in order. Keys in `first` have priority, then the newest groups."""
+    """Selects at most `most` groups, in their order: groups whose keys are in `first`, then the
+    newest other groups.
+    """
     order = sorted(configured, key=lambda group: (group.configuration.key in first, group.latest))
     chosen = {*order[-most:]}
     return [group for group in configured if group in chosen]
 
 
 def shown_count_text(shown: int, total: int) -> str:
-    """Text that says how many items are shown: ", the newest 24 of 60"; "" if all are shown."""
+    """Text that says how many of `total` items are shown: ", the newest 24 of 60"; "" if all are
+    shown.
+    """
     return f", the newest {shown} of {integer(total)}" if shown < total else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSubject(Loaded):
-    """Everything that a report is about. Studies are results of several processes, or of a profiled
-    process.
+    """The records that a report is about, grouped by configuration, and their comparison with a
+    baseline.
 
     Attributes:
-      configured: the records by configuration and origin.
-      earlier: configurations that only a list of a page names, see `bounded`.
-      comparison: the verdicts; None without.
+      configured: the run records, grouped by configuration and origin.
+      earlier: configurations that only the section "Earlier results" lists (see `bounded`).
+      comparison: the comparison with a baseline; None if there is none.
+      studies: results that are not records of single runs, such as searches of flags or profiles.
     """
 
     configured: tuple[RunGroup, ...]
@@ -295,8 +317,8 @@ class ReportSubject(Loaded):
     comparison: Comparison | None = None
 
     def bounded(self) -> ReportSubject:
-        """A copy with at most `MOST_SHOWN` configurations. Changed ones have priority, then the
-        newest.
+        """Returns a copy with at most `MOST_SHOWN` configurations: those with a changed verdict,
+        then the newest ones.
         """
         entries = () if self.comparison is None else self.comparison.entries
         changed = {
@@ -308,40 +330,48 @@ class ReportSubject(Loaded):
 
     @cached_property
     def rooflines(self) -> tuple[Roofline, ...]:
-        """The profiled processes, with one peak for each machine and number format."""
+        """The rooflines of profiled processes. All use the highest peak FLOP/s of their machine and
+        number format.
+        """
         studies = []
         for study in self.studies:
             if isinstance(study, Roofline):
                 group = self.profiled[study.run.run_id]
-                highest = max(group.sample(peak).values, default=study.machine.flops_per_sec)
+                highest = max(
+                    group.sample(peak_flops_per_sec).values, default=study.machine.flops_per_sec
+                )
                 studies.append(study.with_peak_rate(highest, group.peak_source))
         return tuple(studies)
 
     @property
     def strategies(self) -> tuple[StrategiesDocument, ...]:
-        """The comparisons of modes."""
+        """The results of `cnnbench strategies`, which compare modes of --variable_update."""
         return tuple(study for study in self.studies if isinstance(study, StrategiesDocument))
 
     @property
     def tunings(self) -> tuple[TuneDocument, ...]:
-        """The searches of flags."""
+        """The results of `cnnbench tune`, which search for the fastest flags."""
         return tuple(study for study in self.studies if isinstance(study, TuneDocument))
 
     @cached_property
     def profiled(self) -> Mapping[str, RunGroup]:
-        """The group of each profiled process by run_id. Groups contain only profiled runs."""
+        """Maps the run_id of each profiled process to its group. The groups contain only profiled
+        runs.
+        """
         profiled_groups = group_configurations(profiled_runs(self.studies), self.runs)
         return {record.run_id: group for group in profiled_groups for record in group.records}
 
     @property
     def runs(self) -> list[RunRecord]:
-        """All runs, sorted by start time."""
+        """All run records, sorted by start time."""
         records = [record for group in self.configured for record in group.records]
         return sorted(records, key=lambda record: started(record.started_at))
 
     @property
     def processes(self) -> list[tuple[str, RunRecord | AllReduceRecord]]:
-        """Records with the names of their configurations: runs, all-reduces, profiled runs."""
+        """All records, each together with the name of its configuration: runs, all-reduces, then
+        profiled runs.
+        """
         names = {record.run_id: group.name for group in self.configured for record in group.records}
         profiled = [run for run in profiled_runs(self.studies) if run.run_id not in names]
         return [
@@ -352,7 +382,7 @@ class ReportSubject(Loaded):
 
 
 def profiled_runs(studies: Iterable[Study]) -> list[RunRecord]:
-    """The records of processes with rooflines or step profiles."""
+    """Returns the run records of the processes for which there are rooflines or step profiles."""
     runs_of_rooflines = {
         study.run.run_id: study.run for study in studies if isinstance(study, Roofline)
     }
@@ -372,14 +402,15 @@ def gather(
     plan: PlanOf | None = None,
     rules: Rules | None = None,
 ) -> ReportSubject:
-    """Sorts records by configuration, and compares them with a baseline.
+    """Groups the records of a report by configuration, and compares them with a baseline.
 
-    `plan` says how further pairs are judged, and `rules` how configurations are. `comparison` is
-    that of the experiment that the records belong to, instead of a baseline. For `order` see
+    `labels` are the names of the baseline and of the records. `plan` determines how further pairs
+    are judged, and `rules` how configurations are judged. If the records belong to an experiment,
+    `comparison` is its comparison, and there is no baseline. For `order`, see
     `group_configurations`.
     """
     if baseline is not None:
-        # All-reduces are compared only if the baseline contains all-reduces.
+        # All-reduces are left out if the baseline contains none.
         reduced = loaded.allreduces if baseline.allreduces else ()
         comparison = compare_records(
             baseline.all_records,
@@ -402,7 +433,9 @@ def gather(
 
 
 def add_start_times(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
-    """Adds the start time to names that occur more than once."""
+    """Adds the start time to the names that occur more than once. Each name belongs to
+    a document.
+    """
     named = list(named)
     taken = Counter(name for name, _ in named)
     return [
@@ -412,5 +445,5 @@ def add_start_times(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
 
 
 def start_time_text(started_at: str) -> str:
-    """A start time for people: UTC without the offset."""
+    """Converts a start time in ISO 8601 to text for people: UTC, without the offset."""
     return started(started_at).strftime("%Y-%m-%d %H:%M:%S")

@@ -333,7 +333,7 @@ def test_rules_are_those_of_the_merge_base(call, given, repository, git):
     git(repository, "add", "cnnbench.toml")
     git(repository, "commit", "--quiet", "-m", "rules of the change")
     assert gate_rules() == "none"
-    message = f"--rules=cnnbench.toml: is not in the merge base, commit {start}"
+    message = f"--rules=cnnbench.toml: the merge base (commit {start}) lacks this file"
     assert message in call("gate", "main", "--rules=cnnbench.toml", code=2).err
     git(repository, "switch", "--quiet", "-c", "later")
     (repository / "fake.json").write_text("{}")

@@ -107,7 +107,7 @@ def test_cnnbench_toml_comes_before_pyproject_toml(call, sides):
     [
         ("[[rules", "cnnbench.toml: is not valid TOML: "),
         ("[[rule]]", 'cnnbench.toml: unknown key "rule"; did you mean "rules"?'),
-        ("rules = 1", "cnnbench.toml: rules: must be tables, [[rules]]"),
+        ("rules = 1", "cnnbench.toml: rules: must be an array of tables, [[rules]]"),
         ("rules = [1]", "cnnbench.toml: rule 1: must be a table"),
         ("[[rules]]\n[[rules]]\ntreshold = 1", 'rule 2: unknown key "treshold"; did you mean "thr'),
         ("[[rules]]\nthreshold = 'x'", "rule 1.threshold: expected a number, got 'x'"),

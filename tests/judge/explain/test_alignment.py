@@ -9,7 +9,7 @@ import pytest
 from step_profiles import CONV, Profiles, Row, network
 
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.sides import Alignment
+from cnnbench.judge.explain.sides import LayerAlignment
 from cnnbench.models import Model, get_model
 from cnnbench.models.declaration import declare, scope_flops
 from cnnbench.models.spec import LearningRateSpec
@@ -99,7 +99,7 @@ EDITS = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_of_a_numbered_network(edit):
     convs, text = EDITS[edit]
-    found = Alignment.of(BASE, numbered(convs))
+    found = LayerAlignment.of(BASE, numbered(convs))
     assert not found.is_other_network
     assert text is None or found.text() == (text and f"B has {text}")
     if not text:
@@ -121,7 +121,7 @@ def test_blocks_that_have_swapped_places():
 
         return network_of(build)
 
-    found = Alignment.of(body([3, 3, 5]), body([5, 3, 3]))
+    found = LayerAlignment.of(body([3, 3, 5]), body([5, 3, 3]))
     assert found.layers_only_in_a == found.layers_only_in_b == ()
     assert found.text() == "B has 2 layers in another place (block2/conv0)"
     assert found.names["block0/conv0"] == "block2/conv0"
@@ -130,7 +130,7 @@ def test_blocks_that_have_swapped_places():
 
 def test_renamed_scopes_correspond():
     renamed = numbered(PLAIN, scopes=lambda number: f"part{number // 2}/unit{number % 2}")
-    found = Alignment.of(BASE, renamed)
+    found = LayerAlignment.of(BASE, renamed)
     assert [a.shapes for a, _ in found.pairs] == [b.shapes for _, b in found.pairs]
     assert len(found.pairs) == len(BASE)
     assert found.names["part1/unit1"] == "conv_3"
@@ -138,7 +138,7 @@ def test_renamed_scopes_correspond():
 
 
 def test_another_dense_layer():
-    found = Alignment.of(BASE, numbered(PLAIN, units=(64, 64)))
+    found = LayerAlignment.of(BASE, numbered(PLAIN, units=(64, 64)))
     assert found.text().startswith("B has a dense layer more (after affine")
 
 
@@ -147,7 +147,7 @@ def test_another_dense_layer():
     [("resnet50", "resnet101", 51), ("vgg16", "vgg19", 3)],
 )
 def test_a_deeper_network_has_all_of_the_other(base, new, more):
-    found = Alignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
+    found = LayerAlignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
     assert not found.is_other_network
     assert found.layers_only_in_a == ()
     assert len([one for one in found.layers_only_in_b if one.kind]) == more
@@ -158,7 +158,7 @@ def test_a_deeper_network_has_all_of_the_other(base, new, more):
     ("base", "new"), [("resnet50", "mobilenet"), ("lenet", "alexnet"), ("resnet50", "vgg16")]
 )
 def test_another_family_is_another_network(base, new):
-    found = Alignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
+    found = LayerAlignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
     assert found.is_other_network
     assert found.names == {}
 

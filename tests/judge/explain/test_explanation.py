@@ -18,7 +18,7 @@ from cnnbench.judge.explain.explanation import (
     table_text,
     to_markdown,
 )
-from cnnbench.judge.explain.sides import Times
+from cnnbench.judge.explain.sides import StepTimes
 from cnnbench.records.profiles import (
     FORWARD,
     GAPS,
@@ -382,12 +382,12 @@ def test_a_wait_that_hardly_scatters_is_named_though_it_is_short(profiles):
 
 
 def test_steps_tell_the_scatter_where_it_is_the_larger_part():
-    few = Times([(0.9, 1.0, 1.1), (1.7, 2.0, 2.3)])
-    assert few.difference <= few.chance
+    few = StepTimes([(0.9, 1.0, 1.1), (1.7, 2.0, 2.3)])
+    assert few.difference <= few.chance_limit
     many = dataclasses.replace(few, within=few.variance * 0.6, steps=120)
-    assert many.difference > many.chance
+    assert many.difference > many.chance_limit
     processes = dataclasses.replace(few, within=few.variance * 0.4, steps=120)
-    assert processes.difference <= processes.chance
+    assert processes.difference <= processes.chance_limit
 
 
 def delayed(profile, draw):

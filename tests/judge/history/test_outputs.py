@@ -17,7 +17,7 @@ from cnnbench.base.document import Charts
 from cnnbench.base.levels import RecognizedNoise
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, page, trend
-from cnnbench.judge.history.page import HistoryDocument, csv_text, figures, table_text
+from cnnbench.judge.history.page import HistoryDocument, csv_text, figures_of_history, table_text
 from cnnbench.judge.report import exports, render
 from cnnbench.records.run import Subject
 
@@ -67,7 +67,7 @@ def test_document_is_golden(trends):
 
 
 def test_markdown_of_the_page_is_golden(trends):
-    markdown = render(page.page(HistoryDocument(SPEED, trends)), "markdown")
+    markdown = render(page.build_page(HistoryDocument(SPEED, trends)), "markdown")
     text = markdown.replace(__version__, "VERSION")
     assert text == golden(GOLDEN / "page.md", text)
 
@@ -81,7 +81,7 @@ def test_noise_that_is_easily_taken_for_steps_is_named(by_commit, series_of):
     states = "-29.9 % in 4 of 10 runs, alternating; a step of about this size needs more points"
     assert f"= no step; noise of two states: {states}" in text
     assert "neighbouring points are correlated (0.6): a step needs more points, and its" in text
-    markdown = render(page.page(HistoryDocument(SPEED, [found])), "markdown")
+    markdown = render(page.build_page(HistoryDocument(SPEED, [found])), "markdown")
     assert f"noise of two states: {states}" in markdown
     (series,) = json.loads(HistoryDocument(SPEED, [found]).to_json())["series"]
     assert series["noise"]["states"] == {
@@ -105,13 +105,13 @@ def test_table_of_rows(trends):
 
 def test_series_that_are_too_short_are_named(by_commit, series_of):
     found = [trend(one, SPEED) for one in series_of([by_commit(100.0, f"c{i}") for i in range(3)])]
-    written = render(page.page(HistoryDocument(SPEED, found)), "markdown")
+    written = render(page.build_page(HistoryDocument(SPEED, found)), "markdown")
     assert "No step was found" in written
     assert "Too few points for steps: lenet, batch 8, 1 cpu." in written
 
 
 def test_every_chart_has_title_axes_direction_and_the_steps(trends):
-    report = page.page(HistoryDocument(SPEED, trends))
+    report = page.build_page(HistoryDocument(SPEED, trends))
     (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]
     assert len(charts.charts) == 2
     for chart in charts.charts:
@@ -148,7 +148,7 @@ def test_outliers_are_marked_everywhere(by_commit, series_of):
     assert [row["point"] for row in rows if row["outlier"] == "true"] == ["c009"]
     (series,) = json.loads(HistoryDocument(SPEED, [found]).to_json())["series"]
     assert [one["index"] for one in series["outliers"]] == [9]
-    report = page.page(HistoryDocument(SPEED, [found]))
+    report = page.build_page(HistoryDocument(SPEED, [found]))
     assert [one.text for one in report.answers] == ["No regression", "1 outlier"]
     (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]
     (chart,) = charts.charts
@@ -206,7 +206,7 @@ def test_hostile_text_is_escaped_everywhere(hostile):
 
 
 def test_points_for_other_programs_are_of_one_subject_each(trends):
-    found = figures(HistoryDocument(SPEED, trends))
+    found = figures_of_history(HistoryDocument(SPEED, trends))
     assert len(found) == 20
     assert [one.value for one in found] == [
         point.value for trend in trends for point in trend.series.points
@@ -219,7 +219,7 @@ def test_points_for_other_programs_are_of_one_subject_each(trends):
 
 @pytest.mark.parametrize("format", ["bencher", "github-action-benchmark"])
 def test_a_format_of_one_commit_gets_the_last(trends, format):
-    text, left_out = exports.FORMATS[format](figures(HistoryDocument(SPEED, trends)))
+    text, left_out = exports.FORMATS[format](figures_of_history(HistoryDocument(SPEED, trends)))
     assert "resnet20" in text
     assert "lenet" not in text
     assert left_out == "the format holds one commit, here 555555555555; 19 other values left out"
@@ -229,7 +229,7 @@ def test_sides_of_one_commit_and_days_of_one_revision(by_commit, series_of):
     subject = {side: Subject(revision="c1", side=side) for side in "ab"}
     found = [by_commit(100.0 + i, subject=subject["ab"[i % 2]], flags={}) for i in range(4)]
     points = [trend(one, SPEED) for one in series_of(found, by="run")]
-    document = json.loads(exports.bencher(figures(HistoryDocument(SPEED, points)))[0])
+    document = json.loads(exports.bencher(figures_of_history(HistoryDocument(SPEED, points)))[0])
     assert {re.search("side [AB]", name)[0]: one for name, one in document.items()} == {
         "side A": {"throughput (images/sec)": {"value": pytest.approx(102.0)}},
         "side B": {"throughput (images/sec)": {"value": pytest.approx(103.0)}},
@@ -249,10 +249,12 @@ def test_of_many_series_those_with_steps_and_the_newest_are_drawn(by_commit, ser
     ]
     trends = [trend(one, SPEED) for one in series_of(found)]
     (section,) = [
-        one for one in page.page(HistoryDocument(SPEED, trends)).sections if one.key == "series"
+        one
+        for one in page.build_page(HistoryDocument(SPEED, trends)).sections
+        if one.key == "series"
     ]
     text, charts = section.blocks
-    assert text.text.startswith("Drawn are 12 of 15 series")
+    assert text.text.startswith("The charts show 12 of 15 series")
     drawn = [chart.title.split(",")[1].strip() for chart in charts.charts]
     assert drawn == ["batch 2", *(f"batch {number}" for number in range(5, 16))]
 
@@ -275,7 +277,7 @@ def test_a_mark_of_a_long_series_stands_for_points_of_one_level(by_commit, serie
 def test_the_newest_points_of_many_are_listed(by_commit, series_of, monkeypatch):
     monkeypatch.setattr(page, "_MOST_LISTED", 5)
     trends = [trend(one, SPEED) for one in series_of(by_commit.history([100.0] * 9))]
-    text, rows = page.page(HistoryDocument(SPEED, trends)).sections[-1].blocks
+    text, rows = page.build_page(HistoryDocument(SPEED, trends)).sections[-1].blocks
     assert text.text == "The newest 5 of 9 are listed; --format=csv writes all."
     assert [row[1].text for row in rows.rows] == [f"c{number:03}" for number in (8, 7, 6, 5, 4)]
 
@@ -300,7 +302,7 @@ def test_steps_of_several_series_at_one_commit_are_one_answer(four_series):
     ends = SPEED.range_text(min(changes), max(changes))
     names = "(lenet, batch 4, 1 cpu; lenet, batch 8, 1 cpu and 1 more)"
     sentence = f"worse in 3 of 4 series {names} at c008: {ends}"
-    (answer,) = page.page(HistoryDocument(SPEED, trends)).answers
+    (answer,) = page.build_page(HistoryDocument(SPEED, trends)).answers
     assert (answer.text, answer.details) == ("1 regression has not been undone", (sentence,))
     assert f"- {sentence}" in " ".join(table_text(HistoryDocument(SPEED, trends)).split())
     document = json.loads(HistoryDocument(SPEED, trends).to_json())
@@ -318,11 +320,11 @@ def test_steps_of_several_series_at_one_commit_are_one_answer(four_series):
 
 def test_all_series_are_called_so_and_the_last_good_commit_is_named(four_series):
     trends = [four_series[0], four_series[2]]
-    (answer,) = page.page(HistoryDocument(SPEED, trends)).answers
+    (answer,) = page.build_page(HistoryDocument(SPEED, trends)).answers
     assert answer.details[0].startswith("worse in both series at c008: ")
     assert answer.details[0].endswith("; last good c007")
     trends.append(four_series[1])
-    (answer,) = page.page(HistoryDocument(SPEED, trends)).answers
+    (answer,) = page.build_page(HistoryDocument(SPEED, trends)).answers
     assert answer.details[0].startswith("worse in all 3 series at c008: ")
     assert "last good" not in answer.details[0]
 
@@ -331,12 +333,13 @@ def test_steps_in_other_directions_or_undone_are_not_shared(four_series):
     first, second, third, _ = four_series
     better = replace(second, steps=(replace(second.steps[0], worse=False),))
     undone = replace(third, steps=(replace(third.steps[0], stands=False),))
-    report = page.page(HistoryDocument(SPEED, [first, better, undone]))
+    report = page.build_page(HistoryDocument(SPEED, [first, better, undone]))
     assert report.answers[0].text == "1 regression has not been undone"
     assert report.answers[0].details[0].startswith("lenet, batch 4, 1 cpu: worse: ")
-    assert page.page(HistoryDocument(SPEED, [better])).answers[0].text == "No regression"
+    assert page.build_page(HistoryDocument(SPEED, [better])).answers[0].text == "No regression"
     assert (
-        page.page(HistoryDocument(SPEED, [undone])).answers[0].text == "Every regression was undone"
+        page.build_page(HistoryDocument(SPEED, [undone])).answers[0].text
+        == "Every regression was undone"
     )
 
 
@@ -347,7 +350,7 @@ def test_outliers_of_several_series_at_one_commit_are_one(by_commit, series_of):
         for batch in (4, 8)
         for one in by_commit.history(levels, scatter=0.002, flags={"batch_size": batch})
     ]
-    (_, outliers) = page.page(
+    (_, outliers) = page.build_page(
         HistoryDocument(SPEED, [trend(one, SPEED) for one in series_of(records)])
     ).answers
     assert outliers.text == "1 outlier"

@@ -35,13 +35,13 @@ def folder(tmp_path, by_commit, saved, reductions, monkeypatch):
 def parsed(monkeypatch):
     """Names of the files that are parsed; those whose content the table knows are not."""
     found = []
-    real = reading.encoded
+    real = reading.encode_content
 
-    def encoded(path, data):
+    def encode_content(path, data):
         found.append(os.path.basename(path))
         return real(path, data)
 
-    monkeypatch.setattr(reading, "encoded", encoded)
+    monkeypatch.setattr(reading, "encode_content", encode_content)
     return found
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.flags import FLAGS
-from cnnbench.judge.compare.configuration import FACTS, GROUPS, PATTERNS, fact
+from cnnbench.judge.compare.configuration import FACTS, GROUPS, PATTERNS, fact_rule
 from cnnbench.judge.metrics import DEFAULT_METRICS, KINDS, THROUGHPUT, Policy, metrics_to_judge
 from cnnbench.machine import facts
 from cnnbench.records.metric import BOUNDS, HISTORY, METRICS
@@ -106,5 +106,5 @@ def test_groups_named_like_a_flag_contain_it():
 def test_facts_have_roles_and_reasons():
     assert all(one.reason for one in (*FACTS.values(), *PATTERNS.values()))
     # A fact that somebody adds must be given a role: blocking, mentioned or ignored.
-    found = [name for name in facts.collect() if fact(name).reason.startswith("not known")]
+    found = [name for name in facts.collect() if fact_rule(name).reason.startswith("not known")]
     assert found == []

@@ -1,6 +1,4 @@
-"""Sections of a report. The function of a section yields nothing if the records have no content
-for it.
-"""
+"""Builds a report from its sections. A section is omitted if the records contain nothing for it."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "problems": ("Failed and skipped", runs.failures_section),
     "flags": ("Best flags", campaigns.best_flags_section),
     "modes": ("Modes side by side", campaigns.modes_section),
-    "scaling": ("Scaling", scaling.scaling),
+    "scaling": ("Scaling", scaling.scaling_section),
     "allreduce": ("All-reduce", all_reduce.all_reduce_section),
     "throughput": ("Throughput", quantities.throughput),
     "benchmarks": ("Benchmarks of other programs", runs.benchmarks_section),
@@ -42,9 +40,9 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "runs": ("Runs and commands", runs.commands_section),
     "earlier": ("Earlier results", runs.omitted_section),
 }
-"""Titles and contents of the sections by key, in order. Sections without content are omitted."""
+"""Maps the key of a section to its title and the function that yields its contents, in order."""
 
-_FOLDED = (
+_FOLDED = (  # The page shows these sections folded.
     "memory",
     "accuracy",
     "warmup",
@@ -57,7 +55,7 @@ _FOLDED = (
 )
 
 _WHOLE = ("problems",)
-"""Sections with rows for all configurations."""
+"""Sections that show all configurations, not only the newest ones."""
 
 _FACTS = (
     ("GPUs", ("gpu_names",)),
@@ -69,7 +67,7 @@ _FACTS = (
     ("cnnbench", ("cnnbench_version", "git_commit")),
     ("operating system", ("platform",)),
 )
-"""Facts of the summary by title. They are shown if the title's first fact is known."""
+"""Titles of the summary with their facts. They are shown if the first fact is known."""
 
 _UNITS = {"usable_cpus": " CPUs", "memory_bytes": " of memory"}
 _MOST = 3
@@ -81,18 +79,20 @@ def build(
     answers: Sequence[Answer] = (),
     first: Sequence[Section] = (),
 ) -> Report:
-    """Creates all sections that have content. The default title contains the names of the models.
+    """Returns the report with all sections that have content. The default of `title` contains the
+    names of the networks.
 
-    Of many configurations most sections show the newest, see `ReportSubject.bounded`.
+    If there are many configurations, most sections show only the newest ones (see
+    `ReportSubject.bounded`).
 
     Args:
       answers: answers that replace the verdict against a baseline, such as those of a history.
-      first: sections before all others.
+      first: sections that are put before all other sections.
     """
     bounded = results.bounded()
     verdict: Sequence[Answer | None] = answers
     if not answers and (results.comparison is not None or not results.studies):
-        verdict = (baseline.verdict(results),)  # Studies have an answer even without a baseline.
+        verdict = (baseline.baseline_answer(results),)  # Searches have their own answers.
     sections = (
         Section.of(
             key, title, contents(results if key in _WHOLE else bounded), folded=key in _FOLDED

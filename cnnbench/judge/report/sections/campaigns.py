@@ -1,4 +1,6 @@
-"""Sections about campaigns and the baseline."""
+"""Sections of a report about `cnnbench strategies`, about `cnnbench tune`, and about the comparison
+with a baseline.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from cnnbench.base.text import binary, count_text, format_duration, integer, per
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.configuration import work_name_parts
-from cnnbench.judge.compare.estimate import Level, Verdict
+from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
 from cnnbench.judge.explain.explanation import (
     differences_chart,
     in_ms,
@@ -59,18 +61,19 @@ from cnnbench.records.campaigns import (
 )
 from cnnbench.records.metric import Metric
 
-# Compares the modes of `cnnbench strategies`, and shows the best flags of `cnnbench tune`.
+# Shows the modes of `cnnbench strategies`, and the best flags of `cnnbench tune`.
 
 _TONES = {REFERENCE: "good", EQUAL: "good", DIFFERENT: "bad"}
 
 
 @prepend_docstring
 def modes_section(results: ReportSubject) -> Iterable[Content]:
-    """Each process is fresh, and all modes run in random order within rounds (cnnbench strategies).
-    Overhead is the additional time of a step compared with one device, as a share of the time on
-    one device. On GPUs, the one device has the images of one device. Logical CPU devices share the
-    cores, so there the one device has all images. Weights are compared after the same number of
-    steps; one_tower sees a different batch.
+    """A comparison of modes of --variable_update (cnnbench strategies). Each process is new, and
+    all modes run in random order within rounds. Overhead is the additional time of a step compared
+    with one device, as a share of the time on one device. On GPUs, the one device processes the
+    images of one device. Logical CPU devices share the cores, so the one device processes all
+    images. Weights are compared after the same number of steps; one_tower processes a different
+    batch.
     """
     for title, document in titled_comparisons(results):
         if document.incomplete is not None:
@@ -86,7 +89,9 @@ def modes_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def mode_row(row: StrategyRow, spread: str) -> Row:
-    """The cells of a mode in a terminal. `spread` is the title of the interval's column."""
+    """Returns the table cells for a mode of --variable_update in a terminal. `spread` is the title
+    of the column with the interval.
+    """
     return {
         "mode": row.mode,
         "all-reduce": row.all_reduce,
@@ -110,7 +115,9 @@ def _cost_cells(row: StrategyRow) -> Row:
 
 
 def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
-    """For each comparison, the fastest of the modes that have equal weights."""
+    """Yields an answer for each `cnnbench strategies` result: the fastest mode among those that
+    train equal weights.
+    """
     for title, document in titled_comparisons(results):
         alike = [row for row in document.rows if row.weights in (REFERENCE, EQUAL)]
         known = [row for row in alike or document.rows if row.mode != ONE_TOWER]
@@ -128,8 +135,8 @@ def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
 
 
 def _fastest_text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
-    """The answer: the fastest modes, several if their intervals overlap; and its tone (good or
-    neutral).
+    """Returns the text of the answer, with the fastest mode and the modes whose intervals overlap
+    with its interval, and the tone of the answer.
     """
     fewest = min((row.processes for row in measured), default=ProcessValues.FEWEST)
     if fewest < ProcessValues.FEWEST:
@@ -154,14 +161,14 @@ def _fastest_text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
 
 
 def titled_comparisons(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
-    """Comparisons with their titles: network, batch and devices. Equal titles also contain the
-    time.
+    """Returns the `cnnbench strategies` results with their titles: network, batch and devices.
+    Equal titles also contain the start time.
     """
     return add_start_times((work_text(document), document) for document in results.strategies)
 
 
 def work_text(document: StrategiesDocument) -> str:
-    """The network, batch and devices of a comparison."""
+    """Text with the network, batch size and devices of a `cnnbench strategies` result."""
     parts = work_name_parts(document.config)
     if document.config.get("precision") not in (None, "fp32"):
         parts.append(str(document.config["precision"]))
@@ -169,7 +176,9 @@ def work_text(document: StrategiesDocument) -> str:
 
 
 def modes_chart(document: StrategiesDocument, title: str = "") -> Rows:
-    """Chart of images/sec for every case, with a dot for each process."""
+    """Returns a chart of the images per second of each mode of --variable_update, with a dot for
+    each process.
+    """
     return process_chart(
         title or work_text(document),
         Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
@@ -201,10 +210,10 @@ _signed = partial(percent, signed=True)
 
 @prepend_docstring
 def best_flags_section(results: ReportSubject) -> Iterable[Content]:
-    """Candidates ran in rounds of short processes, in random order. Significantly slower candidates
-    were eliminated. The last candidate was measured in pairs against the given flags (cnnbench
-    tune). Gains in the table are estimated from all rounds; the gain in the verdict is estimated
-    only from the pairs.
+    """A search for the fastest flags (cnnbench tune). Candidates ran in rounds of short processes,
+    in random order. Significantly slower candidates were eliminated. The last candidate was
+    measured in pairs against the given flags. Gains in the table are estimated from all rounds; the
+    gain in the verdict is estimated only from the pairs.
     """
     for document in results.tunings:
         name = searched_network(document)
@@ -229,7 +238,7 @@ def best_flags_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def search_verdict_answers(results: ReportSubject) -> Iterable[Answer]:
-    """The verdict and command line of every search."""
+    """Yields an answer for each `cnnbench tune` search: its verdict and the best command line."""
     for document in results.tunings:
         text, tone = tune_verdict(document)
         details = (
@@ -243,7 +252,9 @@ def search_verdict_answers(results: ReportSubject) -> Iterable[Answer]:
 
 
 def tune_verdict(document: TuneDocument) -> tuple[str, str]:
-    """The outcome of a search as text, and its tone: good, bad or neutral."""
+    """Returns the outcome of a `cnnbench tune` search as text, and the tone of the answer: "good",
+    "bad", "unsure" or "".
+    """
     pairs = count_text(document.pairs, "pair", "pairs")
     if document.verdict == FASTER:
         gain = percent(document.gain)
@@ -266,18 +277,20 @@ def tune_verdict(document: TuneDocument) -> tuple[str, str]:
 
 
 def _command_candidate(document: TuneDocument) -> str:
-    """Name of the candidate in the document's command line: the leader if it is proven."""
+    """Name of the candidate in the final command line of a search: the fastest candidate if its
+    gain is proven, otherwise the given flags.
+    """
     return document.leader if document.proven else AS_GIVEN
 
 
 def searched_network(document: TuneDocument) -> str:
-    """The network for which flags were searched."""
+    """The name of the network for which a `cnnbench tune` search looked for flags."""
     words = (word.removeprefix(_MODEL) for word in document.command if word.startswith(_MODEL))
     return next(words, "the default network")
 
 
 def _gains_chart(document: TuneDocument, name: str) -> Iterator[Rows]:
-    """Yields the chart of the gains, if there are any."""
+    """Yields a chart of the gains of the candidates, if any gain was measured."""
     measured = [row for row in document.rows if row.gain is not None and row.candidate != AS_GIVEN]
     if not measured:
         return
@@ -305,7 +318,9 @@ def _gains_chart(document: TuneDocument, name: str) -> Iterator[Rows]:
 
 
 def candidate_row(row: TuneRow, long: bool = True) -> Row:
-    """The cells of a candidate. `long` includes the reason for its elimination."""
+    """Returns the table cells of a candidate. If `long` is true, they include the reason why the
+    candidate was eliminated.
+    """
     when = "" if row.after is None else f" after round {row.after} of {row.group}"
     left = f"{row.left}{when}{': ' if row.reason else ''}{row.reason}"
     left = left if long else f"{row.left}, {row.group} {row.after}"
@@ -319,13 +334,15 @@ def candidate_row(row: TuneRow, long: bool = True) -> Row:
     }
 
 
-# Verdicts against a baseline and, if processes were profiled, the location of the difference.
+# Shows verdicts against a baseline and, for profiled processes, the causes of a difference.
 
 _MOST_NAMED = 3
 
 
 def baseline_section(results: ReportSubject) -> Iterable[Content]:
-    """A table for each metric, and a chart of the changes with their intervals."""
+    """Yields the section about a comparison with a baseline: a chart of the changes with their
+    intervals, and a table for each metric.
+    """
     comparison = results.comparison
     if comparison is None:
         return
@@ -335,13 +352,13 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
     for place, (metric, rows) in enumerate(judged):
         also = f"Also {metric.name}" if place >= len(comparison.leading) else ""
         yield make_table(
-            (_page_row(comparison, *row) for row in rows), title=also, folded=bool(also)
+            (_baseline_table_row(comparison, *row) for row in rows), title=also, folded=bool(also)
         )
     reasons: Iterable[Row] = (
         {
             "configuration": entry.name,
             "metric": result.metric.name,
-            "verdict": renderers.verdict(comparison, entry, result),
+            "verdict": renderers.verdict_cell(comparison, entry, result),
             "why": TableCell(result.judgement.reason, kinds="prose"),
         }
         for _, rows in judged
@@ -356,8 +373,10 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
     yield from (f"Skipped: {file}." for file in comparison.skipped)
 
 
-def verdict(results: ReportSubject) -> Answer:
-    """The answer with the outcome of the comparison and its worst configurations."""
+def baseline_answer(results: ReportSubject) -> Answer:
+    """Returns the answer about the comparison with a baseline: its outcome and its worst
+    configurations.
+    """
     comparison = results.comparison
     if comparison is None:
         hint = "--baseline=RECORDS judges these records against others"
@@ -372,7 +391,7 @@ def verdict(results: ReportSubject) -> Answer:
     if comparison.exit_code is not ExitCode.INCONCLUSIVE:
         outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
     elif len(comparison.entries) == 1:
-        outcome = ""  # The answer already contains this result.
+        outcome = ""  # The first line of the answer already says this.
     details = (*lines[1:], outcome, *_worst_result_texts(comparison), *_mean_texts(comparison))
     return Answer(name, lines[0], tone, tuple(filter(None, details)))
 
@@ -383,7 +402,7 @@ def _worst_result_texts(comparison: Comparison) -> list[str]:
         for result in entry.results:
             if result.verdict is Verdict.CHANGED_WORK:
                 texts.append(f"{entry.name}: {result.judgement.reason}")
-            elif comparison.level(entry, result) is Level.ERROR:
+            elif comparison.level(entry, result) is AnnotationLevel.ERROR:
                 decisive = entry.decided_by(result)
                 of = "" if decisive is result else " CPU time"
                 change = "" if result.judgement.change is None else f"{of} {decisive.estimate}"
@@ -397,8 +416,12 @@ def _mean_texts(comparison: Comparison) -> list[str]:
     return [f"{mean[0].upper()}{mean[1:]}" for mean in renderers.mean_sentences(comparison)]
 
 
-def _page_row(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Row:
-    """The cells of `renderers.row` in the order of pages. Some titles are longer."""
+def _baseline_table_row(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> Row:
+    """Returns the cells of `renderers.result_cells` in the order of a page. Some titles
+    are longer.
+    """
     cells, unit = renderers.result_cells(comparison, entry, result), result.metric.unit_text
     order = (
         "configuration",
@@ -415,7 +438,7 @@ def _page_row(comparison: Comparison, entry: ComparedConfiguration, result: Metr
 
 
 def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
-    """Yields the chart of the changes, if there are any."""
+    """Yields a chart of the changes of a metric, if any change is known."""
     judged = [pair for pair in comparison.about(metric) if pair[1].judgement.change is not None]
     if not judged:
         return
@@ -447,7 +470,9 @@ def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
 
 
 def explanation_section(results: ReportSubject) -> Iterable[Content]:
-    """The answer, its causes, the largest rows as a chart, and all rows as a table."""
+    """Yields the section about the causes of a difference: the answer, a chart of the largest rows,
+    the causes, and all rows as a table.
+    """
     explained = None if results.comparison is None else results.comparison.explanation
     if explained is None:
         return

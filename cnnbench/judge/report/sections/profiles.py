@@ -1,4 +1,6 @@
-"""Sections about single steps: by layer (`cnnbench roofline`), and over time (step profiles)."""
+"""Sections of a report about single training steps: time by layer (`cnnbench roofline`), and
+operations over time (step profiles).
+"""
 
 from __future__ import annotations
 
@@ -52,32 +54,34 @@ _group = attrgetter("kind", "direction")
 
 @prepend_docstring
 def roofline_section(results: ReportSubject) -> Iterable[Content]:
-    """Operations of profiled steps by layer, kind and direction (cnnbench roofline). The estimate
-    of a row is the larger of two times: its FLOPs at the rate of a large matrix product, and its
-    bytes at the rate of copying memory. A row can be faster than its estimate if its values are in
-    a cache. The time above the estimate could be saved.
+    """Operations of profiled steps by layer, kind and direction (cnnbench roofline). Each row has
+    an estimate, which is the larger of two times: the FLOPs of the row at the rate of a large
+    matrix product, and its bytes at the rate of copying memory. A row can be faster than its
+    estimate if its values are in a cache. The time above the estimate could be saved.
     """
     named = add_start_times(
         (results.profiled[study.run.run_id].name, study) for study in results.rooflines
     )
-    yield make_table(_process_row(name, study) for name, study in named)
+    yield make_table(_roofline_process_row(name, study) for name, study in named)
     charts = (
-        c for name, study in named for c in (roofline_chart(study, name), _layer_bars(study, name))
+        c
+        for name, study in named
+        for c in (roofline_chart(study, name), _layer_time_chart(study, name))
     )
     yield Charts(tuple(charts), pairs=True) if named else None
     for name, study in named:
         title = f"{name}: by kind of operation"
-        yield make_table(map(_kind_row, study.kinds), title=title, folded=len(named) > 1)
+        yield make_table(map(_roofline_cells, study.kinds), title=title, folded=len(named) > 1)
         shown = study.rows[:_MOST_ROWS]
         most = f"the {len(shown)} with the most time to win"
         title = f"{name}: rows, {most if len(shown) < len(study.rows) else 'all'}"
-        rows = ({"layer": row.layer, **_kind_row(row)} for row in shown)
+        rows = ({"layer": row.layer, **_roofline_cells(row)} for row in shown)
         yield make_table(rows, title=title, folded=True)
         if study.remark:
             yield f"{name}: {study.remark}"
 
 
-def _process_row(name: str, document: Roofline) -> Row:
+def _roofline_process_row(name: str, document: Roofline) -> Row:
     total, machine = document.total, document.machine
     sources = "; ".join(filter(None, (machine.flops_source, machine.bytes_source)))
     return {
@@ -99,7 +103,7 @@ def _process_row(name: str, document: Roofline) -> Row:
 _SPARE = ("FLOP/byte", "GFLOP/s", "moved", "estimate, ms", "GFLOP")
 
 
-def _kind_row(row: RooflineRow, title: str = "kind") -> Row:
+def _roofline_cells(row: RooflineRow, title: str = "kind") -> Row:
     return {
         title: row.kind or "all operations",
         "direction": row.direction,
@@ -116,7 +120,9 @@ def _kind_row(row: RooflineRow, title: str = "kind") -> Row:
 
 
 def table_text(document: Roofline, title: str, most: int) -> str:
-    """Text for a terminal: the first `most` rows (0 means all), sums by kind, and totals."""
+    """Returns a roofline as text for a terminal: the first `most` rows (0 means all), sums by kind
+    of operation, and totals.
+    """
     rows, machine = document.rows, document.machine
     shown, rest = (rows[:most], rows[most:]) if most else (rows, ())
     winnable = number(sum(row.winnable_seconds for row in rest) * 1e3)
@@ -124,7 +130,7 @@ def table_text(document: Roofline, title: str, most: int) -> str:
         f"{count_text(len(rest), 'row', 'rows')} more, with {winnable} ms to win; --rows=0 "
         "prints all"
     )
-    sums = (_kind_row(row, "sums by kind") for row in (*document.kinds, document.total))
+    sums = (_roofline_cells(row, "sums by kind") for row in (*document.kinds, document.total))
     step, remainder = document.step_seconds, document.remainder_seconds
     contents: Sequence[Sequence[Content]] = (
         (
@@ -134,7 +140,9 @@ def table_text(document: Roofline, title: str, most: int) -> str:
             f"({machine.bytes_source}), which meet at {number(machine.ridge)} FLOP/byte",
         ),
         (
-            make_table(({"layer": row.layer, **_kind_row(row)} for row in shown), spare=_SPARE),
+            make_table(
+                ({"layer": row.layer, **_roofline_cells(row)} for row in shown), spare=_SPARE
+            ),
             more if rest else None,
         ),
         (make_table(sums, spare=_SPARE),),
@@ -150,8 +158,8 @@ def table_text(document: Roofline, title: str, most: int) -> str:
 
 
 def roofline_chart(roofline: Roofline, title: str) -> Lines:
-    """Chart of the roofline, with a point for every row that has FLOPs. The longest rows have
-    names.
+    """Returns a chart of the roofline, with a point for each row that has FLOPs. The longest rows
+    are labelled.
     """
     rows = [row for row in roofline.rows if row.flops_per_byte is not None and row.seconds]
     rows.sort(key=_group)
@@ -187,7 +195,7 @@ def roofline_chart(roofline: Roofline, title: str) -> Lines:
     )
 
 
-def _layer_bars(roofline: Roofline, title: str) -> Rows:
+def _layer_time_chart(roofline: Roofline, title: str) -> Rows:
     layers = roofline.layers[:_MOST_BARS]
     rows = tuple(
         DistributionRow(
@@ -219,7 +227,7 @@ def _roof_series(machine: Machine, places: Iterable[float]) -> ChartSeries:
 
 
 def _gflops_per_sec(row: RooflineRow) -> float:
-    """Rate in GFLOP/s."""
+    """Rate of the operations of a row in GFLOP/s."""
     return row.flops / row.seconds / 1e9
 
 
@@ -231,15 +239,15 @@ def _row_hint(row: RooflineRow) -> str:
 _OWN_LANES = (REDUCTION, COPIES)
 _MOST_PROFILES = 4
 _HINTED = 0.004
-"""Minimum share of the step for spans with a hint."""
+"""A span that takes at least this share of the step has a hover text."""
 
 
 @prepend_docstring
 def timeline_section(results: ReportSubject) -> Iterable[Content]:
-    """The last profiled step of a process (cnnbench run --profile_json, ab, explain). One lane
-    shows what a device computes. Reductions, copies between devices and the input pipeline have
-    separate lanes. The profiler makes steps longer. The table shows medians over all profiled
-    steps. If operations run at the same time, each gets a part of that time.
+    """The last profiled step of a process over time (cnnbench run --profile_json, ab, explain). One
+    lane shows what a device computes. Reductions, copies between devices and the input pipeline
+    have separate lanes. The profiler makes steps longer. The table shows medians over all profiled
+    steps. If operations run at the same time, each of them gets a part of that time.
     """
     by_name: dict[str, StepProfile] = {}
     for study in results.studies:
@@ -253,7 +261,9 @@ def timeline_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _timeline_lanes(profile: StepProfile, title: str) -> Lanes:
-    """The lanes of the last profiled step."""
+    """Returns a chart of the last profiled step, with one lane for each device and for each
+    separate activity.
+    """
     spans = profile.timeline or ()
     least = _HINTED * max((span.end for span in spans), default=0.0)
 
@@ -267,7 +277,7 @@ def _timeline_lanes(profile: StepProfile, title: str) -> Lanes:
         return Span(span.start * 1e3, span.end * 1e3, kind, hint if shown else "")
 
     lanes = group_by(spans, lane)
-    # Devices in order. The input pipeline is last.
+    # Lanes are in the order of devices; the lane of the input pipeline is last.
     ordered = sorted(lanes, key=lambda key: (not key[0], natural_key(key[0]), key[1]))
     note = f"The step took {number(profile.step_seconds[-1] * 1e3)} ms."
     if waited := profile.input_wait_seconds[-1]:
@@ -288,8 +298,8 @@ def _timeline_lanes(profile: StepProfile, title: str) -> Lanes:
 
 
 def _kind_time_rows(profile: StepProfile) -> Iterable[Row]:
-    """For each kind, the median of its seconds in a step, and this median as a share of the
-    median step.
+    """Yields a table row for each kind of activity, with its median time in a step, in milliseconds
+    and as a share of the median step time.
     """
     kinds, whole = group_by(profile.rows, activity_of_part), median(profile.step_seconds)
     for kind in ACTIVITIES:

@@ -1,6 +1,7 @@
-"""Sections about one quantity: a row per configuration, and a chart per network and data set.
+"""Sections of a report about one quantity each, such as throughput or memory: a table with a row
+per configuration, and charts.
 
-The last one has the fastest configuration of each network, against measured limits.
+The last section shows the fastest configuration of each network, compared with measured limits.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from cnnbench.judge.report.results import (
     distinct_names,
     interval_cells,
     newest_groups,
-    peak,
+    peak_flops_per_sec,
     shown_count_text,
 )
 from cnnbench.records.metric import BOUNDS
@@ -42,25 +43,26 @@ from cnnbench.records.profiles import Roofline
 from cnnbench.records.run import RunRecord
 
 _MOST_DOTS = 40
-"""Maximum number of processes in a row of a chart."""
+"""Maximum number of processes with a dot in a row of a chart."""
 _MOST_NAMED = 5
 _exact = functools.partial(percent, digits=2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """A report section with one value per run. It is the decorator of a function that returns the
-    cells of a row.
+class QuantitySection:
+    """A report section with one value per run. An instance decorates the function that returns the
+    table cells for a configuration.
 
-    The docstring of the function is the first paragraph, and its name is the key: a second table
-    has the medians of the metrics that name this section.
+    The docstring of the function is the first paragraph of the section. A second table contains the
+    medians of the metrics whose declarations contain the name of the function as their section.
 
     Attributes:
-      values: values of a configuration, shown in the charts.
+      values: function that returns the values of a configuration, which the charts show.
       chart: name of the quantity in titles of charts.
       known: whether a configuration has content for the section; by default, whether it has values.
-      limit: a value marked in the charts, and its name.
-      remarks: after the first paragraph, on at least one configuration.
+      limit: a value that the charts mark, and its name.
+      remarks: function that yields remarks, which follow the first paragraph, about the
+        configurations with content.
     """
 
     values: Callable[[RunGroup], ProcessValues]
@@ -73,8 +75,8 @@ class Quantity:
     def __call__(
         self, row: Callable[[RunGroup], Row]
     ) -> Callable[[ReportSubject], Iterable[Content]]:
-        """The section: remarks, a chart for each network and data set that has values, and the
-        tables.
+        """Returns the function that yields the section: remarks, a chart for each network and data
+        set, and the tables.
         """
 
         @functools.wraps(row)
@@ -105,7 +107,9 @@ class Quantity:
         return prepend_docstring(contents)
 
     def _chart(self, family: str, members: Sequence[RunGroup]) -> Rows:
-        """Chart with a row for each configuration. Common parts of the names are in the title."""
+        """Returns a chart with a row for each configuration. The title contains the parts that
+        their names have in common.
+        """
         shown = newest_groups(members, MOST_DRAWN)
         shared, labels = distinct_names(shown)
         return process_chart(
@@ -123,10 +127,11 @@ def process_chart(
     unit: str = "",
     **layout: Any,
 ) -> Rows:
-    """Chart with a row for each label with values: a dot for each process, the median and its
-    interval.
+    """Returns a chart with a row for each label that has values: a dot for each process, the median
+    and its interval.
 
-    `unit` stands behind the value in the hint of each dot; `layout` are other attributes of `Rows`.
+    `unit` follows the value in the hover text of each dot. `layout` contains further attributes of
+    `Rows`.
     """
     rows = tuple(
         _distribution_row(label, values_of_row, axis, unit)
@@ -143,7 +148,7 @@ def _distribution_row(
 ) -> DistributionRow:
     low, high = of_processes.interval or (None, None)
     processes = [*enumerate(of_processes.values, start=1)]
-    # Shows the smallest, the largest, and some values between them.
+    # If there are too many values, dots show the smallest, the largest, and some between them.
     if len(processes) > _MOST_DOTS:
         processes.sort(key=lambda process: process[1])
         step = (len(processes) - 1) / (_MOST_DOTS - 1)
@@ -169,35 +174,39 @@ def _median_cell(
 
 
 def _slow_step_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
-    """One remark per configuration about slow steps that the median step time does not show."""
+    """Yields a remark for each configuration with slow steps that its median step time does not
+    show.
+    """
     for group in known:
-        if text := median_step_text(group.good, Policy.threshold):
+        if text := median_step_text(group.successful, Policy.threshold):
             yield Text(f"{group.name}: {text}.", "unsure")
 
 
 def _requested_images(run: RunRecord) -> int | None:
-    """The number of images per step that was requested for a run with --find_batch_size."""
+    """The number of images per step that the user requested with --find_batch_size; None if the
+    flag was not used.
+    """
     batch = run.batch
     if batch is None or batch.requested_per_device is None:
         return None
     return batch.global_ * batch.requested_per_device // batch.per_device
 
 
-@Quantity(
+@QuantitySection(
     values=lambda group: group.throughput,
     chart="throughput",
     axis=Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
     remarks=_slow_step_remarks,
 )
 def throughput(group: RunGroup) -> Row:
-    """One value per process: images divided by the time of the timed steps, after rare disturbances
-    are removed. For evaluation runs, it is the speed of the evaluations. The images of all devices
-    of the job are counted. The interval is a confidence interval of the median over processes and
-    needs six of them. The range goes from the slowest to the fastest process. The spread is the
-    width of the range as a share of the median.
+    """Throughput has one value per process: images divided by the time of the timed steps, after
+    rare disturbances are removed. For evaluation runs, it is the speed of the evaluations. The
+    images of all devices of the job are counted. The interval is a confidence interval of the
+    median over processes and needs six processes. The range goes from the slowest to the fastest
+    process. The spread is the width of the range as a share of the median.
     """
     mode = "" if group.work == "training" else group.work
-    placed = (run.placement for run in group.good if run.placement is not None)
+    placed = (run.placement for run in group.successful if run.placement is not None)
     return {
         "median images/sec": _median_cell(group, "throughput"),
         **interval_cells(group.throughput),
@@ -211,20 +220,23 @@ def throughput(group: RunGroup) -> Row:
         "median step, ms": _median_cell(group, "step_seconds", scale=1000),
         "waits for input": _median_cell(group, "input_wait_fraction", percent),
         "input without training, mean images/sec": _median_cell(group, "input_images_per_sec"),
-        "processes": numeric_cell(len(group.good), integer),
+        "processes": numeric_cell(len(group.successful), integer),
     }
 
 
 def _peak_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
-    if not any(group.sample(peak).values for group in known):
-        yield Text("No run has the peak of its devices; --peak_flops sets it.", "unsure")
-    runs = [run for group in known for run in group.good if peak(run)]
-    if any((run.summary().achieved_flops_per_sec or 0.0) > (peak(run) or 0.0) for run in runs):
+    if not any(group.sample(peak_flops_per_sec).values for group in known):
+        yield Text("The peak FLOP/s of the devices is unknown; set it with --peak_flops.", "unsure")
+    runs = [run for group in known for run in group.successful if peak_flops_per_sec(run)]
+    if any(
+        (run.summary().achieved_flops_per_sec or 0.0) > (peak_flops_per_sec(run) or 0.0)
+        for run in runs
+    ):
         message = "Shares above 100 % are left out: all peaks of a machine were measured while it "
         yield Text(f"{message}was busy, or --peak_flops is too low.", "unsure")
 
 
-@Quantity(
+@QuantitySection(
     values=lambda group: group.sample("mfu"),
     chart="share of the peak",
     axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
@@ -233,17 +245,17 @@ def _peak_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
     remarks=_peak_remarks,
 )
 def mfu(group: RunGroup) -> Row:
-    """Model FLOP/s utilisation (MFU) is images/sec at the mean step times the FLOPs per image,
-    divided by the peak FLOP/s of all devices of the job. FLOPs are two per multiply-add of
-    convolutions and affine layers, for training or, in inference, for the forward pass. If
-    processes measured the peak, the highest value on that machine in that number format is used for
-    all of them. Energy is that of processors and GPUs during the timed loop, if counters can be
-    read. CPU time includes all threads of the recording process. Values are medians over processes.
+    """Model FLOP/s utilisation (MFU) is images/sec at the mean step, times the FLOPs per image,
+    divided by the peak FLOP/s of all devices of the job. A multiply-add of convolutions and affine
+    layers counts as two FLOPs; for inference, only the forward pass counts. If processes measured
+    the peak, the highest value on that machine in that number format is used for all of them.
+    Energy is the energy of processors and GPUs during the timed loop, if counters can be read. CPU
+    time includes all threads of the recording process. Values are medians over processes.
     """
     return {
         "MFU": _median_cell(group, "mfu", percent),
         "achieved, GFLOP/s": _median_cell(group, "achieved_flops_per_sec", scale=1e-9),
-        "peak, GFLOP/s": _median_cell(group, peak, scale=1e-9),
+        "peak, GFLOP/s": _median_cell(group, peak_flops_per_sec, scale=1e-9),
         "GFLOP per image": _median_cell(group, RunRecord.flops_per_image, scale=1e-9),
         "parameters": _median_cell(
             group, lambda run: run.model.parameters if run.model else None, integer
@@ -256,14 +268,14 @@ def mfu(group: RunGroup) -> Row:
     }
 
 
-@Quantity(
+@QuantitySection(
     values=lambda group: group.sample("peak_memory_bytes"),
     chart="peak memory",
     axis=Axis(label="peak memory", format="bytes", zero=True, better=LOWER),
 )
 def memory(group: RunGroup) -> Row:
-    """Peak memory: of one device on GPUs, without what TensorFlow reserves in advance; of the whole
-    process on a CPU. Medians over processes.
+    """Peak memory of one device on GPUs, without the memory that TensorFlow reserves in advance; on
+    a CPU, peak memory of the whole process. Values are medians over processes.
     """
     mebibytes = ProcessValues(tuple(x / 2**20 for x in group.sample("peak_memory_bytes").values))
     return {
@@ -274,21 +286,22 @@ def memory(group: RunGroup) -> Row:
     }
 
 
-@Quantity(
+@QuantitySection(
     values=lambda group: group.sample("top_1"),
     chart="top-1 accuracy",
     axis=Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER),
     known=lambda group: (
-        bool(group.sample("top_1").values) or any(run.last_loss is not None for run in group.good)
+        bool(group.sample("top_1").values)
+        or any(run.last_loss is not None for run in group.successful)
     ),
 )
 def accuracy(group: RunGroup) -> Row:
-    """The accuracy is from the last evaluation. The losses are from the first and the last timed
-    step. All values are medians over processes. Losses on synthetic images only show that training
-    works at all.
+    """The top-1 and top-5 accuracy is from the last evaluation. The losses are from the first and
+    the last timed step. All values are medians over processes. Losses on synthetic images only show
+    that training works at all.
     """
-    broken = sum(not all(map(math.isfinite, record.losses)) for record in group.good)
-    text = f"not finite in {broken} of {len(group.good)}" if broken else ""
+    broken = sum(not all(map(math.isfinite, record.losses)) for record in group.successful)
+    text = f"not finite in {broken} of {len(group.successful)}" if broken else ""
     return {
         "top-1": _median_cell(group, "top_1", _exact),
         "range": interval_cell(group.sample("top_1").range, _exact),
@@ -307,13 +320,13 @@ def accuracy(group: RunGroup) -> Row:
 def _unsteady_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
     names = [group.name for group in known if group.is_unsteady]
     if names:
-        message = "Not steady, or not from the first timed step on, in at least one process: "
+        message = "In at least one process, not all timed steps were in a steady state: "
         message += first_few(names, _MOST_NAMED)
-        advice = "More --num_warmup_batches or a quieter machine would help."
+        advice = "Use more --num_warmup_batches, or a machine with less load."
         yield Text(f"{message}. {advice}", "unsure")
 
 
-@Quantity(
+@QuantitySection(
     values=lambda group: group.sample("startup_seconds"),
     chart="start-up",
     axis=Axis(label="seconds to the end of the first step", zero=True, better=LOWER),
@@ -321,11 +334,11 @@ def _unsteady_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
     remarks=_unsteady_remarks,
 )
 def warmup(group: RunGroup) -> Row:
-    """Start-up includes the import of TensorFlow, the building of the run and its first step
-    (median over processes). A test for a steady state uses warm-up and timed steps together: 1
-    means that all timed steps were steady.
+    """Start-up time includes the import of TensorFlow, the building of the run and its first step
+    (median over processes). A test for a steady state uses warm-up and timed steps together. In the
+    column "steady from timed step", 1 means that all timed steps were steady.
     """
-    counts = sorted({record.warmup_steps for record in group.good})
+    counts = sorted({record.warmup_steps for record in group.successful})
     starts = [
         max(1, state.start - state.warmup_steps + 1)
         for state in group.steady_states
@@ -349,7 +362,9 @@ def warmup(group: RunGroup) -> Row:
 
 
 _Reached: TypeAlias = tuple[RunGroup, Roofline | None, tuple[RunGroup, ...]]
-"""The fastest configuration of a network in one format, and others that may be as fast."""
+"""The fastest configuration of a network in one number format, its roofline, and other
+configurations that may be as fast.
+"""
 
 
 _CHARTS = (
@@ -357,12 +372,14 @@ _CHARTS = (
     ("Share of the peak (MFU)", "achieved over peak FLOP/s", "limit: the peak"),
     ("Share of the roofline estimate", "images/sec over the estimate's", "the estimate"),
 )
-"""Titles, axes, and the names of 100 % where values are shares."""
+"""Titles and axes of charts. If the values are shares, the last item is the name of 100 %."""
 
 
 def best_configurations(results: ReportSubject) -> list[_Reached]:
-    """The fastest configuration of every network, kind of work, number format and origin."""
-    # The verdict of an experiment compares its sides.
+    """Returns the fastest configuration for each network, kind of work, number format, kind of
+    device and origin.
+    """
+    # The sides of an experiment are left out, because the verdict already compares them.
     whole = (
         group for group in results.configured if not (group.origin.side or group.flag("input_only"))
     )
@@ -390,25 +407,25 @@ def best_configurations(results: ReportSubject) -> list[_Reached]:
 
 
 def _roofline_work_key(group: RunGroup) -> object:
-    """Facts that determine the roofline estimate of a configuration."""
-    images = next((run.batch.global_ for run in group.good if run.batch is not None), None)
+    """A key that is equal for two configurations if they have the same roofline estimate."""
+    images = next((run.batch.global_ for run in group.successful if run.batch is not None), None)
     precision = str(group.flag("precision"))
     return (group.family, precision, group.device, group.devices, images, group.origin.machine)
 
 
 @prepend_docstring
 def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
-    """For each network and number format, the configuration with the highest median over processes.
-    MFU is the share of the peak rate of matrix products. The roofline estimate is the images/sec if
-    every layer ran at the machine's own rates of matrix products and of copying memory (cnnbench
-    roofline).
+    """The configuration with the highest median images/sec over processes, for each network and
+    number format. MFU is the share of the peak rate of matrix products. The roofline estimate is
+    the images/sec if every layer ran at the machine's own rates of matrix products and of copying
+    memory (cnnbench roofline).
     """
     rows = best_configurations(results)
     if not rows:
         return
     if any(group.throughput.interval is None for group, _, _ in rows):
-        message = f"A row without an interval has fewer than {ProcessValues.FEWEST} processes: "
-        yield Text(f"{message}whether another configuration is faster is open.", "unsure")
+        message = f"A row without an interval has fewer than {ProcessValues.FEWEST} processes, so "
+        yield Text(f"{message}another configuration may be faster.", "unsure")
     yield make_table(_best_configuration_row(*row) for row in rows)
     shown = newest_groups([group for group, _, _ in rows], MOST_DRAWN)
     which = shown_count_text(len(shown), len(rows))
@@ -432,7 +449,9 @@ def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _shares_of_estimate(group: RunGroup, roofline: Roofline | None) -> ProcessValues:
-    """Images/sec of each process, divided by the images/sec of the roofline estimate."""
+    """The images/sec of each process, divided by the images/sec of the roofline estimate; empty if
+    there is no estimate.
+    """
     estimate = None if roofline is None else roofline.bound_images_per_sec
     values = (speed / estimate for speed in group.throughput.values) if estimate else ()
     return ProcessValues(tuple(values))
@@ -450,8 +469,8 @@ def _best_configuration_row(
         **interval_cells(group.throughput),
         "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
         "MFU": numeric_cell(group.sample("mfu").median, percent),
-        "peak, GFLOP/s": numeric_cell(group.sample(peak).median, scale=1e-9),
+        "peak, GFLOP/s": numeric_cell(group.sample(peak_flops_per_sec).median, scale=1e-9),
         "roofline estimate, images/sec": numeric_cell(estimate),
         "of the estimate": numeric_cell(_shares_of_estimate(group, roofline).median, percent),
-        "processes": numeric_cell(len(group.good), integer),
+        "processes": numeric_cell(len(group.successful), integer),
     }

@@ -1,4 +1,4 @@
-"""Sections about the processes of a run and its machine."""
+"""Sections of a report about the processes that were measured, and about their machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cnnbench.base.document import (
 from cnnbench.base.stats import FEWEST_FOR_P99, group_by, median
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import count_text, integer, number, percent
-from cnnbench.judge.compare.configuration import Effect, fact
+from cnnbench.judge.compare.configuration import DifferenceEffect, fact_rule
 from cnnbench.judge.metrics import fact_text, machine_name, readable_fact
 from cnnbench.judge.report.results import (
     MOST_LISTED,
@@ -53,19 +53,19 @@ from cnnbench.records.run import (
     subject_of_record,
 )
 
-# Step times: in order, and their distribution.
+# Shows step times in order, and their distribution.
 
 _SHOWN = 8
-"""Most processes in a chart."""
+"""Maximum number of processes in a chart."""
 
 _DRAWN = 8
-"""Most configurations with a pair of charts."""
+"""Maximum number of configurations with a pair of charts."""
 
 _POINTS = 160
-"""Most points of a curve; longer series are drawn as medians and maxima of parts."""
+"""Longer curves are divided into this many groups of steps, each drawn as median and maximum."""
 
 _HEADROOM = 1.6
-"""The axis ends at this multiple of the 95th percentile."""
+"""The axis of step times ends at this multiple of the 95th percentile."""
 
 
 @prepend_docstring
@@ -73,9 +73,9 @@ def steps_section(results: ReportSubject) -> Iterable[Content]:
     """Wall time of every step. On the left, steps are in order, with the warm-up on a grey
     background. On the right, each process has a box plot of its timed steps: the box contains the
     middle half, the line is the median, whiskers reach from the 1st to the 99th percentile, and
-    dots are outside of them. Arrows at an edge are steps beyond the axis.
+    dots are steps outside of the whiskers. Arrows at an edge are steps beyond the axis.
     """
-    timed = [group for group in results.configured if any(r.step_seconds for r in group.good)]
+    timed = [group for group in results.configured if any(r.step_seconds for r in group.successful)]
     drawn = newest_groups(timed, _DRAWN)
     if len(drawn) < len(timed):
         yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(timed))} rows.")
@@ -85,10 +85,12 @@ def steps_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _step_charts(group: RunGroup) -> tuple[Lines, Rows]:
-    """Charts of the steps, in order and as distributions. If there are many processes, some are
-    left out.
+    """Returns two charts for a configuration: its step times in order, and their distribution. If
+    there are many processes, the charts show some of them.
     """
-    timed = [(f"process {n}", run) for n, run in enumerate(group.good, start=1) if run.step_seconds]
+    timed = [
+        (f"process {n}", run) for n, run in enumerate(group.successful, start=1) if run.step_seconds
+    ]
     chosen = timed
     if len(timed) > _SHOWN:
         chosen = [timed[round(i * (len(timed) - 1) / (_SHOWN - 1))] for i in range(_SHOWN)]
@@ -125,8 +127,8 @@ def _step_series(name: str, record: RunRecord) -> ChartSeries:
 
 
 def _thin_out_points(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """At most `_POINTS` groups of steps, each with its median and, if it is much higher, its
-    maximum.
+    """Divides steps into at most `_POINTS` groups. Returns the median of each group and, if it is
+    much higher, its maximum.
     """
     size = math.ceil(len(points) / _POINTS)
     if size == 1:
@@ -166,15 +168,17 @@ _HINTS = {
 
 
 def _step_statistics_row(group: RunGroup) -> Row:
-    """The table row with numbers from the timed steps of all processes."""
-    steps = [1000 * seconds for record in group.good for seconds in record.step_seconds]
+    """Returns the table row with statistics of the timed steps of all processes of a
+    configuration.
+    """
+    steps = [1000 * seconds for record in group.successful for seconds in record.step_seconds]
     middle, high, highest, slowest = np.quantile(steps, (0.5, 0.9, 0.99, 1.0)).tolist()
     return {
         "configuration": group.name,
         "timed steps": numeric_cell(len(steps), integer),
         "median, ms": numeric_cell(middle),
         "90 %, ms": numeric_cell(high),
-        # With fewer steps, the 99th percentile would be the slowest step.
+        # The cell is empty for few steps, whose 99th percentile would be the slowest step.
         "99 %, ms": numeric_cell(highest if len(steps) >= FEWEST_FOR_P99 else None),
         "slowest, ms": numeric_cell(slowest),
         "within a process": numeric_cell(group.sample(_relative_quartile_range).median, percent),
@@ -189,28 +193,34 @@ def _relative_quartile_range(record: RunRecord) -> float | None:
     return float((third - first) / middle)
 
 
-# Memory and CPUs over time.
+# Shows the memory and CPUs that processes used over time.
 
 
 @prepend_docstring
 def resource_use_section(results: ReportSubject) -> Iterable[Content]:
-    """Memory and CPUs of each process, sampled once a second. A leak is memory that rises
+    """Memory and CPUs of each process, sampled once per second. A leak is memory that grows
     throughout the timed loop; a stall is a time without CPUs in use. The grey background is the
     timed loop of the first process. Growth is the memory at the end of the timed loop minus the
     memory at its start.
     """
-    sampled = [group for group in results.configured if any(run.resources for run in group.good)]
+    sampled = [
+        group for group in results.configured if any(run.resources for run in group.successful)
+    ]
     drawn = newest_groups(sampled, _DRAWN)
     if len(drawn) < len(sampled):
         yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(sampled))} rows.")
-    charts = (chart for group in drawn for chart in _use_charts(group))
+    charts = (chart for group in drawn for chart in _resource_use_charts(group))
     yield Charts(tuple(charts), pairs=True) if sampled else None
-    yield make_table(map(_use_row, sampled))
+    yield make_table(map(_resource_use_row, sampled))
 
 
-def _use_charts(group: RunGroup) -> Iterable[Lines]:
-    """Memory of the host, of devices if known, and CPUs of the first processes over time."""
-    known = [(n, run.resources) for n, run in enumerate(group.good, 1) if run.resources is not None]
+def _resource_use_charts(group: RunGroup) -> Iterable[Lines]:
+    """Yields charts over time of a configuration's first processes: memory of the host, CPUs and,
+    if known, memory of the GPUs.
+    """
+    known = [
+        (n, run.resources) for n, run in enumerate(group.successful, 1) if run.resources is not None
+    ]
     _, first = known[0]
     start, end = first.loop_start, first.loop_end
     for title, axis, values in _USES:
@@ -249,9 +259,11 @@ _USES: tuple[tuple[str, Axis, Callable[[ResourceUse], Sequence[float]]], ...] = 
 )
 
 
-def _use_row(group: RunGroup) -> Row:
-    """The table row with numbers from the samples of all processes: medians over the processes."""
-    known = [run.resources for run in group.good if run.resources is not None]
+def _resource_use_row(group: RunGroup) -> Row:
+    """Returns the table row with the memory and CPUs of a configuration. Values are medians over
+    its processes.
+    """
+    known = [run.resources for run in group.successful if run.resources is not None]
 
     def median_of_known(values: Iterable[float | None]) -> float | None:
         known = [value for value in values if value is not None]
@@ -275,7 +287,7 @@ def _use_row(group: RunGroup) -> Row:
 
 
 def _memory_growth(of: ResourceUse) -> float | None:
-    """Bytes by which the memory of the process grew in the timed loop; None if unknown."""
+    """Bytes by which the memory of a process grew during the timed loop; None if unknown."""
     if of.loop_start is None or of.loop_end is None:
         return None
     inside = [
@@ -290,14 +302,16 @@ def _signed_bytes(value: float) -> str:
     return f"{'-' if value < 0 else '+'}{numbers.binary(abs(value))}"
 
 
-# Sections about processes: failures, skipped files, commands, how to reproduce the results.
+# Shows failures, skipped files, the commands of processes, and how to reproduce the results.
 
 _FAILURES = ("configuration", "status", "error", "timed steps", "started (UTC)", "run")
 _COMMANDS = (*("started (UTC)", "configuration", "status", "images/sec"), *("run", "command"))
 
 
 def failures_section(results: ReportSubject) -> Iterable[Content]:
-    """Failed and interrupted runs with their errors, and skipped files with the reason."""
+    """Yields the section about failed and interrupted runs with their errors, and about skipped
+    files with the reason.
+    """
     if failed := [process for process in results.processes if process[1].status != "ok"]:
         yield "These runs have no values in this report, except valid points of all-reduces."
         yield _process_table(failed, _FAILURES)
@@ -315,17 +329,19 @@ def failures_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def omitted_section(results: ReportSubject) -> Iterable[Content]:
-    """A row for each configuration that the other sections leave out, the newest first."""
+    """Yields a table with the configurations that the other sections leave out, the
+    newest first.
+    """
     groups_before = sorted(results.earlier, key=lambda group: group.latest, reverse=True)
     listed = groups_before[:_MOST_EARLIER]
     which = shown_count_text(len(listed), len(groups_before))
-    text = f"What the other sections leave out, each configuration and revision{which}."
+    text = f"Configurations and revisions that the other sections leave out{which}."
     yield text if groups_before else None
     yield make_table(
         {
             "configuration": group.name,
             "median images/sec": numeric_cell(group.throughput.median),
-            "processes": numeric_cell(len(group.good), integer),
+            "processes": numeric_cell(len(group.successful), integer),
             "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
         }
         for group in listed
@@ -333,7 +349,9 @@ def omitted_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def benchmarks_section(results: ReportSubject) -> Iterable[Content]:
-    """A row for each imported benchmark: the median, and the range of its processes."""
+    """Yields a table with the imported results of other benchmark programs: the median and the
+    range over processes.
+    """
     benchmark_groups = [
         group for group in results.configured if group.configuration.kind in BENCHMARKS
     ]
@@ -348,7 +366,11 @@ def benchmarks_section(results: ReportSubject) -> Iterable[Content]:
         }
         for group in benchmark_groups
         for metric in (ALL[group.configuration.kind],)
-        if (values := [value for run in group.good if (value := metric.value(run)) is not None])
+        if (
+            values := [
+                value for run in group.successful if (value := metric.value(run)) is not None
+            ]
+        )
     )
 
 
@@ -356,7 +378,7 @@ _MOST_EARLIER = 2000
 
 
 def commands_section(results: ReportSubject) -> Iterable[Content]:
-    """Every process with its exact command, in order of time."""
+    """Yields a table of all processes with their exact commands, in order of time."""
     if processes := results.processes:
         which = shown_count_text(min(len(processes), MOST_LISTED), len(processes))
         yield f"Every process with its exact command, in order of time{which}."
@@ -388,7 +410,7 @@ def _process_cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
 
 
 def error_text(run: RunRecord | AllReduceRecord) -> str:
-    """The error of a run that did not succeed."""
+    """Text with the error of a run that failed or was interrupted."""
     error = run.error
     return "stopped before its end" if error is None else f"{error.type}: {error.message}"
 
@@ -432,7 +454,9 @@ def _all_software(results: ReportSubject) -> Iterable[Row]:
 
 
 def _software_row(facts: Mapping[str, Any], subject: Subject) -> Row:
-    """Machine, versions and commits; "" for unknown values."""
+    """Returns the table cells with the machine, versions and commits of a process; "" for unknown
+    values.
+    """
     texts = {name: fact_text(value) for name, value in facts.items()}
     own = Subject(dirty=facts.get("git_dirty") is True, changes=texts.get("git_changes"))
     return {
@@ -452,7 +476,9 @@ def _commit_cell(revision: str, state: Subject) -> TableCell:
 
 
 def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
-    """For each command: its subject, its words, the number of its processes, and its start time."""
+    """Yields, for each command, what it measures, its words, the number of its processes, and its
+    start time.
+    """
     for title, document in titled_comparisons(results):
         yield f"modes of {title}", document.command, len(document.processes), document.started_at
     for tuning in results.tunings:
@@ -472,7 +498,7 @@ def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[st
         sweep = place.get("command")
         if isinstance(sweep, list) and sweep and all(isinstance(word, str) for word in sweep):
             return f"suite {place.get('suite')}", tuple(sweep)
-        if isinstance(record, RunRecord):  # the command of each record names a different file
+        if isinstance(record, RunRecord):  # Commands of equal runs differ in the output file.
             return name, first.setdefault(name, record.command)
         return name, record.command
 
@@ -481,15 +507,17 @@ def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[st
         yield name, words, len(alike), min(starts, key=started)
 
 
-# Sections on the machine: disturbances of the measurements, and its environment.
+# Shows disturbances of the measurements, and facts about the machine and the software.
 
 _UNKNOWN = "unknown"
 _MOST_NAMED = 3
 
 
 def disturbance_answer(results: ReportSubject) -> Answer | None:
-    """The most frequent disturbance, or that there was none; None if nothing was checked."""
-    checked, marked, kinds = _count_checked(results)
+    """Returns the answer with the most frequent disturbances, or that there were none; None if no
+    conditions were recorded.
+    """
+    checked, marked, kinds = _count_disturbances(results)
     if not checked:
         return None
     if not marked:
@@ -504,12 +532,14 @@ def disturbance_answer(results: ReportSubject) -> Answer | None:
 
 
 def conditions_section(results: ReportSubject) -> Iterable[Content]:
-    """Remarks by kind, the most frequent first, and disturbances by configuration."""
-    checked, marked, kinds = _count_checked(results)
+    """Yields the section about conditions such as load: a table of remarks, the most frequent
+    first, and of disturbances by configuration.
+    """
+    checked, marked, kinds = _count_disturbances(results)
     if not checked:
         return
     text = f"In {marked} of {checked} processes something may have distorted the values."
-    yield Text(text, "unsure") if marked else Text("No check had a remark.", "good")
+    yield Text(text, "unsure") if marked else Text("No check found a disturbance.", "good")
     yield make_table(
         {
             "condition": name,
@@ -520,20 +550,21 @@ def conditions_section(results: ReportSubject) -> Iterable[Content]:
         }
         for name, phase, notes in kinds
     )
-    good = (group for group in results.configured if group.good)
+    good = (group for group in results.configured if group.successful)
     yield make_table(map(_disturbance_row, good), title="During the timed steps")
 
 
 _PHASES = {"before": "before the steps", "during": "in the timed steps"}
 
 
-def _count_checked(
+def _count_disturbances(
     results: ReportSubject,
 ) -> tuple[int, int, list[tuple[str, str, list[ConditionNote]]]]:
-    """The number of successful processes that recorded conditions, the number with notes, and the
-    notes.
+    """Returns the number of successful processes that recorded their conditions, the number of
+    processes with remarks, and the remarks.
 
-    Notes are by condition and phase (as texts), at most one per process, the most frequent first.
+    Remarks are grouped by condition and phase, both as text, with at most one remark per process.
+    The most frequent group is first.
     """
     good = (record.conditions for _, record in results.processes if record.status == "ok")
     checked = [condition for condition in good if condition is not None]
@@ -569,14 +600,16 @@ def _disturbance_row(group: RunGroup) -> Row:
 
 
 def environment_section(results: ReportSubject) -> Iterable[Content]:
-    """Tables of facts that are equal in all runs, and of other facts with a row per run."""
+    """Yields a table of the facts that are equal in all runs, and a table of all other facts with a
+    row per run.
+    """
     described = [(name, record) for name, record in results.processes if record.environment]
     environments = [record.environment for _, record in described]
     names = sorted({name for facts in environments for name in facts}, key=natural_key)
     alike = [name for name in names if _is_same_everywhere(name, environments)]
-    # Facts that affect speed come first.
+    # Facts that affect speed are shown before other facts.
     unlike = [name for name in names if name not in alike]
-    unlike.sort(key=lambda name: [*Effect].index(fact(name).effect))
+    unlike.sort(key=lambda name: [*DifferenceEffect].index(fact_rule(name).effect))
     shared: Iterable[Row] = (
         {"fact": name, "value": TableCell(readable_fact(name, environments[0][name]), kinds="code")}
         for name in alike
@@ -590,7 +623,7 @@ def environment_section(results: ReportSubject) -> Iterable[Content]:
             "configuration": configuration,
             "run": record.run_id[:8],
         }
-        for name in unlike:  # imported records may contain facts with any name
+        for name in unlike:  # A fact of an imported record may be named like a column of the table.
             row.setdefault(name, readable_fact(name, record.environment.get(name, "")))
         runs.append(row)
     which = shown_count_text(len(runs), len(described)) if runs else ""
@@ -598,16 +631,19 @@ def environment_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _mixed_facts_remark(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
-    """Names of the facts that affect speed and differ between runs of the same configuration."""
+    """Returns a remark with the facts that affect speed and differ between runs of the same
+    configuration; None if there are none.
+    """
     groups = [
-        [run.environment for run in group.good if run.environment] for group in results.configured
+        [run.environment for run in group.successful if run.environment]
+        for group in results.configured
     ]
-    deciding = (name for name in unlike if fact(name).effect is Effect.BLOCKS)
+    deciding = (name for name in unlike if fact_rule(name).effect is DifferenceEffect.BLOCKS)
     differing = [
         name for name in deciding if not all(_is_same_everywhere(name, group) for group in groups)
     ]
-    message = "Runs of one configuration differ in facts that decide speed, so that their values "
-    message += f"are those of a mixture: {', '.join(differing)}."
+    message = "Runs of the same configuration differ in facts that affect speed, so their medians "
+    message += f"mix different conditions: {', '.join(differing)}."
     return Text(message, "unsure") if differing else None
 
 

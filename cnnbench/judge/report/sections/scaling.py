@@ -1,4 +1,4 @@
-"""Sections about all-reduce and scaling."""
+"""Sections of a report about all-reduces, and about scaling to several devices."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from cnnbench.judge.compare.configuration import GROUPS, unique_configuration_na
 from cnnbench.judge.report.results import ReportSubject, RunGroup, split_names, start_time_text
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 
-# All-reduce measurements: bandwidth over size, and wrong sums.
+# Shows measurements of all-reduces: bandwidth over size, and wrong sums.
 
 _GIGA = 1e9
 _ESTIMATE = "estimate: time to copy the bytes that must be moved"
@@ -46,12 +46,12 @@ _ESTIMATE = "estimate: time to copy the bytes that must be moved"
 
 @prepend_docstring
 def all_reduce_section(results: ReportSubject) -> Iterable[Content]:
-    """Bandwidths are defined as in nccl-tests. Algorithm bandwidth (algbw) is the bytes of all
-    tensors of one device, divided by the median time of a reduction. Bus bandwidth (busbw) is algbw
-    · 2(n−1)/n on n devices; you can compare it with the speed of a link. 1 GB is 10⁹ bytes. #wrong
-    is the number of elements with a wrong sum; a speed with wrong sums is not a result. The copy
-    estimate is the time in which the machine copies the bytes that must be moved. It is no
-    bound: devices that share a memory may be faster.
+    """Bandwidths of all-reduces, which are defined as in nccl-tests. Algorithm bandwidth (algbw) is
+    the bytes of all tensors of one device, divided by the median time of a reduction. Bus bandwidth
+    (busbw) is algbw · 2(n−1)/n on n devices; you can compare it with the speed of a link. 1 GB is
+    10⁹ bytes. #wrong is the number of elements with a wrong sum; a speed with wrong sums is not a
+    result. The copy estimate is the time in which the machine copies the bytes that must be moved.
+    It is no bound, because devices that share a memory may be faster.
     """
     rows = [(record, point) for record in results.allreduces for point in record.rows]
     if wrong := sum(point.failed for _, point in rows):
@@ -62,7 +62,9 @@ def all_reduce_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]:
-    """Bandwidth per number of devices, format and packing: curves, or bars of one size."""
+    """Yields charts of the bandwidth for each number of devices, number format and packing: curves
+    over the size, or bars if there is one size.
+    """
     good = (row for row in record.rows if row.median is not None and not row.failed)
     kinds = group_by(
         (row for row in good if row.devices > 1),
@@ -119,7 +121,7 @@ def _bandwidth_curves(
 ) -> Iterator[ChartSeries]:
     specs: dict[str, dict[int, float]] = {point.spec: {} for point in points}
     for point in sorted(points, key=lambda point: (point.bytes, _gigabytes_per_sec(point, name))):
-        # The last point in the list is the fastest.
+        # A faster point replaces a slower one of the same size, because points are sorted by speed.
         specs[point.spec][point.bytes] = _gigabytes_per_sec(point, name)
     for spec, best in specs.items():
         hints = (f"{spec}, {binary(size)}: {number(speed)} GB/s" for size, speed in best.items())
@@ -132,7 +134,9 @@ def _bandwidth_curves(
 def _copy_bandwidths(
     record: AllReduceRecord, points: Iterable[Point], name: str
 ) -> dict[int, float]:
-    """Bandwidth in GB/s of copies by size, as far as it is known."""
+    """Maps the size in bytes to the bandwidth in GB/s that the copy estimate gives, for the sizes
+    with a known estimate.
+    """
     shares = ((point, record.share_of_estimate(point)) for point in points)
     return {
         point.bytes: _gigabytes_per_sec(point, name) / share for point, share in shares if share
@@ -140,7 +144,9 @@ def _copy_bandwidths(
 
 
 def _gigabytes_per_sec(point: Point, name: str) -> float:
-    """Bandwidth in GB/s."""
+    """Bus bandwidth (`name` is "busbw") or algorithm bandwidth ("algbw") of a measurement in GB/s;
+    0 if unknown.
+    """
     speed = point.bus_bandwidth if name == "busbw" else point.algorithm_bandwidth
     return (speed or 0.0) / _GIGA
 
@@ -170,24 +176,24 @@ def _bandwidth_row(record: AllReduceRecord, point: Point, several: bool) -> Row:
     }
 
 
-# Scaling: curves of configurations that differ only in the number of devices.
+# Shows the scaling of configurations that differ only in the number of devices.
 
 _FOLLOWING = frozenset(
     (*GROUPS["num_gpus"], *names_of_flags(FLAGS, FlagRole.ITEMS), "per_gpu_thread_count")
 )
-"""Flags that follow from the number of devices."""
+"""Flags whose values depend on the number of devices."""
 
 _AGGREGATION = frozenset(spec.name for spec in specs_of(VariableUpdateParams))
-"""Flags of the aggregation, unused on a single device."""
+"""Flags of the aggregation of gradients. They have no effect on a single device."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScalingCurve:
-    """One configuration with different numbers of devices, in ascending order.
+    """One configuration on different numbers of devices, in ascending order.
 
     Attributes:
-      base: reference of the efficiency, on one device if possible.
-      predicted: images/sec by the links of a prediction and the number of devices.
+      base: the runs with which efficiencies are compared, on one device if possible.
+      predicted: predicted images/sec, by the parameters of the links and the number of devices.
     """
 
     name: str
@@ -197,14 +203,18 @@ class ScalingCurve:
 
     @property
     def points(self) -> list[tuple[float, float, RunGroup]]:
-        """The number of devices and the images/sec of the base and of all members."""
+        """For the base and each member: the number of devices, the median images/sec, and the group
+        of runs.
+        """
         groups = dict.fromkeys((self.base, *self.members))
         return [
             (float(group.devices or 1), group.throughput.median or 0.0, group) for group in groups
         ]
 
     def efficiency(self, group: RunGroup) -> float | None:
-        """Images/sec per device, divided by the images/sec per device of the base."""
+        """Images/sec per device of a group, divided by the images/sec per device of the base; None
+        if unknown.
+        """
         speeds = [(of.throughput.median or 0.0) / (of.devices or 1) for of in (group, self.base)]
         return speeds[0] / speeds[1] if all(speeds) else None
 
@@ -212,7 +222,9 @@ class ScalingCurve:
 def scaling_curves(
     configured: Sequence[RunGroup], predictions: Sequence[Predictions] = ()
 ) -> list[ScalingCurve]:
-    """Curves with at least two numbers of devices, including the base."""
+    """Returns a scaling curve for each configuration that was run on at least two numbers of
+    devices, including the base.
+    """
     measured = [group for group in configured if group.throughput.values and group.devices]
     singles = {_curve_key(group, _AGGREGATION): group for group in measured if group.devices == 1}
     drawn = []
@@ -220,7 +232,7 @@ def scaling_curves(
         members.sort(key=lambda group: group.devices or 0)
         base = members[0]
         if base.devices != 1:
-            # On one device, all modes do the same.
+            # On one device, all modes of aggregation do the same, so any of them can be the base.
             base = singles.get(_curve_key(base, _AGGREGATION), base)
         if len({group.devices for group in (base, *members)}) > 1:
             predicted = _predicted_speeds(base, predictions)
@@ -231,11 +243,13 @@ def scaling_curves(
 def _predicted_speeds(
     base: RunGroup, predictions: Iterable[Predictions]
 ) -> Mapping[str, Mapping[int, float]]:
-    """`Curve.predicted`: the time of a step on one device plus the time of the fastest
-    reduction.
+    """Returns `ScalingCurve.predicted`: images/sec if a step takes the time on one device plus the
+    time of the fastest predicted reduction.
     """
     speed = base.throughput.median
-    images = next((record.batch.global_ for record in base.good if record.batch is not None), None)
+    images = next(
+        (record.batch.global_ for record in base.successful if record.batch is not None), None
+    )
     if not speed or not images or base.devices != 1 or base.work != "training":
         return {}
     speeds: defaultdict[str, dict[int, float]] = defaultdict(dict)
@@ -253,17 +267,17 @@ def _predicted_speeds(
 
 
 @prepend_docstring
-def scaling(results: ReportSubject) -> Iterable[Content]:
-    """Efficiency is images/sec per device divided by images/sec of one device in the same
-    configuration (medians over processes). If the mode was not run on one device, one device in any
-    mode is used; if there is none, the smallest number of devices is used. Batch sizes are per
-    device (weak scaling).
+def scaling_section(results: ReportSubject) -> Iterable[Content]:
+    """Scaling efficiency is images/sec per device, divided by the images/sec of one device in the
+    same configuration (medians over processes). If the mode was not run on one device, one device
+    in any mode is the reference; if there is none, the smallest number of devices is the reference.
+    Batch sizes are per device (weak scaling).
     """
     drawn = scaling_curves(results.configured, results.predictions)
     if any(curve.predicted for curve in drawn):
         yield (
-            "Predicted are a step of one device and, after it, the fastest reduction of cnnbench "
-            "allreduce --predict, which no backward pass hides."
+            "The predicted time of a step is the time on one device, plus the time of the fastest "
+            "reduction of cnnbench allreduce --predict. The prediction does not overlap the two."
         )
     if any(group.device == "cpu" for curve in drawn for group in curve.members):
         message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
@@ -333,12 +347,13 @@ def _scaling_charts(family: str, drawn: Sequence[ScalingCurve]) -> list[Lines]:
 
 
 def _reference_series(drawn: Sequence[ScalingCurve], devices: Sequence[float]) -> list[ChartSeries]:
-    """Linear and predicted scaling, if all curves have the same base."""
+    """Returns the lines of linear scaling and of predicted scaling, if all curves have the same
+    base.
+    """
     first, speed, base = drawn[0].points[0]
     if any(curve.base is not base for curve in drawn) or first >= devices[-1]:
         return []
-    # On a logarithmic axis, this is not a straight line. Therefore it has a point at each number of
-    # devices.
+    # The line has a point at each number of devices, because it is curved on a logarithmic axis.
     linear = tuple((many, speed * many / first) for many in devices)
     references = [ChartSeries(name="linear scaling", points=linear, reference=True)]
     for links, speeds in drawn[0].predicted.items():
