@@ -1,4 +1,4 @@
-"""The networks and their registry. Importing this package does not import TensorFlow."""
+"""The benchmark networks and their registry by name. Importing it does not import TensorFlow."""
 
 from __future__ import annotations
 

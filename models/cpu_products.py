@@ -81,7 +81,7 @@ class ConvolutionShape(NamedTuple):
 
 
 class Forms(NamedTuple):
-    """Forms in which a convolution and its two gradients are computed.
+    """Ways (forms) in which a convolution and its two gradients are computed.
 
     Attributes:
       output: "product" computes a 1 x 1 convolution, and both its gradients, as matrix products.
@@ -96,7 +96,7 @@ LIBRARY = Forms()
 
 
 def _fastest_forms_eigen_avx2(shape: ConvolutionShape) -> Forms:
-    """The forms that are fastest with Eigen and AVX2, measured on 2 cores of an AMD EPYC.
+    """Selects the forms that were fastest with Eigen and AVX2, on 2 cores of an AMD EPYC.
 
     Each number is a speedup: the CPU time of TensorFlow's gradient divided by that of the form.
 
@@ -117,14 +117,14 @@ def _fastest_forms_eigen_avx2(shape: ConvolutionShape) -> Forms:
     if shape.is_pointwise:
         return Forms(to_images="turned", to_kernel="product")
     small = shape.channels < 24 and shape.channels * max(shape.image) > 128
-    # For large images, creating the transposed copies takes as much time as the form saves.
+    # For large images, transposing takes as much time as the faster convolution saves.
     large = math.prod(shape.image) * max(shape.channels, shape.filters) >= 800_000
     exchanged = shape.bits == 16 or not (small or large or shape.size[1] == 1)
     return Forms(to_images="turned", to_kernel="exchanged" if exchanged else "library")
 
 
 def _fastest_forms_onednn_avx2(shape: ConvolutionShape) -> Forms:
-    """The forms that are fastest with oneDNN and AVX2.
+    """Selects the forms of a convolution and its gradients that are fastest with oneDNN and AVX2.
 
     They were measured in float32, as in `_fastest_forms_eigen_avx2`.
 
@@ -137,7 +137,7 @@ def _fastest_forms_onednn_avx2(shape: ConvolutionShape) -> Forms:
 
 
 def _fastest_forms_onednn_avx512(shape: ConvolutionShape) -> Forms:
-    """The forms that are fastest with oneDNN and AVX-512, measured with whole steps of ResNet-50.
+    """Selects the forms that were fastest in steps of ResNet-50 with oneDNN and AVX-512.
 
     The steps were alternated, with batch size 8 on 2 cores. In a bfloat16 step, products for 1 x 1
     kernels save 2-3 % of the time. In 16 bits, the output is a product too, so the kernel need not
@@ -169,10 +169,10 @@ class CpuProducts:
 
     def __init__(self, kernels: str = "library") -> None:
         self._forms = None if kernels == "library" else FORMS[kernels]
-        self._inserts_zeros = kernels == "eigen-avx2"  # not measured with other kernels
+        self._inserts_zeros = kernels == "eigen-avx2"  # Not measured with other kernels.
 
     def conv(self, images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
-        """Convolves images. Only the batch size of their shape may be unknown.
+        """Convolves images, with the fastest gradients. Only the batch size may be unknown.
 
         Args:
           images: ``[n, h, w, c]``.
@@ -205,7 +205,7 @@ class CpuProducts:
         return cast(Any, tf.custom_gradient(convolution))(images, kernel)
 
     def subsample(self, images: Any, stride: tuple[int, int]) -> Any:
-        """Every stride-th row and column of images ``[n, h, w, c]``, from the first one on.
+        """Selects every stride-th row and column of images ``[n, h, w, c]``, from the first on.
 
         The gradient of TensorFlow's pooling compares the images with the result. Zeros between the
         pixels of the upstream gradient are the same numbers, 2 to 5 times as fast.
@@ -229,7 +229,7 @@ class CpuProducts:
         return cast(Any, tf.custom_gradient(pool))(images)
 
     def matmul(self, rows: Any, kernel: Any) -> Any:
-        """The product of ``[n, in]`` and ``[in, out]``, which have the same dtype: ``[n, out]``."""
+        """Matrix product of ``[n, in]`` and ``[in, out]``, with the fastest gradients."""
         large = kernel.shape.num_elements() >= _LARGE and kernel.shape[1] > 1
         gains = rows.dtype == tf.float32 and rows.shape[0] in _ROWS and large
         if self._forms is None or not gains:
@@ -262,9 +262,10 @@ def _image_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: A
 def _image_gradient_by_conv(
     images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
 ) -> Any:
-    """Computes with stride s only the rows and columns from the first to the last of the images.
+    """Gradient of the images as a convolution of the upstream gradient with the turned kernel.
 
-    A row of the padded images is s * q + r. Row q of the result has the rows of all r as channels.
+    With stride s, it computes only rows and columns from the first to the last of the images. A row
+    of the padded images is s * q + r. Row q of the result has the rows of all r as channels.
     """
     stride = strides[1]
     zeros, starts = [], []
@@ -282,7 +283,7 @@ def _image_gradient_by_conv(
 
 
 def _turned_kernel(kernel: Any, stride: int) -> Any:
-    """The kernel of the convolution that computes the gradient of the images.
+    """Rearranges a kernel for the convolution that computes the gradient of the images.
 
     Its shape is ``[ceil(h / stride), ceil(w / stride), filters, stride * stride * channels]``.
     """
@@ -315,7 +316,7 @@ def _kernel_gradient_by_conv(
     by_channel = tf.transpose(images, [3, 1, 2, 0])
     by_pixel = tf.transpose(upstream, [1, 2, 0, 3])
     gradient = tf.transpose(_convolve_padded(by_channel, by_pixel, zeros, strides), [1, 2, 0, 3])
-    # Rows and columns of the images that no window reaches add taps.
+    # Image rows and columns that no window reaches produce too many kernel rows and columns.
     return gradient if strides == _STEP else gradient[:height, :width]
 
 
@@ -327,7 +328,7 @@ def _kernel_gradient_by_product(images: Any, kernel: Any, upstream: Any, **how: 
 
 
 def _kernel_gradient_by_patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
-    """Concatenates the 3 x 3 neighbourhood of each pixel in the channels, and multiplies once."""
+    """Kernel gradient of a 3 x 3 kernel, as one product with the neighbours of every pixel."""
     height, width = images.shape[1:3]
     padded = tf.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
     windows = [
@@ -349,7 +350,7 @@ _TO_KERNEL: Mapping[str, Callable[..., Any]] = {
 
 
 def _along(image: int, side: int, stride: int, padding: str) -> tuple[int, int]:
-    """Along one dimension: size of a convolution's result, and zeros before the images."""
+    """For one dimension: size of a convolution's result, and number of zeros before the images."""
     if padding == "VALID":
         return (image - side) // stride + 1, 0
     size = -(-image // stride)
@@ -359,7 +360,7 @@ def _along(image: int, side: int, stride: int, padding: str) -> tuple[int, int]:
 def _convolve_padded(
     images: Any, kernel: Any, zeros: list[tuple[int, int]], dilations: list[int] = _STEP
 ) -> Any:
-    """A convolution with stride 1 of images to which zeros are added.
+    """Adds zeros around images, and convolves them with stride 1.
 
     Args:
       zeros: rows above and below, then columns left and right of the images.

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_NEVER = -1e30  # Log probability of an impossible state. Sums of it are finite.
+_NEVER = -1e30  # Log probability of an impossible state. Sums of such numbers are finite.
 
 
 def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
@@ -37,7 +37,7 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
     states = tf.concat([pairs, blank[:, :1]], axis=1)
     number = tf.range(states.shape[1])
     ahead = _TranscriptStates(states, number == 0, classes - 1)
-    # The same recursion backwards, from the last blank of a transcript to the first.
+    # The backward recursion visits the states from a transcript's last blank to its first.
     behind = _TranscriptStates(states[:, ::-1], number[::-1] == 2 * length[:, None], classes - 1)
 
     @tf.custom_gradient
@@ -71,9 +71,7 @@ class _TranscriptStates:
         self._skips = tf.where(may_skip, 0.0, _NEVER)
 
     def next(self, x: Any) -> Any:
-        """Log probability of reaching each state. `x` contains the log probabilities in the
-        previous frame.
-        """
+        """Log probability of reaching each state; `x` are log probabilities one frame earlier."""
         shifted = tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_NEVER)
         shifted_by_two = tf.pad(x[:, :-2] + self._skips, [[0, 0], [2, 0]], constant_values=_NEVER)
         top = tf.maximum(tf.maximum(x, shifted), shifted_by_two)
@@ -82,14 +80,17 @@ class _TranscriptStates:
         )
 
     def emission_log_probs(self, log_probs: Any) -> Any:
-        """The log probability that the network assigns, in a frame, to the class of each state."""
+        """Log probability that the network assigns to the class of each state in one frame."""
         return tf.gather(log_probs, self.classes, batch_dims=1)
 
 
 def _forward_log_probs(
     ahead: _TranscriptStates, behind: _TranscriptStates, log_probs: Any, frames: Any
 ) -> tuple[Any, Any]:
-    """Log probabilities of transcripts, and of states by frame (relative to the largest one)."""
+    """Forward recursion: log probability of each transcript, and of each state by frame.
+
+    The log probabilities of states are relative to the most likely state of the frame.
+    """
 
     def step(frame: Any, alpha: Any, total: Any, alphas: Any) -> tuple[Any, ...]:
         following = ahead.next(alpha) + ahead.emission_log_probs(log_probs[frame])
@@ -112,13 +113,13 @@ def _forward_log_probs(
 def _backward_gradients(
     ahead: _TranscriptStates, behind: _TranscriptStates, log_probs: Any, frames: Any, alphas: Any
 ) -> Any:
-    """Gradients of the losses with respect to the logits, ``[frames, batch, classes]``."""
+    """Backward recursion: gradients of losses for the logits, ``[frames, batch, classes]``."""
     one_hot = tf.one_hot(ahead.classes, log_probs.shape[2])
 
     def frame_step(frame: Any, beta: Any, gradients: Any) -> tuple[Any, ...]:
         log_probs_here = log_probs[frame]
         reached = behind.next(beta)
-        # Softmax normalises the probabilities of the states in this frame, so that the sum is 1.
+        # Softmax normalises the probabilities of the states in this frame, so that they sum to 1.
         shares = tf.nn.softmax(alphas.read(frame) + reached[:, ::-1])
         of_classes = tf.einsum("bs,bsc->bc", shares, one_hot)
         there = (frame < frames)[:, None]

@@ -24,14 +24,14 @@ from cnnbench.models.spec import (
     resolve_sizes,
 )
 
-# Estimates are multiplied by this factor because the allocator cannot reuse fragmented memory. The
-# factor was measured with ten networks on a CPU (scripts/measure_memory).
-_UNUSED = 1.15
+# Memory estimates are multiplied by this factor: the allocator cannot reuse fragmented memory.
+# The factor was measured with ten networks on a CPU (scripts/measure_memory).
+_FRAGMENTATION = 1.15
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShapedValue:
-    """A value with a known shape and unknown content. Two values with equal shapes are not equal.
+    """A placeholder for a tensor: it has a shape but no content, and equals only itself.
 
     `differentiated` says whether gradients flow through the value, which is true if it depends on a
     trainable variable.
@@ -42,10 +42,10 @@ class ShapedValue:
 
 
 class _NetworkOperation(NamedTuple):
-    """An operation of a network.
+    """One operation of a network, and what its gradient needs.
 
     Attributes:
-      needed: values that its gradient needs.
+      needed: inputs or results that its gradient needs.
       stores: whether its gradient needs values that the operation computes.
       flops: FLOPs of the forward pass for one example.
     """
@@ -58,10 +58,10 @@ class _NetworkOperation(NamedTuple):
 
 
 def _recomputed_flops(operations: Sequence[_NetworkOperation]) -> int:
-    """FLOPs of the operations of a block that its backward pass repeats.
+    """FLOPs that the backward pass repeats in one block with ``--recompute=blocks``.
 
-    It repeats only operations on whose results a gradient depends, such as all but the last
-    convolution of a block in ResNet v2.
+    It repeats only operations whose results a gradient needs, such as all but the last convolution
+    of a block in ResNet v2.
     """
     needed: set[ShapedValue] = set()
     flops = 0
@@ -90,14 +90,14 @@ class FlopCounts(NamedTuple):
 
 
 def declare(model: Model, num_classes: int) -> ModelSpec:
-    """Runs `Model.build` with shapes; returns elements, variables in creation order, and FLOPs.
+    """Runs `Model.build` with shapes instead of tensors; returns variables, FLOPs and elements.
 
     `num_classes` is the number of classes in the data set. A model may have a different number of
     outputs.
     """
     num_classes = model.num_classes or num_classes
     net = _run_with_shapes(model, num_classes, training=True)
-    # Operations that only run in training are not part of the forward pass.
+    # Auxiliary heads run only in training, so forward FLOPs are counted without them.
     alone = _run_with_shapes(model, num_classes, training=False) if net.auxiliaries else net
     only_outside = set(alone.variables) - set(net.variables)
     if only_outside:
@@ -119,7 +119,7 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
 
 
 def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, FlopCounts]:
-    """FLOPs per example for each layer and scope of a network, in the order of `Model.build`.
+    """FLOPs per example of each layer and scope of a network, in the order of `Model.build`.
 
     The FLOPs of a scope do not include layers and scopes inside it. The outermost scope is "".
     Without `training`, gradients and operations that only run in training are not included.
@@ -151,14 +151,15 @@ def bytes_per_image(
     value_bytes: int = MASTER_BYTES,
     recomputes: bool = False,
 ) -> int:
-    """Bytes of memory for each additional image in the batch, not including the image itself.
+    """Estimated bytes of memory that each additional image in the batch needs.
 
-    With `recomputes`, training stores only the inputs of blocks (`Network.block`).
+    The image itself is not included. With `recomputes`, training stores only the inputs of blocks
+    (`Network.block`).
     """
     values = _run_with_shapes(
         model, spec.num_classes, training=training, recomputes=recomputes
     ).peak
-    return round(_UNUSED * value_bytes * values)
+    return round(_FRAGMENTATION * value_bytes * values)
 
 
 def _run_with_shapes(
@@ -170,7 +171,7 @@ def _run_with_shapes(
 
 
 class ShapeNetwork(Network[ShapedValue]):
-    """Runs `Model.build` to compute its shapes, variables, FLOPs and memory.
+    """Runs `Model.build` with shapes to determine variables, FLOPs and memory of a network.
 
     As in TensorFlow, a training step stores the values that the backward pass needs: the inputs of
     convolutions and batch norm, the output of a ReLU, and so on. Memory use is highest in the
@@ -196,24 +197,28 @@ class ShapeNetwork(Network[ShapedValue]):
         self.peak = 0
         self.recomputed_flops: int | None = None
         self._recomputes = recomputes and training
-        self._operations: list[_NetworkOperation] = []  # since the start of the current block
-        self._values: set[ShapedValue] = set()  # values that the current block may use
-        self._counted = 0  # forward FLOPs of these operations
+        # Operations since the start of the current block.
+        self._operations: list[_NetworkOperation] = []
+        # Values that operations of the current block may use.
+        self._values: set[ShapedValue] = set()
+        # Forward FLOPs that are already assigned to an operation.
+        self._counted = 0
         self._stored = 0
         self._stored_values: set[ShapedValue] = set()
-        self._read_values: set[ShapedValue] = set()  # variables, and views of variables
-        # For each view, the value with which it shares a buffer.
+        # Values of variables, and views of variables.
+        self._read_values: set[ShapedValue] = set()
+        # For each view (a reshaped value), the value whose buffer it shares.
         self._buffers: dict[ShapedValue, ShapedValue] = {}
 
     def forward(self) -> None:
-        """Runs the body. Call it once."""
+        """Runs `Model.build` with the shapes of the features. Call it once."""
         features = elements_of_role(self.elements, "feature")
         build_checked_outputs(
             self._model, self, {element.name: ShapedValue(element.sizes) for element in features}
         )
 
     def shape(self, x: ShapedValue) -> tuple[int, ...]:
-        """Shape without batch."""
+        """Shape of a value without the batch dimension."""
         return x.shape
 
     def _count(self, flops: int, inputs_differentiated: bool, weights: bool = True) -> None:
@@ -337,7 +342,7 @@ class ShapeNetwork(Network[ShapedValue]):
 
     def _elementwise(self, kind: Elementwise, x: ShapedValue) -> ShapedValue:
         keeps = "x" if kind in ("swish", "gelu") else "y"
-        # GELU with the error function stores the function's argument, its value and a product.
+        # GELU stores the argument of the error function, its value and a product.
         extra = 2 * math.prod(x.shape) if kind == "gelu" else 0
         return self._value(x.shape, x, keeps=keeps, extra=extra)
 
@@ -392,7 +397,7 @@ class ShapeNetwork(Network[ShapedValue]):
     def _layer_norm(
         self, x: ShapedValue, gamma: VariableSpec, beta: VariableSpec, epsilon: float
     ) -> ShapedValue:
-        # Stores the input minus the mean, and this difference divided by the standard deviation.
+        # The gradient needs the centred input, before and after division by its deviation.
         extra = 2 * math.prod(x.shape)
         return self._value(x.shape, x, keeps="x", extra=extra, trained=True)
 
@@ -404,7 +409,7 @@ class ShapeNetwork(Network[ShapedValue]):
         heads: int,
         bias: ShapedValue | None,
     ) -> ShapedValue:
-        # Two products: query times key, attention weights times value. No factor is a variable.
+        # Attention has two products: query times key, and attention weights times value.
         product = 2 * math.prod(query.shape) * key.shape[-2]
         scored = query.differentiated or key.differentiated
         self._count(product, query.differentiated, weights=key.differentiated)
@@ -412,8 +417,7 @@ class ShapeNetwork(Network[ShapedValue]):
             self._check_inside_block([bias])
             scored = scored or bias.differentiated
         self._count(product, scored, weights=value.differentiated)
-        # The attention weights of all heads, and the inputs split into heads. The bias is shared by
-        # all examples, so it is not included.
+        # Stored per example: attention weights of all heads, and the inputs split into heads.
         weights = math.prod(query.shape[:-1]) * heads * key.shape[-2]
         by_head = sum(math.prod(tensor.shape) for tensor in (query, key, value))
         return self._value(query.shape, query, key, value, extra=weights + by_head, trained=scored)
@@ -427,7 +431,7 @@ class ShapeNetwork(Network[ShapedValue]):
         tokens, (units, gates) = x.shape[0], weights[1].shape
         self._count(2 * tokens * math.prod(weights[0].shape), x.differentiated)
         self._count(2 * tokens * math.prod(weights[1].shape), True)
-        # For each token: the gates before and after the activation functions, and the state.
+        # Stored for each token: the gates before and after activation, and the state.
         extra = 3 * tokens * gates
         return self._value((tokens, units), x, keeps="xy", extra=extra, trained=True)
 
@@ -446,7 +450,6 @@ class ShapeNetwork(Network[ShapedValue]):
             self.peak = max(self.peak, flops.kept if self.training else flops.forward)
             return ShapedValue(shape, True)
         differentiated = any(x.differentiated for x in xs)
-        # Each of the two gradients of a product needs as many FLOPs as the product. A function
-        # without a trainable input has no gradients.
+        # Each of the two gradients is assumed to need as many FLOPs as the function itself.
         self._count(flops, differentiated, weights=differentiated)
         return self._value(shape, *xs, keeps="xy")

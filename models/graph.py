@@ -29,17 +29,17 @@ from cnnbench.models.spec import (
     values_by_name,
 )
 
-# Batch moments, and batch normalisation with the moments of all towers' batches.
+# Batch norm that is synchronised: it uses mean and variance of the batches of all towers.
 
 Tensor = Any  # tf.Tensor; TensorFlow has no type annotations.
-# A function that takes a layer name, and the mean and the biased variance of one tower's batch. It
-# returns the mean and the biased variance over the batches of all towers, and the number of towers.
-# Moments are float32 [channels]. Gradients flow back through the function.
+# Function (layer name, mean, biased variance) -> (mean, biased variance, number of towers).
+# It converts moments of one tower's batch to moments of the batches of all towers.
+# The moments are float32 [channels]. Gradients flow back through the function.
 Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]
 
 
 class StateUpdate(NamedTuple):
-    """The update of an untrained variable by a step: new = decay * old + (1 - decay) * value.
+    """How a step updates an untrained variable: new = decay * old + (1 - decay) * value.
 
     Moving averages of batch norm follow the moments of the batch, float32 ``[channels]``.
     """
@@ -60,13 +60,15 @@ def synchronised_batch_norm(
     synchronise: Synchronise,
     unbiased: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalises a tower's batch with the mean and variance over all towers. Computes in float32.
+    """Normalises the batch of one tower with mean and variance over the batches of all towers.
+
+    It computes in float32.
 
     Args:
       x: values of any floating-point dtype, with the same shape in all towers.
       scale, offset: float32 [channels]; None for a scale of 1.
       channels_at: axis of the channels; may be negative.
-      unbiased: whether the returned variance is divided by the count less one.
+      unbiased: whether the returned variance is divided by count - 1 instead of the count.
 
     Returns:
       The result in the dtype of `x`; and the mean and the variance of all batches.
@@ -106,7 +108,7 @@ def normalise_channels(
 
 
 def multi_head_attention(query: Any, key: Any, value: Any, heads: int, bias: Any | None) -> Any:
-    """Weighted means of the values for all heads, concatenated: ``[b, ..., n, c]``.
+    """Scaled dot-product attention with several heads. The result is ``[b, ..., n, c]``.
 
     Args:
       query: ``[b, ..., n, c]``. Key and value are ``[b, ..., m, c]``.
@@ -132,14 +134,14 @@ def _split_heads(x: Any, heads: int) -> Any:
     return tf.transpose(tf.reshape(x, [-1, tokens, heads, channels // heads]), [0, 2, 1, 3])
 
 
-States = tuple[Any, ...]  # Output of the cell, followed by its internal state.
+States = tuple[Any, ...]  # Output of a recurrent cell, followed by its internal state.
 Step = Callable[[Any, States, Any], States]
 
 FORGET_BIAS = 1.0  # An LSTM without this bias learns long-range dependencies more slowly.
 
 
 def run_recurrent_cell(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any:
-    """Runs a cell on sequences ``[n, tokens, c]``, starting with zero state.
+    """Runs a recurrent cell on sequences ``[n, tokens, c]``, starting with zero state.
 
     Args:
       cell: see `Network.recurrent`.
@@ -156,7 +158,7 @@ def run_recurrent_cell(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool
     by_token = tf.transpose(x, [1, 0, 2])
     products = tf.linalg.matmul(tf.reshape(by_token, [-1, x.shape[2]]), kernel) + bias
     batch = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
-    # Slices of a tensor are not used, because the gradient of a slice is as large as the tensor.
+    # A TensorArray is used, because the gradient of a slice is as large as the whole tensor.
     inputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], kernel.shape[1]])
     inputs = inputs.unstack(tf.reshape(products, [tokens, batch, kernel.shape[1]]))
     outputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], units])
@@ -202,16 +204,15 @@ def _rnn_step(projected: Any, states: States, product: Any) -> States:
 _STEPS: dict[Cell, Step] = {"gru": _gru_step, "lstm": _lstm_step, "rnn": _rnn_step}
 
 
-# The interpreter that runs a model's body with TensorFlow tensors.
+# The interpreter that runs `Model.build` with TensorFlow tensors.
 
 DataFormat = Literal["NHWC", "NCHW"]
 Reader = Callable[[VariableSpec, Any], Tensor]
 _Weights = dict[tuple[VariableSpec, Any], Tensor]
 """Values of variables that a block has read, by specification and dtype."""
 
-# Folding batch norm saves time if the result has at least this many times as many elements as the
-# kernel.
-_WORTH = 4
+# Folding batch norm saves time if a result has at least this many elements per kernel element.
+_MIN_FOLDING_RATIO = 4
 
 _TO_NCHW = (0, 3, 1, 2)
 _TO_NHWC = (0, 2, 3, 1)
@@ -245,11 +246,11 @@ class _FoldableConvolution(NamedTuple):
         if tf.is_symbolic_tensor(self.kernel) and self.kernel.op.type == "Const":
             return True
         size = self.result.shape.num_elements()
-        return size is not None and size >= _WORTH * self.kernel.shape.num_elements()
+        return size is not None and size >= _MIN_FOLDING_RATIO * self.kernel.shape.num_elements()
 
 
 class GraphNetwork(Network[Tensor]):
-    """Interpreter that creates TensorFlow operations on the current device.
+    """Runs `Model.build` so that every layer creates TensorFlow operations on the current device.
 
     Attributes:
       compute_dtype: a tf.DType.
@@ -309,18 +310,17 @@ class GraphNetwork(Network[Tensor]):
         self._synchronise = synchronise
         self._recomputes = recomputes and training
         self._folds = fold_batch_norm and on_cpu and not training
-        self._convolution: _FoldableConvolution | None = (
-            None  # the last convolution that was created
-        )
+        # The last convolution that was created.
+        self._convolution: _FoldableConvolution | None = None
         self._unbatched: set[Any] = set()  # References to values without batch dimension.
         self._subsampled: dict[tuple[Any, tuple[int, int]], Tensor] = {}
         outer = tf.get_current_name_scope()
         self._outer_scope = [outer] if outer else []
-        # Image-like features in NHWC, by references to the same features in the network's layout.
+        # For each image-like feature in the network's layout, the same feature in NHWC.
         self._inputs: dict[Any, Tensor] = {}
 
     def forward(self, features: Any) -> Any:
-        """Makes the graph of a forward pass. Call it once. It assigns no variables.
+        """Creates the operations of a forward pass. Call it once. It assigns no variables.
 
         Args:
           features: images ``[n, h, w, c]`` by default; a mapping if the model has several features.
@@ -386,7 +386,7 @@ class GraphNetwork(Network[Tensor]):
 
     def _to_nhwc(self, x: Tensor) -> Tensor:
         if x.ref() in self._inputs:
-            return self._inputs[x.ref()]  # No transposition is needed if a body flattens images.
+            return self._inputs[x.ref()]  # This avoids transposing an input feature back.
         if not self._channels_first or len(x.shape) != 4 or x.ref() in self._unbatched:
             return x
         return tf.transpose(x, _TO_NHWC)
@@ -403,8 +403,8 @@ class GraphNetwork(Network[Tensor]):
     # Variables ---------------------------------------------------------------------------
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        # A full path with a final slash re-enters an existing scope. With a plain name, TensorFlow
-        # would create a new scope such as stage1_1.
+        # A full path with a final slash re-enters the existing scope, such as stage1.
+        # With a plain name, TensorFlow would create a new scope, such as stage1_1.
         path = "/".join([*self._outer_scope, *self._scopes, ""])
         scope: contextlib.AbstractContextManager[Any] = tf.name_scope(path)
         return scope
@@ -456,7 +456,7 @@ class GraphNetwork(Network[Tensor]):
         return y
 
     def _subsample(self, products: CpuProducts, x: Tensor, window: SlidingWindow) -> Tensor:
-        """Every stride-th row and column.
+        """Selects every stride-th row and column of images for a 1 x 1 convolution.
 
         The first two convolutions of a block share the result.
         """
@@ -496,16 +496,14 @@ class GraphNetwork(Network[Tensor]):
             return y
         averages: Any = ([], []) if self.training else (value(layer.mean), value(layer.variance))
         if not self.training and offset.shape[0] % 4:
-            # On GPUs, TensorFlow 2.21 fuses batch norm with a following ReLU. The shape function of
-            # the fused operation raises an error for these numbers of channels, although its kernel
-            # supports them in inference.
+            # On GPUs, TensorFlow 2.21 fuses batch norm with a following ReLU.
+            # Its shape function rejects channel numbers that 4 does not divide, even in inference.
             precise = _cast(x, tf.float32)
             y = normalise_channels(
                 precise, averages[0], averages[1], scale, offset, epsilon, channels_at
             )
             return _cast(y, x.dtype)
-        # Tokens become a column of an image, because some batch norms of cuDNN support at most
-        # 65,535 examples.
+        # Tokens become an image column, because some cuDNN batch norms allow 65,535 examples.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
         fused = tf.raw_ops.FusedBatchNormV3(
             x=x if image_like else tf.reshape(x, column),
@@ -528,20 +526,19 @@ class GraphNetwork(Network[Tensor]):
     def _update_moving_averages(
         self, layer: BatchNormLayer, mean: Tensor, variance: Tensor
     ) -> None:
-        """Adds the updates of moving averages with the mean and variance of a batch."""
+        """Records that the step updates a layer's moving averages with these batch moments."""
         decay = layer.settings.decay
         self.updates.append(StateUpdate(layer.mean, mean, decay))
         self.updates.append(StateUpdate(layer.variance, variance, decay))
 
     def _fold_batch_norm(self, convolution: _FoldableConvolution, layer: BatchNormLayer) -> Tensor:
-        """Replaces batch norm by a scaled kernel and a bias.
+        """Replaces batch norm after a convolution by a scaled kernel and a bias.
 
         TensorFlow fuses a ReLU or an addition that follows.
         """
         factor, offset = self._batch_norm_factor_and_offset(layer)
         kernel = convolution.kernel
-        # The kernel has the shape [h, w, in, out]. A depthwise kernel has [h, w, in, outputs per
-        # input].
+        # Kernels are [h, w, in, out]; depthwise kernels are [h, w, in, outputs per input].
         per_output = tf.reshape(factor, [-1, kernel.shape[3]])
         with tf.name_scope(convolution.scope + "/"):
             y = convolution.convolve(
@@ -550,7 +547,7 @@ class GraphNetwork(Network[Tensor]):
             return self._bias_add(y, _cast(offset, self.compute_dtype))
 
     def _batch_norm_factor_and_offset(self, layer: BatchNormLayer) -> tuple[Tensor, Tensor]:
-        """Batch norm with moving averages, as a factor and an offset for each channel."""
+        """Factor and offset per channel that are equivalent to batch norm with moving averages."""
         factor = tf.math.rsqrt(self._reader(layer.variance, tf.float32) + layer.settings.epsilon)
         if layer.gamma is not None:
             factor *= self._reader(layer.gamma, tf.float32)
@@ -560,8 +557,7 @@ class GraphNetwork(Network[Tensor]):
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:
             return (self._products.matmul if self._products else tf.linalg.matmul)(x, kernel)
-        # All rows are multiplied in one product. A batched product would compute a kernel gradient
-        # for each example.
+        # One product for all rows: a batched product would need one kernel gradient per example.
         rows = tf.linalg.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
         return tf.reshape(rows, [-1, *x.shape[1:-1], units])
 
@@ -581,7 +577,7 @@ class GraphNetwork(Network[Tensor]):
             return self._random_share(x, shape, keep, index)
 
     def _drop_path(self, x: Tensor, keep: float, index: int, by_progress: bool) -> Tensor:
-        share = 1.0 - (1.0 - keep) * self._progress() if by_progress else keep
+        share = 1.0 - (1.0 - keep) * self._training_progress() if by_progress else keep
         shape = [x.shape[0] or tf.shape(x)[0], *[1] * (len(x.shape) - 1)]
         return self._random_share(x, shape, share, index)
 
@@ -591,12 +587,12 @@ class GraphNetwork(Network[Tensor]):
         if seed.shape.rank == 0:
             seed = tf.stack([seed, tf.zeros_like(seed)])
         seed = tf.random.experimental.stateless_fold_in(seed, index)
-        # Random numbers are float32. With 16-bit numbers, the share would not be exact.
+        # Random numbers are float32, because 16-bit numbers would make the share inexact.
         draw = tf.random.stateless_uniform(shape, seed, alg="philox")
         return tf.where(draw < share, x * tf.cast(1.0 / share, x.dtype), tf.zeros([], x.dtype))
 
-    def _progress(self) -> Tensor:
-        """Completed share of the training, in [0, 1]."""
+    def _training_progress(self) -> Tensor:
+        """Number of completed steps divided by the number of all training steps, in [0, 1]."""
         seed = tf.convert_to_tensor(self._seed)
         if seed.shape.rank == 0 or not self._training_steps:
             return 1.0
@@ -613,7 +609,7 @@ class GraphNetwork(Network[Tensor]):
         return operation(self._align(x, unbatched[0], rank), self._align(y, unbatched[1], rank))
 
     def _align(self, x: Tensor, unbatched: bool, rank: int) -> Tensor:
-        """Reshapes a value to the dimensions and the layout of examples with this rank."""
+        """Adds dimensions of size 1, so that a value broadcasts to examples with this rank."""
         shape = self.shape(x)
         if not unbatched and len(shape) == rank:
             return x
@@ -644,7 +640,7 @@ class GraphNetwork(Network[Tensor]):
         y = body(self, *xs)
         self._reader = read
 
-        # A gradient flows only to the arguments of this function.
+        # Gradients flow only to the arguments of this function, so it takes the weights, too.
         @tf.custom_gradient
         def block(*tensors: Tensor) -> Any:
             def gradient(of_y: Tensor) -> list[Tensor | None]:
@@ -661,11 +657,11 @@ class GraphNetwork(Network[Tensor]):
         weights: _Weights,
         of_y: Tensor,
     ) -> list[Tensor | None]:
-        """Runs a block again, and returns the gradients for its inputs and weights.
+        """Runs a block again in the backward pass; returns gradients of its inputs and weights.
 
-        Runs it with a copy of this network, which must be in the state before the block. Names of
-        layers, and numbers of random draws, are therefore the same. What the copy collects, such as
-        updates of moving averages, is discarded.
+        A copy of this network runs the block; this network must be in the state before the block.
+        Names of layers, and numbers of random draws, are therefore the same. What the copy
+        collects, such as updates of moving averages, is discarded.
         """
 
         def read_copy(spec: VariableSpec, dtype: tf.DType) -> Tensor:
@@ -679,8 +675,8 @@ class GraphNetwork(Network[Tensor]):
         again = self._copy()
         again._reader = read_copy
         again._outer_scope = ["gradient_tape", *self._outer_scope]
-        # Without the dependency, TensorFlow would compute all blocks early, or merge operations
-        # with equal ones of the forward pass, and store their results until they are used.
+        # Without this dependency, TensorFlow would recompute blocks early and store their values.
+        # It could also merge the operations with equal operations of the forward pass.
         with tf.control_dependencies([of_y]), again._name_scope(""):
             copies = {x.ref(): tf.identity(x) for x in (*xs, *weights.values())}
             again._unbatched |= {copies[x.ref()].ref() for x in xs if x.ref() in self._unbatched}
@@ -693,7 +689,7 @@ class GraphNetwork(Network[Tensor]):
         return [by_reference.pop(x.ref(), None) for x in (*xs, *weights.values())]
 
     def _copy(self) -> GraphNetwork:
-        """A network with the same settings and state.
+        """Returns a network with the same settings and state.
 
         Layers of the copy do not change the original.
         """
@@ -752,7 +748,7 @@ class GraphNetwork(Network[Tensor]):
     def _recurrent(self, x: Tensor, cell: Cell, weights: Sequence[Tensor], reverse: bool) -> Tensor:
         return run_recurrent_cell(x, cell, weights, reverse)
 
-    # Functions of the model's own --------------------------------------------------------
+    # TensorFlow functions that a model applies -------------------------------------------
 
     def _apply(
         self,

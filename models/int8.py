@@ -37,7 +37,7 @@ _MOST = 127  # Largest number in signed 8 bits with a symmetric range.
 
 @dataclasses.dataclass
 class Calibration:
-    """Ranges of the inputs and results of convolutions, in the order in which they are created.
+    """Value ranges of the inputs and results of convolutions, in creation order.
 
     `convolutions` is the number of all convolutions, including depthwise ones. `in_8_bits` is the
     number of convolutions in 8 bits when the network was last created.
@@ -49,7 +49,7 @@ class Calibration:
 
 
 def record_value_ranges(model: Model, num_classes: int, features: Any, read: Reader) -> Calibration:
-    """Runs a network eagerly on examples in float32 and records the ranges of the values."""
+    """Runs a network eagerly on examples in float32, and records the value ranges of layers."""
     calibration = Calibration()
     Int8Network(
         model, num_classes, read, training=False, calibration=calibration, recording=True
@@ -68,7 +68,7 @@ class _QuantisedValue(NamedTuple):
 
 
 class _FusedConvolution(NamedTuple):
-    """A convolution with fused operations. If a ReLU is fused, it is the last operation.
+    """A convolution with fused bias, batch norm and ReLU. A fused ReLU is the last operation.
 
     The float32 kernel is [height, width, in, out], or [height, width, in, 1] for a depthwise
     convolution. While ranges are recorded, `source` is None.
@@ -84,18 +84,19 @@ class _FusedConvolution(NamedTuple):
     def scaled(
         self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]
     ) -> _FusedConvolution:
-        """A chain that also multiplies each output channel by a factor and adds an offset."""
+        """Fuses another operation: a factor and an offset for each output channel."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
         bias = self.bias * factor + offset
         return self._replace(kernel=self.kernel * per_output, bias=bias)
 
 
 class Int8Network(GraphNetwork):
-    """Interpreter that uses 8-bit convolutions if a kernel exists. For inference in NHWC on a CPU.
+    """Runs `Model.build` with 8-bit convolutions where kernels exist, for inference on a CPU.
 
-    Every value is a float32 tensor. For some values, the integers are also known; layers that can
-    use the integers do so, and TensorFlow prunes unused float32 tensors. While recording, ranges
-    are added to the `calibration`. Otherwise, it must contain the ranges for the same weights.
+    The layout is NHWC. Every value is a float32 tensor. For some values, the integers are also
+    known; layers that can use the integers do so, and TensorFlow prunes unused float32 tensors.
+    While recording, ranges are added to the `calibration`. Otherwise, it must contain the ranges
+    for the same weights.
     """
 
     def __init__(
@@ -112,10 +113,10 @@ class Int8Network(GraphNetwork):
         self._calibration = calibration
         self._recording = recording
         self._recorded = iter(calibration.ranges)
-        self._eights: dict[Any, _QuantisedValue] = {}  # keys are references to float32 tensors
-        self._last: tuple[Tensor, _FusedConvolution] | None = (
-            None  # the last value of a chain, and the chain
-        )
+        # Quantised form of float32 tensors, by reference to the tensor.
+        self._eights: dict[Any, _QuantisedValue] = {}
+        # Result of the last fused convolution, and the convolution.
+        self._last: tuple[Tensor, _FusedConvolution] | None = None
         calibration.in_8_bits = 0
 
     # Layers ------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ class Int8Network(GraphNetwork):
         self._calibration.convolutions += self._recording
         multiplies = depthwise and kernel.shape[3] != 1
         has_groups = not depthwise and kernel.shape[2] != self.shape(x)[2]
-        # Integer kernels do not exist for groups, and return zeros for multipliers.
+        # Integer kernels do not exist for groups, and return zeros for channel multipliers.
         if multiplies or has_groups:
             return plain()
         self._calibration.in_8_bits += not self._recording and not depthwise
@@ -193,23 +194,24 @@ class Int8Network(GraphNetwork):
         self._calibration.ranges.append(limits)
         return limits
 
-    # Chains ------------------------------------------------------------------------------
+    # Fused convolutions ------------------------------------------------------------------
 
     def _fusable_convolution(self, x: Tensor) -> _FusedConvolution | None:
-        """The chain that computed a value, if further operations can be fused with it."""
+        """The convolution that computed `x`, if further operations can be fused with it."""
         if self._last is None or self._last[0] is not x or self._last[1].rectified:
             return None
         return self._last[1]
 
     def _fused_result(self, chain: _FusedConvolution, plain: Callable[[], Tensor]) -> Tensor:
-        """Result of a chain. While ranges are recorded, `plain` computes it in float32."""
+        """Result of a fused convolution. While ranges are recorded, `plain` computes it."""
         if self._recording:
             y = plain()
             self._next_value_range(y)
         else:
             reach = self._next_value_range()
             if chain.depthwise and not chain.rectified:
-                assert chain.source is not None  # There is no integer kernel for this case.
+                # No integer kernel exists for a depthwise convolution without ReLU.
+                assert chain.source is not None
                 x = _dequantize(chain.source)
                 kernel = tf.constant(chain.kernel)
                 y = super()._conv(x, kernel, chain.window, len(chain.bias), depthwise=True)
@@ -269,7 +271,7 @@ def _convolve_quantised(chain: _FusedConvolution, reach: Range) -> _QuantisedVal
 
 
 def _quantisation_bounds(reach: Range, *, signed: bool) -> tuple[float, float]:
-    """The interval that the integers represent. It is never empty."""
+    """Lower and upper bound of the real numbers that the integers represent."""
     most = max(*map(abs, reach), 1e-6)
     return (-most if signed else 0.0), most
 

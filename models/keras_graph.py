@@ -35,13 +35,12 @@ from cnnbench.models.spec import (
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
-# Weights without weight decay: the weights of normalisation layers, and embedding tables, because a
-# batch uses only few rows of them.
+# No weight decay: normalisation layers, and embeddings (a batch uses few of their rows).
 _NOT_DECAYED = ("gamma", "beta", "embeddings")
 
 
 class BuiltKerasModel(NamedTuple):
-    """A Keras model whose own variables only store the initial values.
+    """A built Keras model. A run only reads initial values from the model's own variables.
 
     `takes_training` is whether the layers are called with `training=True` in training. As in `fit`,
     this is false for a subclassed model whose `call` does not take `training`.
@@ -52,21 +51,21 @@ class BuiltKerasModel(NamedTuple):
 
     @property
     def variables(self) -> list[Any]:
-        """The variables in the order in which `stateless_call` takes them."""
+        """The model's variables in the order in which `stateless_call` takes them."""
         return [*self.model.trainable_variables, *self.model.non_trainable_variables]
 
     def values(self) -> list[Any]:
-        """Initial values as NumPy arrays: float32, or int64 for integers."""
+        """Initial values of all variables as NumPy arrays: float32, or int64 for integers."""
         arrays = [keras.ops.convert_to_numpy(variable) for variable in self.variables]
         return [
             array.astype(np.int64 if _is_integer(array.dtype) else np.float32) for array in arrays
         ]
 
 
-def build(
+def build_keras_model(
     make: Callable[[str], Any], dtype: str, seed: int, size: int | None, *, fuses: bool
 ) -> BuiltKerasModel:
-    """Builds a model on the host, with initial values as after `keras.utils.set_random_seed`.
+    """Builds a Keras model on the CPU; `keras.utils.set_random_seed` fixes its initial values.
 
     The model is built in a separate thread. There, Keras numbers layer names from 0 even if the
     process has built other models, and the global dtype policy is separate.
@@ -101,7 +100,7 @@ def build(
 
 
 def make_application(name: str, sizes: tuple[int, int] | None = None) -> Any:
-    """A network of `keras.applications` with random weights.
+    """Creates a network of `keras.applications` with random weights.
 
     `sizes` contains the height (and width) of the images and the number of classes. The defaults
     are the network's own image size and 1,000 classes.
@@ -115,13 +114,13 @@ def make_application(name: str, sizes: tuple[int, int] | None = None) -> Any:
 
 
 def preprocess_for_application(name: str, images: Any) -> Any:
-    """Converts images in [-1, 1] to the range that the network was trained with."""
+    """Converts images in [-1, 1] to the value range that a `keras.applications` network needs."""
     module = importlib.import_module(getattr(keras.applications, name).__module__)
     return module.preprocess_input((images + 1.0) * 127.5)
 
 
 def load_keras_file(path: str, policy: str) -> Any:
-    """Loads a model from a file without running code from it.
+    """Loads a Keras model from a file without running code that the file contains.
 
     Mixed precision policies return a copy of the model with that policy.
     """
@@ -132,7 +131,9 @@ def load_keras_file(path: str, policy: str) -> Any:
     if policy == "float32":
         return model
     if not isinstance(model, keras.Sequential) and not _is_functional(model):
-        raise UsageError(f"only Sequential and functional models have --precision for {policy}")
+        raise UsageError(
+            f"only Sequential and functional models can be converted to {policy} (--precision)"
+        )
 
     def cast(layer: Any) -> Any:
         return type(layer).from_config({**layer.get_config(), "dtype": policy})
@@ -143,22 +144,22 @@ def load_keras_file(path: str, policy: str) -> Any:
 
 
 def _to_functional_with_logits(model: Any, size: int | None) -> Any:
-    """Converts a model to a functional one that returns logits.
+    """Converts a Keras model to a functional model that returns logits.
 
     Raises UsageError if cnnbench cannot train the model.
     """
     if keras.config.backend() != "tensorflow":
         raise UsageError(f"Keras runs on {keras.config.backend()}; set KERAS_BACKEND=tensorflow")
     if keras.config.image_data_format() != "channels_last":
-        raise UsageError("keras.json says channels_first; Keras models run in NHWC")
+        raise UsageError("keras.json sets channels_first; cnnbench needs channels_last (NHWC)")
     if not isinstance(model, keras.Model):
         raise UsageError(f"build must return a keras.Model, not {type(model).__name__}")
     if getattr(model, "optimizer", None) is not None:
-        raise UsageError("the Keras model has an optimizer; leave out compile()")
+        raise UsageError("the Keras model has an optimizer; do not call compile()")
     if not _is_functional(model):
         if size is None:
             raise UsageError("the Keras model has no input shape; give its image_size")
-        # Keras passes `training` to the layers only if the model is called, not its method `call`.
+        # Keras passes `training` to the layers in model(images), but not in model.call(images).
         images = keras.Input((size, size, 3))
         model = keras.Model(images, model(images))
     last = model
@@ -180,7 +181,7 @@ def _is_integer(dtype: Any) -> bool:
 
 
 def _all_layers(model: Any, scope: str = "") -> Iterator[tuple[str, Any]]:
-    """The layers of a model and of the models in it, with their paths."""
+    """Yields path and layer for all layers of a model, including layers of nested models."""
     for layer in model.layers if isinstance(model, keras.Model) else ():
         yield f"{scope}{layer.name}", layer
         yield from _all_layers(layer, f"{scope}{layer.name}/")
@@ -191,14 +192,16 @@ def _all_layers(model: Any, scope: str = "") -> Iterator[tuple[str, Any]]:
 _BATCH = 37
 """Batch size of the trace: a prime that is unlikely to divide a number of channels."""
 
+# The results of these operations share the buffer of their inputs.
 _SHARING = ("Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "IdentityN")
-# Operations whose gradients need neither inputs nor results, or only results.
+# The gradients of these operations need neither inputs nor results.
 _LINEAR = ("AddV2", "AddN", "BiasAdd", "Cast", "ConcatV2", "Mean", "Pad", "Slice", "Sub", "Sum")
+# The gradients of these operations need only the results.
 _BY_RESULT = ("Exp", "Relu", "Relu6", "Rsqrt", "Sigmoid", "Softmax", "Sqrt", "Tanh")
 
 
 def declare_keras_model(model: Any, size: int | None) -> KerasDeclaration:
-    """Sizes and variables of a model. Raises UsageError if cnnbench cannot run the model."""
+    """Reads sizes and variables of a Keras model. Raises UsageError if cnnbench cannot run it."""
     names = [
         layer.name for _, layer in _all_layers(model) if isinstance(layer, keras.layers.InputLayer)
     ]
@@ -250,7 +253,7 @@ def _variable_specs(model: Any) -> Iterator[VariableSpec]:
 def count_layer_work(
     model: Model, built: BuiltKerasModel, declared: KerasDeclaration
 ) -> LayerFlopsAndMemory:
-    """FLOPs by layer and memory of a training step, from a trace of the forward pass.
+    """Counts FLOPs of each layer, and memory of a training step, in a traced forward pass.
 
     Operations inside loops are not counted.
     """
@@ -258,7 +261,8 @@ def count_layer_work(
     layers = {path for path, _ in _all_layers(built.model)}
     layers |= {variable.name.rpartition("/")[0] for variable in declared.variables}
     flops: dict[str, tuple[int, int, int]] = {}
-    owners: dict[str, str] = {}  # from each view to the tensor that owns its buffer
+    # For each view, the tensor that owns its buffer.
+    owners: dict[str, str] = {}
     stored: dict[str, int] = {}
     largest = 0
     for operation in graph.get_operations():
@@ -288,7 +292,7 @@ def count_layer_work(
 
 
 def _trace_forward(model: Model, declared: KerasDeclaration) -> tuple[Any, set[str]]:
-    """The graph of a forward pass in training, and the tensor names of trained variables."""
+    """Traces a forward pass in training. Returns the graph, and tensor names of variables."""
     trained: set[str] = set()
 
     def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -386,32 +390,32 @@ _calls: ContextVar[tuple[GraphNetwork, dict[int, VariableSpec]] | None] = Contex
 """The network that is calling a Keras model, and its variables by `id` of the Keras variable."""
 
 
-def compute_dtype_name(net: Any) -> str:
-    """Name of the dtype in which a `GraphNetwork` computes."""
-    return str(net.compute_dtype.name)
-
-
-def call(
-    built: BuiltKerasModel,
+def call_keras_model(
+    built: Callable[[str], BuiltKerasModel],
     declared: Sequence[VariableSpec],
     net: Any,
     images: tf.Tensor,
     values: Sequence[tf.Tensor],
 ) -> tf.Tensor:
-    """Returns logits, and adds layer losses and updates of untrained variables to `net`.
+    """Calls a Keras model in a tower's graph, and returns its logits.
+
+    It also adds layer losses, and updates of untrained variables, to `net`.
 
     Args:
+      built: function that returns the model for the name of a dtype.
+      net: the `GraphNetwork` of the tower.
       declared, values: the variables and the values that the tower has read, in the same order.
     """
-    variables = built.variables
+    keras_model = built(str(net.compute_dtype.name))
+    variables = keras_model.variables
     cast = [tf.cast(v, k.dtype) for k, v in zip(variables, values, strict=True)]
-    trained = len(built.model.trainable_variables)
+    trained = len(keras_model.model.trainable_variables)
     specs = {id(variable): spec for variable, spec in zip(variables, declared, strict=True)}
     token = _calls.set((net, specs))
     try:
-        logits, states, losses = built.model.stateless_call(
+        logits, states, losses = keras_model.model.stateless_call(
             *(cast[:trained], cast[trained:], images),
-            training=net.training and built.takes_training,
+            training=net.training and keras_model.takes_training,
             return_losses=True,
         )
     finally:
@@ -425,7 +429,7 @@ def call(
     return logits
 
 
-# Layers that use the operations of a `GraphNetwork`. Results equal those of the Keras layers.
+# Keras layers that use the operations of a `GraphNetwork`. Their results do not change.
 
 
 def _calling_network() -> GraphNetwork | None:
@@ -434,14 +438,14 @@ def _calling_network() -> GraphNetwork | None:
 
 
 class _Logits(keras.layers.Softmax):  # type: ignore[misc]
-    """Replaces a final softmax by the identity, because the loss takes logits."""
+    """Replaces a final softmax layer by the identity, because the loss takes logits."""
 
     def call(self, inputs: Any, mask: Any = None) -> Any:
         return inputs
 
 
 class _BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Batch norm that uses one operation in the forward pass and one in the backward pass."""
+    """Keras batch norm with one fused operation in each of the forward and the backward pass."""
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         calling, rank = _calls.get(), len(inputs.shape)
@@ -463,7 +467,7 @@ class _BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc
 
 
 class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
-    """A convolution with the faster gradients of `cnnbench.models.cpu_products`."""
+    """Keras convolution with the faster gradients of `cnnbench.models.cpu_products`."""
 
     def convolution_op(self, inputs: Any, kernel: Any) -> Any:
         net, image = _calling_network(), tuple(inputs.shape[1:3])
@@ -484,7 +488,7 @@ class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
 
 
 class _Dense(keras.layers.Dense):  # type: ignore[misc]
-    """A dense layer with the faster gradients of `cnnbench.models.cpu_products`."""
+    """Keras dense layer with the faster gradients of `cnnbench.models.cpu_products`."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         net = _calling_network()

@@ -26,12 +26,10 @@ from cnnbench.models.spec import (
     size_of_attribute,
 )
 
-# The base class of all networks.
-
 LARGEST_IMAGE = 2**14
 """Largest height and width of images in pixels; a larger number is considered a typing error."""
 
-# Types of results. If a plug-in defines a method, its results are checked. -----------------
+# Types of the results of `Model` methods. Results of plug-ins' methods are checked with them. ----
 
 
 def _count_examples(value: Any) -> int | None:
@@ -41,9 +39,11 @@ def _count_examples(value: Any) -> int | None:
     return shape[0] if shape else None
 
 
-def _not_per_example_text(value: Any, arguments: Sequence[Any], *, single: bool = False) -> str:
+def _wrong_example_count_message(
+    value: Any, arguments: Sequence[Any], *, single: bool = False
+) -> str:
     shape = tensor_sizes(value) if hasattr(value, "shape") else ()
-    examples = _count_examples(arguments[-1])  # the number of labels
+    examples = _count_examples(arguments[-1])  # The last argument is the labels.
     fits = shape is None or (shape and (None in (shape[0], examples) or shape[0] == examples))
     if not single:
         wanted = "a tensor [n, ...], a row per example"
@@ -53,7 +53,7 @@ def _not_per_example_text(value: Any, arguments: Sequence[Any], *, single: bool 
     return "" if fits else f"{wanted}, not {value_text(value)}"
 
 
-def _missing_element_text(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
+def _missing_element_message(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
     model = arguments[0]
     for element in model.elements:
         if element.name not in value:
@@ -65,28 +65,32 @@ def _missing_element_text(value: Mapping[str, Any], arguments: Sequence[Any]) ->
     return ""
 
 
-def _unlisted_names_text(attribute: str, value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
+def _wrong_metric_names_message(
+    attribute: str, value: Mapping[str, Any], arguments: Sequence[Any]
+) -> str:
     unprintable = [name for name in value if not name.isprintable()]
     if unprintable:
         return f"values by names of printable characters, not by {unprintable[0]!r}"
     names = getattr(arguments[0], attribute)
     if not names or set(value) == set(names):
         return ""
-    # The message names the subclass, which may be in a different file.
+    # The message names the model's class, because the list of names may be in another file.
     where = f"{type(arguments[0]).__name__}.{attribute}"
     listed, returned = ", ".join(names), ", ".join(value) or "none"
     return f"values by the names in {where}, {listed}, not by {returned}"
 
 
-Elements = Annotated[Mapping[str, Any], _missing_element_text]
-Column = Annotated[Any, partial(_not_per_example_text, single=True)]
-Metrics = Annotated[Mapping[str, Column], partial(_unlisted_names_text, "metric_names")]
-Rows = Mapping[str, Annotated[Any, _not_per_example_text]]
-HostMetrics = Annotated[Mapping[str, float], partial(_unlisted_names_text, "host_metric_names")]
+Elements = Annotated[Mapping[str, Any], _missing_element_message]
+Column = Annotated[Any, partial(_wrong_example_count_message, single=True)]
+Metrics = Annotated[Mapping[str, Column], partial(_wrong_metric_names_message, "metric_names")]
+Rows = Mapping[str, Annotated[Any, _wrong_example_count_message]]
+HostMetrics = Annotated[
+    Mapping[str, float], partial(_wrong_metric_names_message, "host_metric_names")
+]
 
 
 class Model(abc.ABC):
-    """A network: body, loss, and default training settings.
+    """Base class of networks: layers, loss, metrics and default training settings.
 
     A subclass sets the attributes (on the class or in ``__init__``) and defines `build`. `build`
     runs twice: with shapes, to compute variables and FLOPs, and with TensorFlow tensors, to build
@@ -139,7 +143,7 @@ class Model(abc.ABC):
         plugins.check_methods(cls, Model)
 
     def resize(self, image_size: int | None, num_classes: int | None) -> None:
-        """Sets the image size and the number of outputs; None keeps the model's own.
+        """Sets the height and width of images, and the number of outputs. None keeps the default.
 
         Raises UsageError if the network does not support them.
         """
@@ -158,7 +162,7 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def build(self, net: Network[T], features: Any) -> Any:
-        """Builds the network of one tower.
+        """Builds the layers of the network for one tower (one copy of the network on one device).
 
         The other towers are copies of this tower's graph. If the graph contains stateful
         operations, such as `tf.random.uniform`, `build` runs for each tower instead.
@@ -169,10 +173,10 @@ class Model(abc.ABC):
         """
 
     def preprocess(self, example: Mapping[str, Any], seed: Any, *, training: bool) -> Elements:
-        """Converts an example of the data set to the `elements`, in the input pipeline.
+        """Converts one example of the data set to the values listed in `elements`.
 
-        It is also called for synthetic examples. The result contains all elements by name, and may
-        contain further values. By default, it is the example itself.
+        The input pipeline calls it, also for synthetic examples. The result contains all elements
+        by name, and may contain further values. By default, it is the example itself.
 
         Args:
           example: the elements that the data set declares, by name, without batch dimension.
@@ -182,7 +186,7 @@ class Model(abc.ABC):
         return example
 
     def loss(self, outputs: Any, labels: Any) -> Column:
-        """Loss of each example, float32 ``[n]``, without weight decay.
+        """Computes the loss of each example, float32 ``[n]``, without weight decay.
 
         By default, softmax cross entropy.
 
@@ -195,9 +199,9 @@ class Model(abc.ABC):
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
 
     def metrics(self, outputs: Any, labels: Any) -> Metrics:
-        """Metrics of each example: float32 tensors ``[n]`` by name.
+        """Computes metrics per example, such as top-1 accuracy: float32 tensors ``[n]`` by name.
 
-        An evaluation reports the means.
+        An evaluation reports their means over all examples.
 
         The names are `metric_names`; if they are empty, there are no metrics. By default, the
         metrics are ``top_1`` and ``top_5``: the `top_k_hits` among the largest logit, and among the
@@ -208,18 +212,16 @@ class Model(abc.ABC):
         return dict(zip(("top_1", "top_5"), top_k_hits(outputs, labels, (1, 5)), strict=True))
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Rows:
-        """The values of each example for `host_metrics`: tensors ``[n, ...]`` by name.
+        """Computes the values per example that `host_metrics` needs: tensors ``[n, ...]`` by name.
 
-        None by default.
-
-        An evaluation computes the tensors on the host, even if the network is on a GPU. It stores
-        them for all examples, so they should be small.
+        By default, there are no such values. An evaluation computes the tensors on the host, even
+        if the network is on a GPU. It stores them for all examples, so they should be small.
         """
         del features, outputs, labels
         return {}
 
     def host_metrics(self, rows: Mapping[str, Any]) -> HostMetrics:
-        """Metrics that are not a mean over examples, such as a rank among many examples, by name.
+        """Computes metrics that are not means over examples, such as ranks; returns them by name.
 
         The names are `host_metric_names`, if the model declares them.
 
@@ -235,11 +237,11 @@ class Model(abc.ABC):
         return type(self).loss is Model.loss
 
     def has_host_metrics(self) -> bool:
-        """Whether the model defines `host_metrics`."""
+        """Whether the model's class overrides `host_metrics`."""
         return type(self).host_metrics is not Model.host_metrics
 
     def validate(self) -> None:
-        """Checks the attributes that a subclass sets."""
+        """Checks the attributes that a subclass sets; raises UsageError if a value is invalid."""
         who = f"model class {type(self).__name__}"
         # Elements may refer to attributes by name, such as the image size.
         plugins.check_attributes(self, Model, who, "image_size", "channels")
@@ -291,14 +293,14 @@ def top_k_hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
     return [tf.where(usable, hit, 0.0) for hit in shares]
 
 
-def plugin_place(model: Model) -> str:
-    """The place where a plug-in defines a network, and a colon; "" for networks of cnnbench."""
+def plugin_location_prefix(model: Model) -> str:
+    """Prefix of error messages: the code location of a plug-in's model; "" if built in."""
     built_in = plugins.is_built_in(type(model))
     return "" if built_in else f"{plugins.definition_location(type(model).build)}: "
 
 
 def build_checked_outputs(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
-    """Calls `Model.build` with features (by name) and checks the result.
+    """Calls `Model.build` with features (by name), and checks the shape of its outputs.
 
     With the default loss, outputs must be logits, ``(num_classes,)`` per example.
     """
@@ -308,21 +310,20 @@ def build_checked_outputs(model: Model, net: Network[T], features: Mapping[str, 
         shape: object = "a mapping" if isinstance(output, Mapping) else net.shape(output)
         if shape != (net.num_classes,):
             raise UsageError(
-                f"{plugin_place(model)}model {model.name} must return logits of shape "
+                f"{plugin_location_prefix(model)}model {model.name} must return logits of shape "
                 f"({net.num_classes},) per example, not {shape}; end build() with net.logits(x)"
             )
     return outputs
 
 
-# Models by name: from `cnnbench.models.networks`, plug-in files and entry points.
+# Registry of models by name: `cnnbench.models.networks`, plug-in files and entry points.
 
 ENTRY_POINT_GROUP = "cnnbench.models"
 
 Key = tuple[str, str]  # (dataset, name)
 
 _factories: dict[Key, Callable[[], Model]] = {}
-# Families of models by name prefix: a function that creates a model from its name and data set, and
-# names for completion.
+# By name prefix: a function that creates a model from name and data set, and names to complete.
 _families: dict[str, tuple[Callable[[str, str], Model], tuple[str, ...]]] = {}
 
 
@@ -355,7 +356,7 @@ def register_family(
 
 
 def register_variants(make: Callable[..., Model], variants: Iterable[Sequence[Any]]) -> None:
-    """Registers one model for each tuple of arguments of `make`. The keys are the models' names."""
+    """Calls `make` with each tuple of arguments; registers the created model under its own name."""
     for arguments in variants:
         factory = functools.partial(make, *arguments)
         register_model(factory().name, factory().dataset, factory)
@@ -389,7 +390,7 @@ def get_model(name: str, dataset: str) -> Model:
 def _make_family_model(name: str, dataset: str) -> Callable[[], Model] | None:
     for prefix, (make, _) in _families.items():
         if name.startswith(prefix):
-            # Entry points fork, so they run before the model's code.
+            # Some of these functions fork, so they must run before the model's code.
             for prepare in plugins.before_loading:
                 prepare()
             return partial(make, name, dataset)
@@ -397,7 +398,7 @@ def _make_family_model(name: str, dataset: str) -> Callable[[], Model] | None:
 
 
 def model_names(dataset: str) -> tuple[str, ...]:
-    """Sorted names of the models of a data set."""
+    """Sorted names of the models that are registered for a data set."""
     return tuple(sorted(name for owner, name in _all_models() if owner == dataset))
 
 
@@ -408,7 +409,7 @@ def all_model_names() -> tuple[str, ...]:
 
 
 def datasets() -> tuple[str, ...]:
-    """Sorted names of the data sets that have models."""
+    """Sorted names of all data sets for which models are registered."""
     return tuple(sorted({dataset for dataset, _ in _all_models()}))
 
 
@@ -421,16 +422,16 @@ def datasets_of(name: str) -> tuple[str, ...]:
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
-    """Runs a Python file that calls `register_model`; returns the names. See `plugins.load`."""
+    """Runs a plug-in file; returns the names of the models that it registers."""
     keys = plugins.load(path, "model_plugin")
     return tuple(name for _, name in keys)
 
 
 def _import_family_module(name: str) -> None:
-    """Imports the module whose name is the beginning of a model's name, such as resnet for
-    resnet50.
+    """Imports the module in which a model is defined, such as ``networks.resnet`` for resnet50.
 
-    This module contains all models with that name. If it contains none, all modules are imported.
+    The module's name is the beginning of the model's name. If this module defines no model with the
+    name, all modules of networks are imported.
     """
     for module in plugins.module_names(networks):
         if name.startswith(module):

@@ -1,4 +1,4 @@
-"""The interface for writing networks, and blocks that several networks share.
+"""Interface with which models create layers, and blocks that several networks share.
 
 A value with two dimensions, ``(n, c)``, is a sequence of n tokens. A value with four or more
 dimensions, ``(..., n, c)``, is a group of sequences. A value with three dimensions is an image;
@@ -75,7 +75,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
         trainable: bool = True,
         weight_decay: bool = True,
     ) -> T:
-        """Creates a variable for the model's own use, and reads it in the compute dtype.
+        """Creates a variable that no layer uses, and returns its value in the compute dtype.
 
         The name must be new in the current scope. The shape must be static and has no batch
         dimension; ``()`` is a scalar. Weight decay is ignored if the variable is not trainable.
@@ -90,7 +90,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
         return self._read(spec)
 
     def declared(self, spec: VariableSpec) -> T:
-        """Creates a variable from an existing specification, and reads it in the compute dtype."""
+        """Creates the variable that `spec` declares, and returns its value in the compute dtype."""
         name = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
         return self._read(self._spec(**name))
 
@@ -122,7 +122,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
     # Layers ----------------------------------------------------------------------------------
 
     def reshape(self, x: T, shape: Sequence[int]) -> T:
-        """Changes the shape. Channels are the fastest-changing dimension in every layout."""
+        """Changes the shape of each example. In every memory layout, channels change fastest."""
         old, new = self.shape(x), tuple(shape)
         if math.prod(old) != math.prod(new):
             raise UsageError(f"reshape keeps the number of elements; {old} cannot become {new}")
@@ -201,7 +201,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
             return self._embedding(ids, self._read(table))
 
     def recurrent(self, x: T, units: int, cell: Cell = "gru", *, bidirectional: bool = False) -> T:
-        """A recurrent layer on ``(n, c)``. Returns the state after each token, ``(n, units)``.
+        """Recurrent layer on tokens ``(n, c)``. Returns the state after each token, ``(n, units)``.
 
         Args:
           cell: ``gru`` (the reset gate is applied after the product, as in cuDNN and Keras),
@@ -275,7 +275,7 @@ def broadcast(first: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]
     return tuple(large for _, large in sizes)
 
 
-# The layers with which models are written. `SequenceLayers` contains the layers for tokens.
+# Layers for images and vectors. `SequenceLayers` contains the layers for tokens.
 
 Elementwise = Literal["relu", "relu6", "sigmoid", "tanh", "swish", "gelu"]
 Activation = Elementwise | None
@@ -298,8 +298,7 @@ class Network(SequenceLayers[T]):
         self.num_classes = num_classes
         self.training = training
         self._batch_norm_defaults = batch_norm
-        # The last convolution, if only batch norm uses it. `Model.build` then has no reference to
-        # it.
+        # Result of the last convolution with batch norm; `Model.build` has no reference to it.
         self._unseen: T | None = None
         self.auxiliaries: list[tuple[Any, float]] = []
         self.losses: list[Any] = []
@@ -346,9 +345,9 @@ class Network(SequenceLayers[T]):
         window = SlidingWindow.make((height, width), kernel, stride, padding)
         with self._layer("conv"):
             shape = (*window.size, channels // groups, filters)
-            y = self._conv(x, self._kernel("kernel", shape, stddev), window, filters)
+            y = self._conv(x, self._create_kernel("kernel", shape, stddev), window, filters)
             y = self._add_bias(y, filters, None if batch_norm else bias)
-        return self._finish(y, batch_norm, activation)
+        return self._normalise_and_activate(y, batch_norm, activation)
 
     def depthwise_conv(
         self,
@@ -372,7 +371,7 @@ class Network(SequenceLayers[T]):
         with self._layer("depthwise"):
             y = self._depthwise_conv("kernel", x, window, multiplier, stddev)
             y = self._add_bias(y, channels * multiplier, None if batch_norm else bias)
-        return self._finish(y, batch_norm, activation)
+        return self._normalise_and_activate(y, batch_norm, activation)
 
     def separable_conv(
         self,
@@ -403,9 +402,10 @@ class Network(SequenceLayers[T]):
         with self._layer("separable"):
             y = self._depthwise_conv("depthwise_kernel", x, window, multiplier, stddev)
             shape = (1, 1, channels * multiplier, filters)
-            y = self._conv(y, self._kernel("pointwise_kernel", shape, stddev), pointwise, filters)
+            kernel_1x1 = self._create_kernel("pointwise_kernel", shape, stddev)
+            y = self._conv(y, kernel_1x1, pointwise, filters)
             y = self._add_bias(y, filters, None if batch_norm else bias)
-        return self._finish(y, batch_norm, activation)
+        return self._normalise_and_activate(y, batch_norm, activation)
 
     def batch_norm(
         self, x: T, *, activation: Activation = None, settings: BatchNorm | None = None
@@ -461,7 +461,7 @@ class Network(SequenceLayers[T]):
             return self.activate(self._add_bias(y, units, bias), activation)
 
     def logits(self, x: T, *, stddev: float | None = None) -> T:
-        """The last layer, which is linear: ``(num_classes,)`` per example."""
+        """Last layer: an affine layer without activation, with ``num_classes`` outputs."""
         return self.affine(x, self.num_classes, None, stddev=stddev)
 
     def auxiliary(self, outputs: Any, weight: float) -> None:
@@ -485,12 +485,10 @@ class Network(SequenceLayers[T]):
         return self._elementwise("relu", x)
 
     def activate(self, x: T, activation: Activation) -> T:
-        """Applies ``relu``, ``relu6``, ``sigmoid``, ``tanh``, ``swish`` or ``gelu``.
-
-        None applies nothing.
+        """Applies an activation: ``relu``, ``relu6``, ``sigmoid``, ``tanh``, ``swish`` or ``gelu``.
 
         ``relu6`` is limited to 6, ``swish`` is x * sigmoid(x), and ``gelu`` is the exact x *
-        Phi(x).
+        Phi(x). None applies nothing.
         """
         if activation is None:
             return x
@@ -500,21 +498,21 @@ class Network(SequenceLayers[T]):
         return self._elementwise(activation, x)
 
     def max_pool(self, x: T, size: int | Pair, stride: int | Pair, padding: Padding = "VALID") -> T:
-        """Maximum of each window."""
+        """Max pooling: the maximum of each window in each channel."""
         return self._pool_layer("max", x, size, stride, padding)
 
     def avg_pool(self, x: T, size: int | Pair, stride: int | Pair, padding: Padding = "VALID") -> T:
-        """Mean of each window. With SAME, padding is not included in the mean."""
+        """Average pooling: the mean of each window. With SAME, the mean excludes padding."""
         return self._pool_layer("avg", x, size, stride, padding)
 
     def global_avg_pool(self, x: T) -> T:
-        """Mean over height and width: ``(h, w, c)`` to ``(c,)``."""
+        """Global average pooling: the mean over height and width, ``(h, w, c)`` to ``(c,)``."""
         self._checked_image_shape(x, "global_avg_pool")
         return self._spatial_mean(x)
 
     def dropout(self, x: T, keep: float = 0.5) -> T:
         """In training, keeps each value with probability ``keep`` and scales it by 1 / ``keep``."""
-        index = self._draw("dropout", keep)
+        index = self._next_draw_index("dropout", keep)
         if not self.training or keep == 1.0:
             return x
         return self._dropout(x, keep, index)
@@ -529,7 +527,7 @@ class Network(SequenceLayers[T]):
 
         Sources: Huang et al., arXiv:1603.09382; the schedule: Zoph et al., arXiv:1707.07012.
         """
-        index = self._draw("drop_path", keep)
+        index = self._next_draw_index("drop_path", keep)
         if not self.training or keep == 1.0:
             return x
         return self._drop_path(x, keep, index, by_progress)
@@ -588,14 +586,14 @@ class Network(SequenceLayers[T]):
         return self.apply(normalise_locally, x)
 
     def pad_channels(self, x: T, before: int, after: int) -> T:
-        """Adds channels of zeros."""
+        """Adds `before` channels of zeros before the channels of ``x``, and `after` after them."""
         self._checked_image_shape(x, "pad_channels")
         return self._pad_channels(x, before, after)
 
     # Parts of the network ------------------------------------------------------------------
 
     def block(self, body: Callable[..., T], *xs: T, **options: Any) -> T:
-        """Returns ``body(net, *xs, **options)``, a part of the network with one result.
+        """Creates a block: the layers of ``body(net, *xs, **options)``, which returns one value.
 
         With ``--recompute=blocks``, a training step stores the inputs of a block but not the values
         inside it. The backward pass calls ``body`` again, with another ``net``. A block inside a
@@ -623,7 +621,7 @@ class Network(SequenceLayers[T]):
         shape: Sequence[int] | None = None,
         flops: int | LayerFlopsAndMemory = 0,
     ) -> T:
-        """Applies any TensorFlow function of tensors.
+        """Applies any TensorFlow function, so that a model can use operations without a layer.
 
         Args:
           function: function with one tensor argument for each value in ``xs``; it returns one
@@ -660,15 +658,15 @@ class Network(SequenceLayers[T]):
         window = SlidingWindow.make((height, width), size, stride, padding)
         return self._pool(kind, x, window)
 
-    def _draw(self, layer: str, keep: float) -> int:
-        """Checks a keep probability, and returns the number of the random draw."""
+    def _next_draw_index(self, layer: str, keep: float) -> int:
+        """Checks the keep probability of a layer, and returns the number of its random draw."""
         if not 0.0 < keep <= 1.0:
             raise UsageError(f"{layer}: the share to keep must be in (0, 1], not {keep}")
         index = self._dropouts
         self._dropouts += 1
         return index
 
-    def _kernel(self, name: str, shape: tuple[int, ...], stddev: float | None) -> T:
+    def _create_kernel(self, name: str, shape: tuple[int, ...], stddev: float | None) -> T:
         scaled = Initializer.variance_scaling()
         if stddev is not None:
             scaled = Initializer.truncated_normal(stddev)
@@ -685,24 +683,26 @@ class Network(SequenceLayers[T]):
         if stddev is None:
             stddev = 1.0 / math.sqrt(math.prod(window.size)) / TRUNCATED_STDDEV
         channels = self.shape(x)[2]
-        kernel = self._kernel(name, (*window.size, channels, multiplier), stddev)
+        kernel = self._create_kernel(name, (*window.size, channels, multiplier), stddev)
         return self._conv(x, kernel, window, channels * multiplier, depthwise=True)
 
     def _add_bias(self, y: T, size: int, value: float | None) -> T:
-        """Adds a bias with this initial value; None adds none."""
+        """Adds a trainable bias that starts at `value`. Adds nothing if `value` is None."""
         if value is None:
             return y
         bias = self._spec("bias", (size,), Initializer.constant(value))
         return self._bias_add(y, self._read(bias))
 
-    def _finish(self, y: T, batch_norm: bool | BatchNorm, activation: Activation) -> T:
+    def _normalise_and_activate(
+        self, y: T, batch_norm: bool | BatchNorm, activation: Activation
+    ) -> T:
         if not batch_norm:
             return self.activate(y, activation)
         settings = None if batch_norm is True else batch_norm
         self._unseen = y
         return self.batch_norm(y, activation=activation, settings=settings)
 
-    # What an interpreter provides --------------------------------------------------------
+    # Methods that an interpreter defines -------------------------------------------------
 
     @abc.abstractmethod
     def _conv(
@@ -768,7 +768,7 @@ def squeeze_excite(net: Network[T], x: T, units: int, activation: Activation) ->
 
 
 def with_shortcut(net: Network[T], x: T, branch: T, keep: float) -> T:
-    """Applies drop path to a block's branch and adds the block's input."""
+    """Applies drop path to the branch of a residual block, and adds the block's input `x`."""
     return net.add(x, net.drop_path(branch, keep))
 
 
@@ -789,7 +789,7 @@ def aux_head(
 
 
 def self_attention(net: Network[T], x: T, heads: int, bias: T | None = None) -> T:
-    """Attention between tokens ``(..., n, c)``, with learned projections."""
+    """Self-attention between tokens ``(..., n, c)``, with learned projections before and after."""
     channels = net.shape(x)[-1]
     query, key, value = net.split(net.affine(x, 3 * channels, None, stddev=STDDEV), 3)
     mixed = net.attention(query, key, value, heads, bias=bias)

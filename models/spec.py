@@ -1,4 +1,4 @@
-"""Declarations of a network: elements of examples, variables, learning rates and windows."""
+"""Plain-data descriptions of networks: features, labels, variables, learning rates, windows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Role = Literal["feature", "label"]
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """Distribution of the synthetic values of an element. Use the class methods to create it.
+    """Random distribution of the synthetic values of a feature or label.
 
-    `scale` is the standard deviation of ``normal`` and the value of ``constant``.
+    Create it with a class method, such as `Draw.normal`. `scale` is the standard deviation of
+    ``normal`` and the value of ``constant``.
     """
 
     kind: Literal["normal", "integers", "uniform", "constant", "boxes"]
@@ -48,7 +49,7 @@ class Draw:
 
     @classmethod
     def constant(cls, value: float) -> Draw:
-        """All values are ``value``."""
+        """Not random: every synthetic value is ``value``."""
         return cls("constant", value)
 
     @classmethod
@@ -59,7 +60,7 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Element:
-    """One named value of an example.
+    """One named feature or label of an example: shape, dtype and synthetic values.
 
     Attributes:
       shape: shape for one example, without batch; ``()`` for a scalar. A size may be the name of an
@@ -81,17 +82,17 @@ class Element:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The shape, for an element that `resolve_sizes` returned."""
+        """The shape as integers, for an element in which `resolve_sizes` has replaced names."""
         return tuple(int(size) for size in self.shape)
 
     @property
     def is_real(self) -> bool:
-        """Whether the values are real numbers. Networks convert them to the run's precision."""
+        """Whether the dtype is floating-point. Such features are cast to the run's precision."""
         return self.dtype.startswith(("float", "bfloat"))
 
     @property
     def named_sizes(self) -> tuple[str, ...]:
-        """The sizes that are given as names."""
+        """Sizes given as names of model attributes, such as ``image_size``, not as numbers."""
         bounds = () if self.draw is None else (self.draw.low, self.draw.high)
         return tuple(size for size in (*self.shape, *bounds) if isinstance(size, str))
 
@@ -108,7 +109,7 @@ IMAGE_CLASSIFICATION = (IMAGE, LABEL)
 def resolve_sizes(
     elements: Sequence[Element], owner: object, num_classes: int
 ) -> tuple[Element, ...]:
-    """Replaces named sizes in elements by numbers."""
+    """Replaces named sizes, such as ``image_size``, by the numbers that the model `owner` has."""
 
     def number(size: Size) -> int:
         if isinstance(size, int):
@@ -126,7 +127,7 @@ def resolve_sizes(
 
 
 def size_of_attribute(owner: object, name: str) -> int:
-    """The value of the attribute for a named size."""
+    """The model attribute `name`, which must be an integer of at least 1."""
     value = getattr(owner, name, None)
     who = f"model class {type(owner).__name__}"
     if not isinstance(value, int):
@@ -137,16 +138,14 @@ def size_of_attribute(owner: object, name: str) -> int:
 
 
 def elements_of_role(elements: Sequence[Element], role: Role) -> tuple[Element, ...]:
-    """The elements that have a role: the features, or the labels."""
+    """The elements with the given role: all features, or all labels."""
     return tuple(element for element in elements if element.role == role)
 
 
 def group_values(
     elements: Sequence[Element], role: Role, values: Mapping[str, V]
 ) -> V | dict[str, V]:
-    """The features (or labels) in the form that a model receives: a single value, or values by
-    name.
-    """
+    """Converts features (or labels) to what models receive: the only value, or values by name."""
     names = [element.name for element in elements_of_role(elements, role)]
     return values[names[0]] if len(names) == 1 else {name: values[name] for name in names}
 
@@ -154,7 +153,7 @@ def group_values(
 def values_by_name(
     elements: Sequence[Element], role: Role, group: V | Mapping[str, V]
 ) -> Mapping[str, V]:
-    """The inverse of `group_values`: always a mapping from names to values."""
+    """Inverse of `group_values`: converts features (or labels) to values by name."""
     if isinstance(group, Mapping):
         return group
     (element,) = elements_of_role(elements, role)
@@ -163,9 +162,8 @@ def values_by_name(
 
 # Specifications of models, as plain data: variables, FLOPs, learning rates. No TensorFlow.
 
-# Standard deviation of a standard normal distribution that is truncated at two standard deviations.
-# To get a truncated draw with a given standard deviation, as in the scaling rules of He and LeCun,
-# divide by this number.
+# Standard deviation of a standard normal distribution truncated at two standard deviations.
+# Divided by it, a truncated draw has the standard deviation of the rules of He and LeCun.
 TRUNCATED_STDDEV = 0.87962566103423978
 
 MASTER_BYTES = 4  # Master copies are float32 for every compute precision.
@@ -173,7 +171,7 @@ MASTER_BYTES = 4  # Master copies are float32 for every compute precision.
 
 @dataclasses.dataclass(frozen=True)
 class Initializer:
-    """Distribution of a variable's initial value. Use the four class methods to create it.
+    """Distribution of a variable's initial value. Create it with one of the four class methods.
 
     Attributes:
       kind: ``constant`` (all elements are ``value``), ``truncated_normal`` (mean 0; ``stddev`` is
@@ -195,7 +193,7 @@ class Initializer:
 
     @classmethod
     def constant(cls, value: float) -> Initializer:
-        """Every element is ``value``."""
+        """Not random: every element of the variable is ``value``."""
         return cls("constant", value=value)
 
     @classmethod
@@ -212,9 +210,10 @@ class Initializer:
 
     @classmethod
     def given(cls, draw: Callable[[str, int, int], Any], source: str) -> Initializer:
-        """Values from ``draw(name, seed, tower)``, which returns an array of the variable's shape.
+        """Initial values from ``draw(name, seed, tower)``, which returns an array.
 
         Args:
+          draw: function that returns an array of the variable's shape.
           source: text that identifies the values, such as a file's digest. Different values must
             have different texts.
         """
@@ -238,7 +237,7 @@ class Initializer:
 
 @dataclasses.dataclass(frozen=True)
 class VariableSpec:
-    """One logical variable of a model. The master copy is float32, except with --fp16_vars.
+    """Declaration of one variable of a model. It is stored as float32, except with --fp16_vars.
 
     Attributes:
       name: name of the variable, such as ``conv0/kernel``. It is the same in every mode and
@@ -262,12 +261,12 @@ class VariableSpec:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of elements of the variable."""
         return math.prod(self.shape)
 
     @property
     def fits_16_bits(self) -> bool:
-        """Whether 16 bits are allowed. Variables of normalisation layers must be float32."""
+        """Whether it may be stored in 16 bits. Normalisation layers need float32 variables."""
         return self.trainable and self.weight_decay
 
     @property
@@ -316,7 +315,7 @@ class LayerFlopsAndMemory(NamedTuple):
 
 
 class KerasDeclaration(NamedTuple):
-    """Sizes and variables of a Keras model.
+    """Image size, number of classes, variables and FLOPs of a Keras model, as plain data.
 
     Attributes:
       size: height and width of its images.
@@ -333,7 +332,7 @@ class KerasDeclaration(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LearningRateSpec:
-    """A model's own learning-rate schedule, as data.
+    """A model's default learning-rate schedule, as plain data.
 
     The rate is ``base * factors[k]``, where k is the number of boundaries that have passed. With
     ``base_batch``, it is also multiplied by global batch size / ``base_batch``. During the first
@@ -379,7 +378,7 @@ class LearningRateSpec:
     def cosine(
         cls, base: float, *, base_batch: int, epochs: int, warmup_epochs: float
     ) -> LearningRateSpec:
-        """Half a cosine that changes once per epoch (Loshchilov and Hutter, arXiv:1608.03983)."""
+        """Cosine decay that changes once per epoch (Loshchilov and Hutter, arXiv:1608.03983)."""
         return cls(
             base,
             base_batch=base_batch,
@@ -391,7 +390,7 @@ class LearningRateSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """Properties of a model that can be computed without a graph.
+    """Properties of a model that are known without creating TensorFlow operations.
 
     Attributes:
       elements: features and labels of one example, with numbers in place of named sizes.
@@ -428,7 +427,7 @@ class ModelSpec:
 
     @property
     def trainable_parameters(self) -> int:
-        """Number of elements that the optimizer updates."""
+        """Number of elements in all variables that the optimizer updates."""
         return sum(v.size for v in self.variables if v.trainable)
 
     @property
@@ -445,7 +444,7 @@ Pair = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class SlidingWindow:
-    """A sliding window over an image with known size. Every pair is (vertical, horizontal).
+    """Windows of a convolution or pooling over an image. Every pair is (vertical, horizontal).
 
     First, ``zeros``, ((top, bottom), (left, right)), are added, which are 0 unless the padding is
     SAME_RESNET. Then ``padding`` is applied.
@@ -459,14 +458,14 @@ class SlidingWindow:
 
     @property
     def explicit(self) -> bool:
-        """Whether zeros must be added explicitly before a VALID window."""
+        """Whether the image must be padded with zeros before a convolution with VALID padding."""
         return any(any(pair) for pair in self.zeros)
 
     @classmethod
     def make(
         cls, image: Pair, size: int | Pair, stride: int | Pair, padding: Padding
     ) -> SlidingWindow:
-        """Computes padding and output size. A single number applies to both directions.
+        """Computes padding and output size of windows. A single number applies to both directions.
 
         ``SAME_RESNET`` is SAME at stride 1. At other strides, it adds (k - 1) // 2 zeros before and
         k // 2 zeros after, so that the position of the windows does not depend on the input size.

@@ -22,7 +22,7 @@ class AlexNet(Model):
     learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Convolutions with 64, 192, 384, 384 and 256 filters, then two layers of 4096 units."""
+        """Builds convolutions with 64, 192, 384, 384, 256 filters, and two layers of 4096 units."""
         x = net.conv(images, 64, 11, 4, "VALID")
         x = net.max_pool(x, 3, 2)
         x = net.conv(x, 192, 5)
@@ -36,7 +36,7 @@ class AlexNet(Model):
 
 
 class AlexNetCifar10(Model):
-    """Small AlexNet: two convolutions with local response normalisation, two affine layers."""
+    """Small AlexNet for CIFAR-10: two convolutions, each normalised, and two affine layers."""
 
     name = "alexnet"
     dataset = "cifar10"
@@ -45,7 +45,7 @@ class AlexNetCifar10(Model):
     learning_rate = LearningRateSpec(0.1, decay_epochs=100.0, decay_factor=0.1)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Two 5 x 5 convolutions with 64 filters, then layers of 384 and 192 units."""
+        """Builds two 5 x 5 convolutions with 64 filters, then layers of 384 and 192 units."""
         x = net.conv(images, 64, 5, stddev=0.05)
         x = self._local_response_norm(net, net.max_pool(x, 3, 2, "SAME"))
         x = self._local_response_norm(net, net.conv(x, 64, 5, bias=0.1, stddev=0.05))

@@ -6,19 +6,18 @@ from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
 from cnnbench.models.network import STDDEV, Network, T, with_shortcut
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
-# For each size: number of blocks and channels of each stage, and the probability with which drop
-# path keeps the last block.
+# For each size: blocks per stage, channels per stage, and keep probability of the last block.
 VARIANTS = {
     "tiny": ((3, 3, 9, 3), (96, 192, 384, 768), 0.9),
     "base": ((3, 3, 27, 3), (128, 256, 512, 1024), 0.5),
 }
 
-# Initial scale of each channel, so that a block is initially close to the identity.
+# Initial scale of each channel: initially, a block hardly changes its input.
 BRANCH_SCALE = 1e-6
 
 
 class ConvNeXt(Model):
-    """Four stages of blocks. A branch is a depthwise convolution, an expansion and a projection."""
+    """ConvNeXt: four stages of residual blocks with depthwise 7 x 7 convolutions."""
 
     dataset = "imagenet"
     image_size = 224
@@ -31,7 +30,7 @@ class ConvNeXt(Model):
         self.blocks, self.widths, self.keep_last = VARIANTS[variant]
 
     def build(self, net: Network[T], images: T) -> T:
-        """4 x 4 patches, stages that each halve the image, mean, layer norm, logits."""
+        """Builds 4 x 4 patches, stages that each halve the image, mean, layer norm and logits."""
         x = net.layer_norm(self._conv_patches(net, images, self.widths[0], 4))
         done, last = 0, sum(self.blocks) - 1
         for stage, (count, channels) in enumerate(zip(self.blocks, self.widths, strict=True)):

@@ -19,11 +19,11 @@ SPACE = 0
 """Class of the space between two words. The last class is the blank."""
 
 _FILTERS = 32
-_SHRINK = 2  # Each convolution divides the number of frames by this.
+_SHRINK = 2  # Each convolution divides the number of frames by this number.
 
 
 class DeepSpeech2(Model):
-    """DeepSpeech 2. Computes logits of the letters and the blank for every fourth frame (10 ms).
+    """DeepSpeech 2: computes logits of the letters and the blank for every fourth 10-ms frame.
 
     Synthetic utterances have at least `min_frames` frames, which is enough for `max_letters`
     letters.
@@ -51,7 +51,7 @@ class DeepSpeech2(Model):
     recurrent_layers = 5
 
     def build(self, net: Network[T], spectrogram: T) -> T:
-        """Returns logits ``(frames / 4, num_classes)``."""
+        """Builds convolutions and LSTMs. Returns logits ``(frames / 4, num_classes)``."""
         x = net.reshape(spectrogram, (*net.shape(spectrogram), 1))
         for kernel, stride in (((41, 11), (_SHRINK, 2)), ((21, 11), (_SHRINK, 1))):
             x = net.conv(x, _FILTERS, kernel, stride, "SAME_RESNET", activation="relu6", bias=None)
@@ -65,9 +65,9 @@ class DeepSpeech2(Model):
         return net.logits(net.batch_norm(x))
 
     def loss(self, outputs: Any, labels: Mapping[str, Any]) -> Any:
-        """Negative log probability of the transcript.
+        """CTC loss: negative log probability of the transcript.
 
-        0 if there are too few frames for its letters.
+        It is 0 if there are too few frames for the letters of the transcript.
         """
         from cnnbench.models.ctc import ctc_loss
 
@@ -75,7 +75,7 @@ class DeepSpeech2(Model):
         return ctc_loss(outputs, labels["transcript"], labels["transcript_length"], frames)
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """The most likely letter of each frame, and the transcript."""
+        """Returns the most likely letter of each frame, and the true transcript."""
         import tensorflow as tf
 
         del features
@@ -92,7 +92,7 @@ class DeepSpeech2(Model):
         }
 
     def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
-        """Error rates of words and letters: substitutions, deletions and insertions."""
+        """Word and letter error rates: edit distance divided by the length of the transcript."""
         wrong = {"word": 0, "letter": 0}
         total = {"word": 0, "letter": 0}
         columns = (rows[name] for name in ("letters", "blank", "transcript", "transcript_length"))
@@ -120,13 +120,13 @@ def frames_after_convolutions(frames: Any) -> Any:
 
 
 def split_words(letters: Sequence[int]) -> list[tuple[int, ...]]:
-    """Splits a text at spaces; empty words are left out."""
+    """Splits a text of letter numbers at spaces, and omits empty words."""
     parts = itertools.groupby(letters, lambda letter: letter == SPACE)
     return [tuple(word) for is_space, word in parts if not is_space]
 
 
 def edit_distance(first: Sequence[Any], other: Sequence[Any]) -> int:
-    """Levenshtein distance: insertions, deletions and substitutions."""
+    """Levenshtein distance: the fewest insertions, deletions and substitutions between both."""
     import numpy as np
 
     numbers = {value: number for number, value in enumerate(dict.fromkeys([*first, *other]))}
@@ -135,7 +135,7 @@ def edit_distance(first: Sequence[Any], other: Sequence[Any]) -> int:
     row = places
     for count, value in enumerate(first, start=1):
         best = np.minimum(row[1:] + 1, row[:-1] + (row_values != numbers[value]))
-        # An insertion moves one position to the right in the row and costs 1.
+        # An insertion moves one position to the right in the row, and costs 1.
         row = np.minimum.accumulate(np.concatenate([[count], best]) - places) + places
     return int(row[-1])
 

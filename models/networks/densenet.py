@@ -16,7 +16,7 @@ BLOCKS = 3
 
 
 class DenseNetCifar10(Model):
-    """Three blocks of (depth - 4) / 3 layers. Each layer adds `growth` channels."""
+    """DenseNet: three blocks of (depth - 4) / 3 layers. Each layer adds `growth` channels."""
 
     dataset = "cifar10"
     image_size = 32
@@ -36,12 +36,12 @@ class DenseNetCifar10(Model):
         self.growth = growth
 
     def build(self, net: Network[T], images: T) -> T:
-        """Stem, blocks with transitions between them, mean over the image, logits."""
+        """Builds stem, blocks with transitions between them, mean over the image, and logits."""
         x = net.conv(images, 16, 3, activation=None)
         for block in range(BLOCKS):
             with net.scope(f"block{block}"):
                 if block > 0:
-                    # Halves height and width, and outputs as many channels as two layers.
+                    # A transition halves the image, and outputs 2 * growth channels.
                     y = self._layer(net, x, 2 * self.growth, 1)
                     x = net.avg_pool(net.relu(y), 2, 2)
                 for _ in range(self.layers):

@@ -16,7 +16,7 @@ from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 
 class BlockStage(NamedTuple):
-    """A stage of blocks with a depthwise convolution or, if `fused`, with a full convolution.
+    """A stage of inverted residual blocks, with depthwise or (if `fused`) full convolutions.
 
     The size of the convolution is `kernel`. A full convolution also replaces the first 1 x 1
     convolution; then there is no squeeze and excitation.
@@ -59,7 +59,7 @@ MOBILE = (
     BlockStage(1, 320, 3, 1, 6),
 )
 
-# Image size, factors of width and depth, keep probability of dropout, batch size per device.
+# By version: image size, width factor, depth factor, dropout's keep probability, batch size.
 SCALES = {
     0: (224, 1.0, 1.0, 0.8, 64),
     1: (240, 1.0, 1.1, 0.8, 64),
@@ -110,7 +110,7 @@ class EfficientNet(Model):
     squeeze = 0.25
 
     def build(self, net: Network[T], images: T) -> T:
-        """Stem, stages, 1280 channels (times the width factor), mean over the image, logits."""
+        """Builds stem, stages, 1280 channels times `width`, mean over the image, and logits."""
         x = self._conv(net, images, round_channels(self.stem * self.width), 3, 2)
         counts = [math.ceil(stage.blocks * self.depth) for stage in self.stages]
         done, total = 0, sum(counts)
@@ -128,7 +128,7 @@ class EfficientNet(Model):
         return net.conv(x, filters, kernel, stride, batch_norm=True, activation=self.activation)
 
     def _block(self, net: Network[T], x: T, stage: BlockStage, stride: int, keep: float) -> T:
-        """A block: 1 x 1 convolution that adds channels, depthwise convolution, 1 x 1 projection.
+        """Builds an inverted residual block: expansion, depthwise convolution, projection.
 
         If there is a shortcut, drop path omits the block with probability 1 - `keep`.
         """

@@ -15,9 +15,8 @@ from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import Network, T, aux_head
 from cnnbench.models.spec import BatchNorm, LearningRateSpec, Pair
 
-# Filters in each module of GoogLeNet: (1 x 1), (1 x 1 before 3 x 3, 3 x 3), (1 x 1 before 5 x 5, 5
-# x 5), (1 x 1 after pooling). Between groups, a pooling halves the image (table 1 of the first
-# paper).
+# Filters of GoogLeNet's modules (table 1 of the paper). Between groups, pooling halves the image.
+# Per module: (1 x 1), (1 x 1 and then 3 x 3), (1 x 1 and then 5 x 5), (1 x 1 after pooling).
 GOOGLENET = (
     (
         (64, (96, 128), (16, 32), 32),
@@ -36,11 +35,10 @@ GOOGLENET = (
     ),
 )
 
-# Modules of versions 3 and 4: their branches, each a list of layers. A layer is one of
-# * filters, kernel and, unless they are 1 and SAME, stride and padding of a convolution with batch
-#   norm,
-# * "max" with stride and padding of a 3 x 3 pooling,
-# * "mean" and a number of filters: a 3 x 3 mean and a 1 x 1 convolution, in either order.
+# A module of versions 3 and 4 is a list of branches. A branch is a list of layers:
+# * (filters, kernel, stride, padding) is a convolution with batch norm; defaults are 1 and SAME.
+# * ("max", stride, padding) is a 3 x 3 max pooling.
+# * ("mean", filters) is a 3 x 3 mean pooling and a 1 x 1 convolution.
 Layer = tuple[Any, ...]
 Module = Sequence[Sequence[Layer]]
 
@@ -113,7 +111,7 @@ class GoogLeNet(Model):
     learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Three convolutions, nine modules, mean over the image, logits."""
+        """Builds three convolutions, nine modules, mean over the image, and logits."""
         x = net.max_pool(net.conv(images, 64, 7, 2), 3, 2, "SAME")
         x = net.conv(net.conv(x, 64, 1), 192, 3)
         for group in GOOGLENET:
@@ -136,7 +134,7 @@ class GoogLeNet(Model):
 
 
 class NormalisedInception(Model):
-    """Base class of versions 3 and 4, with batch norm, the first layers, and the modules."""
+    """Base class of Inception versions 3 and 4: the first layers, and modules with batch norm."""
 
     dataset = "imagenet"
     image_size = 299
@@ -157,7 +155,7 @@ class NormalisedInception(Model):
             if kind == "max":
                 x = net.max_pool(x, 3, *how)
             elif kind == "mean":
-                # The convolution is first, because it has fewer outputs than inputs.
+                # The convolution comes first, because it reduces the number of channels.
                 x = net.conv(x, how[0], 1, activation=None, bias=None)
                 x = net.batch_norm(net.avg_pool(x, 3, 1, "SAME"), activation="relu")
             else:
@@ -177,7 +175,7 @@ class InceptionV3(NormalisedInception):
     last_pooling: Sequence[Layer] = [("max", 1, "SAME"), (192, 1)]
 
     def build(self, net: Network[T], images: T) -> T:
-        """Six layers, eleven modules, mean over the image, logits."""
+        """Builds six layers, eleven modules, mean over the image, and logits."""
         x = self._branch(net, self._stem(net, images), MAX, (80, 1), (192, 3, 1, "VALID"), MAX)
         for module in V3_MODULES:
             x = net.block(self._module, x, module=module)
@@ -201,7 +199,7 @@ class InceptionV4(NormalisedInception):
     name = "inception4"
 
     def build(self, net: Network[T], images: T) -> T:
-        """Stem, fourteen modules and two reductions, mean over the image, logits."""
+        """Builds stem, fourteen modules and two reductions, mean over the image, and logits."""
         x = self._widening_layers(net, self._stem(net, images))
         for module in V4_MODULES:
             x = net.block(self._module, x, module=module)

@@ -85,11 +85,11 @@ class KerasModel(Model):
         self._lock = threading.Lock()
         self._values: dict[tuple[int, int], dict[str, Any]] = {}
         self._apply_declaration(_declare_in_child(self._declare_keras_model))
-        # If there was no child process, the model was built in this process, with a different seed.
+        # A model that was built in this process has the wrong seed, so it is discarded.
         self._built.clear()
 
     def resize(self, image_size: int | None, num_classes: int | None) -> None:
-        """See `Model.resize`. Only networks of `keras.applications` can change their sizes."""
+        """Sets image size and number of outputs, if the network is from `keras.applications`."""
         own = image_size in (None, self.image_size) and num_classes in (None, self.classes)
         if self._application and not own:
             size = image_size or self.image_size
@@ -116,19 +116,19 @@ class KerasModel(Model):
         return declared._replace(work=keras_graph.count_layer_work(self, built, declared))
 
     def built(self, dtype: str, seed: int = 0) -> Any:
-        """The `keras_graph.Built` for a dtype such as "float32". The first call builds it."""
+        """The `BuiltKerasModel` for a dtype such as "float32". The first call builds it."""
         from cnnbench.models import keras_graph
 
         with self._lock:
             if dtype not in self._built:
                 fuses = self.keras_layers == "fused"
-                self._built[dtype] = keras_graph.build(
+                self._built[dtype] = keras_graph.build_keras_model(
                     *(self._make, dtype, seed, self._given_size), fuses=fuses
                 )
             return self._built[dtype]
 
     def _draw_initial_value(self, name: str, seed: int, tower: int) -> Any:
-        """The initial value of a variable, from a model that is built with `seed` + `tower`."""
+        """Initial value of a variable, taken from a model that is built with `seed` + `tower`."""
         values = self._values.setdefault((seed, tower), {})
         if name not in values:
             if tower:
@@ -157,14 +157,13 @@ class KerasModel(Model):
         return elements
 
     def build(self, net: Network[T], images: T) -> T:
-        """Declares the variables, and applies the model as one function."""
+        """Declares the variables, and applies the whole Keras model as one function."""
         values = [net.declared(variable) for variable in self.variables]
 
         def call(images: Any, *values: Any) -> Any:
             from cnnbench.models import keras_graph
 
-            built = self.built(keras_graph.compute_dtype_name(net))
-            return keras_graph.call(built, self.variables, net, images, values)
+            return keras_graph.call_keras_model(self.built, self.variables, net, images, values)
 
         return net.apply(call, images, *values, shape=(self.classes,), flops=self._work)
 
@@ -219,18 +218,18 @@ def _application(name: str, sizes: tuple[int, int] | None, policy: str) -> Any:
 
 
 def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:
-    """Runs `declare` in a child process, because it starts TensorFlow. If TensorFlow runs
-    already, runs it here.
+    """Calls `declare` in a child process, because `declare` starts TensorFlow.
+
+    If TensorFlow already runs in this process, calls it here.
     """
     backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
     if backend != "tensorflow":
         raise UsageError(f"Keras models run on TensorFlow; unset KERAS_BACKEND={backend}")
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
-        raise UsageError("needs Keras 3; unset TF_USE_LEGACY_KERAS")
+        raise UsageError("Keras models need Keras 3; unset TF_USE_LEGACY_KERAS")
     import pickle  # Imported here, because few runs need it.
 
-    # Imported before the fork, because this process needs it later too. The import starts no
-    # threads.
+    # Imported before the fork: this process needs it too, and the import starts no threads.
     from cnnbench.models import keras_graph  # noqa: F401
 
     if _tensorflow_runs():
@@ -270,7 +269,7 @@ def _tensorflow_runs() -> bool:
 def _declaration_or_error(
     declare: Callable[[], KerasDeclaration],
 ) -> KerasDeclaration | tuple[str, tuple[str, ...]]:
-    """Result of a child: the declaration, or the text and the frames of an error."""
+    """Calls `declare` in the child process. Returns the result, or text and frames of an error."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if isinstance(sys.stderr, StandardStream):
         sys.stderr.take_descriptor()

@@ -14,7 +14,7 @@ from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 
 class NasNetSize(NamedTuple):
-    """Parameters of a NASNet.
+    """Numbers of cells and filters, and further parameters, of a NASNet.
 
     Attributes:
       cells: number of normal cells. They are in three groups with reductions between them.
@@ -47,7 +47,7 @@ class NasNet(Model):
         self.learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Stem, three groups of cells with reductions between them, mean over the image, logits."""
+        """Builds stem, three groups of cells with reductions between them, mean, and logits."""
         cells = iter(range(self.stem_reductions + self.size.cells + 2))
         previous = x = self._stem(net, images)
         for index in range(self.stem_reductions):
@@ -102,7 +102,7 @@ class NasNetCifar10(NasNet):
 
 
 class NasnetCell(Generic[T]):
-    """A cell, which combines the outputs of the two previous cells.
+    """A NASNet-A cell, which combines the outputs of the two previous cells.
 
     At the end of training, drop path keeps each branch except the identity with probability `keep`.
     """
@@ -113,7 +113,7 @@ class NasnetCell(Generic[T]):
         self.keep = keep
 
     def normal(self, x: T, previous: T) -> T:
-        """A cell that does not change height and width. It has six times ``filters`` channels."""
+        """Builds a cell that keeps height and width, and outputs 6 * ``filters`` channels."""
         net, drop = self.net, self._drop_path_by_progress
         p = self._resize_previous(x, previous)
         h = self._relu_and_conv_1x1(x)
@@ -131,7 +131,7 @@ class NasnetCell(Generic[T]):
         return net.concat([self._project_if_necessary(p), *sums])
 
     def reduction(self, x: T, previous: T) -> T:
-        """A cell that halves height and width. It has four times ``filters`` channels."""
+        """Builds a cell that halves height and width, and outputs 4 * ``filters`` channels."""
         net, drop = self.net, self._drop_path_by_progress
         p = self._resize_previous(x, previous)
         h = self._relu_and_conv_1x1(x)
@@ -147,7 +147,7 @@ class NasnetCell(Generic[T]):
         return net.concat([second, third, fourth, fifth])
 
     def _resize_previous(self, x: T, previous: T) -> T:
-        """The second input, resized to the size of the first. The first cell has only one input."""
+        """Resizes a cell's second input, `previous`, to the size of its first input, `x`."""
         if previous is x:
             return x
         net = self.net
@@ -168,7 +168,7 @@ class NasnetCell(Generic[T]):
         return self.net.conv(x, self.filters, 1, batch_norm=True, activation=None)
 
     def _project_if_necessary(self, x: T, *, active: bool = False) -> T:
-        """Projects ``x`` to ``filters`` channels if necessary. If ``active``, a ReLU is first."""
+        """Projects ``x`` to ``filters`` channels if necessary; if ``active``, after a ReLU."""
         if self.net.shape(x)[2] == self.filters:
             return x
         return self._relu_and_conv_1x1(x) if active else self._conv_1x1(x)
@@ -188,7 +188,7 @@ class NasnetCell(Generic[T]):
 
 
 def _select_odd_pixels(images: Any) -> Any:
-    """Rows and columns 1, 3, 5, ...; if their number is odd, zeros are appended."""
+    """Selects rows and columns 1, 3, 5, ...; appends zeros if the image size is odd."""
     import tensorflow as tf
 
     missing = [(0, size % 2) for size in images.shape[1:3]]

@@ -18,7 +18,7 @@ CUTOFF = 10
 
 
 class NeuMF(Model):
-    """NeuMF: matrix factorization and a perceptron, concatenated before one logit.
+    """NeuMF: matrix factorization and a perceptron, whose outputs are concatenated.
 
     `layers` are the numbers of units in the perceptron. The first number is the size of both
     embeddings together.
@@ -42,7 +42,7 @@ class NeuMF(Model):
     layers = (256, 256, 128, 64)
 
     def build(self, net: Network[T], features: Mapping[str, T]) -> T:
-        """The logit of a rating, ``(1,)``. The two parts have separate embeddings."""
+        """Computes the logit ``(1,)`` that a user rates an item. Both parts have own embeddings."""
         with net.scope("mf"):
             product = net.multiply(*self._user_and_item_embeddings(net, features, self.factors))
         with net.scope("mlp"):
@@ -67,7 +67,7 @@ class NeuMF(Model):
         return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, logits.dtype), logits)
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """See `Model.host_rows`. Returns user, score, and whether the user rated the item."""
+        """Returns for each example the user, the score, and whether the user rated the item."""
         import tensorflow as tf
 
         return {
@@ -77,7 +77,7 @@ class NeuMF(Model):
         }
 
     def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
-        """Hit rate and normalised discounted cumulative gain among the first ten."""
+        """Hit rate and normalised discounted cumulative gain among the ten best-ranked items."""
         import numpy as np
 
         ranks = ranks_of_rated(rows["user"], rows["score"], rows["rated"])

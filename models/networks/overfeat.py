@@ -18,7 +18,7 @@ class OverFeat(Model):
     learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Convolutions with 96, 256, 512, 1024 and 1024 filters, then 3072 and 4096 units."""
+        """Builds convolutions with 96, 256, 512, 1024, 1024 filters, then 3072 and 4096 units."""
         x = net.max_pool(net.conv(images, 96, 11, 4, "VALID"), 2, 2)
         x = net.max_pool(net.conv(x, 256, 5, padding="VALID"), 2, 2)
         for filters in (512, 1024, 1024):

@@ -16,7 +16,7 @@ from cnnbench.models.spec import LearningRateSpec
 
 
 class WidthParameters(NamedTuple):
-    """Parameters that determine the widths of a network.
+    """Parameters that determine the width (number of channels) of each block of a RegNet.
 
     Attributes:
       initial: width of the first block, on the line.
@@ -44,7 +44,7 @@ VARIANTS = {
 
 
 def stage_depths_and_widths(line: WidthParameters) -> tuple[tuple[int, int], ...]:
-    """For each stage: number of blocks and width.
+    """Number of blocks, and width (number of channels), of each stage of a RegNet.
 
     As in the paper's tables, widths are rounded to the nearest multiple of the group width. If two
     multiples are equally near, the even one is used. torchvision rounds differently: its 800mf and
@@ -74,7 +74,7 @@ class RegNetY(Model):
         self.batch_size = self.line.batch
 
     def build(self, net: Network[T], images: T) -> T:
-        """Stem with 32 filters, stages that each halve the image, mean over the image, logits."""
+        """Builds a stem with 32 filters, stages that each halve the image, mean, and logits."""
         x = net.conv(images, 32, 3, 2, "SAME_RESNET", batch_norm=True)
         for stage, (count, width) in enumerate(stage_depths_and_widths(self.line)):
             for block in range(count):

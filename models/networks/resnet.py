@@ -33,17 +33,18 @@ from cnnbench.models.spec import BatchNorm, LearningRateSpec, Padding
 # ResNet for ImageNet: bottleneck blocks in three versions, and the two small networks in v1.
 
 Version = Literal["v1", "v1.5", "v2"]
-Layer = tuple[int, int, int]  # filters, kernel size and stride of a convolution
+Layer = tuple[int, int, int]  # Filters, kernel size and stride of a convolution.
 
-EXPANSION = 4  # output channels of a bottleneck per filter of its 3 x 3 convolution
-BASIC_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}  # blocks with two 3 x 3 convolutions
+EXPANSION = 4  # A bottleneck has this many output channels per filter of its 3 x 3 convolution.
+# By depth: number of basic blocks (with two 3 x 3 convolutions) in each stage.
+BASIC_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 BLOCKS = {
     **BASIC_BLOCKS,
     **{50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)},
 }
 
-# In v2, batch norm before a block has no gamma, as in tf_cnn_benchmarks. It is not needed: scaling
-# by a positive number before a ReLU is equivalent to scaling the next kernel.
+# In v2, batch norm before a block has no gamma, as in tf_cnn_benchmarks.
+# Gamma is not needed: scaling before a ReLU is equivalent to scaling the next kernel.
 PREACTIVATION = BatchNorm(decay=0.9, epsilon=1e-5, scale=False)
 
 
@@ -88,14 +89,14 @@ class ResNet(Model):
         self.strides_inside = version == "v1.5"
 
     def build(self, net: Network[T], images: T) -> T:
-        """Stem, stages of blocks, mean over the image, logits."""
+        """Builds stem, stages of residual blocks, mean over the image, and logits."""
         x = self.stages(net, images, self.strides)
         if self.version == "v2":
             x = net.batch_norm(x, activation="relu", settings=self.preactivation)
         return net.logits(net.global_avg_pool(x))
 
     def stages(self, net: Network[T], images: T, strides: Sequence[int]) -> T:
-        """Stem and stages of blocks. There is one stage for each item in ``strides``."""
+        """Builds the stem, and one stage of residual blocks for each item in ``strides``."""
         x = self._stem(net, images)
         for stage, first in enumerate(strides):
             for index in range(self.blocks[stage]):
@@ -120,7 +121,7 @@ class ResNet(Model):
         return (width, 1, first), (width, 3, middle), (EXPANSION * width, 1, 1)
 
     def _block(self, net: Network[T], x: T, width: int, stride: int, project: bool) -> T:
-        """A block: layers and a shortcut. In v2, batch norm is before each convolution."""
+        """Builds a residual block. In v2, batch norm comes before each convolution."""
         *inner, last = self._layers(width, stride)
         v2 = self.version == "v2"
         y = net.batch_norm(x, activation="relu", settings=self.preactivation) if v2 else x
@@ -134,7 +135,7 @@ class ResNet(Model):
     def _shortcut(
         self, net: Network[T], x: T, active: T, filters: int, stride: int, project: bool
     ) -> T:
-        """The block's input, or a projection if its shape must change or `project` is true."""
+        """Returns the block's input `x`, projected if the shape changes or `project` is true."""
         if stride == 1 and net.shape(x)[2] == filters and not project:
             return x
         normed = self.version != "v2"
@@ -173,7 +174,7 @@ class ResNetCifar10(ResNet):
         self.version = version
 
     def _stem(self, net: Network[T], images: T) -> T:
-        # As in tf_cnn_benchmarks, v1 has no ReLU after the stem. The paper has one.
+        # Unlike in the paper, v1 has no ReLU after the stem, as in tf_cnn_benchmarks.
         activation: Activation = "relu" if self.version == "v2" else None
         return net.conv(images, 16, 3, batch_norm=True, activation=activation)
 
@@ -194,7 +195,7 @@ register_variants(ResNetCifar10, itertools.product(DEPTHS, ("v1", "v2")))
 
 
 class ResNetD(ResNet):
-    """`ResNet` with bottleneck blocks, in version D."""
+    """ResNet-D: v1.5 with a stem of three 3 x 3 convolutions, and shortcuts with pooling."""
 
     def __init__(self, depth: int) -> None:
         super().__init__(depth, "v1.5")
@@ -221,7 +222,7 @@ register_variants(ResNetD, [(50,), (101,), (152,)])
 
 
 class OfficialResNet(ResNet):
-    """The networks of `ResNet` with different batch norm and learning-rate schedule."""
+    """ResNet as in TensorFlow's former official models, with their batch norm and learning rate."""
 
     batch_norm = BatchNorm(decay=0.997, epsilon=1e-5, scale=True)
     preactivation = batch_norm

@@ -20,8 +20,8 @@ from cnnbench.models.networks.resnet import ResNet
 from cnnbench.models.spec import IMAGE, BatchNorm, Element, LearningRateSpec, Padding
 
 IMAGE_SIZE = 300
-# For each feature map: cells per side, pixels between cells, and aspect ratios of anchors. Every
-# map also has anchors with aspect ratio 1.
+# For each feature map: cells per side, pixels between cells, and aspect ratios of anchors.
+# Every feature map also has anchors with aspect ratio 1.
 MAPS = (
     (38, 8, (2.0,)),
     (19, 16, (2.0, 3.0)),
@@ -30,8 +30,8 @@ MAPS = (
     (3, 100, (2.0,)),
     (1, 300, (2.0,)),
 )
-# Side of a square anchor on each map, in pixels. The last number is only used to compute the size
-# of a larger anchor on the last map.
+# Side of the square anchors of each feature map, in pixels.
+# The last number only determines the size of a larger anchor of the last feature map.
 SIDES = (21, 45, 99, 153, 207, 261, 315)
 PER_CELL = tuple(2 + 2 * len(aspects) for _, _, aspects in MAPS)
 ANCHORS = sum(cells**2 * count for (cells, _, _), count in zip(MAPS, PER_CELL, strict=True))
@@ -44,7 +44,7 @@ _CENTRE_SCALE, _SIDE_SCALE = 0.1, 0.2
 
 @functools.cache
 def make_anchors() -> Any:
-    """All anchors: centre (vertical, horizontal), height and width, float32 [8732, 4].
+    """All anchor boxes: centre (vertical, horizontal), height and width, float32 [8732, 4].
 
     The order is by map, row and cell. Anchors are clipped to the image.
     """
@@ -89,11 +89,11 @@ def overlaps(first: Any, second: Any) -> Any:
 
 
 def match_anchors(boxes: Any, counted: Any) -> tuple[Any, Any]:
-    """For boxes, float32 [n, 4]: the box of each anchor, int64 [8732], and whether it is matched.
+    """Assigns a box to each anchor: index of the box, int64 [8732], and whether it matches.
 
-    Each box is assigned to the anchor with the largest overlap. (If two boxes have the same anchor,
-    the later box is used.) Each other anchor is matched to the box with the largest overlap, if it
-    is more than `LEAST_OVERLAP`.
+    Boxes are float32 [n, 4]. Each box is assigned to the anchor with the largest overlap. (If two
+    boxes have the same anchor, the later box is used.) Each other anchor is matched to the box with
+    the largest overlap, if it is more than `LEAST_OVERLAP`.
     """
     import tensorflow as tf
 
@@ -135,8 +135,7 @@ def decode_boxes(encoded: Any) -> Any:
     return centre_to_corner_boxes(tf.concat([centre, sides], axis=-1))
 
 
-# Layers after the backbone: filters of a 1 x 1 convolution; filters, stride and padding of a 3 x 3
-# convolution.
+# After the backbone: filters of a 1 x 1, and filters, stride, padding of a 3 x 3 convolution.
 _EXTRAS: tuple[tuple[int, int, int, Padding], ...] = (
     (256, 512, 2, "SAME_RESNET"),
     (256, 512, 2, "SAME_RESNET"),
@@ -147,11 +146,11 @@ _EXTRAS: tuple[tuple[int, int, int, Padding], ...] = (
 MAX_BOXES = 200
 """Maximum number of boxes in an image. Images in COCO have fewer than 100."""
 
-NEGATIVES = 3  # negative anchors per matched anchor
-# Limits for the detections that an evaluation uses.
+NEGATIVES = 3  # The loss uses this many negative anchors per matched anchor.
+# Evaluations ignore detections with a lower score, or a larger overlap with a better detection.
 _LEAST_SCORE, _LARGEST_OVERLAP = 0.05, 0.5
 
-_EPOCH = 118_287 / 32  # number of steps with 32 images of COCO 2017
+_EPOCH = 118_287 / 32  # Steps per epoch of COCO 2017 with a batch size of 32.
 
 
 class SSD300(Model):
@@ -189,7 +188,7 @@ class SSD300(Model):
     backbone = "backbone"
 
     def build(self, net: Network[T], images: T) -> Mapping[str, T]:
-        """Returns ``classes``, logits (8732, 81), and ``boxes``, encoded boxes (8732, 4)."""
+        """Builds the network. Returns ``classes``, logits (8732, 81), and ``boxes`` (8732, 4)."""
         with net.scope(self.backbone):
             x = ResNet(34, "v1").stages(net, images, strides=(1, 2, 1))
         maps = [x]
@@ -222,7 +221,7 @@ class SSD300(Model):
     def preprocess(
         self, example: Mapping[str, Any], seed: Any, *, training: bool
     ) -> Mapping[str, Any]:
-        """Adds the targets for each anchor to an example."""
+        """Adds the target box and the target class of each anchor to an example."""
         import tensorflow as tf
 
         boxes = example["boxes"]
@@ -259,10 +258,10 @@ class SSD300(Model):
         return total / tf.cast(tf.maximum(matches, 1), tf.float32)
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """Up to 200 detections in each image, and the true boxes.
+        """Returns up to 200 detections in each image, and the true boxes.
 
-        As in MLPerf's reference, they are chosen from the 200 best detections of each class. A
-        detection that overlaps a better one is removed. Boxes are not clipped to the image.
+        As in MLPerf's reference, detections are chosen from the 200 best detections of each class.
+        A detection that overlaps a better one is removed. Boxes are not clipped to the image.
         """
         import tensorflow as tf
 
@@ -393,14 +392,14 @@ def _area_under_precision_recall(verdict: Any, boxes: int) -> float:
     verdict = verdict[verdict != IGNORED]
     right = np.cumsum(verdict == RIGHT)
     precision = right / np.maximum(np.arange(len(verdict)) + 1, 1)
-    # The best precision at this or a higher recall.
+    # Precision at a recall is the best precision at this or any higher recall.
     precision = np.maximum.accumulate(precision[::-1])[::-1]
     at = np.searchsorted(right / boxes, np.linspace(0.0, 1.0, _RECALLS), side="left")
     return float(np.append(precision, 0.0)[np.minimum(at, len(verdict))].mean())
 
 
 def _detection_overlaps(detections: Any, boxes: Any, crowd: Any) -> Any:
-    """Intersection over union [d, b]. For a crowd, the union is only the detection."""
+    """Intersection over union [d, b]. For a crowd, the union is only the detection's area."""
     import numpy as np
 
     begin = np.maximum(detections[:, None, :2], boxes[None, :, :2])

@@ -25,7 +25,7 @@ _FORBIDDEN = -100.0  # Attention bias that masks tokens from a different part of
 
 
 class SwinT(Model):
-    """Four stages of two to six layers. In every second layer, windows are shifted by half.
+    """Swin-T: four stages of attention layers. Every second layer shifts windows by half.
 
     Attributes:
       window: side of a window in tokens. The side of the image in every stage must be a multiple of
@@ -36,7 +36,7 @@ class SwinT(Model):
     name = "swin_t"
     dataset = "imagenet"
     image_size = 224
-    image_sizes = range(224, LARGEST_IMAGE + 1, 224)  # whole windows in every stage
+    image_sizes = range(224, LARGEST_IMAGE + 1, 224)  # Every stage needs whole windows.
     batch_size = 64
     learning_rate = LearningRateSpec.cosine(0.00025, base_batch=256, epochs=300, warmup_epochs=20.0)
     window, width = 7, 96
@@ -44,7 +44,7 @@ class SwinT(Model):
     keep_last = 0.8
 
     def build(self, net: Network[T], images: T) -> T:
-        """4 x 4 patches, stages that each halve the image, mean over the tokens, logits."""
+        """Builds 4 x 4 patches, stages that each halve the image, mean over tokens, and logits."""
         x = net.conv(images, self.width, 4, 4, "VALID", activation=None, stddev=STDDEV)
         side, _, channels = net.shape(x)
         x = net.layer_norm(net.reshape(x, (side * side, channels)), epsilon=EPSILON)
@@ -79,7 +79,7 @@ class SwinT(Model):
         return with_shortcut(net, x, y, keep)
 
     def _window_attention_bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
-        """Attention bias: a learned number for each distance, and `_FORBIDDEN` for masked pairs."""
+        """Creates the attention bias: learned by distance, and `_FORBIDDEN` for masked pairs."""
         table = net.variable(
             "distances",
             ((2 * self.window - 1) ** 2, heads),
@@ -87,8 +87,8 @@ class SwinT(Model):
             weight_decay=False,
         )
 
-        # All windows share one bias. After a shift, each window has its own, because a window may
-        # contain separate parts of the image.
+        # Without a shift, all windows share one bias.
+        # With a shift, each window needs its own bias, because some contain separate image parts.
         groups = (side // self.window,) * 2 if shift else ()
         tokens = self.window**2
         bias = functools.partial(window_bias, window=self.window, side=side, shift=shift)
@@ -113,7 +113,7 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
     down = rows[:, None] - rows + window - 1
     right = columns[:, None] - columns + window - 1
     distances = (down * (2 * window - 1) + right).ravel()
-    # The gradient of a look-up is dense only along the second axis.
+    # A look-up along the second axis has a dense gradient; along the first, it is sparse.
     biases = tf.gather(tf.transpose(table), distances, axis=1)
     bias = tf.reshape(biases, [-1, window**2, window**2])
     if not shift:
@@ -134,7 +134,7 @@ def _swap_axes(net: Network[T], x: T, parted: Sequence[int], shape: Sequence[int
 
 
 def _merge_patches(net: Network[T], x: T, side: int) -> T:
-    """Concatenates the channels of 2 x 2 tokens, column by column, and halves their number."""
+    """Merges 2 x 2 tokens into one token with twice as many channels."""
     half, channels = side // 2, net.shape(x)[1]
     y = net.transpose(net.reshape(x, (half, 2, half, 2, channels)), (0, 2, 3, 1, 4))
     y = net.layer_norm(net.reshape(y, (half * half, 4 * channels)), epsilon=EPSILON)

@@ -17,7 +17,7 @@ class Trivial(Model):
     learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Flattens the image, then 1 unit, 4096 units, logits."""
+        """Flattens the image, and adds layers with 1 unit and 4096 units, and logits."""
         x = net.affine(net.flatten(images), 1)
         return net.logits(net.affine(x, 4096))
 

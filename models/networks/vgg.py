@@ -27,7 +27,7 @@ class Vgg(Model):
         self.convolutions = CONVOLUTIONS[depth]
 
     def build(self, net: Network[T], images: T) -> T:
-        """Stages that each halve the image, then two layers of 4096 units."""
+        """Builds five stages that each halve the image, then two layers of 4096 units."""
         x = images
         for filters, count in zip(FILTERS, self.convolutions, strict=True):
             for _ in range(count):

@@ -26,7 +26,7 @@ from cnnbench.data.pipeline import synthetic_rows
 from cnnbench.errors import UsageError
 from cnnbench.models.graph import GraphNetwork, Reader, StateUpdate
 from cnnbench.models.int8 import Calibration, Int8Network, record_value_ranges
-from cnnbench.models.model import plugin_place
+from cnnbench.models.model import plugin_location_prefix
 from cnnbench.models.spec import VariableSpec, elements_of_role
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
@@ -558,7 +558,7 @@ class Tower:
         self, gradients: Sequence[Any], foreign: Sequence[tf.Variable]
     ) -> None:
         """Sets `foreign`. UsageError if no variable of the network has a gradient."""
-        where = plugin_place(self._model)
+        where = plugin_location_prefix(self._model)
         places = (getattr(v, MADE_AT, "") or f"{where}{v.name}" for v in foreign)
         self.foreign = tuple(dict.fromkeys(places))
         if any(gradient is not None for gradient in gradients):

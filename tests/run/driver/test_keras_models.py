@@ -246,7 +246,7 @@ def test_images_and_labels_of_an_application_are_those_that_keras_prepares(monke
 
 
 REFUSED = {
-    "compiled": "the Keras model has an optimizer; leave out compile()",
+    "compiled": "the Keras model has an optimizer; do not call compile()",
     "no_model": "build must return a keras.Model, not Dense",
     "ragged": "layer photos takes a RaggedTensor or SparseTensor; use a dense tensor",
     "late": r"layer slow \(LateVariable\) creates a variable when it is called",
@@ -306,7 +306,7 @@ def test_a_process_declares_a_model_before_tensorflow_runs():
     ("variable", "value", "text"),
     [
         ("KERAS_BACKEND", "jax", "Keras models run on TensorFlow; unset KERAS_BACKEND=jax"),
-        ("TF_USE_LEGACY_KERAS", "1", "needs Keras 3; unset TF_USE_LEGACY_KERAS"),
+        ("TF_USE_LEGACY_KERAS", "1", "Keras models need Keras 3; unset TF_USE_LEGACY_KERAS"),
     ],
 )
 def test_another_keras_is_refused(variable, value, text, monkeypatch):
