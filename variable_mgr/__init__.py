@@ -42,7 +42,7 @@ __all__ = [
 
 
 def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> VariableMgr:
-    """Creates the manager for the mode in the spec. Variables are created later."""
+    """Creates the variable manager of the mode in `spec`. The manager creates variables later."""
     mode = spec.mode
     origin = plugins.plugin_of_object(PLUGIN_FLAG, mode.name)
     with plugins.reporting_plugin_errors(UsageError, origin or ""):
@@ -69,4 +69,4 @@ def _check_manager_class(mode: Mode, manager_class: type[Any]) -> None:
     ):
         if wanted and not issubclass(manager_class, kind):
             wrong = f"a subclass of {kind.__name__}, not {manager_class.__name__}"
-            raise UsageError(f"the row of mode {mode.name} needs {wrong}")
+            raise UsageError(f"the manager of mode {mode.name} must be {wrong}")

@@ -30,27 +30,27 @@ from cnnbench.variable_mgr.gradients import Column, FlatBufferLayout
 from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Communication between workers that each run their own step, except the exchange of gradients.
+# Communication between workers that each run their own step, without gradients.
 
 
 class WorkerGroup:
-    """One CPU of every worker of a job. The first CPU belongs to worker 0, the chief."""
+    """Exchanges values between the workers of a job, on one CPU of each. Worker 0 is the chief."""
 
     def __init__(self, cpus: Sequence[str], own: str) -> None:
         self._cpus = tuple(cpus)
         self._own = own
         self._reduce = Collective(ReduceContext(devices=self._cpus, own=(own,)))
-        # One function per shape and dtype of the argument, so that each is traced only once.
+        # Traced functions by name, dtype and shape, so that each is traced only once.
         self._traced: dict[tuple[Any, ...], Any] = {}
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the chief."""
+        """Whether this process is the chief, worker 0."""
         return self._own == self._cpus[0]
 
     @property
     def size(self) -> int:
-        """Number of workers."""
+        """Number of workers in the job."""
         return len(self._cpus)
 
     def gather_rows(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -68,16 +68,17 @@ class WorkerGroup:
             return layout.split(self._reduce(layout.join(tensors), 0))
 
     def total(self, values: Any) -> Any:
-        """The sum over the workers of an int64 (exact) or float64 array of one shape (eagerly)."""
+        """Sums an int64 or float64 array of one shape over the workers, outside the traced step."""
         return self._call_traced(self._sum_over_workers, tf.constant(np.asarray(values))).numpy()
 
     def value_of_chief(self, value: bool) -> bool:
-        """The chief's value, even if other workers determined a different one (eagerly)."""
+        """Returns the chief's boolean in every worker, outside the traced step."""
         return bool(self.total(int(value and self.is_chief)))
 
     def tensors_of_chief(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The chief's values, bit by bit (eagerly). Dtypes and shapes must be equal in all
-        workers.
+        """Returns the chief's tensors in every worker, bit by bit, outside the traced step.
+
+        Dtypes and shapes must be equal in all workers.
         """
         results: list[Any] = [None] * len(values)
         for dtype in dict.fromkeys(value.dtype for value in values):
@@ -91,7 +92,7 @@ class WorkerGroup:
         return results
 
     def gather(self, data: bytes) -> list[bytes]:
-        """The bytes of every worker, in order (eagerly). Lengths may differ."""
+        """Collects the bytes of every worker, in worker order, outside the traced step."""
         row = self._cpus.index(self._own)
         sizes = np.zeros(len(self._cpus), np.int64)
         sizes[row] = len(data)
@@ -99,7 +100,7 @@ class WorkerGroup:
         table = np.zeros((len(self._cpus), -(-int(sizes.max()) // 8) * 8), np.uint8)
         table[row, : len(data)] = np.frombuffer(data, np.uint8)
         if table.size:
-            # Each worker fills its own part. The sum over the workers combines the parts.
+            # Each worker fills only its own row, so the sum over the workers contains all rows.
             table = self.total(table.view(np.int64)).view(np.uint8)
         return [table[i, :size].tobytes() for i, size in enumerate(sizes)]
 
@@ -140,7 +141,7 @@ class WorkerGroup:
 # Interface between the train step and the modes of --variable_update.
 
 GradientPairs: TypeAlias = "list[tuple[tf.Tensor, tf.Variable]]"
-_AllCreated = Annotated[None, lambda result, arguments: arguments[0]._missing()]
+_AllCreated = Annotated[None, lambda result, arguments: arguments[0]._missing_variable_message()]
 _T = TypeVar("_T")
 
 
@@ -153,7 +154,7 @@ class OptimizerLike(Protocol):
         """Updates each variable on its own device and returns the operations."""
 
     def slot_variables(self) -> Mapping[tuple[str, Any], tf.Variable]:
-        """Optimizer slots. The key is (slot name, `Variable.ref()` of the slot's variable)."""
+        """Optimizer slots. A key is the slot's name and `Variable.ref()` of the slot's variable."""
 
     def shared_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
         """Optimizer state that belongs to no single variable: one scalar per group of variables."""
@@ -216,7 +217,7 @@ class VariableMgr(abc.ABC):
         for variable in self._declared:
             self._facades[variable.name] = self._create(variable)
 
-    def _missing(self) -> str:
+    def _missing_variable_message(self) -> str:
         """Returns an error message if `create_variables` did not create every variable.
 
         The message is "" if all variables exist.
@@ -231,20 +232,23 @@ class VariableMgr(abc.ABC):
         """Creates the copies of one variable."""
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
-        """Builds the towers of a step. `meeting` must be True if `build` calls `towers.meet`."""
+        """Calls `build` for each tower of a step, and returns the results in order.
+
+        `meeting` must be True if `build` calls `towers.merge_over_towers`.
+        """
         count = len(self._spec.devices)
         if meeting:
             return towers.build_towers_in_threads(build, count)
         return [build(tower) for tower in range(count)]
 
     def variable(self, tower: int, name: str) -> tf.Variable:
-        """The variable that `tower` uses under the canonical `name`."""
+        """The copy that `tower` uses of the variable with the canonical `name`."""
         if not 0 <= tower < len(self._spec.devices):
             raise IndexError(f"tower {tower} of {len(self._spec.devices)}")
         return self._facades[name].copy(tower)
 
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """The tower's value of a variable, as `dtype`. Call it in the tower's device scope.
+        """Reads a variable for a tower, cast to `dtype`. Call it in the tower's device scope.
 
         Several towers may get the same tensor. Watch the returned tensor with the gradient tape and
         compute gradients with respect to it, because the operations that created it may have run
@@ -253,7 +257,7 @@ class VariableMgr(abc.ABC):
         return self._cast_on_own_device(self.variable(tower, name), dtype)
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """The value from which a tower computes its gradient.
+        """Reads the value of a variable with which a tower computes gradients in this step.
 
         With --staged_vars, it is the value of the previous step, otherwise the result of `read`.
         """
@@ -267,7 +271,7 @@ class VariableMgr(abc.ABC):
 
     @abc.abstractmethod
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """Aggregates gradients.
+        """Aggregates the gradients of all towers.
 
         Gradients may be dense tensors of any float dtype, or IndexedSlices. The results are dense
         and float32. If some towers have None, it counts as zero. If all towers have None, the
@@ -283,7 +287,7 @@ class VariableMgr(abc.ABC):
         """
 
     def get_gradients_to_apply(self, device_index: int, columns: Sequence[Column]) -> GradientPairs:
-        """The aggregated (gradient, variable) pairs of one apply device."""
+        """The aggregated (gradient, variable) pairs that one apply device applies."""
         pairs = [(c.gradients[device_index], c.variables[device_index]) for c in columns]
         return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
 
@@ -296,7 +300,7 @@ class VariableMgr(abc.ABC):
         *,
         learning_rate: tf.Tensor,
     ) -> list[Any]:
-        """Applies gradients, each on the device of its variable.
+        """Applies gradients to variables, each on the device of its variable.
 
         Returns the operations, or [] in eager mode.
 
@@ -321,20 +325,20 @@ class VariableMgr(abc.ABC):
         return []
 
     def updated(self, name: str) -> TowerVariable:
-        """The variable that the optimizer updates. By default, towers read the same variable.
+        """The copies of a variable that the optimizer updates. By default, towers read them, too.
 
-        Optimizer slots, learning rates and weight decay refer to this variable. There is one copy
-        per apply device.
+        Optimizer slots, learning rates and weight decay refer to these copies. There is one per
+        apply device.
         """
         return self._facades[name]
 
     def updated_groups(self) -> list[list[tf.Variable]]:
-        """Copies that are updated together, such as those of a tower, in creation order."""
+        """Groups of copies that are updated together, such as all copies of one tower."""
         trained = [self.updated(v.name).copies for v in self._declared if v.trainable]
         return gradients.transpose_lists(trained)
 
     def share(self, variables: Iterable[TowerVariable]) -> None:
-        """Gives every tower of the job the value of the chief's copy 0 (eagerly)."""
+        """Copies the value of the chief's copy 0 to every tower of the job, outside the step."""
         shared = list(variables)
         if self.workers is not None and shared:
             own = [tower_variable.read(variable.primary) for variable in shared]
@@ -354,11 +358,11 @@ class VariableMgr(abc.ABC):
         for variable in (*self._facades.values(), *slots):
             variable.broadcast()
 
-    def settle(self, devices: Iterable[str] = ()) -> None:
-        """Waits for assignments. Call it before a traced function runs; see
-        `tower_variable.settle`.
-        """
-        tower_variable.settle((*self._spec.devices, *self._spec.variable_devices, *devices))
+    def wait_for_assignments(self, devices: Iterable[str] = ()) -> None:
+        """Waits until assignments to variables are complete. Call it before a traced function."""
+        tower_variable.wait_for_assignments(
+            (*self._spec.devices, *self._spec.variable_devices, *devices)
+        )
 
     def get_devices(self) -> tuple[str, ...]:
         """Full device string of each tower of this process."""
@@ -371,9 +375,8 @@ class VariableMgr(abc.ABC):
     def reduce_together(
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """`preprocess_device_grads` for gradients, and `add_up` for float32 scalars."""
-        # The scalars come first: they are available before the gradients, and tensors are sent in
-        # this order.
+        """Aggregates gradients (`preprocess_device_grads`) and sums float32 scalars (`add_up`)."""
+        # Tensors are sent in this order, and the scalars are available before the gradients.
         totals = self.add_up(sums)
         return (*self.preprocess_device_grads(columns), totals)
 
@@ -383,11 +386,11 @@ class VariableMgr(abc.ABC):
         return self._spec.num_towers
 
     def savable_variables(self) -> dict[str, TowerVariable]:
-        """Trainable variables and moments by canonical name, in creation order."""
+        """Trainable variables and moving averages by canonical name, in creation order."""
         return dict(self._facades)
 
     def savable_slots(self, optimizer: OptimizerLike) -> dict[str, TowerVariable]:
-        """The optimizer's state by canonical name. There are as many copies as of the variables.
+        """Optimizer state by canonical name. A slot has as many copies as its variable.
 
         Names are "<variable>/<slot>", and "optimizer/<name>" for state that belongs to no variable.
         """
@@ -408,7 +411,7 @@ class VariableMgr(abc.ABC):
         return tf.cast(value, self._spec.variable_dtype) if variable.fits_16_bits else value
 
     def _cast_on_own_device(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
-        """Reads and casts on the variable's own device. A cast to 16 bits halves the data."""
+        """Reads a variable and casts it on its own device. A cast to 16 bits halves the data."""
         value = tower_variable.read(variable)
         if value.dtype == dtype:
             return value
@@ -431,6 +434,6 @@ def initial_value(variable: VariableLike, seed: int, tower: int = 0) -> tf.Tenso
         variable.shape,
         seed=tf.constant([seed, zlib.crc32(key.encode())], tf.int64),
         stddev=initializer.draw_stddev(variable.shape),
-        # The default algorithm differs between kinds of devices, so it is set explicitly.
+        # The default random algorithm differs between CPUs and GPUs, so it is set explicitly.
         alg="philox",
     )

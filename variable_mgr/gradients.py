@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 
 def run_untraced(function: Callable[[], _T]) -> _T:
-    """Runs a function in another thread, where no trace is active.
+    """Runs a function in another thread, in which TensorFlow traces no function.
 
     tf.init_scope is not used: if variables are created in it, tf.function traces the whole step a
     second time.
@@ -56,7 +56,7 @@ class PerTraceCache:
         self._graph: tf.Graph | None = None
         self._values: dict[Any, tf.Tensor] = {}
 
-    def here(self) -> dict[Any, tf.Tensor]:
+    def tensors_of_trace(self) -> dict[Any, tf.Tensor]:
         """The cached tensors of the function that is being traced. The caller may add tensors."""
         graph = current_traced_graph()
         if graph is not self._graph:
@@ -74,24 +74,23 @@ def assign_and_return_old(variable: tf.Variable, tensor: tf.Tensor) -> tf.Tensor
     The assignment runs even if the old value is unused.
     """
     old = variable.read_value()
-    # tf.function orders reads and writes of a variable automatically. Other graphs do not, so there
-    # is also an explicit control dependency.
+    # Only tf.function orders reads and writes of a variable; other graphs need this dependency.
     with tf.control_dependencies([old]):
         variable.assign(tensor, read_value=False)
     return old
 
 
-# Gradients grouped by variable, in one column per variable with one entry per tower.
+# Gradients grouped by variable: one column per variable, with one entry per tower.
 
-# A tensor, tf.IndexedSlices, or None if the loss does not depend on the variable.
+# A gradient: tensor, tf.IndexedSlices, or None if the loss does not depend on the variable.
 Gradient: TypeAlias = Any
-# A reduction: takes one tensor per tower of this process, and returns one result per tower.
+# Function that takes one tensor per tower of this process, and returns one result per tower.
 Gather: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
 _R = TypeVar("_R")
 
 
 class Column(NamedTuple):
-    """One logical variable, with a gradient and a variable for each tower.
+    """All gradients and copies of one logical variable: one of each per tower.
 
     After a reduction to a single device, the column has one gradient and one variable.
 
@@ -107,15 +106,13 @@ class Column(NamedTuple):
 
     @property
     def sparse(self) -> bool:
-        """Whether the gradients are tf.IndexedSlices."""
+        """Whether the gradients are sparse (tf.IndexedSlices)."""
         return isinstance(self.gradients[0], tf.IndexedSlices)
 
     def map_gradients(
         self, devices: Sequence[str], function: Callable[[Gradient, tf.Variable], Gradient]
     ) -> Column:
-        """Applies a function to the gradient and the variable on each device. Returns the
-        results.
-        """
+        """Replaces each gradient by ``function(gradient, variable)``, computed on its device."""
         pairs = list(zip(self.gradients, self.variables, strict=True))
         return self._replace(gradients=map_on_devices(devices, lambda pair: function(*pair), pairs))
 
@@ -137,7 +134,7 @@ def transpose_lists(lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
 
 
 def to_dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """A dense tensor on the current device. Slices with the same index are added."""
+    """Converts a gradient to a dense tensor. Slices with the same index are added."""
     if isinstance(gradient, tf.IndexedSlices):
         # The shape comes from the variable, because slices may not contain it.
         return tf.math.unsorted_segment_sum(
@@ -153,7 +150,7 @@ def convert_to_common_form(
     keep_sparse: bool = False,
     keep_dtype: bool = False,
 ) -> list[Column]:
-    """Converts the gradients of a column to one form in all towers.
+    """Converts each variable's gradients to one form: all towers dense, or all sparse.
 
     If a tower's loss does not use the variable, its gradient becomes zero, so that the mean is
     still over all towers. If no tower uses the variable, the column is removed and the variable is
@@ -224,7 +221,7 @@ def reduce_where_updated(
 def reduce_sparse(
     column: Column, devices: Sequence[str], scale: float | None, gather: Gather | None = None
 ) -> list[tf.Tensor]:
-    """Gathers the slices of all towers. Each device computes a dense float32 sum.
+    """Gathers the sparse gradients of all towers; each device computes a dense float32 sum.
 
     Values are sent with their indices, in the dtype in which towers computed them. Rows that occur
     more than once are added. The result equals the sum of dense gradients, up to the order of
@@ -276,7 +273,7 @@ def cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 # tensors[i][t] is tensor i of tower t; tensor i has one dtype and static shape in all towers.
 Tensors: TypeAlias = "list[list[tf.Tensor]]"
-# Converts reduced tensors back to the form of the stage's input.
+# Function that converts reduced tensors back to the form of the stage's input.
 Inverse: TypeAlias = "Callable[[Tensors], Tensors]"
 # Number of a tensor, and the size of its part in one buffer.
 _Piece: TypeAlias = "tuple[int, int]"
@@ -290,8 +287,7 @@ class FlatBufferLayout:
         self._dtype = dtype
         self._line = LINE_BYTES // dtype.size
         sizes = [math.prod(shape) for shape in self._shapes]
-        # Sorting is stable, so the order does not change within aligned tensors and within other
-        # tensors.
+        # Sorting is stable: aligned tensors keep their order, and so do all other tensors.
         order = sorted(range(len(sizes)), key=lambda i: sizes[i] % self._line != 0)
         self._buffers = _distribute_pieces(
             [(i, sizes[i]) for i in order if sizes[i]],
@@ -303,7 +299,7 @@ class FlatBufferLayout:
                 self._parts[tensor].append(size)
 
     def join(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Builds the buffers on the current device. Each buffer depends only on its own tensors."""
+        """Joins tensors to buffers on the current device. A buffer depends only on its tensors."""
         flatten = tf.constant([-1])
         parts = []
         for tensor, sizes in zip(tensors, self._parts, strict=True):
@@ -336,8 +332,8 @@ class FlatBufferLayout:
         return result
 
     def _split_buffer(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
-        # If one size is not a multiple of 64 bytes, tf.split copies all its outputs. Therefore,
-        # aligned and other pieces are split by separate operations.
+        # tf.split copies all its outputs if one size is not a multiple of 64 bytes.
+        # Therefore, separate operations split aligned pieces and other pieces.
         head = 0
         while head < len(pieces) and pieces[head][1] % self._line == 0:
             head += 1
@@ -396,21 +392,21 @@ def static_dtypes(tensors: Tensors) -> list[tf.DType]:
     return [values[0].dtype for values in tensors]
 
 
-# Stages that transform gradients before the reduction and are inverted after it. `make_stages`
-# defines their order.
+# Stages that transform gradients before the reduction, and are inverted after it.
 
-# A stage applies a reversible transformation to the gradients. The operations of each tower run on
-# the tower's device. The stage returns the tensors to send, and an inverse function for the reduced
-# tensors. The inverse gets as many tensors, with the same dtypes and shapes, in the same order. If
-# several towers share one reduced tensor object, the inverse keeps it shared if this adds no
-# operation.
+# A stage applies a reversible transformation to gradients, on the device of each tower.
+# A stage returns the tensors to send, and an inverse function for the reduced tensors.
+# The inverse gets the same number of tensors, with the same dtypes, shapes and order.
+# If towers share a reduced tensor, the inverse keeps it shared if this adds no operation.
 Stage: TypeAlias = Callable[[Tensors], tuple[Tensors, Inverse]]
 
 
 def make_stages(
     packing: Packing, devices: tuple[str, ...], scale: float | None
 ) -> tuple[Stage, ...]:
-    """The stages of a run in their fixed order. `scale` multiplies the sum; None means 1.
+    """Creates the stages of a run in their fixed order. `scale` multiplies the sum of gradients.
+
+    None means a scale of 1.
 
     1. Small gradients are joined first, while they are still separate and float32.
     2. Buckets or repacking. Few tensors remain, so later stages need few operations. 16-bit and
@@ -440,7 +436,7 @@ def make_stages(
     return tuple(stages)
 
 
-def run_through(
+def reduce_through_stages(
     stages: Sequence[Stage], tensors: Tensors, reduce: Callable[[Tensors], Tensors]
 ) -> Tensors:
     """Applies the stages, sums over towers with `reduce`, and applies the inverses in reverse
@@ -512,9 +508,10 @@ def _repack_tensors(
 def _scale_tensors(
     devices: Sequence[str], sent: float, received: float, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
-    """Multiplies tensors before and after the reduction. The factor 1 adds no operation.
+    """Multiplies tensors by factors before and after the reduction.
 
-    If several towers share a sum, it is multiplied once, on its device.
+    The factor 1 adds no operation. If several towers share a sum, it is multiplied once, on
+    its device.
     """
 
     def scale_values(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -536,14 +533,14 @@ def _scale_tensors(
 
 
 def scale_factors(scale: float, dtype: str | None) -> tuple[float, float]:
-    """The factors before and after the reduction. Their product is `scale`.
+    """Splits `scale` into a factor before and a factor after the reduction of gradients.
 
     A sum of float16 gradients may exceed 65504 even if no gradient does. So tensors sent as float16
     are first multiplied by the largest power of two that is at most `scale`. If `scale` is 1 / N,
     the sum of N such numbers cannot exceed the largest gradient. Multiplying normal numbers by a
     power of two is exact. The rest of the factor, which is below 2, is applied in float32.
     """
-    if dtype != "float16":  # bfloat16 has the range of float32
+    if dtype != "float16":  # bfloat16 has the same range as float32.
         return 1.0, scale
     mantissa, exponent = math.frexp(scale)
     return 2.0 ** (exponent - 1), 2.0 * mantissa
@@ -608,7 +605,7 @@ class DeferredGradients:
 def _join_groups(
     groups: Sequence[Sequence[int]], tensors: Tensors, devices: Sequence[str]
 ) -> tuple[Tensors, Inverse]:
-    """Joins groups of consecutive tensors of one dtype."""
+    """Joins each group of consecutive tensors, which have one dtype, to one tensor."""
     shapes, dtypes = static_shapes(tensors), static_dtypes(tensors)
     layouts = [
         FlatBufferLayout([shapes[i] for i in group], dtypes[group[0]]) if len(group) > 1 else None
@@ -638,7 +635,7 @@ def _map_tensor_lists(
     function: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
     tensors: Tensors,
 ) -> Tensors:
-    """Applies a function on every device to the list of its tensors."""
+    """Applies a function on every device to the list of the device's tensors."""
     return transpose_lists(map_on_devices(devices, function, transpose_lists(tensors)))
 
 

@@ -20,7 +20,7 @@ from cnnbench.base.job import Chooser, Job, cpu_of_device, least_bytes_chooser, 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, is_gpu, single
 
-# The modes of --variable_update, one row each, without TensorFlow.
+# The modes of --variable_update. This part does not import TensorFlow.
 
 _NAME = re.compile("[a-z][a-z0-9_]*")
 
@@ -106,8 +106,7 @@ class Mode:
             )
         module, _, name = str(self.manager).partition(":")
         is_name = isinstance(self.manager, str) and module and name.isidentifier()
-        # A class is recognized by this method, because importing `VariableMgr` would import
-        # TensorFlow.
+        # Importing `VariableMgr` would import TensorFlow, so a method identifies a manager.
         manages = hasattr(self.manager, "preprocess_device_grads")
         if not is_name and not (manages and isinstance(self.manager, type)):
             raise UsageError(
@@ -117,7 +116,7 @@ class Mode:
         plugins.check_attributes(self, Mode, f"mode {self.name}")
 
     def manager_class(self) -> type[Any]:
-        """The subclass of `VariableMgr`. This can load TensorFlow."""
+        """The subclass of `VariableMgr` that implements the mode. This may import TensorFlow."""
         if not isinstance(self.manager, str):
             return self.manager
         module, _, name = self.manager.partition(":")
@@ -125,17 +124,17 @@ class Mode:
 
     @property
     def all_reduce(self) -> str:
-        """The all-reduce if --all_reduce_spec is not given; "" if the mode does not use one."""
+        """The default of --all_reduce_spec; "" if the mode has no default or no all-reduce."""
         return self.algorithm if self.reduction is Reduction.ALL_REDUCE else ""
 
     @property
     def uses_cross_device_ops(self) -> bool:
-        """Whether a strategy reduces with --cross_device_ops between devices of a process."""
+        """Whether a strategy reduces between devices of one process with --cross_device_ops."""
         return self.reduction is Reduction.CROSS_DEVICE and self.processes is Processes.ONE
 
     @property
     def multi_worker_strategy(self) -> bool:
-        """Whether every worker runs a strategy that reduces between all devices."""
+        """Whether every worker runs a strategy that reduces between the devices of all workers."""
         return bool(self.strategy) and self.processes is Processes.CLIENT_PER_WORKER
 
 
@@ -249,13 +248,12 @@ BUILT_IN: tuple[Mode, ...] = (
 """The modes of this package, in the order of --help."""
 
 
-# Modes of --variable_update by name: built-in ones, plug-in files, entry points; no TensorFlow.
+# Registry of modes by name: built-in modes, plug-in files and entry points.
 
 PLUGIN_FLAG = "variable_mgr_plugin"
 ENTRY_POINT_GROUP = "cnnbench.variable_mgr"
 
-# Reserved names: the old name of another mode, and names of rows and folders in the output of
-# `cnnbench strategies`.
+# No mode may have these names: an old name, and rows and folders of `cnnbench strategies`.
 _RESERVED = ("horovod", "one_tower", "checkpoints", "logs")
 
 _modes: dict[str, Mode] = {mode.name: mode for mode in BUILT_IN}
@@ -285,18 +283,18 @@ def find(name: str) -> Mode:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all modes: the built-in ones, then those of plug-ins."""
+    """Names of all modes of --variable_update: built-in modes, then modes of plug-ins."""
     plugins.load_entry_points(ENTRY_POINT_GROUP)
     return tuple(_modes)
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
-    """Loads a Python file that calls `register_mode`. Returns the names; see `plugins.load`."""
+    """Runs a plug-in file; returns the names of the modes that it registers."""
     return tuple(map(str, plugins.load(path, PLUGIN_FLAG)))
 
 
 class _ModeNames(Sequence[str]):
-    """The names of all modes, read each time they are used, for the choices of a flag.
+    """Names of all modes, as choices of a flag. Plug-ins may add modes at any time.
 
     If an entry point fails, its names are missing here. `find` raises the error for an unknown
     name.
@@ -330,14 +328,12 @@ plugins.add_plugin_kind(
         noun="variable manager",
         call="cnnbench.variable_mgr.register_mode(Mode(...))",
         table=lambda: _modes,
-        prepare=lambda: None,  # imported with the package
+        prepare=lambda: None,  # Built-in modes need no further import.
     )
 )
 
 
 # Specifications from which a `VariableMgr` is created. They do not import TensorFlow.
-
-# Specification of gradient aggregation.
 
 # Each pack has its own reduction, and TensorFlow needs minutes to start thousands of reductions.
 MOST_PACKS = 500
@@ -347,7 +343,7 @@ _Packing = TypeVar("_Packing", bound="Packing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Transformations of gradients before and after their reduction.
+    """Settings of transformations of gradients before and after their reduction.
 
     Fields have the names of the flags, and are keys in records of reductions. If you add a field,
     declare it with ``field(default=..., metadata={"optional": True})``, because earlier records
@@ -374,7 +370,7 @@ class Packing:
 
     @classmethod
     def of(cls: type[_Packing], flags: Mapping[str, Any], **changes: Any) -> _Packing:
-        """Makes a packing from the values of flags, given by name.
+        """Creates a packing from a mapping of flag names to values.
 
         Flags that are no settings of a packing are ignored. Missing flags get their defaults.
         """
@@ -389,7 +385,7 @@ class Packing:
 
     @property
     def joins(self) -> bool:
-        """Whether gradients are joined."""
+        """Whether several gradients are joined into larger tensors."""
         return bool(
             self.gradient_repacking or self.agg_small_grads_max_bytes or self.gradient_bucket_bytes
         )
@@ -413,7 +409,7 @@ class Packing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregationSpec(Packing):
-    """The all-reduce, and the packing around it.
+    """How gradients are aggregated: the all-reduce, and the packing before and after it.
 
     Attributes:
       network_topology: "dgx1" or "gcp_v100", the machine whose links hierarchical copies use.
@@ -442,7 +438,7 @@ BETWEEN_WORKERS = ("auto", "ring", "nccl")
 
 @dataclass(frozen=True, kw_only=True)
 class CrossDeviceSpec:
-    """Cross-device operations of a strategy.
+    """How a strategy of tf.distribute reduces gradients between its devices.
 
     Attributes:
       ops: one of `CROSS_DEVICE_OPS`; "auto" is a collective operation: a ring on CPUs, NCCL on
@@ -458,14 +454,14 @@ class CrossDeviceSpec:
     shared_cards: bool = False
 
     def check(self, devices: Sequence[str]) -> None:
-        """Raises FlagError if the operations fail on the devices or compute wrong sums."""
+        """Raises FlagError if the reduction fails on these devices or computes wrong sums."""
         on_gpu = all(map(is_gpu, devices))
         refuse_unsupported_devices(
             self.ops, len(devices), on_gpu=on_gpu, shared_cards=self.shared_cards
         )
 
     def running(self, on_gpu: bool) -> str:
-        """The operation that is used, with its name in records. "auto" is resolved."""
+        """Name of the operation that runs, as in records: "auto" is resolved."""
         auto = "nccl" if on_gpu and not self.shared_cards else "ring"
         return auto if self.ops == "auto" else self.ops
 
@@ -484,7 +480,7 @@ def refuse_several_cpu_towers(job: Job) -> None:
 def refuse_unsupported_devices(
     ops: str, count: int, *, on_gpu: bool, shared_cards: bool = False
 ) -> None:
-    """Raises FlagError if the operations do not support these devices.
+    """Raises FlagError if cross-device operations `ops` do not support these devices.
 
     `shared_cards` is whether several devices are parts of one GPU.
     """
@@ -494,11 +490,11 @@ def refuse_unsupported_devices(
         reason = "NCCL refuses two devices on one card (--gpus_per_card); use ring"
         raise FlagError("cross_device_ops", ops, reason)
     if ops == "hierarchical_copy" and count > 1 and count % 2:
-        # Observed in TensorFlow 2.21: on three devices with 1, 10 and 100, the sum is 11.
+        # In TensorFlow 2.21, the sum of 1, 10 and 100 on three devices is 11.
         raise FlagError(
             "cross_device_ops",
             ops,
-            f"leaves out the last of {count} devices; use an even number",
+            f"leaves out the last of {count} devices; use an even number of devices",
         )
 
 
@@ -604,7 +600,7 @@ class VariableMgrSpec:
 
     @cached_property
     def mode(self) -> Mode:
-        """The mode that `variable_update` names."""
+        """The mode with the name `variable_update`."""
         return find(self.variable_update)
 
     @property
@@ -615,9 +611,9 @@ class VariableMgrSpec:
         return (self.cpu_device,) if self.parameter_device == "cpu" else self.devices
 
     def variable_device_chooser(self) -> Chooser:
-        """A function that assigns shared variables to `variable_devices`.
+        """Creates a function that assigns each shared variable to a device.
 
-        Use one for the whole run.
+        The devices are `variable_devices`. Use one function for the whole run.
         """
         in_turn = self.ps_devices and self.ps_strategy == "round_robin"
         return (
@@ -627,9 +623,9 @@ class VariableMgrSpec:
         )
 
     def caching_device(self, reader: str) -> str | None:
-        """The device on which a shared variable is cached for operations on `device`.
+        """The device on which a shared variable is cached for the device `reader`.
 
-        None without a cache.
+        None if it is not cached.
         """
         if not self.ps_devices or self.variable_caching == "none":
             return None
@@ -649,14 +645,12 @@ class VariableMgrSpec:
 
     @property
     def all_devices(self) -> tuple[str, ...]:
-        """The devices of all towers of the job. Some may belong to the steps of other workers."""
+        """The devices of all towers of the job, including towers of other workers."""
         return self.devices if self.job is None else self.job.tower_devices
 
     @property
     def cpu_devices(self) -> tuple[str, ...]:
-        """A CPU of every process that has some of `devices`; `cpu_device` if there is only one
-        process.
-        """
+        """One CPU of every process with tower devices; `cpu_device` for a single process."""
         if self.job is None or not self.job.in_cluster:
             return (self.cpu_device,)
         return tuple(dict.fromkeys(map(cpu_of_device, self.devices)))

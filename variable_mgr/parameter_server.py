@@ -1,4 +1,4 @@
-"""--variable_update=parameter_server: one copy of every variable, read by all towers."""
+"""--variable_update=parameter_server: one copy of every variable, which all towers read."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class StagedVariables:
         dtype: tf.DType,
         read: Callable[[], tf.Tensor],
     ) -> tf.Tensor:
-        """The value that the previous step read. Call it in the traced step before any update."""
+        """Returns the value that the previous step read. Call it in the step before any update."""
         key = (device, variable.name, dtype)
-        values = self._values.here()
+        values = self._values.tensors_of_trace()
         if key not in values:
             if key not in self._staged:
                 self._staged[key] = (
@@ -58,9 +58,7 @@ class StagedVariables:
         return values[key]
 
     def refill_staged_values(self) -> None:
-        """Replaces staged values by current values, so that the next step uses the current ones
-        (eagerly).
-        """
+        """Replaces all staged values by current values, outside the traced step."""
         for (device, _, dtype), (variable, staged) in self._staged.items():
             with tf.device(device):
                 staged.assign(cast(towers.read(variable), dtype), read_value=False)
@@ -99,7 +97,7 @@ class ParameterServerVariableMgr(VariableMgr):
         self._stagings += [] if self._staging is None else [self._staging]
 
     def of_worker(self, devices: Sequence[str]) -> ParameterServerVariableMgr:
-        """A manager of the same variables that reduces only over the towers of one worker."""
+        """Creates a manager of the same variables that reduces over one worker's towers only."""
         spec = dataclasses.replace(self._spec, devices=tuple(devices), job=None)
         return ParameterServerVariableMgr(spec, self._declared, self._facades, self._stagings)
 
@@ -109,10 +107,10 @@ class ParameterServerVariableMgr(VariableMgr):
         In a traced step, there is one read, cast and copy per caching device.
         """
         variable = self.variable(tower, name)
-        # Moments are not cached: the step may assign them between two reads.
+        # Moving averages are not cached, because the step may assign them between two reads.
         if not (variable.trainable and tf.inside_function()):
             return self._cast_on_own_device(variable, dtype)
-        values = self._values.here()
+        values = self._values.tensors_of_trace()
         at_home = (name, tf.as_dtype(dtype), None)
         if at_home not in values:
             values[at_home] = self._cast_on_own_device(variable, dtype)
@@ -126,7 +124,7 @@ class ParameterServerVariableMgr(VariableMgr):
         return values[cached]
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """See `VariableMgr.read_for_step`. With --staged_vars, the value of the previous step."""
+        """Reads a variable for a tower's gradient. With --staged_vars, it is the previous value."""
         variable = self.variable(tower, name)
         if self._staging is None or not variable.trainable:
             return self.read(tower, name, dtype)
@@ -143,13 +141,13 @@ class ParameterServerVariableMgr(VariableMgr):
         )
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """See `VariableMgr.after_restore`. Discards staged values."""
+        """Copies copy 0 of every variable to all towers, and discards staged values."""
         super().after_restore(slots)
         for staging in self._stagings:
             staging.refill_staged_values()
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """See `VariableMgr.preprocess_device_grads`. There is one apply device."""
+        """Sums each gradient on its variable's device. There is one apply device."""
         reduced = gradients.reduce_where_updated(columns, self._spec, _shared_variable)
         return [self._spec.variable_devices[0]], reduced
 
@@ -170,5 +168,5 @@ class ParameterServerVariableMgr(VariableMgr):
 def _shared_variable(column: Column) -> tf.Variable:
     variable = column.variables[0]
     if any(v is not variable for v in column.variables):
-        raise ValueError(f"towers pair {variable.name} with other variables")
+        raise ValueError(f"towers use different variables for {variable.name}")
     return variable

@@ -19,7 +19,7 @@ from cnnbench.variable_mgr.all_reduce.algorithms.collective import Collective
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, cpus_for_additions, group_devices
 from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike, VariableMgr
-from cnnbench.variable_mgr.gradients import Column, Gradient, make_stages, run_through
+from cnnbench.variable_mgr.gradients import Column, Gradient, make_stages, reduce_through_stages
 from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
@@ -56,7 +56,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
         options = spec.aggregation
-        if spec.num_towers == 1:  # a single tower sends no gradients
+        if spec.num_towers == 1:  # A single tower sends no gradients.
             options = dataclasses.replace(
                 options,
                 gradient_repacking=0,
@@ -64,8 +64,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
                 agg_small_grads_max_bytes=0,
                 gradient_bucket_bytes=0,
             )
-        # Sparse gradients cannot be deferred, because deferred gradients are stored in dense
-        # variables.
+        # Deferred gradients are stored in dense variables, so sparse ones cannot be deferred.
         self._keep_sparse = not (options.sparse_to_dense or options.relaxed)
         # Gradients that are sent in 16 bits are not cast to float32 first.
         self._compact = options.compact_dtype is not None
@@ -89,7 +88,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         self._gather = None if context.complete else Collective(context).gather
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """See `VariableMgr.preprocess_device_grads` and `VariableMgrSpec.aggregation`."""
+        """Aggregates gradients with the all-reduce and packing of `VariableMgrSpec.aggregation`."""
         devices = self._spec.devices
         complete = gradients.convert_to_common_form(
             columns,
@@ -105,7 +104,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
             for column in complete
         ]
         dense = [column.gradients for column in complete if not column.sparse]
-        totals = iter(run_through(self._stages, dense, self._reduce))
+        totals = iter(reduce_through_stages(self._stages, dense, self._reduce))
         reduced = []
         for column in complete:
             if column.sparse:
@@ -121,9 +120,7 @@ class IndependentVariableMgr(PerTowerVariableMgr):
     """Towers start with different variables and never communicate. Gradients are not reduced."""
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """See `VariableMgr.preprocess_device_grads`. A tower without a gradient skips its
-        update.
-        """
+        """Returns the gradients of each tower. A tower without a gradient skips its update."""
         devices = self._spec.devices
         gradients.check_towers_complete(columns, devices)
         return list(devices), [
@@ -152,11 +149,11 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         self._name_of: dict[Any, str] = {}
 
     def updated(self, name: str) -> TowerVariable:
-        """See `VariableMgr.updated`. For a trained variable, the copy on a ps task (its shadow)."""
+        """The variable that the optimizer updates; if trained, its copy on a ps task (shadow)."""
         return self._shadows.get(name) or super().updated(name)
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """See `VariableMgr.preprocess_device_grads`. There is one apply device."""
+        """Sums each gradient on its shadow's device. There is one apply device."""
         reduced = gradients.reduce_where_updated(
             columns,
             self._spec,
@@ -174,7 +171,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         return ops
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """See `VariableMgr.after_restore`. The shadows get copy 0, too."""
+        """Copies copy 0 of every variable to all towers and to the shadows."""
         super().after_restore(slots)
         for name, shadow in self._shadows.items():
             shadow.assign(towers.read(self.variable(0, name)))

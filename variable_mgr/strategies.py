@@ -1,4 +1,4 @@
-"""Modes that use strategies of tf.distribute."""
+"""Modes of --variable_update that use strategies of tf.distribute."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 class StrategyVariableMgr(VariableMgr):
-    """A manager whose strategy creates variables, runs towers and reduces.
+    """Base class: a tf.distribute strategy creates variables, runs towers and reduces.
 
     Variables are named "v/<name>" and, from the second device on, "v/<name>/replica_<t>".
     """
@@ -42,22 +42,22 @@ class StrategyVariableMgr(VariableMgr):
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
         self._strategy = self._make_strategy()
-        # The strategy's variable for each copy; the key is the copy's `ref()`.
+        # The strategy's distributed variable, by the `ref()` of each of its copies.
         self._distributed: dict[Any, Any] = {}
-        # tf.distribute counts replicas over the whole job.
+        # First replica of this worker: tf.distribute counts replicas over the whole job.
         self._first = 0 if spec.job is None else spec.job.own_towers.start
 
     @abc.abstractmethod
     def _make_strategy(self) -> tf.distribute.Strategy:
-        """The strategy, over the towers' devices."""
+        """Creates the strategy over the devices of the towers."""
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
-        """The strategy."""
+        """The tf.distribute strategy that this manager uses."""
         return self._strategy
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
-        """See `VariableMgr.run_towers`. Uses `tf.distribute.Strategy.run` and `merge_call`."""
+        """Runs towers as replicas of the strategy, which exchange values with `merge_call`."""
         results: dict[int, _T] = {}
         visits: dict[int, tuple[str, Any]] = {}
         merged: list[Any] = []
@@ -85,16 +85,14 @@ class StrategyVariableMgr(VariableMgr):
         return [results[tower] for tower in range(len(self._spec.devices))]
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """See `VariableMgr.preprocess_device_grads`. The strategy reduces the gradients."""
-        devices, reduced, _ = self._reduce(columns, [])
+        """Aggregates the gradients of all towers with the reduction of the strategy."""
+        devices, reduced, _ = self._reduce_gradients_and(columns, [])
         return devices, reduced
 
-    def _reduce(
+    def _reduce_gradients_and(
         self, columns: Sequence[Column], beside: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """The results of `preprocess_device_grads`, and the reduction of one additional tensor per
-        tower.
-        """
+        """Reduces gradients like `preprocess_device_grads`, and one additional tensor per tower."""
         keep_sparse = not self._spec.aggregation.sparse_to_dense
         reduced = gradients.convert_to_common_form(
             columns, self._spec.devices, keep_sparse=keep_sparse
@@ -107,20 +105,20 @@ class StrategyVariableMgr(VariableMgr):
         ]
         if self._spec.num_towers > 1:
             first = Column(list(beside), reduced[0].variables)
-            reduced = self._reduced([*reduced, first] if beside else reduced)
+            reduced = self._reduce_columns([*reduced, first] if beside else reduced)
             beside = reduced.pop().gradients if beside else beside
         devices = list(dict.fromkeys(self._copy_devices()))
         return devices, [_to_dense_column(column) for column in reduced], list(beside)
 
     def _copy_devices(self) -> Sequence[str]:
-        """Devices of the copies of a variable."""
+        """The devices on which the strategy stores copies of a variable."""
         return self._spec.devices
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
-        """Options of reductions; None for the strategy's defaults."""
+        """Communication options of the strategy's reductions; None for the defaults."""
         return None
 
-    def _reduced(self, columns: Sequence[Column]) -> list[Column]:
+    def _reduce_columns(self, columns: Sequence[Column]) -> list[Column]:
         means = self._spec.reduction == "mean"
         op = tf.distribute.ReduceOp.MEAN if means else tf.distribute.ReduceOp.SUM
         with self._strategy.scope():
@@ -156,9 +154,7 @@ class StrategyVariableMgr(VariableMgr):
 
 
 def _slices_in_float32(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
-    """Slices with float32 values, because strategies average the values and cannot send
-    bfloat16.
-    """
+    """Casts slices to float32, because strategies average values and cannot send bfloat16."""
     values = gradients.cast(slices.values, tf.float32)
     return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
 
@@ -179,7 +175,7 @@ _collective_devices: tuple[str, ...] | None = None
 def make_mirrored_strategy(
     devices: Sequence[str], spec: CrossDeviceSpec
 ) -> tf.distribute.MirroredStrategy:
-    """A MirroredStrategy. A second call with the same arguments returns the same strategy.
+    """Creates a MirroredStrategy; later calls with equal arguments return the same strategy.
 
     Every MirroredStrategy counts its groups of devices from 1, and the collectives of a group from
     100. The runtime aborts all collectives of the process if two collectives with the same numbers
@@ -195,8 +191,8 @@ def make_mirrored_strategy(
     return _cached_mirrored_strategy(tuple(devices))
 
 
-def mirrored_for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
-    """A new MirroredStrategy over the same devices, for input with a pipeline per replica.
+def clone_for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
+    """Creates a MirroredStrategy over the same devices, for one input pipeline per replica.
 
     TensorFlow 2.21 stores InputReplicationMode.PER_REPLICA in the strategy. With the same strategy,
     every later input would give all batches to each replica.
@@ -206,7 +202,7 @@ def mirrored_for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> 
 
 
 def make_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """A MultiWorkerMirroredStrategy. A second call for the same job returns the same strategy.
+    """Creates a MultiWorkerMirroredStrategy; later calls for the job return the same one.
 
     In a job of several processes, the first call starts this worker's TensorFlow server, which
     serves collectives and heartbeats. It then waits for the servers of the other workers. Before
@@ -220,7 +216,7 @@ def make_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStr
 
 
 def connect_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """The job's MultiWorkerMirroredStrategy. The first call connects the workers."""
+    """Returns the job's MultiWorkerMirroredStrategy. The first call connects the workers."""
     gpus = job.towers_per_worker if job.device == "gpu" else 0
     return _cached_multi_worker_strategy(_hosts_of_job(job), job.task.job, job.task.index, gpus)
 
@@ -257,7 +253,7 @@ def _cached_multi_worker_strategy(
 def communication_options(
     spec: CrossDeviceSpec, devices: Sequence[str]
 ) -> tf.distribute.experimental.CommunicationOptions:
-    """The implementation that a strategy uses for collective operations.
+    """Options that select how a strategy runs collective operations: ring, NCCL or auto.
 
     TensorFlow's AUTO uses the ring, which goes through the hosts, even between GPUs of several
     processes.
@@ -270,10 +266,10 @@ def communication_options(
     )
 
 
-def parameter_server(job: Job) -> tf.distribute.ParameterServerStrategy:
-    """The ParameterServerStrategy of a job. This process, the controller, connects to the servers.
+def connect_parameter_server_strategy(job: Job) -> tf.distribute.ParameterServerStrategy:
+    """Returns the ParameterServerStrategy of a job. The first call connects to the servers.
 
-    The servers of the other processes must be running.
+    This process is the coordinator. The servers of the other processes must be running.
     """
     return _cached_ps_strategy(_hosts_of_job(job), job.task.tensorflow_job)
 
@@ -284,7 +280,7 @@ def _cached_ps_strategy(hosts: Hosts, task: str) -> tf.distribute.ParameterServe
 
 
 def refuse_wrong_devices(devices: Sequence[str]) -> None:
-    """Refuses devices with which TensorFlow fails an assertion or silently uses other devices."""
+    """Raises UsageError for devices with which a strategy fails or silently uses others."""
     for device in devices:
         if list(devices).count(device) > 1:
             raise UsageError(f"a strategy uses every device once, but {device} is given twice")
@@ -310,13 +306,13 @@ def _claim_collective_devices(devices: tuple[str, ...]) -> None:
 def _cached_mirrored_strategy(
     devices: tuple[str, ...], ops: str | None = None, num_packs: int = 1
 ) -> tf.distribute.MirroredStrategy:
-    """Creates a strategy. It uses collective operations if `ops` is None."""
+    """Creates a MirroredStrategy, which uses collective operations if `ops` is None."""
     reductions = {
         "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
         "hierarchical_copy": functools.partial(tf.distribute.HierarchicalCopyAllReduce, num_packs),
         "nccl": functools.partial(tf.distribute.NcclAllReduce, num_packs),
     }
-    with tf.init_scope():  # The object outlives the traced function.
+    with tf.init_scope():  # The strategy outlives the traced function.
         reduction = None if ops is None else reductions[ops]()
         return tf.distribute.MirroredStrategy(devices, reduction)
 
@@ -342,7 +338,7 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
         super().__init__(own, variables)
 
     def of_worker(self, devices: Sequence[str]) -> VariableMgr:
-        """A manager of the same variables for towers on devices of one worker."""
+        """Creates a manager of the same variables for the towers of one worker."""
         spec = dataclasses.replace(self._spec, devices=tuple(devices))
         return ParameterServerVariableMgr(spec, self._declared, self._facades)
 
@@ -353,7 +349,7 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
             return super().run_towers(build, meeting=meeting)
 
     def _make_strategy(self) -> tf.distribute.Strategy:
-        return parameter_server(self._job)
+        return connect_parameter_server_strategy(self._job)
 
     def _copy_devices(self) -> Sequence[str]:
         return self._spec.ps_devices[:1]
@@ -382,7 +378,7 @@ class MirroredStrategyVariableMgr(StrategyVariableMgr):
 
 
 class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
-    """Uses `CentralStorageStrategy`. Variables are on the host, or on the only device."""
+    """Uses `CentralStorageStrategy`: variables are on the CPU, or on the only device."""
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         devices = self._spec.devices
@@ -417,18 +413,18 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
     def reduce_together(
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """See `VariableMgr.reduce_together`. One collective reduces scalars and gradients."""
+        """Reduces gradients and sums scalars over workers, both in one collective."""
         if self.workers is None:
             return super().reduce_together(columns, sums)
         own, *other_devices = self._spec.devices
         with tf.device(own):
-            # Scaled here, because the strategy's reduction may be a mean over towers.
+            # The strategy may compute means over towers, so sums are multiplied by their number.
             scale = self._spec.num_towers if self._spec.reduction == "mean" else 1
             of_towers = [tf.stack(sums) * float(scale)]
         for device in other_devices:
             with tf.device(device):
                 of_towers.append(tf.zeros([len(sums)]))
-        devices, reduced, totals = self._reduce(columns, of_towers)
+        devices, reduced, totals = self._reduce_gradients_and(columns, of_towers)
         return devices, reduced, tf.unstack(totals[0], len(sums))
 
     def _make_strategy(self) -> tf.distribute.Strategy:

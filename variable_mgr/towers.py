@@ -1,4 +1,4 @@
-"""Variables of towers, and values that towers exchange in the middle of a pass."""
+"""Variables of towers, and the exchange of values between towers while a step is built."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TowerVariable:
         return self.primary.dtype
 
     def copy(self, tower: int) -> tf.Variable:
-        """The variable that `tower` uses."""
+        """The copy of the variable that `tower` uses."""
         if len(self.copies) == 1:
             return self.primary
         if not 0 <= tower < len(self.copies):
@@ -63,7 +63,7 @@ class TowerVariable:
         return self.copies[tower]
 
     def assign(self, value: tf.types.experimental.TensorLike) -> None:
-        """Gives every copy a value."""
+        """Assigns a value to every copy."""
         for copy in self.copies:
             with tf.device(copy.device):
                 copy.assign(value, read_value=False)
@@ -101,8 +101,8 @@ attribute.
 """
 
 
-def settle(devices: Iterable[str]) -> None:
-    """Waits for pending assignments to variables (eagerly).
+def wait_for_assignments(devices: Iterable[str]) -> None:
+    """Waits until assignments to variables on these devices are complete, outside the step.
 
     An operation on another process returns as soon as it has been sent. Later operations run after
     it, but parts of a traced function are sent on another path and may run first. Therefore this
@@ -110,23 +110,20 @@ def settle(devices: Iterable[str]) -> None:
     """
     answers = []
     for device in dict.fromkeys(map(cpu_of_device, devices)):
-        # A coordinator removes the devices of a lost worker. A function that needs such a device
-        # fails later with a better error.
+        # A lost worker has no devices; a function that needs one fails with a better error.
         with contextlib.suppress(tf.errors.InvalidArgumentError), tf.device(device):
             answers.append(tf.timestamp())
     for answer in answers:
         answer.numpy()
 
 
-# Builds the towers of a step: one after the other, or in threads that wait for each other at
-# meeting points.
+# Functions that build the towers of a step in threads, which wait for each other.
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-# Function that `merge_over_towers` calls with its arguments. It waits for the other towers, and
-# returns the result of `merge_over_towers`.
+# Function that waits for the other towers and returns the result of `merge_over_towers`.
 Rendezvous: TypeAlias = "Callable[[str, Any, Callable[[list[Any]], Sequence[Any]]], Any]"
 
 _rendezvous: ContextVar[Rendezvous | None] = ContextVar("cnnbench_rendezvous", default=None)
@@ -143,7 +140,7 @@ def set_rendezvous(rendezvous: Rendezvous) -> Iterator[None]:
 
 
 def merge_over_towers(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R:
-    """Waits until every tower has reached this point.
+    """Waits for all towers, merges their values, and returns the result for this tower.
 
     For use while `build_towers_in_threads` builds the towers.
 
@@ -155,14 +152,14 @@ def merge_over_towers(point: str, value: _T, merge: Callable[[list[_T]], Sequenc
     """
     rendezvous = _rendezvous.get()
     if rendezvous is None:
-        raise RuntimeError(f"{point}: towers meet only where they are built in step")
+        raise RuntimeError(
+            f"{point}: run_towers(build, meeting=True) must build the towers that exchange values"
+        )
     return cast("_R", rendezvous(point, value, merge))
 
 
 def build_towers_in_threads(build: Callable[[int], _T], count: int) -> list[_T]:
-    """Builds each tower in its own thread.
-
-    Only one thread runs at a time, in the order of the towers.
+    """Builds each tower in its own thread. Only one thread runs at a time, in tower order.
 
     A tower runs until it reaches a meeting point or is complete. All towers must reach the same
     points. Threads inherit the caller's graph, device, name scope, control dependencies and context
@@ -216,8 +213,7 @@ State: TypeAlias = "Callable[[], contextlib.AbstractContextManager[None]]"
 def _capture_tensorflow_state() -> State:
     """Returns a context manager that gives another thread the TensorFlow state of this thread."""
     scope = _absolute_scope(tf.get_current_name_scope())
-    # An unused operation is created to read the graph, the current device and the control
-    # dependencies.
+    # An unused operation shows the graph, the current device and the control dependencies.
     probe = None if tf.executing_eagerly() else tf.no_op("towers")
     if probe is not None:
         # Without this call, threads would share the current device.
@@ -228,8 +224,7 @@ def _capture_tensorflow_state() -> State:
         with contextlib.ExitStack() as stack:
             if probe is not None:
                 stack.enter_context(probe.graph.as_default())
-                # In a new thread, the graph has the state from the time when this state became
-                # thread-local.
+                # In a new thread, the graph has the state at the call of switch_to_thread_local.
                 stack.enter_context(tf.device(None))
                 stack.enter_context(tf.device(probe.device))
                 stack.enter_context(tf.control_dependencies(None))
@@ -242,7 +237,7 @@ def _capture_tensorflow_state() -> State:
 
 
 class _TowerEnded(BaseException):
-    """Raised in a waiting tower to end it."""
+    """Raised in the thread of a waiting tower to end the thread."""
 
 
 class _TowerThread:
@@ -251,7 +246,7 @@ class _TowerThread:
     def __init__(self, number: int, build: Callable[[int], Any], state: State) -> None:
         self.done = False
         self.result: Any = None
-        self.visit: _MeetingVisit | None = None  # None after the tower has ended
+        self.visit: _MeetingVisit | None = None  # None after the tower has ended.
         self.answer: Any = None
         self._error: BaseException | None = None
         self._ending = False
@@ -266,7 +261,7 @@ class _TowerThread:
         self._thread.start()
 
     def run_to_next_meeting(self) -> None:
-        """Runs the tower until its next meeting point or its end. Raises its exceptions."""
+        """Runs the tower until its next meeting point or its end. Re-raises its exceptions."""
         self._resume.release()
         self._paused.acquire()
         if self._error is not None:
@@ -309,8 +304,8 @@ class _TowerThread:
 
 
 def _absolute_scope(scope: str) -> str:
-    """The scope's name with a final slash.
+    """Adds a final slash to the name of a TensorFlow name scope.
 
-    Entering it again continues the scope instead of nesting it.
+    With the slash, entering the scope again continues it instead of nesting a new scope.
     """
     return f"{scope}/" if scope else ""

@@ -52,8 +52,8 @@ class ByTower:
 
 
 def run_through(stages: Any, tensors: Sequence[Sequence[Any]], reduce: Any) -> Any:
-    """`pipeline.run_through` of tensors[tower][index]."""
-    return ByTower(lambda columns: pipeline.run_through(stages, columns, reduce))(tensors)
+    """`pipeline.reduce_through_stages` of tensors[tower][index]."""
+    return ByTower(lambda columns: pipeline.reduce_through_stages(stages, columns, reduce))(tensors)
 
 
 def _by_tower(columns: Sequence[Sequence[Any]], towers: int) -> list[list[Any]]:

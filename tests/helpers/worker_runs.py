@@ -223,18 +223,18 @@ def late():
             releases.pop()()
         return result
 
-    def settle(devices):
+    def wait_for_assignments(devices):
         while releases:
             threading.Timer(_LATE, releases.pop()).start()
-        own_settle(devices)
+        own_wait(devices)
 
     own_initialize, own_evaluate = scenarios._restore_or_initialize, Evaluator.run
-    own_step, own_settle = TrainStep.__call__, towers.settle
+    own_step, own_wait = TrainStep.__call__, towers.wait_for_assignments
     with (
         mock.patch.object(scenarios, "_restore_or_initialize", initialize),
         mock.patch.object(Evaluator, "run", evaluate),
         mock.patch.object(TrainStep, "__call__", lambda self, rate: ended(own_step(self, rate))),
-        mock.patch.object(towers, "settle", settle),
+        mock.patch.object(towers, "wait_for_assignments", wait_for_assignments),
     ):
         yield
 

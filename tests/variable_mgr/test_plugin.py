@@ -137,11 +137,11 @@ def spec(mode, devices):
         (("manager=Own", 'manager="json:dumps"'), "TypeError: issubclass() arg 1 must be a class"),
         (
             ("manager=Own", "manager=Own, asynchronous=True"),
-            "the row of mode own needs a subclass of ParameterServerVariableMgr, not Own",
+            "the manager of mode own must be a subclass of ParameterServerVariableMgr, not Own",
         ),
         (
             ("manager=Own", 'manager=Own, strategy="MirroredStrategy"'),
-            "the row of mode own needs a subclass of StrategyVariableMgr, not Own",
+            "the manager of mode own must be a subclass of StrategyVariableMgr, not Own",
         ),
         (("pass", "def __init__(self, *of): 1 / 0"), "ZeroDivisionError"),
         (("IndependentVariableMgr", "VariableMgr"), "abstract"),

@@ -1,4 +1,4 @@
-"""All-reduce: the grammar of specs, the algorithms, and how they run. Does not import TensorFlow.
+"""All-reduce algorithms, and the spec that selects them. Does not import TensorFlow.
 
 A new algorithm is one module in algorithms/ with one registration; see docs/all_reduce.md.
 """

@@ -22,12 +22,12 @@ from cnnbench.variable_mgr.gradients import concat
 
 # Chunks: algorithms cut tensors into chunks, send the chunks between devices and join them.
 
-# A copy of one sum for each memory, by the name of the memory.
+# The copies of one sum, by the name of the memory in which they are.
 Copies: TypeAlias = "Mapping[str, tf.Tensor]"
 
 
 def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
-    """Number of elements of each chunk.
+    """Numbers of elements of the chunks into which a tensor is cut.
 
     There are at most `most` aligned chunks; the last may be shorter.
     """
@@ -37,16 +37,16 @@ def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
 
 
 class Cut:
-    """Cuts and joins tensors of one shape and dtype. `sizes` contains the chunks' numbers of
-    elements.
+    """Cuts tensors of one shape and dtype into chunks, and joins chunks.
+
+    `sizes` contains the chunks' numbers of elements.
     """
 
     def __init__(self, like: tf.Tensor, most: int) -> None:
         self._shape = like.shape
         elements: int = like.shape.num_elements()
         self.sizes = chunk_sizes(elements, most, like.dtype.size)
-        # If all chunks consist of whole rows of LINE_BYTES bytes, one operation splits them without
-        # a copy.
+        # If all chunks are whole rows of LINE_BYTES bytes, tf.split needs no copies.
         unit = LINE_BYTES // like.dtype.size
         self._row = unit if elements % unit == 0 else 1
 
@@ -54,15 +54,13 @@ class Cut:
         return len(self.sizes)
 
     def flat(self, tensor: tf.Tensor) -> tf.Tensor:
-        """A flat view of the tensor, for splitting and joining."""
+        """Reshapes a tensor to the flat form that `split` and `join` need."""
         if len(self.sizes) < 2:
             return tensor
         return tf.reshape(tensor, [-1] if self._row == 1 else [-1, self._row])
 
     def split(self, flat: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
-        """Splits a flat tensor into parts with these numbers of elements. Aligned parts are
-        views.
-        """
+        """Splits a flat tensor into parts with `sizes` elements. Aligned parts are views."""
         if len(sizes) < 2:
             return [flat]
         if self._row > 1:
@@ -71,7 +69,7 @@ class Cut:
         return [tf.slice(flat, [begin], [size]) for begin, size in zip(begins, sizes, strict=True)]
 
     def chunks(self, tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> list[list[tf.Tensor]]:
-        """The chunks of each tensor, which are created on its device."""
+        """Cuts each tensor into chunks, on the tensor's own device."""
         result = []
         for tensor, device in zip(tensors, devices, strict=True):
             with tf.device(device):
@@ -103,9 +101,7 @@ class Cut:
 def send_along_hops(
     total: tf.Tensor, source: str, hops: Iterable[tuple[str, str]], context: ReduceContext
 ) -> dict[str, tf.Tensor]:
-    """Sends a tensor along a sequence of hops (sender, receiver). Returns the copy in each
-    memory.
-    """
+    """Sends a tensor along hops (sender, receiver). Returns the tensor's copy in each memory."""
     copies = {context.memory_of(source): total}
     for sender, receiver in hops:
         memory = context.memory_of(receiver)
@@ -115,8 +111,10 @@ def send_along_hops(
     return copies
 
 
-def by_memory(sums: Sequence[Copies], context: ReduceContext) -> dict[str, list[tf.Tensor]]:
-    """The chunks in the memory of each device."""
+def group_chunks_by_memory(
+    sums: Sequence[Copies], context: ReduceContext
+) -> dict[str, list[tf.Tensor]]:
+    """For the memory of each device, the copies of all chunks in this memory."""
     memories = set(map(context.memory_of, context.devices))
     return {memory: [copies[memory] for copies in sums] for memory in memories}
 
@@ -167,13 +165,11 @@ class AllReducer:
             return [list(column) for column in columns]
         places = self._range_positions(columns)
         sums: list[list[tf.Tensor]] = [[] for _ in columns]
-        # A backward pass ends with the first layers. Some reductions, such as collectives, run in
-        # the order of tracing. They should start with the gradients that are available first, which
-        # are the last ones.
+        # Some reductions, such as collectives, run in the order in which they are traced.
+        # Gradients of the last layers are available first, so the last tensors come first.
         for number in reversed(range(len(columns))):
             which, index = places[number]
-            # A scope whose name ends in "/" is entered again; otherwise TensorFlow would make a new
-            # name.
+            # A final "/" re-enters the scope; otherwise TensorFlow would create another scope.
             with tf.name_scope(f"allreduce_{number // self._merge_scope}/"):
                 sums[number] = self._algorithms[which](columns[number], index)
         return sums
@@ -226,7 +222,7 @@ class TwoLevelAllReduce:
             spec.create(within, context.part(group)) if len(group) > 1 else None
             for group in self._groups
         ]
-        # One algorithm per turn, because each turn has different leaders.
+        # There is one algorithm per turn, because each turn has different leaders.
         leaders = leaders_by_turn(groups)
         by_leader = {
             leader: spec.create(between, context.part(leader, shards))
@@ -235,7 +231,7 @@ class TwoLevelAllReduce:
         self._between = [by_leader[leader] for leader in leaders if by_leader]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`. The devices of a group share the sum."""
+        """Sums one tensor; see `Algorithm.__call__`. The devices of a group share the sum."""
         of_device = dict(zip(self._devices, tensors, strict=True))
         sums: list[list[tf.Tensor]] = []
         for group, algorithm in zip(self._groups, self._within, strict=True):
@@ -248,8 +244,7 @@ class TwoLevelAllReduce:
             _sum_on_leader(group, values, turn % len(group), algorithm)
             for group, values, algorithm in zip(self._groups, sums, self._within, strict=True)
         ]
-        # `between` rotates only after every leader has had its turn. Therefore every device gets
-        # every role over time.
+        # `between` rotates after all leaders have had a turn, so each device gets each role.
         totals = self._between[turn](by_leaders, later)
         return self._in_device_order(
             [[total] * len(group) for total, group in zip(totals, self._groups, strict=True)]
@@ -270,9 +265,9 @@ def _sum_on_leader(
     leader: int,
     algorithm: Algorithm | None,
 ) -> tf.Tensor:
-    """Returns the leader's value without an operation.
+    """Returns the leader's value, which is the sum over its group.
 
-    If the group's operations run together, it depends on all values of the group.
+    If the group's operations run together, the result depends on all values of the group.
     """
     if algorithm is None or not spec.runs_together(algorithm):
         return values[leader]

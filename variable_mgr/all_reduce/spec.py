@@ -1,4 +1,4 @@
-"""The all-reduce specification, its sizes, and the limits of algorithms.
+"""The grammar of --all_reduce_spec, and sizes, limits and costs of all-reduce algorithms.
 
     spec      = algorithm (":" limit ":" algorithm)*
     algorithm = name ["/" name] ["#" shards]
@@ -41,7 +41,7 @@ MIN_CHUNK_BYTES = 16 * 1024
 
 
 def chunk_size(elements: int, most: int, itemsize: int) -> int:
-    """Number of elements of a chunk: a multiple of `LINE_BYTES`. The last chunk may be shorter."""
+    """Number of elements in each chunk of a tensor. The last chunk may be shorter."""
     unit = LINE_BYTES // itemsize
     count = max(1, min(most, elements * itemsize // MIN_CHUNK_BYTES))
     return max(1, -(-elements // (count * unit))) * unit
@@ -93,7 +93,7 @@ def group_small_tensors(small: Iterable[bool], most: int) -> list[list[int]]:
     return groups
 
 
-# The grammar of --all_reduce_spec, which is that of tf_cnn_benchmarks.
+# The grammar of --all_reduce_spec is the same as in tf_cnn_benchmarks.
 
 FLAG = "all_reduce_spec"
 _FORM = "algorithm[:limit:algorithm]..., as in pscpu:32K:xring#2"
@@ -101,7 +101,7 @@ _FORM = "algorithm[:limit:algorithm]..., as in pscpu:32K:xring#2"
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """One algorithm of a spec, which splits each tensor into `shards`.
+    """One algorithm of --all_reduce_spec, which splits each tensor into `shards`.
 
     `levels` is one name, or two names: the algorithm within groups and the algorithm between
     groups.
@@ -117,9 +117,7 @@ class AlgorithmSpec:
 
 @dataclass(frozen=True)
 class SizeRange:
-    """An algorithm and the size of its largest tensor in bytes that are sent. None means no
-    limit.
-    """
+    """An algorithm, and the largest tensor in bytes that it reduces; None means no limit."""
 
     algorithm: AlgorithmSpec
     limit: int | None = None
@@ -132,7 +130,7 @@ class SizeRange:
 
 @dataclass(frozen=True)
 class AllReduceSpec:
-    """A parsed spec: ranges with increasing limits. The last range has no limit.
+    """A parsed --all_reduce_spec: size ranges with increasing limits; the last has no limit.
 
     `parse_all_reduce_spec(str(spec)) == spec`. `source` is the original text, which may be longer
     than the shortest form. Error messages point to a character in it, and records contain it.
@@ -150,7 +148,7 @@ class AllReduceSpec:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the algorithms at all levels."""
+        """Names of all algorithms that the spec uses, at all levels."""
         return frozenset(name for part in self.ranges for name in part.algorithm.levels)
 
     @property
@@ -159,12 +157,12 @@ class AllReduceSpec:
         return any(len(part.algorithm.levels) > 1 for part in self.ranges)
 
     def error(self, index: int, reason: str) -> FlagError:
-        """A usage error that points to the algorithm of range `index`."""
+        """Creates an error that points to the algorithm of size range `index`."""
         # Algorithms and limits alternate in the text.
         return _spec_error(self.source, 2 * index, reason)
 
     def check_algorithm_names(self, known: Collection[str]) -> None:
-        """Refuses algorithms that do not exist."""
+        """Raises FlagError if the spec names an algorithm that is not in `known`."""
         for index, part in enumerate(self.ranges):
             for name in part.algorithm.levels:
                 if name not in known:
@@ -175,7 +173,7 @@ class AllReduceSpec:
                     )
 
     def running(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
-        """The spec without levels that are unnecessary on these groups of devices."""
+        """The spec that runs: without levels that are unnecessary for these groups of devices."""
         parts = (
             SizeRange(_without_needless_levels(part.algorithm, groups), part.limit)
             for part in self.ranges
@@ -192,12 +190,12 @@ class AllReduceSpec:
 
 
 def single(name: str) -> AllReduceSpec:
-    """The spec of one algorithm for all sizes."""
+    """Creates a spec that uses one algorithm for tensors of all sizes."""
     return AllReduceSpec((SizeRange(AlgorithmSpec((name,))),))
 
 
 def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> AllReduceSpec:
-    """Parses a spec. `known` contains the existing names; None accepts any name.
+    """Parses --all_reduce_spec. `known` are the existing algorithms; None accepts any name.
 
     Raises:
       FlagError: the text is no valid spec. The message names the wrong piece and its first
@@ -215,7 +213,8 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
             raise _spec_error(
                 text,
                 number + 1,
-                f"limits must rise, and the one before is {_short_size_text(ranges[-1].limit)}",
+                "limits must increase, but the previous limit is "
+                f"{_short_size_text(ranges[-1].limit)}",
             )
         if number + 2 == len(pieces):
             raise _spec_error(
@@ -229,7 +228,7 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
 
 
 def _spec_error(text: str, number: int, reason: str) -> FlagError:
-    """An error that points to a piece between colons."""
+    """Creates an error that points to one piece of a spec; colons separate the pieces."""
     pieces = text.split(":")
     start = 1 + sum(len(piece) + 1 for piece in pieces[:number])
     return FlagError(FLAG, text, f"character {start}, {pieces[number]!r}: {reason}")
@@ -268,7 +267,7 @@ def _parse_limit(text: str, number: int) -> int:
 
 
 def _short_size_text(limit: int | None) -> str:
-    """The limit with the largest unit that divides it."""
+    """A limit in bytes as text, with the largest unit that divides it, such as 64K."""
     value, unit = limit or 0, ""
     for larger in "KMGT":
         if value == 0 or value % 1024:
@@ -285,7 +284,7 @@ COMMUNICATION_HINTS = ("auto", "ring", "nccl")
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceContext:
-    """The devices between which one algorithm reduces, and its parameters.
+    """The devices between which one all-reduce algorithm reduces, and its parameters.
 
     Attributes:
       devices: full device string (job, replica, task, device) of each value, in the
@@ -315,19 +314,19 @@ class ReduceContext:
 
     @property
     def own_devices(self) -> tuple[str, ...]:
-        """The devices of this process. An algorithm receives their values."""
+        """The devices of this process. An algorithm receives only their values."""
         if self.own is None:
             return self.devices
         return tuple(device for device in self.devices if device in self.own)
 
     @property
     def complete(self) -> bool:
-        """Whether all devices belong to this process."""
+        """Whether the values of all devices are in this process."""
         return len(self.own_devices) == len(self.devices)
 
     @property
     def collective_communication_hint(self) -> str:
-        """The value of the attribute `communication_hint` for a collective between the devices.
+        """The attribute `communication_hint` of a collective operation between the devices.
 
         TensorFlow's "auto" uses the ring, which goes through the hosts, even between GPUs. Here,
         "auto" means NCCL between GPUs. It means the ring between parts of one GPU, and if there are
@@ -338,21 +337,21 @@ class ReduceContext:
         return "nccl" if auto and on_gpus and self.shards == 1 else self.communication_hint
 
     def memory_of(self, device: str) -> str:
-        """A name for the memory of a device."""
+        """Name of the memory of a device. Several CPU devices of a process may share a memory."""
         shared = self.share_memory and ":CPU:" in device.upper()
         return process_of_device(device) if shared else device
 
     @functools.cached_property
     def memories(self) -> int:
-        """Number of separate memories. More chunks than memories would not use additional links."""
+        """Number of separate memories. More chunks than memories would use no further links."""
         return len(set(map(self.memory_of, self.devices)))
 
     def within(self, devices: Sequence[str], shards: int = 1) -> ReduceContext:
-        """The same parameters for other devices."""
+        """Copies this context for other devices, with the same parameters except shards."""
         return dataclasses.replace(self, devices=tuple(devices), shards=shards)
 
     def part(self, members: Sequence[str], shards: int = 1) -> ReduceContext:
-        """The context for some of the devices.
+        """Copies this context for some of its devices, such as one group.
 
         They may add on the CPUs of their processes, unless such a CPU is a device of another part.
         """
@@ -372,9 +371,10 @@ class ReduceContext:
 
 
 def cpus_for_additions(devices: Sequence[str], cpus: Sequence[str], cpu: str) -> tuple[str, ...]:
-    """The CPUs on which towers' values may be added. If there are towers on CPUs, these CPUs.
+    """The CPUs on which the towers' gradients may be added.
 
-    Otherwise `cpus`, one CPU of every process, if given. Otherwise `cpu`, the host's CPU.
+    If there are towers on CPUs, these CPUs. Otherwise `cpus`, one CPU of every process, if given.
+    Otherwise `cpu`, the host's CPU.
     """
     towers = [device for device in devices if "/device:CPU:" in device]
     return tuple(dict.fromkeys(towers or cpus or [cpu]))
@@ -409,7 +409,7 @@ def group_devices(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[st
 
 
 def leaders_by_turn(groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """For each turn, the leader of each group: the device that reduces between groups.
+    """For each turn, the leaders of all groups: the devices that reduce between groups.
 
     Leaders rotate. After the last turn, every device has been a leader.
     """
@@ -417,17 +417,17 @@ def leaders_by_turn(groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     return [tuple(group[turn % len(group)] for group in groups) for turn in turns]
 
 
-# Limits of algorithms. The checks refuse devices and parameters that an algorithm does not support.
+# Checks that refuse devices and parameters that an algorithm does not support.
 # They run before TensorFlow is imported.
 
-# A check raises ValueError with a reason for the user.
+# A check raises ValueError with a reason that users can read.
 Limit: TypeAlias = "Callable[[ReduceContext], None]"
 
 TOPOLOGIES = ("dgx1", "gcp_v100")
 
 
-def check(name: str, context: ReduceContext) -> None:
-    """Refuses a context that the algorithm `name` cannot work with."""
+def check_context(name: str, context: ReduceContext) -> None:
+    """Raises ValueError if the algorithm `name` does not support the devices or parameters."""
     if name in LIMITS:
         LIMITS[name](context)
 
@@ -435,7 +435,7 @@ def check(name: str, context: ReduceContext) -> None:
 def check_spec(
     spec: AllReduceSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
 ) -> None:
-    """Raises FlagError if an algorithm refuses the devices.
+    """Raises FlagError if an algorithm of the spec does not support the devices.
 
     The message points to a character in the spec.
     """
@@ -449,7 +449,7 @@ def check_spec(
 
 
 def _check_gather(devices: Sequence[str], shards: int) -> None:
-    """Refuses more shards than devices, because each shard is gathered on a different device."""
+    """Raises ValueError for more shards than devices; each shard needs a different device."""
     if shards > len(devices):
         raise ValueError(
             f"{shards} shards need as many different devices, but there are only {len(devices)}"
@@ -466,7 +466,7 @@ def _check_algorithm(
             "own step, use collective, alone or as in copy/collective"
         )
     if not first:
-        check(between, context.within(context.devices, algorithm.shards))
+        check_context(between, context.within(context.devices, algorithm.shards))
         return
     if between == "nccl":
         raise ValueError(
@@ -479,10 +479,10 @@ def _check_algorithm(
         )
     for group in groups:
         if len(group) > 1:
-            check(first[0], context.part(group))
+            check_context(first[0], context.part(group))
     if len(groups) > 1:
         for leaders in leaders_by_turn(groups):
-            check(between, context.part(leaders, algorithm.shards))
+            check_context(between, context.part(leaders, algorithm.shards))
 
 
 def _refuse_shards_for(name: str) -> Limit:
@@ -503,13 +503,15 @@ def _check_collective(context: ReduceContext) -> None:
         raise ValueError(f"collective uses one or two rings, not {context.shards}")
     cpus = [device for device in context.devices if not is_gpu(device)]
     if 0 < len(cpus) < len(context.devices):
-        raise ValueError(f"collective joins devices of one kind, and {cpus[0]} is not a GPU")
+        raise ValueError(f"collective needs devices of one kind, but {cpus[0]} is not a GPU")
     if context.communication_hint == "nccl" and cpus:
-        raise ValueError(f"NCCL needs GPUs, and {cpus[0]} is not a GPU; use ring")
+        raise ValueError(f"NCCL needs GPUs, but {cpus[0]} is not a GPU; use ring")
     if context.communication_hint == "nccl":
         _refuse_shared_card(context, "--communication_hint=ring")
     if context.communication_hint == "nccl" and context.shards > 1:
-        raise ValueError("NCCL has no shards; leave them out, or use ring")
+        raise ValueError(
+            "NCCL does not support shards; remove # and the number of shards, or use ring"
+        )
 
 
 def _check_hierarchical_copy(context: ReduceContext) -> None:
@@ -526,7 +528,7 @@ def _check_nccl(context: ReduceContext) -> None:
     _refuse_shared_card(context, "xring")
     for device in context.devices:
         if not is_gpu(device):
-            raise ValueError(f"nccl sums only on GPUs, and {device} is not a GPU")
+            raise ValueError(f"nccl sums only on GPUs, but {device} is not a GPU")
     processes = sorted(set(map(process_of_device, context.devices)))
     if len(processes) > 1:
         raise ValueError(
@@ -557,13 +559,10 @@ LIMITS: Mapping[str, Limit] = {
 """Checks of a context by name of the algorithm."""
 
 
-# All-reduce algorithms by name, and the cost of each.
-#
-# A formula gives the number of messages, bytes and additions of an algorithm, as in Hockney's
-# model. docs/cost_model.md lists the formulas of all algorithms. `cnnbench.lab.predict` applies
-# them to lists of tensors.
-
 # Cost of an all-reduce algorithm for one tensor and any number of devices.
+#
+# A formula counts messages, bytes and additions of an algorithm, as in Hockney's model.
+# docs/cost_model.md lists all formulas. `cnnbench.lab.predict` applies them to lists of tensors.
 
 # An addition reads two bytes and writes one; a copy reads one and writes one.
 _COPY_TO_ADD = 2 / 3
@@ -571,7 +570,7 @@ _COPY_TO_ADD = 2 / 3
 
 @dataclass(frozen=True)
 class Link:
-    """The connection of one device to the other devices.
+    """Latency and bandwidth of the connection of one device to the other devices.
 
     Attributes:
       name: name of the preset, or the parameters as the user wrote them.
@@ -599,22 +598,20 @@ class Link:
 
 @dataclass(frozen=True)
 class Tensor:
-    """Size of a tensor in the form in which it is sent. `itemsize` is the number of bytes per
-    element.
-    """
+    """Size of a tensor as it is sent. `itemsize` is the number of bytes per element."""
 
     elements: int
     itemsize: int = 4
 
     @property
     def bytes(self) -> int:
-        """Size of all elements."""
+        """Size of the tensor in bytes."""
         return self.elements * self.itemsize
 
     def chunks(self, most: int) -> tuple[int, int]:
-        """Number of chunks (at most `most`) and bytes per chunk, as the algorithms cut the tensor.
+        """Number of chunks into which algorithms cut the tensor, and bytes per chunk.
 
-        The last one may have fewer bytes.
+        There are at most `most` chunks. The last one may have fewer bytes.
         """
         size = chunk_size(self.elements, most, self.itemsize)
         count = max(1, math.ceil(self.elements / size))
@@ -639,13 +636,13 @@ class NodeLayout:
 
     @property
     def near(self) -> int:
-        """Number of devices in a full node."""
+        """Number of devices in a node that is full."""
         return min(self.per_node, self.devices)
 
 
 @dataclass(frozen=True)
 class ReductionPhase:
-    """A part of a reduction that begins when the previous part has ended.
+    """Cost of one phase of a reduction. A phase begins when the previous phase has ended.
 
     Messages and bytes are counted on the busiest device, where they pass one after another. Near
     ones stay within its node. Far ones use the link of its node. Near and far bytes move at the
@@ -672,11 +669,11 @@ class ReductionPhase:
         return ReductionPhase(*(first + second for first, second in pairs))
 
     def times(self, count: float) -> ReductionPhase:
-        """A phase with every field multiplied by a number."""
+        """Returns the cost of a phase that is `count` times as large in every field."""
         return ReductionPhase(*(count * value for value in vars(self).values()))
 
     def seconds(self, near: Link, far: Link) -> float:
-        """Time of this phase."""
+        """Time of this phase in seconds, with links within nodes (near) and between nodes (far)."""
         return (
             self.near_messages * near.alpha
             + self.far_messages * far.alpha
@@ -694,7 +691,7 @@ PathOf = Callable[[Tensor, NodeLayout, int], Path]
 
 @dataclass(frozen=True)
 class Formula:
-    """The cost of one algorithm.
+    """Cost formula of one all-reduce algorithm.
 
     Attributes:
       path: function of (tensor, layout, shards): the phases of reducing one tensor.
@@ -710,7 +707,7 @@ class Formula:
 
 
 def ring_lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase:
-    """The phase of n - 1 hops along a ring, with `at_once` messages in each hop.
+    """Cost of n - 1 hops along a ring of n devices, with `at_once` messages in each hop.
 
     The number of hops that leave a node is the number of nodes.
     """
@@ -722,15 +719,15 @@ def ring_lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase
 
 
 def star_of(near: int, far: int, size: float) -> ReductionPhase:
-    """One device exchanges `size` bytes with each of `near` and `far` other devices."""
+    """Cost if one device exchanges `size` bytes with each of `near` and `far` other devices."""
     return ReductionPhase(near, near * size, far, far * size)
 
 
-# The registry of algorithms. Module algorithms/<name>.py registers <name>, so listing the names
-# imports none of them.
+# The registry of algorithms. Module algorithms/<name>.py registers the algorithm <name>.
+# Therefore, listing the names of algorithms imports no algorithm.
 
 
-def _wrong_sum_text(value: Sequence[Any], arguments: Sequence[Any]) -> str:
+def _wrong_sums_message(value: Sequence[Any], arguments: Sequence[Any]) -> str:
     tensors, _ = arguments[-2:]
     if len(value) != len(tensors):
         return f"a tensor for each of {len(tensors)} devices, not {len(value)}"
@@ -747,14 +744,17 @@ def _wrong_sum_text(value: Sequence[Any], arguments: Sequence[Any]) -> str:
     )
 
 
-Sums = Annotated[list[Any], _wrong_sum_text]
+Sums = Annotated[list[Any], _wrong_sums_message]
 
 
 class Algorithm(Protocol):
-    """Sums one tensor over the devices of a context. It may have the attribute `runs_together`."""
+    """An all-reduce algorithm, which sums one tensor over the devices of a context.
+
+    It may have the attribute `runs_together`.
+    """
 
     def __call__(self, tensors: Sequence[Any], index: int) -> Sums:
-        """Sums the values of one tensor. Returns the sum for every device, with the same shape.
+        """Sums the values of one tensor over all devices. Returns the sum for every device.
 
         Devices that share a result get the same tensor object, so that later operations process it
         only once.
@@ -777,8 +777,7 @@ def runs_together(algorithm: Algorithm) -> bool:
     return bool(getattr(algorithm, "runs_together", False))
 
 
-# Creates an algorithm for a context. Raises ValueError with a reason if the algorithm does not
-# support it.
+# Function that creates an algorithm, or raises ValueError if it does not support the context.
 Factory: TypeAlias = "Callable[[ReduceContext], Algorithm]"
 _Factory = TypeVar("_Factory", bound=Factory)
 
@@ -807,13 +806,13 @@ def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Fa
 
 
 def names() -> tuple[str, ...]:
-    """Sorted names of all algorithms. Does not import the algorithms."""
+    """Sorted names of all all-reduce algorithms. Does not import the algorithms."""
     return tuple(sorted({*_registered, *plugins.module_names(algorithms)}))
 
 
 def create(name: str, context: ReduceContext) -> Algorithm:
-    """Creates the algorithm `name`. Raises ValueError if it cannot work with the context."""
-    check(name, context)
+    """Creates the algorithm `name`. Raises ValueError if it does not support the context."""
+    check_context(name, context)
     factory, _ = _find_factory(name)
     return factory(context)
 
@@ -841,6 +840,6 @@ plugins.add_plugin_kind(
         noun="all-reduce algorithm",
         call="cnnbench.variable_mgr.all_reduce.register(name)",
         table=lambda: _registered,
-        prepare=lambda: None,  # Built-in algorithms are found by their files.
+        prepare=lambda: None,  # Built-in algorithms are found by the names of their files.
     )
 )

@@ -55,7 +55,7 @@ from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, names
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, create, group_devices
 from cnnbench.variable_mgr.base import WorkerGroup
-from cnnbench.variable_mgr.gradients import make_stages, run_through, transpose_lists
+from cnnbench.variable_mgr.gradients import make_stages, reduce_through_stages, transpose_lists
 from cnnbench.variable_mgr.modes import AggregationSpec, Packing
 
 # The data to reduce, and the check of the sums.
@@ -359,7 +359,7 @@ def reduction_factory(
         reducer = AllReducer(spec, place, groups, aggregation.allreduce_merge_scope)
 
         def reduce(tensors: DeviceTensors) -> DeviceTensors:
-            return transpose_lists(run_through(stages, transpose_lists(tensors), reducer))
+            return transpose_lists(reduce_through_stages(stages, transpose_lists(tensors), reducer))
 
         return reduce
 

@@ -82,7 +82,7 @@ class Evaluator:
           KeyboardInterrupt: one of the workers was interrupted.
         """
         share_moving_averages(self._manager)
-        self._manager.settle(self.inputs.devices)
+        self._manager.wait_for_assignments(self.inputs.devices)
         if not self._warm:
             # The first call optimizes and allocates. Its batch is read again afterwards.
             self.inputs.restart()

@@ -160,7 +160,7 @@ class Membership:
             if self._plan.place.coordinated:
                 from cnnbench.variable_mgr import strategies  # late, because it loads TensorFlow
 
-                strategies.parameter_server(job)
+                strategies.connect_parameter_server_strategy(job)
             else:
                 spec = tf.train.ClusterSpec(job.hosts_by_job)
                 name, index = job.task.tensorflow_job, job.task.index

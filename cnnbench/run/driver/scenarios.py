@@ -324,7 +324,7 @@ def train(run: Run, built: BuiltRun) -> float | None:
             worker_step.resume(global_step)
         if plan.work.trains and examples and not built.inputs.synthetic:
             _resume_input(run, built.inputs, examples, passed_over)
-        manager.settle(built.inputs.devices)
+        manager.wait_for_assignments(built.inputs.devices)
         probes = [] if run.profiler is None else [*run.profiler.probes(step.graph)]
         files_of_probes = outputs.trace_file, outputs.tfprof_file, outputs.profile_layers
         if any((*files_of_probes, outputs.partitioned_graph_file_prefix)):

@@ -44,7 +44,7 @@ def refusal(check, *args) -> str | None:
             (name, devices("GPU", 8), {"shards": 2}, f"{name} takes no shards")
             for name in ("hierarchical_copy", "nccl", "rechd")
         ),
-        ("collective", MIXED, {}, "of one kind, and .*CPU:0 is not"),
+        ("collective", MIXED, {}, "of one kind, but .*CPU:0 is not"),
         ("nccl", MIXED, {}, "only on GPUs, and .*CPU:0 is not a GPU"),
         ("nccl", TWO_PROCESSES, {}, "one process, but these are in 2: .*task:0, .*task:1; use two"),
         (

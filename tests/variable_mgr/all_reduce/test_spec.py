@@ -67,8 +67,8 @@ def test_valid_specs(text, ranges):
         ("copy:2P:xring", 6, "2P", "must be a limit in bytes, 1 or more, with an optional K, M"),
         ("copy: 2K:xring", 6, " 2K", "must be a limit in bytes"),
         ("copy:xring:2K", 6, "xring", "must be a limit in bytes"),
-        ("copy:2K:copy:2K:xring", 14, "2K", "limits must rise, and the one before is 2K"),
-        ("copy:1M:copy:1025K:copy:2K:copy", 25, "2K", "limits must rise, and .* 1025K"),
+        ("copy:2K:copy:2K:xring", 14, "2K", "limits must increase, but the previous limit is 2K"),
+        ("copy:1M:copy:1025K:copy:2K:copy", 25, "2K", "limits must increase, but .* 1025K"),
     ],
 )
 def test_invalid_specs_are_pointed_at(text, character, piece, reason):

@@ -14,34 +14,30 @@ from cnnbench.variable_mgr.all_reduce.algorithms.nccl import nccl_kernel_exists
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, process_of_device, register
 from cnnbench.variable_mgr.gradients import current_traced_graph, map_on_devices
 
-# Number of reductions in which a device takes part at the same time. Each active collective blocks
-# a thread on each device until all devices have joined, and the runtime creates as many threads as
-# needed. Without a limit, the 161 gradients of ResNet-50 on 4 devices crashed the process, because
-# the system had no more threads. On 2 cores, the limit hardly changes the time for these gradients
-# (102 MB; 2 and 4 devices, limits of 1 to 32: within 10 %). On 2 devices, 1,000 tensors of 4 KB
-# take 87, 58, 43, 39 and 38 ms with limits of 1, 2, 4, 8 and 16. With CollectiveReduceV2, which
-# TensorFlow orders by a token per device, they took 1.5 times as long and needed thousands of
-# threads.
+# Largest number of reductions in which a device takes part at the same time.
+# Each active collective blocks a thread per device until all devices have joined.
+# Without a limit, the 161 gradients of ResNet-50 on 4 devices needed more threads than allowed.
+# On 2 cores, limits of 1 to 32 change the time for these gradients (102 MB) by less than 10 %.
+# On 2 devices, 1,000 tensors of 4 KB take 87 (limit 1), 58 (2), 43 (4), 39 (8) and 38 ms (16).
+# CollectiveReduceV2 took 1.5 times as long for these tensors and needed thousands of threads.
 IN_FLIGHT = 8
 
-# NCCL matches the operations of a communicator by their order, so the order must be the same in all
-# processes. TensorFlow launches a collective when the devices of its process have joined
-# (tensorflow/core/nccl/collective_communicator.cc). The order is fixed only if one collective is
-# active at a time. TensorFlow's strategies ensure this with a token per device.
+# With NCCL, collectives must run in the same order in all processes, so only one is active.
+# NCCL matches the operations of a communicator by their order. TensorFlow launches a collective
+# when the devices of its process have joined (tensorflow/core/nccl/collective_communicator.cc).
 IN_FLIGHT_BY_NCCL = 1
 
-# For each graph, the names of the last operations on each device, oldest first. Names are stored
-# instead of operations, because an operation would keep its graph, the key, alive.
+# For each graph and device, the names of the last collective operations, oldest first.
+# Names are stored, because an operation would keep its graph, the key, alive.
 _under_way: WeakKeyDictionary[tf.Graph, defaultdict[str, deque[str]]] = WeakKeyDictionary()
 
-# Counts the reductions of each group of devices. Processes that trace the same reductions in the
-# same order get the same numbers.
+# Numbers the reductions of each group of devices; equal traces in all processes get equal numbers.
 _instances: defaultdict[int, Iterator[int]] = defaultdict(lambda: itertools.count(1))
 
 
 @register("collective")
 class Collective:
-    """One CollectiveReduce operation on each device. Works only in a traced function.
+    """All-reduce with one CollectiveReduce operation per device, only in a traced function.
 
     On each device, at most `IN_FLIGHT` reductions run at the same time, in the order of tracing.
     The order is the same on all devices, and a reduction depends only on earlier reductions, so
@@ -60,8 +56,7 @@ class Collective:
         self._devices = context.own_devices
         self._group_size = len(context.devices)
         self._group_key = collective_group_key(context.devices)
-        # Offset of each ring among the devices of a process. A negative offset also reverses the
-        # direction.
+        # First device of each ring in a process. A negative offset also reverses the direction.
         of_first = [process_of_device(device) for device in context.devices].count(
             process_of_device(context.devices[0])
         )
@@ -73,12 +68,11 @@ class Collective:
             self._hint = "ring"
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`. Every device of this process gets its own copy of the sum."""
+        """Sums one tensor; see `Algorithm.__call__`. Every device gets its own copy of the sum."""
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
 
-        # Version 1 of the operation is used. TensorFlow adds control dependencies between
-        # operations of version 2; across devices, they cause deadlocks.
+        # CollectiveReduceV2 can deadlock, because TensorFlow adds control dependencies to it.
         def collective_reduce(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
             return tf.raw_ops.CollectiveReduce(
                 input=tensor,
@@ -113,8 +107,7 @@ class Collective:
 
         if tensors[0].dtype != tf.bfloat16:
             return self._run_collective(join, tensors)
-        # CollectiveGather does not support bfloat16. It only copies bits, so another 16-bit type is
-        # used.
+        # CollectiveGather does not support bfloat16, so the bits are sent as float16.
         halves = map_on_devices(self._devices, lambda x: tf.bitcast(x, tf.float16), tensors)
         joined = self._run_collective(join, halves)
         return map_on_devices(self._devices, lambda x: tf.bitcast(x, tf.bfloat16), joined)
@@ -139,9 +132,10 @@ def run_collective(
     key: int,
     in_flight: int = IN_FLIGHT,
 ) -> list[tf.Tensor]:
-    """Adds one collective operation to the traced function. All results must be used.
+    """Adds one collective operation per device to the traced function.
 
-    `op` creates the operation of a device from its tensor and the instance key. At most `in_flight`
+    All results must be used. `op` creates the operation of a device from its tensor and the
+    instance key. At most `in_flight`
     such operations run at the same time on a device.
     """
     if tf.executing_eagerly():
@@ -157,9 +151,8 @@ def run_collective(
         with (
             tf.device(device),
             tf.control_dependencies(before),
-            # A separate name scope per collective: MultiWorkerMirroredStrategy switches the scoped
-            # allocator on. It would merge the reductions of a scope, with additional copies, or
-            # fail.
+            # A separate scope per collective keeps TensorFlow's scoped allocator from merging
+            # them: MultiWorkerMirroredStrategy enables it, and merging copies tensors or fails.
             tf.name_scope(f"instance_{instance_key}"),
         ):
             result = op(tensor, instance_key)
@@ -169,7 +162,7 @@ def run_collective(
 
 
 def collective_group_key(devices: Sequence[str]) -> int:
-    """A number that identifies a set of devices. It is the same in every process.
+    """A number that identifies a set of devices, and is the same in every process.
 
     It is at least 2^30, because tf.distribute uses small numbers.
     """

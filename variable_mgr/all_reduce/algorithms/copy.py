@@ -1,4 +1,4 @@
-"""Copies to one device, adds there, and copies the sum to all devices."""
+"""Copies all values to one device, adds them there, and copies the sum to all devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CopyToOneDevice:
         self._context = context
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`. All devices share the sum."""
+        """Sums one tensor; see `Algorithm.__call__`. All devices share the sum."""
         devices = self._context.devices
         with tf.device(self._context.cpu_device or devices[index % len(devices)]):
             total = sum_tensors(tensors)

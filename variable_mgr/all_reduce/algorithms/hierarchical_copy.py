@@ -15,18 +15,18 @@ from cnnbench.variable_mgr.gradients import sum_tensors
 _GCP_V100_MAINS = ((0, 5), (2, 7), (5, 0), (7, 2))
 
 
-# Positions of the main device of each half, which adds the values, and of the members of each half.
+# Positions of both main devices, which add values, and of the members of both halves.
 _Tree: TypeAlias = "tuple[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]"
 
 
 @register("hierarchical_copy")
 class HierarchicalCopy:
-    """Adds each tensor on two main devices, one in each half. The main devices rotate with the
-    tensors.
+    """Adds each tensor on two main devices, one in each half of the devices.
 
-    Each main device adds the values of its half. The first main device adds the two sums and copies
-    the total to the second one. Each half copies from its own main device. So only one value per
-    direction is sent between the halves, instead of one per device.
+    The main devices rotate with the tensors. Each main device adds the values of its half. The
+    first main device adds the two sums and copies the total to the second one. Each half copies
+    from its own main device. So only one value per direction is sent between the halves, instead of
+    one per device.
     """
 
     def __init__(self, context: ReduceContext) -> None:
@@ -35,7 +35,7 @@ class HierarchicalCopy:
         self._trees = _trees(len(context.devices), context.network_topology)
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`. The devices of a half share the sum."""
+        """Sums one tensor; see `Algorithm.__call__`. The devices of a half share the sum."""
         (first, second), halves = self._trees[index % len(self._trees)]
         mains = self._devices[first], self._devices[second]
         sums = []
@@ -56,8 +56,8 @@ def _trees(count: int, topology: str) -> list[_Tree]:
     if topology == "gcp_v100":
         mains = list(_GCP_V100_MAINS)
     else:
-        # With an even number n of devices, the opposite is (first + n/2) mod n. With an odd number,
-        # the upper half has one more device; its opposite is the first device of the lower half.
+        # With an even number n of devices, the opposite is (first + n/2) mod n.
+        # With an odd number, the last device's opposite is the first device of the lower half.
         mains = [(first, upper[first]) for first in lower]
         mains += [(first, lower[at % len(lower)]) for at, first in enumerate(upper)]
     return [(pair, (lower, upper) if pair[0] in lower else (upper, lower)) for pair in mains]

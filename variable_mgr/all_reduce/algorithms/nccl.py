@@ -17,7 +17,7 @@ _reductions = itertools.count()
 
 @register("nccl")
 class Nccl:
-    """One NcclAllReduce operation on each GPU. As with collectives, every result must be used.
+    """All-reduce with one NcclAllReduce operation on each GPU. Every result must be used.
 
     TensorFlow has no kernel for bfloat16. Such a tensor is sent as float32, which represents every
     bfloat16 number exactly but doubles the bytes.
@@ -31,7 +31,7 @@ class Nccl:
         self._devices = context.devices
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`. Every GPU gets its own copy of the sum."""
+        """Sums one tensor; see `Algorithm.__call__`. Every GPU gets its own copy of the sum."""
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
         dtype = tensors[0].dtype
@@ -62,7 +62,6 @@ def nccl_kernel_exists() -> bool:
                 input=0.0, reduction="sum", num_devices=1, shared_name="cnnbench_nccl_probe"
             )
     except tf.errors.OpError as error:
-        # If the wording of the error is unknown, assume that the kernel exists; the run may fail
-        # later.
+        # With an unknown error text, assume that the kernel exists; the run may fail later.
         return not any(text in str(error) for text in ("no registered kernels", "not registered"))
     return True

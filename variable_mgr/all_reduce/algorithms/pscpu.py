@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along_hops
+from cnnbench.variable_mgr.all_reduce.reducer import Cut, group_chunks_by_memory, send_along_hops
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 def shard_device_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
-    """Groups of devices for the shards of one tensor. Together, the groups use all devices.
+    """Groups of `size` devices, one device per shard of a tensor. The groups use all devices.
 
     As in tf_cnn_benchmarks, group g begins with device g and takes every k-th device, where k is
     the number of groups. After the last device, it continues with the first. For example, "abcde"
@@ -26,7 +26,7 @@ def shard_device_groups(devices: Sequence[str], size: int) -> list[tuple[str, ..
 
 
 class Shuffle:
-    """Sums each shard on one device of a group. Successive tensors use the groups in rotation."""
+    """Sums each shard of a tensor on one device of a group. Tensors use groups in rotation."""
 
     def __init__(self, context: ReduceContext, gather_devices: Sequence[str]) -> None:
         self._context = context
@@ -48,10 +48,10 @@ class Shuffle:
                 total = sum_tensors(values)
             hops = ((source, device) for device in devices)
             sums.append(send_along_hops(total, source, hops, self._context))
-        return cut.join(by_memory(sums, self._context), self._context, index)
+        return cut.join(group_chunks_by_memory(sums, self._context), self._context, index)
 
 
 @register("pscpu")
 def shuffle_over_cpus(context: ReduceContext) -> Shuffle:
-    """Sums shards on CPU devices."""
+    """Creates a `Shuffle` that sums shards on CPU devices."""
     return Shuffle(context, context.cpu_devices)

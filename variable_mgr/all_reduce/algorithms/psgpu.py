@@ -1,4 +1,4 @@
-"""Shuffle over the devices that have the values."""
+"""Shuffle: each shard of a tensor is summed on one of the devices that have the values."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 
 @register("psgpu")
 def shuffle_over_devices(context: ReduceContext) -> Shuffle:
-    """Sums shards on the devices that have the values."""
+    """Creates a `Shuffle` that sums shards on the devices that have the values."""
     return Shuffle(context, context.devices)

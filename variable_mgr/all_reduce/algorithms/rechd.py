@@ -1,4 +1,4 @@
-"""Recursive halving and doubling, for any number of devices."""
+"""All-reduce by recursive halving and doubling, for any number of devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cnnbench.variable_mgr.gradients import concat
 
 @register("rechd")
 class RecursiveHalvingDoubling:
-    """A reduce-scatter with ever smaller parts, then an all-gather with ever larger parts.
+    """All-reduce: reduce-scatter with ever smaller parts, then all-gather with ever larger ones.
 
     The first p ranks take part in the rounds, where p is the largest power of two. If there are
     more ranks, rank p + r and rank r first add their values, each for one half of the tensor, and
@@ -31,7 +31,7 @@ class RecursiveHalvingDoubling:
         self._chunks = min(self._power, context.memories)
 
     def order(self, index: int = 0) -> list[str]:
-        """The devices by rank for tensor `index`. Rank r completes the sum of chunk r."""
+        """The devices in rank order for tensor `index`. Rank r completes the sum of chunk r."""
         first = index % len(self._ranks)
         return [*self._ranks[first:], *self._ranks[:first]]
 
@@ -49,7 +49,7 @@ class RecursiveHalvingDoubling:
 
 
 def _interleave_memories(context: ReduceContext) -> list[str]:
-    """The devices in an order that alternates between memories."""
+    """Returns the devices in an order that alternates between memories."""
     devices_so_far: Counter[str] = Counter()
     places = []
     for device in context.devices:
@@ -68,7 +68,7 @@ _Part: TypeAlias = "tf.Tensor | None"
 def _reduce_scatter_by_halving(
     values: Sequence[tf.Tensor], cut: Cut, order: Sequence[str], power: int
 ) -> list[_Part]:
-    """Adds until each rank r below `power` has the sum of chunk r."""
+    """Adds parts of tensors until each rank r below `power` has the sum of chunk r."""
     sizes = [*cut.sizes, *[0] * (power - len(cut))]
     parts: list[_Part] = list(values)
     length = power
@@ -116,7 +116,7 @@ def _all_gather_by_doubling(
     """Exchanges blocks of 1, 2, 4... chunks until every memory has all chunks, in order."""
     power = len(chunks)
     memories = [context.memory_of(device) for device in order]
-    # The pieces of a block, by its first chunk and its memory.
+    # The pieces of each block, by the memory and the first chunk of the block.
     held = {
         (memory, rank): [] if chunk is None else [chunk]
         for rank, (memory, chunk) in enumerate(zip(memories, chunks, strict=False))

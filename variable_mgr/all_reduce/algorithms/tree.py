@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along_hops
+from cnnbench.variable_mgr.all_reduce.reducer import Cut, group_chunks_by_memory, send_along_hops
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 from cnnbench.variable_mgr.gradients import sum_tensors
 
@@ -54,11 +54,11 @@ class DoubleBinaryTree:
                 (at[parent_place(place, count)], at[place]) for place in reversed(upwards[:-1])
             )
             sums.append(send_along_hops(total, at[root], downwards, self._context))
-        return cut.join(by_memory(sums, self._context), self._context, index)
+        return cut.join(group_chunks_by_memory(sums, self._context), self._context, index)
 
 
 def parent_place(place: int, count: int) -> int:
-    """The parent of a place in the tree of places 1..count. The root has none.
+    """The parent of a place in the binary tree of places 1..count. The root has no parent.
 
     The parent has the place's lowest one bit moved up by one. If this place is beyond the last one,
     the next existing ancestor is the parent.

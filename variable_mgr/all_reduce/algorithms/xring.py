@@ -1,4 +1,4 @@
-"""Ring: a reduce-scatter and then an all-gather along the ring."""
+"""Ring all-reduce: a reduce-scatter, and then an all-gather, along a ring of devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, by_memory, send_along_hops
+from cnnbench.variable_mgr.all_reduce.reducer import Cut, group_chunks_by_memory, send_along_hops
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, group_devices, register
 from cnnbench.variable_mgr.gradients import sum_tensors
 
@@ -28,15 +28,14 @@ class Ring:
         self._processes = group_devices(context.devices)
 
     def way(self, chunk: int, index: int = 0) -> list[str]:
-        """The 2n - 1 devices that a chunk of tensor `index` visits.
+        """The 2n - 1 devices of the ring that a chunk of tensor `index` visits, in order.
 
         The sum begins with the value of the first device. The next n - 1 devices add their values.
         The last n - 1 devices receive the sum.
         """
         order = self._ring_order(chunk % self._rings, index // self._context.memories)
         count = len(order)
-        # A chunk starts where the ring enters a memory. Otherwise a sum would enter the same memory
-        # twice.
+        # A chunk starts where the ring enters a memory, so that no sum enters a memory twice.
         starts = [
             place
             for place in range(count)
@@ -71,4 +70,4 @@ class Ring:
                     ]
             hops = itertools.pairwise(way[count - 1 :])
             sums.append(send_along_hops(total[0], way[count - 1], hops, self._context))
-        return cut.join(by_memory(sums, self._context), self._context, index)
+        return cut.join(group_chunks_by_memory(sums, self._context), self._context, index)
