@@ -48,7 +48,7 @@ _STEP = [1, 1, 1, 1]
 
 
 class ConvolutionShape(NamedTuple):
-    """Properties of a convolution that determine which form is fastest.
+    """Properties of a convolution that determine the fastest way to compute its gradients.
 
     Attributes:
       size: height and width of the kernel.
@@ -96,9 +96,10 @@ LIBRARY = Forms()
 
 
 def _fastest_forms_eigen_avx2(shape: ConvolutionShape) -> Forms:
-    """Selects the forms that were fastest with Eigen and AVX2, on 2 cores of an AMD EPYC.
+    """Selects how to compute a convolution's gradients with Eigen and AVX2 (from measurements).
 
-    Each number is a speedup: the CPU time of TensorFlow's gradient divided by that of the form.
+    The forms were measured on 2 cores of an AMD EPYC. Each number is a speedup: the CPU time of
+    TensorFlow's gradient divided by that of the form.
 
     In float32 (docs/evidence.md has the table), turned reaches 0.9 to 3.9; it reaches 0.5 to 0.7
     for images with 3 channels, whose gradient no network needs. Exchanged reaches 1.0 to 2.5 from
@@ -124,9 +125,9 @@ def _fastest_forms_eigen_avx2(shape: ConvolutionShape) -> Forms:
 
 
 def _fastest_forms_onednn_avx2(shape: ConvolutionShape) -> Forms:
-    """Selects the forms of a convolution and its gradients that are fastest with oneDNN and AVX2.
+    """Selects how to compute a convolution's gradients with oneDNN and AVX2 (from measurements).
 
-    They were measured in float32, as in `_fastest_forms_eigen_avx2`.
+    The forms were measured in float32, as in `_fastest_forms_eigen_avx2`.
 
     The speedup of products is 1.2 to 1.6, and 0.8 to 1.0 below 32 filters. Turned convolutions take
     0.85 to 1.05 times as long as TensorFlow's gradient. Exchanged convolutions are up to 1.2 times
@@ -137,12 +138,12 @@ def _fastest_forms_onednn_avx2(shape: ConvolutionShape) -> Forms:
 
 
 def _fastest_forms_onednn_avx512(shape: ConvolutionShape) -> Forms:
-    """Selects the forms that were fastest in steps of ResNet-50 with oneDNN and AVX-512.
+    """Selects how to compute a convolution and its gradients with oneDNN and AVX-512.
 
-    The steps were alternated, with batch size 8 on 2 cores. In a bfloat16 step, products for 1 x 1
-    kernels save 2-3 % of the time. In 16 bits, the output is a product too, so the kernel need not
-    be reordered. In 16 bits, patches for 3 x 3 kernels save another 1 % for images of 7 x 7, and
-    nothing from 14 x 14.
+    Whole steps of ResNet-50 were measured, alternating, with batch size 8 on 2 cores. In a bfloat16
+    step, products for 1 x 1 kernels save 2-3 % of the time. In 16 bits, the output is a product
+    too, so the kernel need not be reordered. In 16 bits, patches for 3 x 3 kernels save another 1 %
+    for images of 7 x 7, and nothing from 14 x 14.
     """
     narrow = shape.bits == 16
     if shape.is_pointwise:
@@ -249,7 +250,7 @@ _ROWS = range(16, 161)
 _LARGE = 1 << 18
 
 
-# Forms of the gradients: functions of images, kernel and upstream gradient.
+# Functions that compute gradients from images, kernel and upstream gradient.
 
 
 def _image_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:

@@ -57,7 +57,7 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
 
 
 class _TranscriptStates:
-    """The states of transcripts, ``[batch, states]``, in the order in which alignments visit them.
+    """The letters and blanks of transcripts, ``[batch, states]``, in the order of alignments.
 
     `start` is the log probability of each state before the first frame; only state `first` is
     possible.

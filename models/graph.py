@@ -497,7 +497,7 @@ class GraphNetwork(Network[Tensor]):
         averages: Any = ([], []) if self.training else (value(layer.mean), value(layer.variance))
         if not self.training and offset.shape[0] % 4:
             # On GPUs, TensorFlow 2.21 fuses batch norm with a following ReLU.
-            # Its shape function rejects channel numbers that 4 does not divide, even in inference.
+            # The fused operation rejects channel numbers that are not multiples of 4.
             precise = _cast(x, tf.float32)
             y = normalise_channels(
                 precise, averages[0], averages[1], scale, offset, epsilon, channels_at
@@ -633,20 +633,14 @@ class GraphNetwork(Network[Tensor]):
         before, read = self._copy(), self._reader
         weights: _Weights = {}
 
-        def read_weight(spec: VariableSpec, dtype: tf.DType) -> Tensor:
-            return weights.setdefault((spec, dtype), read(spec, dtype))
-
-        self._reader = read_weight
+        self._reader = lambda spec, dtype: weights.setdefault((spec, dtype), read(spec, dtype))
         y = body(self, *xs)
         self._reader = read
 
         # Gradients flow only to the arguments of this function, so it takes the weights, too.
         @tf.custom_gradient
         def block(*tensors: Tensor) -> Any:
-            def gradient(of_y: Tensor) -> list[Tensor | None]:
-                return before._gradients_of_block(body, xs, weights, of_y)
-
-            return y, gradient
+            return y, lambda of_y: before._gradients_of_block(body, xs, weights, of_y)
 
         return block(*xs, *weights.values())
 

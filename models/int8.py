@@ -84,7 +84,7 @@ class _FusedConvolution(NamedTuple):
     def scaled(
         self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]
     ) -> _FusedConvolution:
-        """Fuses another operation: a factor and an offset for each output channel."""
+        """Returns the convolution, multiplied by a factor, plus an offset, for each channel."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
         bias = self.bias * factor + offset
         return self._replace(kernel=self.kernel * per_output, bias=bias)

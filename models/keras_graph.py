@@ -134,11 +134,13 @@ def load_keras_file(path: str, policy: str) -> Any:
         raise UsageError(
             f"only Sequential and functional models can be converted to {policy} (--precision)"
         )
-
-    def cast(layer: Any) -> Any:
-        return type(layer).from_config({**layer.get_config(), "dtype": policy})
-
-    copy = keras.models.clone_model(model, clone_function=cast, recursive=True)
+    copy = keras.models.clone_model(
+        model,
+        clone_function=lambda layer: type(layer).from_config(
+            {**layer.get_config(), "dtype": policy}
+        ),
+        recursive=True,
+    )
     copy.set_weights(model.get_weights())
     return copy
 

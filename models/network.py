@@ -98,7 +98,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
     def shape(self, x: T) -> tuple[int, ...]:
         """Shape without batch dimension, such as ``(h, w, c)`` or ``(units,)``."""
 
-    # For the layers ------------------------------------------------------------------------
+    # Helpers for the layers ----------------------------------------------------------------
 
     @contextlib.contextmanager
     def _layer(self, kind: str) -> Iterator[None]:
@@ -590,7 +590,7 @@ class Network(SequenceLayers[T]):
         self._checked_image_shape(x, "pad_channels")
         return self._pad_channels(x, before, after)
 
-    # Parts of the network ------------------------------------------------------------------
+    # Blocks that can be recomputed ---------------------------------------------------------
 
     def block(self, body: Callable[..., T], *xs: T, **options: Any) -> T:
         """Creates a block: the layers of ``body(net, *xs, **options)``, which returns one value.
@@ -612,7 +612,7 @@ class Network(SequenceLayers[T]):
         finally:
             self._in_block = False
 
-    # For custom models -------------------------------------------------------------
+    # TensorFlow functions in custom models -----------------------------------------
 
     def apply(
         self,
@@ -636,7 +636,7 @@ class Network(SequenceLayers[T]):
         result = self.shape(xs[0]) if shape is None else tuple(shape)
         return self._apply(function, xs, result, flops)
 
-    # Shared by the interpreters ----------------------------------------------------------
+    # Helpers that both interpreters use --------------------------------------------------
 
     def _checked_image_shape(self, x: T, layer: str) -> tuple[int, int, int]:
         shape = self.shape(x)

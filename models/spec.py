@@ -163,7 +163,7 @@ def values_by_name(
 # Specifications of models, as plain data: variables, FLOPs, learning rates. No TensorFlow.
 
 # Standard deviation of a standard normal distribution truncated at two standard deviations.
-# Divided by it, a truncated draw has the standard deviation of the rules of He and LeCun.
+# Truncated draws are divided by it to get the standard deviation of He's and LeCun's rules.
 TRUNCATED_STDDEV = 0.87962566103423978
 
 MASTER_BYTES = 4  # Master copies are float32 for every compute precision.
@@ -266,7 +266,7 @@ class VariableSpec:
 
     @property
     def fits_16_bits(self) -> bool:
-        """Whether it may be stored in 16 bits. Normalisation layers need float32 variables."""
+        """Whether --fp16_vars applies to the variable. Normalisation layers need float32."""
         return self.trainable and self.weight_decay
 
     @property

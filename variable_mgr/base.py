@@ -338,7 +338,7 @@ class VariableMgr(abc.ABC):
         return gradients.transpose_lists(trained)
 
     def share(self, variables: Iterable[TowerVariable]) -> None:
-        """Copies the value of the chief's copy 0 to every tower of the job, outside the step."""
+        """Sets all copies of the variables in the job to the chief's copy 0, outside the step."""
         shared = list(variables)
         if self.workers is not None and shared:
             own = [tower_variable.read(variable.primary) for variable in shared]
@@ -354,7 +354,7 @@ class VariableMgr(abc.ABC):
             self.after_restore(slots)
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Copies copy 0 of every variable to all towers of this process, even independent ones."""
+        """Sets all copies of each variable in this process to copy 0, even in independent mode."""
         for variable in (*self._facades.values(), *slots):
             variable.broadcast()
 

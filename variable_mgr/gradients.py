@@ -349,7 +349,7 @@ class FlatBufferLayout:
 
 
 def _distribute_pieces(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
-    """Distributes pieces over buffers of given sizes.
+    """Distributes tensors or pieces of tensors over buffers of given sizes.
 
     A piece that crosses the end of a buffer is cut.
     """

@@ -141,7 +141,7 @@ class ParameterServerVariableMgr(VariableMgr):
         )
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Copies copy 0 of every variable to all towers, and discards staged values."""
+        """Sets all copies of each variable to copy 0, and discards staged values."""
         super().after_restore(slots)
         for staging in self._stagings:
             staging.refill_staged_values()

@@ -153,7 +153,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         return self._shadows.get(name) or super().updated(name)
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """Sums each gradient on its shadow's device. There is one apply device."""
+        """Sums each gradient on the device of the variable's shadow. There is one apply device."""
         reduced = gradients.reduce_where_updated(
             columns,
             self._spec,
@@ -171,7 +171,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         return ops
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Copies copy 0 of every variable to all towers and to the shadows."""
+        """Sets all copies of each variable, including its shadow, to copy 0."""
         super().after_restore(slots)
         for name, shadow in self._shadows.items():
             shadow.assign(towers.read(self.variable(0, name)))

@@ -285,9 +285,9 @@ def refuse_wrong_devices(devices: Sequence[str]) -> None:
         if list(devices).count(device) > 1:
             raise UsageError(f"a strategy uses every device once, but {device} is given twice")
     if len({process_of_device(device) for device in devices}) > 1:
-        raise UsageError("a MirroredStrategy reduces between the devices of one process")
+        raise UsageError("a MirroredStrategy needs devices of one process, not of several")
     if len(set(map(is_gpu, devices))) > 1:
-        raise UsageError("a strategy takes devices of one kind, GPUs or CPUs")
+        raise UsageError("a strategy needs devices of one kind: only GPUs, or only CPUs")
 
 
 def _claim_collective_devices(devices: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ class AlexNet(Model):
 
     name = "alexnet"
     dataset = "imagenet"
-    image_size = 227  # 224, plus 3 because the first layer has no padding.
+    image_size = 227  # 3 pixels more than 224, because the first layer has no padding.
     image_sizes = range(67, LARGEST_IMAGE + 1)
     batch_size = 512
     learning_rate = LearningRateSpec(0.005)

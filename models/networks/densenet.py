@@ -45,12 +45,11 @@ class DenseNetCifar10(Model):
                     y = self._layer(net, x, 2 * self.growth, 1)
                     x = net.avg_pool(net.relu(y), 2, 2)
                 for _ in range(self.layers):
-                    x = net.block(self._concat_new_layer, x)
+                    x = net.block(
+                        lambda net, x: net.concat([x, self._layer(net, x, self.growth, 3)]), x
+                    )
         x = net.batch_norm(x, activation="relu")
         return net.logits(net.global_avg_pool(x))
-
-    def _concat_new_layer(self, net: Network[T], x: T) -> T:
-        return net.concat([x, self._layer(net, x, self.growth, 3)])
 
     @staticmethod
     def _layer(net: Network[T], x: T, filters: int, kernel: int) -> T:

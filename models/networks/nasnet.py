@@ -116,7 +116,7 @@ class NasnetCell(Generic[T]):
         """Builds a cell that keeps height and width, and outputs 6 * ``filters`` channels."""
         net, drop = self.net, self._drop_path_by_progress
         p = self._resize_previous(x, previous)
-        h = self._relu_and_conv_1x1(x)
+        h = self._conv_1x1(net.relu(x))
         active_h, active_p = net.relu(h), net.relu(p)
         sums = [
             net.add(self._separable_conv_pair(active_h, 5), self._separable_conv_pair(active_p, 3)),
@@ -134,7 +134,7 @@ class NasnetCell(Generic[T]):
         """Builds a cell that halves height and width, and outputs 4 * ``filters`` channels."""
         net, drop = self.net, self._drop_path_by_progress
         p = self._resize_previous(x, previous)
-        h = self._relu_and_conv_1x1(x)
+        h = self._conv_1x1(net.relu(x))
         active_p = net.relu(p)
         largest = self._pool("max", h, 2)
         first = net.add(
@@ -159,10 +159,7 @@ class NasnetCell(Generic[T]):
             pixels = (net.max_pool(y, 1, 2), net.apply(_select_odd_pixels, y, shape=shape))
             halves = [net.conv(z, self.filters // 2, 1, activation=None, bias=None) for z in pixels]
             return net.batch_norm(net.concat(halves))
-        return previous if channels == self.filters else self._relu_and_conv_1x1(previous)
-
-    def _relu_and_conv_1x1(self, x: T) -> T:
-        return self._conv_1x1(self.net.relu(x))
+        return previous if channels == self.filters else self._conv_1x1(self.net.relu(previous))
 
     def _conv_1x1(self, x: T) -> T:
         return self.net.conv(x, self.filters, 1, batch_norm=True, activation=None)
@@ -171,7 +168,7 @@ class NasnetCell(Generic[T]):
         """Projects ``x`` to ``filters`` channels if necessary; if ``active``, after a ReLU."""
         if self.net.shape(x)[2] == self.filters:
             return x
-        return self._relu_and_conv_1x1(x) if active else self._conv_1x1(x)
+        return self._conv_1x1(self.net.relu(x) if active else x)
 
     def _separable_conv_pair(self, active: T, kernel: int, stride: int = 1) -> T:
         net = self.net

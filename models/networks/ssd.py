@@ -126,7 +126,7 @@ def encode_boxes(boxes: Any) -> Any:
 
 
 def decode_boxes(encoded: Any) -> Any:
-    """The inverse of `encode_boxes`, for arrays [n, 8732, 4]."""
+    """Decodes predicted boxes, arrays [n, 8732, 4]. It is the inverse of `encode_boxes`."""
     import tensorflow as tf
 
     base = tf.constant(make_anchors())

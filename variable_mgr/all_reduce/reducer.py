@@ -195,12 +195,12 @@ def _create_algorithm(
 
 
 class TwoLevelAllReduce:
-    """Sums within each group, then between groups, then sends the sum to each group.
+    """Two-level all-reduce: sums within each group of devices, and then between groups.
 
-    The leader of a group rotates with the index of the tensor. `within` computes the group's sum
-    for all devices of the group. TensorFlow removes operations whose results are unused. This is
-    not allowed for algorithms whose devices wait for each other (`spec.runs_together`), so
-    their results are all used.
+    Then it sends the sum to each group. The leader of a group rotates with the index of the tensor.
+    `within` computes the group's sum for all devices of the group. TensorFlow removes operations
+    whose results are unused. This is not allowed for algorithms whose devices wait for each other
+    (`spec.runs_together`), so their results are all used.
 
     Args:
       groups: the devices of `context` in groups, usually one group per process. Sizes may differ.

@@ -500,7 +500,7 @@ def _refuse_shared_card(context: ReduceContext, instead: str) -> None:
 
 def _check_collective(context: ReduceContext) -> None:
     if context.shards > 2:
-        raise ValueError(f"collective uses one or two rings, not {context.shards}")
+        raise ValueError(f"collective supports one or two rings (shards), not {context.shards}")
     cpus = [device for device in context.devices if not is_gpu(device)]
     if 0 < len(cpus) < len(context.devices):
         raise ValueError(f"collective needs devices of one kind, but {cpus[0]} is not a GPU")
@@ -541,7 +541,7 @@ def _check_xring(context: ReduceContext) -> None:
     fewest = min(map(len, group_devices(context.devices)))
     if context.shards > fewest:
         raise ValueError(
-            f"{context.shards} rings need as many devices in each process, and there are "
+            f"{context.shards} rings need as many devices in each process, but a process has "
             f"only {fewest}"
         )
 

@@ -23,8 +23,9 @@ from cnnbench.variable_mgr.gradients import current_traced_graph, map_on_devices
 IN_FLIGHT = 8
 
 # With NCCL, collectives must run in the same order in all processes, so only one is active.
-# NCCL matches the operations of a communicator by their order. TensorFlow launches a collective
-# when the devices of its process have joined (tensorflow/core/nccl/collective_communicator.cc).
+# NCCL matches the operations of a communicator by their order.
+# TensorFlow launches a collective when all devices of its process have joined.
+# This is in tensorflow/core/nccl/collective_communicator.cc.
 IN_FLIGHT_BY_NCCL = 1
 
 # For each graph and device, the names of the last collective operations, oldest first.
@@ -151,8 +152,8 @@ def run_collective(
         with (
             tf.device(device),
             tf.control_dependencies(before),
-            # A separate scope per collective keeps TensorFlow's scoped allocator from merging
-            # them: MultiWorkerMirroredStrategy enables it, and merging copies tensors or fails.
+            # MultiWorkerMirroredStrategy enables TensorFlow's scoped allocator.
+            # The allocator would merge collectives of one scope, with more copies, or fail.
             tf.name_scope(f"instance_{instance_key}"),
         ):
             result = op(tensor, instance_key)

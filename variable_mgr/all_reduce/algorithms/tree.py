@@ -38,7 +38,7 @@ class DoubleBinaryTree:
         cut = Cut(tensors[0], self._trees * self._context.shards)
         parts = dict(zip(devices, cut.chunks(tensors, devices), strict=True))
         count = len(devices)
-        # Children come before their parents.
+        # In this order, every place comes before its parent.
         upwards = sorted(range(1, count + 1), key=_level_of_place)
         root = upwards[-1]
         sums = []
