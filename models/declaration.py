@@ -221,7 +221,7 @@ class ShapeNetwork(Network[ShapedValue]):
         """Shape of a value without the batch dimension."""
         return x.shape
 
-    def _count(self, flops: int, inputs_differentiated: bool, weights: bool = True) -> None:
+    def _count_flops(self, flops: int, inputs_differentiated: bool, weights: bool = True) -> None:
         counted = FlopCounts(flops, flops * inputs_differentiated, flops * weights)
         self.forward_flops += flops
         self.training_flops += counted.training
@@ -239,7 +239,7 @@ class ShapeNetwork(Network[ShapedValue]):
         self._values.add(value)
         return value
 
-    def _value(
+    def _add_result(
         self,
         shape: tuple[int, ...],
         *inputs: ShapedValue,
@@ -264,14 +264,14 @@ class ShapeNetwork(Network[ShapedValue]):
         if y.differentiated and self.training:
             needed = inputs if "x" in keeps else ()
             stores = "y" in keeps or (extra > 0 and not drawn)
-            self._keep((*needed, y) if "y" in keeps else needed)
+            self._store_until_backward((*needed, y) if "y" in keeps else needed)
             self._stored += extra
-        self._record(y, inputs, needed, stores)
+        self._record_operation(y, inputs, needed, stores)
         current = sum(math.prod(value.shape) for value in (y, *inputs))
         self.peak = max(self.peak, self._stored + current + (0 if self.training else extra))
         return y
 
-    def _keep(self, values: Sequence[ShapedValue]) -> None:
+    def _store_until_backward(self, values: Sequence[ShapedValue]) -> None:
         """Adds an operation's values to the values that are stored until the backward pass."""
         for value in values:
             buffer = self._buffers.get(value, value)
@@ -287,7 +287,7 @@ class ShapeNetwork(Network[ShapedValue]):
                 "net.block(body, x, value)"
             )
 
-    def _record(
+    def _record_operation(
         self,
         result: ShapedValue,
         inputs: Sequence[ShapedValue],
@@ -302,7 +302,7 @@ class ShapeNetwork(Network[ShapedValue]):
     def _block(self, body: Callable[..., ShapedValue], xs: Sequence[ShapedValue]) -> ShapedValue:
         self._operations, self._values, self._counted = [], set(xs), self.forward_flops
         if self._recomputes:
-            self._keep([x for x in xs if x not in self._read_values])
+            self._store_until_backward([x for x in xs if x not in self._read_values])
         stored, values = self._stored, set(self._stored_values)
         y = body(self, *xs)
         if self._recomputes:
@@ -323,43 +323,45 @@ class ShapeNetwork(Network[ShapedValue]):
         if window.explicit:
             (top, bottom), (left, right) = window.zeros
             height, width, channels = x.shape
-            x = self._value((height + top + bottom, width + left + right, channels), x)
-        self._count(2 * math.prod(window.output) * math.prod(kernel.shape), x.differentiated)
-        return self._value((*window.output, filters), x, keeps="x", trained=True)
+            x = self._add_result((height + top + bottom, width + left + right, channels), x)
+        self._count_flops(2 * math.prod(window.output) * math.prod(kernel.shape), x.differentiated)
+        return self._add_result((*window.output, filters), x, keeps="x", trained=True)
 
     def _bias_add(self, x: ShapedValue, bias: ShapedValue) -> ShapedValue:
-        return self._value(x.shape, x, trained=True)
+        return self._add_result(x.shape, x, trained=True)
 
     def _batch_norm(self, x: ShapedValue, layer: BatchNormLayer) -> ShapedValue:
-        return self._value(x.shape, x, keeps="x", trained=True)
+        return self._add_result(x.shape, x, keeps="x", trained=True)
 
     def _matmul(self, x: ShapedValue, kernel: ShapedValue, units: int) -> ShapedValue:
         image = self._buffers.get(x, x).shape
         if len(x.shape) == 1 and len(image) == 3:
             self.flattened[self.variables[-1].name] = image
-        self._count(2 * math.prod(x.shape[:-1]) * math.prod(kernel.shape), x.differentiated)
-        return self._value((*x.shape[:-1], units), x, keeps="x", trained=True)
+        self._count_flops(2 * math.prod(x.shape[:-1]) * math.prod(kernel.shape), x.differentiated)
+        return self._add_result((*x.shape[:-1], units), x, keeps="x", trained=True)
 
     def _elementwise(self, kind: Elementwise, x: ShapedValue) -> ShapedValue:
         keeps = "x" if kind in ("swish", "gelu") else "y"
         # GELU stores the argument of the error function, its value and a product.
         extra = 2 * math.prod(x.shape) if kind == "gelu" else 0
-        return self._value(x.shape, x, keeps=keeps, extra=extra)
+        return self._add_result(x.shape, x, keeps=keeps, extra=extra)
 
     def _pool(
         self, kind: Literal["max", "avg"], x: ShapedValue, window: SlidingWindow
     ) -> ShapedValue:
-        return self._value((*window.output, x.shape[2]), x, keeps="xy" if kind == "max" else "")
+        return self._add_result(
+            (*window.output, x.shape[2]), x, keeps="xy" if kind == "max" else ""
+        )
 
     def _spatial_mean(self, x: ShapedValue) -> ShapedValue:
-        return self._value(x.shape[2:], x)
+        return self._add_result(x.shape[2:], x)
 
     def _dropout(self, x: ShapedValue, keep: float, index: int) -> ShapedValue:
         # Dropout stores a mask of one byte for each value.
-        return self._value(x.shape, x, extra=math.prod(x.shape) // 4, drawn=True)
+        return self._add_result(x.shape, x, extra=math.prod(x.shape) // 4, drawn=True)
 
     def _drop_path(self, x: ShapedValue, keep: float, index: int, by_progress: bool) -> ShapedValue:
-        return self._value(x.shape, x)
+        return self._add_result(x.shape, x)
 
     def _combine(
         self,
@@ -368,38 +370,38 @@ class ShapeNetwork(Network[ShapedValue]):
         y: ShapedValue,
         shape: tuple[int, ...],
     ) -> ShapedValue:
-        return self._value(shape, x, y, keeps="x" if kind == "multiply" else "")
+        return self._add_result(shape, x, y, keeps="x" if kind == "multiply" else "")
 
     def _concat(self, xs: Sequence[ShapedValue]) -> ShapedValue:
         channels = sum(x.shape[-1] for x in xs)
-        return self._value((*xs[0].shape[:-1], channels), *xs)
+        return self._add_result((*xs[0].shape[:-1], channels), *xs)
 
     def _pad_channels(self, x: ShapedValue, before: int, after: int) -> ShapedValue:
         height, width, channels = x.shape
-        return self._value((height, width, before + channels + after), x)
+        return self._add_result((height, width, before + channels + after), x)
 
     def _reshape(self, x: ShapedValue, shape: tuple[int, ...]) -> ShapedValue:
         view = ShapedValue(shape, x.differentiated)
         self._check_inside_block([x])
-        self._record(view, [x])
+        self._record_operation(view, [x])
         if x in self._read_values:
             self._read_values.add(view)
         self._buffers[view] = self._buffers.get(x, x)
         return view
 
     def _transpose(self, x: ShapedValue, order: tuple[int, ...]) -> ShapedValue:
-        return self._value(tuple(x.shape[axis] for axis in order), x)
+        return self._add_result(tuple(x.shape[axis] for axis in order), x)
 
     def _split(self, x: ShapedValue, parts: int) -> list[ShapedValue]:
         shape = (*x.shape[:-1], x.shape[-1] // parts)
-        return [self._value(shape, x) for _ in range(parts)]
+        return [self._add_result(shape, x) for _ in range(parts)]
 
     def _layer_norm(
         self, x: ShapedValue, gamma: VariableSpec, beta: VariableSpec, epsilon: float
     ) -> ShapedValue:
         # The gradient needs the centred input, before and after division by its deviation.
         extra = 2 * math.prod(x.shape)
-        return self._value(x.shape, x, keeps="x", extra=extra, trained=True)
+        return self._add_result(x.shape, x, keeps="x", extra=extra, trained=True)
 
     def _attention(
         self,
@@ -412,28 +414,30 @@ class ShapeNetwork(Network[ShapedValue]):
         # Attention has two products: query times key, and attention weights times value.
         product = 2 * math.prod(query.shape) * key.shape[-2]
         scored = query.differentiated or key.differentiated
-        self._count(product, query.differentiated, weights=key.differentiated)
+        self._count_flops(product, query.differentiated, weights=key.differentiated)
         if bias is not None:
             self._check_inside_block([bias])
             scored = scored or bias.differentiated
-        self._count(product, scored, weights=value.differentiated)
+        self._count_flops(product, scored, weights=value.differentiated)
         # Stored per example: attention weights of all heads, and the inputs split into heads.
         weights = math.prod(query.shape[:-1]) * heads * key.shape[-2]
         by_head = sum(math.prod(tensor.shape) for tensor in (query, key, value))
-        return self._value(query.shape, query, key, value, extra=weights + by_head, trained=scored)
+        return self._add_result(
+            query.shape, query, key, value, extra=weights + by_head, trained=scored
+        )
 
     def _embedding(self, ids: ShapedValue, table: ShapedValue) -> ShapedValue:
-        return self._value((*ids.shape, table.shape[1]), ids, trained=True)
+        return self._add_result((*ids.shape, table.shape[1]), ids, trained=True)
 
     def _recurrent(
         self, x: ShapedValue, cell: Cell, weights: Sequence[ShapedValue], reverse: bool
     ) -> ShapedValue:
         tokens, (units, gates) = x.shape[0], weights[1].shape
-        self._count(2 * tokens * math.prod(weights[0].shape), x.differentiated)
-        self._count(2 * tokens * math.prod(weights[1].shape), True)
+        self._count_flops(2 * tokens * math.prod(weights[0].shape), x.differentiated)
+        self._count_flops(2 * tokens * math.prod(weights[1].shape), True)
         # Stored for each token: the gates before and after activation, and the state.
         extra = 3 * tokens * gates
-        return self._value((tokens, units), x, keeps="xy", extra=extra, trained=True)
+        return self._add_result((tokens, units), x, keeps="xy", extra=extra, trained=True)
 
     def _apply(
         self,
@@ -451,5 +455,5 @@ class ShapeNetwork(Network[ShapedValue]):
             return ShapedValue(shape, True)
         differentiated = any(x.differentiated for x in xs)
         # Each of the two gradients is assumed to need as many FLOPs as the function itself.
-        self._count(flops, differentiated, weights=differentiated)
-        return self._value(shape, *xs, keeps="xy")
+        self._count_flops(flops, differentiated, weights=differentiated)
+        return self._add_result(shape, *xs, keeps="xy")

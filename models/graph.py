@@ -574,14 +574,14 @@ class GraphNetwork(Network[Tensor]):
     def _dropout(self, x: Tensor, keep: float, index: int) -> Tensor:
         shape = x.shape if x.shape.is_fully_defined() else tf.shape(x)
         with tf.name_scope(f"dropout{index}"):
-            return self._random_share(x, shape, keep, index)
+            return self._keep_random_share(x, shape, keep, index)
 
     def _drop_path(self, x: Tensor, keep: float, index: int, by_progress: bool) -> Tensor:
         share = 1.0 - (1.0 - keep) * self._training_progress() if by_progress else keep
         shape = [x.shape[0] or tf.shape(x)[0], *[1] * (len(x.shape) - 1)]
-        return self._random_share(x, shape, share, index)
+        return self._keep_random_share(x, shape, share, index)
 
-    def _random_share(self, x: Tensor, shape: Any, share: Any, index: int) -> Tensor:
+    def _keep_random_share(self, x: Tensor, shape: Any, share: Any, index: int) -> Tensor:
         """Keeps and scales a random share of the values, and sets the other values to 0."""
         seed = tf.convert_to_tensor(self._seed)
         if seed.shape.rank == 0:
@@ -606,9 +606,11 @@ class GraphNetwork(Network[Tensor]):
         if all(unbatched):
             return self._mark_unbatched(operation(x, y))
         rank = len(shape)
-        return operation(self._align(x, unbatched[0], rank), self._align(y, unbatched[1], rank))
+        return operation(
+            self._align_rank(x, unbatched[0], rank), self._align_rank(y, unbatched[1], rank)
+        )
 
-    def _align(self, x: Tensor, unbatched: bool, rank: int) -> Tensor:
+    def _align_rank(self, x: Tensor, unbatched: bool, rank: int) -> Tensor:
         """Adds dimensions of size 1, so that a value broadcasts to examples with this rank."""
         shape = self.shape(x)
         if not unbatched and len(shape) == rank:
@@ -630,7 +632,7 @@ class GraphNetwork(Network[Tensor]):
     def _block(self, body: Callable[..., Tensor], xs: Sequence[Tensor]) -> Tensor:
         if not self._recomputes:
             return body(self, *xs)
-        before, read = self._copy(), self._reader
+        before, read = self._copy_network(), self._reader
         weights: _Weights = {}
 
         self._reader = lambda spec, dtype: weights.setdefault((spec, dtype), read(spec, dtype))
@@ -666,7 +668,7 @@ class GraphNetwork(Network[Tensor]):
                 )
             return copies[weights[spec, dtype].ref()]
 
-        again = self._copy()
+        again = self._copy_network()
         again._reader = read_copy
         again._outer_scope = ["gradient_tape", *self._outer_scope]
         # Without this dependency, TensorFlow would recompute blocks early and store their values.
@@ -682,7 +684,7 @@ class GraphNetwork(Network[Tensor]):
         # If a tensor is given twice, its gradient is returned only once.
         return [by_reference.pop(x.ref(), None) for x in (*xs, *weights.values())]
 
-    def _copy(self) -> GraphNetwork:
+    def _copy_network(self) -> GraphNetwork:
         """Returns a network with the same settings and state.
 
         Layers of the copy do not change the original.

@@ -81,7 +81,7 @@ class _FusedConvolution(NamedTuple):
     depthwise: bool
     rectified: bool = False
 
-    def scaled(
+    def with_factor_and_offset(
         self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]
     ) -> _FusedConvolution:
         """Returns the convolution, multiplied by a factor, plus an offset, for each channel."""
@@ -141,7 +141,7 @@ class Int8Network(GraphNetwork):
         reach = self._next_value_range(x)
         source = None if self._recording else self._quantize(x, reach)
         none = np.zeros(filters, np.float32)
-        return self._fused_result(
+        return self._compute_fused(
             _FusedConvolution(source, _static_value(kernel), none, window, depthwise), plain
         )
 
@@ -151,7 +151,7 @@ class Int8Network(GraphNetwork):
         if chain is None:
             return plain()
         value = _static_value(bias)
-        return self._fused_result(chain.scaled(np.ones_like(value), value), plain)
+        return self._compute_fused(chain.with_factor_and_offset(np.ones_like(value), value), plain)
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
         plain = partial(super()._batch_norm, x, layer)
@@ -160,14 +160,16 @@ class Int8Network(GraphNetwork):
             return plain()
         with tf.init_scope():  # Computed eagerly, because the kernel must be a constant.
             factor, offset = self._batch_norm_factor_and_offset(layer)
-        return self._fused_result(chain.scaled(factor.numpy(), offset.numpy()), plain)
+        return self._compute_fused(
+            chain.with_factor_and_offset(factor.numpy(), offset.numpy()), plain
+        )
 
     def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:
         plain = partial(super()._elementwise, kind, x)
         chain = self._fusable_convolution(x)
         if chain is None or kind not in _RECTIFIERS:
             return plain()
-        return self._fused_result(chain._replace(rectified=True), plain)
+        return self._compute_fused(chain._replace(rectified=True), plain)
 
     def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: SlidingWindow) -> Tensor:
         eight = self._eights.get(x.ref())
@@ -202,7 +204,7 @@ class Int8Network(GraphNetwork):
             return None
         return self._last[1]
 
-    def _fused_result(self, chain: _FusedConvolution, plain: Callable[[], Tensor]) -> Tensor:
+    def _compute_fused(self, chain: _FusedConvolution, plain: Callable[[], Tensor]) -> Tensor:
         """Result of a fused convolution. While ranges are recorded, `plain` computes it."""
         if self._recording:
             y = plain()

@@ -191,7 +191,7 @@ def _create_algorithm(
 ) -> Algorithm:
     if len(algorithm.levels) == 2:
         return TwoLevelAllReduce(*algorithm.levels, context, groups, algorithm.shards)
-    return spec.create(algorithm.levels[0], context.within(context.devices, algorithm.shards))
+    return spec.create(algorithm.levels[0], context.with_devices(context.devices, algorithm.shards))
 
 
 class TwoLevelAllReduce:
@@ -219,13 +219,13 @@ class TwoLevelAllReduce:
         # A group contains devices of one process. Only the groups of this process are reduced here.
         self._groups = [group for group in groups if {*group} <= {*self._devices}]
         self._within = [
-            spec.create(within, context.part(group)) if len(group) > 1 else None
+            spec.create(within, context.for_members(group)) if len(group) > 1 else None
             for group in self._groups
         ]
         # There is one algorithm per turn, because each turn has different leaders.
         leaders = leaders_by_turn(groups)
         by_leader = {
-            leader: spec.create(between, context.part(leader, shards))
+            leader: spec.create(between, context.for_members(leader, shards))
             for leader in dict.fromkeys(leaders if len(groups) > 1 else ())
         }
         self._between = [by_leader[leader] for leader in leaders if by_leader]

@@ -346,11 +346,11 @@ class ReduceContext:
         """Number of separate memories. More chunks than memories would use no further links."""
         return len(set(map(self.memory_of, self.devices)))
 
-    def within(self, devices: Sequence[str], shards: int = 1) -> ReduceContext:
+    def with_devices(self, devices: Sequence[str], shards: int = 1) -> ReduceContext:
         """Copies this context for other devices, with the same parameters except shards."""
         return dataclasses.replace(self, devices=tuple(devices), shards=shards)
 
-    def part(self, members: Sequence[str], shards: int = 1) -> ReduceContext:
+    def for_members(self, members: Sequence[str], shards: int = 1) -> ReduceContext:
         """Copies this context for some of its devices, such as one group.
 
         They may add on the CPUs of their processes, unless such a CPU is a device of another part.
@@ -366,7 +366,7 @@ class ReduceContext:
         if cpu_device is not None and cpus and cpu_device not in cpus:
             cpu_device = cpus[0]
         return dataclasses.replace(
-            self.within(members, shards), cpu_devices=cpus, cpu_device=cpu_device
+            self.with_devices(members, shards), cpu_devices=cpus, cpu_device=cpu_device
         )
 
 
@@ -466,7 +466,7 @@ def _check_algorithm(
             "own step, use collective, alone or as in copy/collective"
         )
     if not first:
-        check_context(between, context.within(context.devices, algorithm.shards))
+        check_context(between, context.with_devices(context.devices, algorithm.shards))
         return
     if between == "nccl":
         raise ValueError(
@@ -479,10 +479,10 @@ def _check_algorithm(
         )
     for group in groups:
         if len(group) > 1:
-            check_context(first[0], context.part(group))
+            check_context(first[0], context.for_members(group))
     if len(groups) > 1:
         for leaders in leaders_by_turn(groups):
-            check_context(between, context.part(leaders, algorithm.shards))
+            check_context(between, context.for_members(leaders, algorithm.shards))
 
 
 def _refuse_shards_for(name: str) -> Limit:

@@ -67,7 +67,7 @@ def test_groups_that_an_algorithm_cannot_join_are_refused(name, on, fields, mess
 def test_what_is_built_is_what_is_allowed(name):
     dimensions = (("CPU", "GPU"), (2, 3, 8), (1, 2, 3, 9), ("dgx1", "gcp_v100"))
     for kind, count, shards, topology in itertools.product(*dimensions):
-        context = context_of(kind, count, network_topology=topology).within(
+        context = context_of(kind, count, network_topology=topology).with_devices(
             devices(kind, count), shards
         )
         assert refusal(limits.check, name, context) == refusal(all_reduce.create, name, context)

@@ -167,7 +167,7 @@ def test_what_runs_together_is_kept_whole(says_so, cpu_devices, needed):
 def test_cpus_that_reduce_add_for_their_own_group_only(cpu_devices):
     devices = cpu_devices[:4]
     for group in (devices[:2], devices[2:]):
-        assert context_of(devices).part(group).cpu_devices == group
+        assert context_of(devices).for_members(group).cpu_devices == group
 
 
 def test_each_group_adds_on_the_cpu_of_its_own_process():

@@ -27,7 +27,7 @@ class Ring:
         self._rings = context.shards
         self._processes = group_devices(context.devices)
 
-    def way(self, chunk: int, index: int = 0) -> list[str]:
+    def route(self, chunk: int, index: int = 0) -> list[str]:
         """The 2n - 1 devices of the ring that a chunk of tensor `index` visits, in order.
 
         The sum begins with the value of the first device. The next n - 1 devices add their values.
@@ -59,15 +59,15 @@ class Ring:
         parts = dict(zip(devices, cut.chunks(tensors, devices), strict=True))
         sums = []
         for chunk in range(len(cut)):
-            way = self.way(chunk, index)
+            route = self.route(chunk, index)
             total: list[tf.Tensor] = []
             # Devices that share a memory add with one operation, which reads every value once.
-            for _, members in itertools.groupby(way[:count], self._context.memory_of):
+            for _, members in itertools.groupby(route[:count], self._context.memory_of):
                 devices_there = list(members)
                 with tf.device(devices_there[-1]):
                     total = [
                         sum_tensors([*total, *(parts[device][chunk] for device in devices_there)])
                     ]
-            hops = itertools.pairwise(way[count - 1 :])
-            sums.append(send_along_hops(total[0], way[count - 1], hops, self._context))
+            hops = itertools.pairwise(route[count - 1 :])
+            sums.append(send_along_hops(total[0], route[count - 1], hops, self._context))
         return cut.join(group_chunks_by_memory(sums, self._context), self._context, index)
