@@ -46,19 +46,18 @@ Flags = Mapping[str, Any]
 # The smallest network with convolutions, batch norm, dropout and a classifier.
 SMALL = {"model_plugin": str(ROOT / "docs/examples/tiny_plugin.py"), "model": "tiny"}
 STEPS = {"batch_size": 2, "num_batches": 5, "num_warmup_batches": 0}
-# By optimizer: losses change, but do not magnify how sums are rounded. Adam's update hardly depends
-# on the size of a gradient.
+# Learning rates by optimizer with which losses change, but rounding errors are not magnified.
 RATES = {"sgd": 0.01, "momentum": 0.01, "rmsprop": 0.05, "lars": 1.0}
-RATE = 0.001  # of others
-# How much an update changes the loss of a network, whose batch norm magnifies differences.
+RATE = 0.001  # Learning rate of all other optimizers.
+# An update may change the loss by this share; batch norm would magnify larger differences.
 CHANGE = 1e-3
-TIMEOUT = 1500.0  # seconds of a run
+TIMEOUT = 1500.0  # Seconds after which a run is ended.
 
-# Operations on lists of tensors, which recurrent layers have, wait in the emulator, not on GPUs.
+# Operations on tensor lists (recurrent layers) wait in the emulator, but not on real GPUs.
 OF_LISTS = ("TensorList", "ZerosLike", "AddN")
 
-# Of whole networks, whose batch norm over few values magnifies rounding: on CPUs the losses of
-# efficientnet_b7 in NCHW and in NHWC differ by half of it.
+# Tolerance for whole networks: batch norm over few values magnifies rounding errors.
+# On CPUs, the losses of efficientnet_b7 in NCHW and in NHWC differ by half of this tolerance.
 TOLERANCE_NETWORKS = 1e-4
 
 
@@ -67,7 +66,7 @@ PARTS = ("networks", "modes", "reductions", "jobs", "divided")
 
 @dataclass(frozen=True)
 class Options:
-    """Selection of the runs to check."""
+    """Command-line options that select the runs to check."""
 
     networks: bool = flag(False, "Every network with small images, on two and on eight GPUs.")
     modes: bool = flag(False, "The modes of --variable_update, with pairs of other flags.")
@@ -81,7 +80,7 @@ class Options:
 
 
 def cases(options: Options) -> Iterator[Flags]:
-    """The runs to check, as flags."""
+    """Yields the flags of each run to check."""
     asked = [part for part in PARTS if getattr(options, part)]
     parts = asked or (["networks"] if options.model else PARTS)
     if "modes" in parts:
@@ -93,8 +92,8 @@ def cases(options: Options) -> Iterator[Flags]:
     if "divided" in parts:
         yield from gpu_cases.divided(SMALL)
     if "networks" in parts:
-
-        def variables(one: Flags) -> int:  # their number determines the time of runs
+        # The number of variables determines how long a run takes.
+        def variables(one: Flags) -> int:
             return len(declare(get_model(one["model"], one["data_name"]), 1001).variables)
 
         chosen = [one for one in gpu_cases.networks() if options.model in (None, one["model"])]
@@ -102,7 +101,7 @@ def cases(options: Options) -> Iterator[Flags]:
 
 
 def with_rate(flags: Flags, runs: Runs) -> dict[str, Any]:
-    """The flags with a learning rate that changes losses, but not beyond what can be compared.
+    """Adds a learning rate with which losses change, but rounding errors are not magnified.
 
     For a network, that is the largest power of ten up to which a first update changes the loss by
     less than `CHANGE`: batch norm over few images magnifies how sums are rounded.
@@ -132,7 +131,7 @@ def with_rate(flags: Flags, runs: Runs) -> dict[str, Any]:
 
 
 class Runs:
-    """Runs on emulated GPUs and on CPUs, each command once.
+    """Runs cnnbench on emulated GPUs and on CPUs, each command only once.
 
     Args:
       results: file of the measurements, a line of JSON per run; None to keep none.
@@ -149,12 +148,12 @@ class Runs:
             self._known = {row["command"]: row for row in rows if not row["error"]}
 
     def close(self) -> None:
-        """Ends the processes that make the runs."""
+        """Ends the processes in which the runs are made."""
         self._run.close()
         self._folder.cleanup()
 
     def __call__(self, flags: Flags, gpus: int, parts: int = 1) -> dict[str, Any]:
-        """Results of a run.
+        """Runs cnnbench with these flags, or returns the stored results of an equal run.
 
         Args:
           gpus: number of cards of the machine; 0 for a run on CPUs.
@@ -183,7 +182,7 @@ class Runs:
         if gpus:
             settings |= {"memory_mb": 16384, "parts": parts}
         elif "regnet" in flags["model"]:
-            # Without oneDNN, grouped convolutions have no gradients on CPUs.
+            # Only oneDNN has gradients of grouped convolutions on CPUs.
             settings["environment"] = {"TF_ENABLE_ONEDNN_OPTS": "1"}
         start = time.monotonic()
         row: dict[str, Any] = {"error": "", "values": {}, "synchronous": {}}
@@ -211,7 +210,7 @@ def _is_small(flags: Flags) -> bool:
 
 
 def check(flags: Flags, runs: Runs) -> list[str]:
-    """Prints the largest difference between a run on GPUs and that on CPUs; returns findings."""
+    """Prints the largest difference between the results on GPUs and on CPUs; returns findings."""
     start = time.monotonic()
     flags = with_rate(flags, runs)
     gpus = runs(flags, **gpu_cases.machine(flags))
@@ -224,7 +223,7 @@ def check(flags: Flags, runs: Runs) -> list[str]:
         largest = max(far.values())
         limit = gpu_cases.TOLERANCES[flags.get("precision", "fp32")]
         limit = limit if _is_small(flags) else TOLERANCE_NETWORKS
-        # Asynchronous workers are only required to have losses.
+        # With asynchronous workers, losses must exist but may differ.
         coordinated = flags.get("variable_update") == "parameter_server_strategy"
         asynchronous = coordinated or not flags.get("cross_replica_sync", True)
         findings += [
@@ -250,7 +249,7 @@ def check(flags: Flags, runs: Runs) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command; returns its exit status."""
+    """Checks the selected runs; returns the exit status."""
     words, given = split_at_dashes(argv)
     options = options_of(Options, __doc__, words)
     if given:

@@ -1,4 +1,4 @@
-"""Runs command lines of the documentation on the CPUs, shortened.
+"""Runs command lines of the documentation on CPUs, with fewer steps.
 
 Usage: scripts/check_flags [lines] [modes]
 
@@ -30,7 +30,7 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
 ROOT = Path(__file__).resolve().parents[1]
-# The small data sets and the forked processes of the tests.
+# The tests have helpers that create small data sets and fork processes.
 sys.path[:0] = [str(ROOT / "tests/helpers"), str(ROOT / "tests")]
 
 forked = importlib.import_module("forked")
@@ -47,7 +47,7 @@ SECONDS = 300
 
 
 def shortened(line: str, folder: Path, number: int) -> list[str]:
-    """The words of a line of docs/migrating.md, for a short run on CPUs.
+    """Converts a command line of docs/migrating.md to the words of a short run on CPUs.
 
     Folders that a line writes to are its own; evaluations read that of number 0.
     """
@@ -69,13 +69,13 @@ def shortened(line: str, folder: Path, number: int) -> list[str]:
 
 
 def lines(folder: Path) -> Iterator[tuple[list[str], bool]]:
-    """Command lines of docs/migrating.md, after a training to evaluate, and that they run."""
+    """Yields all command lines of docs/migrating.md, after a training for their evaluations."""
     for number, line in enumerate(["--train_dir=DIR", *test_docs._flags_of_other_programs()]):
         yield ["run", *shortened(line, folder, number)], False
 
 
 def in_modes(folder: Path) -> Iterator[tuple[list[str], bool]]:
-    """Command lines of every flag in every mode, and whether the mode refuses the flag."""
+    """Yields command lines with every flag in every mode, and whether the mode refuses the flag."""
     small = [f"--{name}={value}" for name, value in SMALL.items()]
     for mode in BUILT_IN:
         run = small_run_flags(mode)
@@ -89,14 +89,15 @@ def in_modes(folder: Path) -> Iterator[tuple[list[str], bool]]:
             words = [*small, f"--data_dir={folder / 'cifar10'}", f"--variable_update={mode.name}"]
             if flag.startswith("--global_batch_size"):
                 words.remove("--batch_size=2")
-            if flag.startswith("--recompute"):  # needs a network with blocks
+            # --recompute needs a network with blocks.
+            if flag.startswith("--recompute"):
                 words[words.index("--model=trivial")] = "--model=resnet20"
             refused = refusing_modes(flag, {mode.name: run})[0] != "none"
             yield [*command, *words, *needs, flag], refused
 
 
 def is_right(words: Sequence[str], refused: bool, folder: Path) -> tuple[bool, int]:
-    """Whether a command ends as it should, and its exit code."""
+    """Whether a command ends as expected, and its exit code."""
     place = Path(tempfile.mkdtemp(dir=folder))
     out, err, record = (place / name for name in ("out", "err", "record.json"))
     process = forked.Forked(forked.launching, [*words, f"--result_json={record}"], out, err, folder)
@@ -111,7 +112,7 @@ def is_right(words: Sequence[str], refused: bool, folder: Path) -> tuple[bool, i
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command lines, and prints a line for each."""
+    """Runs all command lines, and prints one line for each."""
     kinds = {"lines": lines, "modes": in_modes}
     if stray := [one for one in arguments if one not in kinds]:
         raise UsageError(f"{stray[0]!r} is none of {', '.join(kinds)}")

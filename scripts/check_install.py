@@ -1,4 +1,4 @@
-"""Checks that a fresh clone installs and trains, as a release and editable.
+"""Checks that a fresh clone can be installed and can train, as a release and as editable.
 
 Each way gets its own copy of the checkout and its own environment. As a release, the source
 distribution is built, and from it the wheel; twine checks the metadata of both. The copy is deleted
@@ -40,7 +40,7 @@ interpreter. Exit status: 0 if every way works, 1 if one does not, 2 for wrong u
 
 
 class Failure(Exception):
-    """Failure of one way to install, with the reason in one line."""
+    """One way to install cnnbench failed. The message is one line."""
 
 
 def execute(
@@ -75,7 +75,7 @@ def copy_checkout(target: Path, timeout: float) -> None:
 
 
 def make_hostile(folder: Path) -> None:
-    """Makes packages in a folder that fail when they are imported."""
+    """Creates packages in a folder that raise an error when they are imported."""
     for name in ("models", "variable_mgr"):
         (folder / name).mkdir(parents=True)
         code = f"raise RuntimeError('the wrong {name} was imported')\n"
@@ -83,7 +83,7 @@ def make_hostile(folder: Path) -> None:
 
 
 def install(folder: Path, packages: Sequence[str], timeout: float) -> str:
-    """Installs packages into an environment, made if there is none; returns its interpreter."""
+    """Installs packages into an environment, created if missing; returns its interpreter."""
     python = str(folder / "bin" / "python")
     words = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-input"]
     if folder.exists():
@@ -133,7 +133,7 @@ def check(way: str, scratch: Path, timeout: float) -> None:
 
 
 def use(cnnbench: str, record: Path, timeout: float) -> None:
-    """Trains and reports by the installed command; Failure if something is wrong."""
+    """Trains and writes a report with the installed command; raises Failure if a check fails."""
     work, page = record.parent, record.with_suffix(".html")
     variables = {"PYTHONPATH": str(work), "TF_CPP_MIN_LOG_LEVEL": "2"}
     training = [cnnbench, *TRAINING, f"--result_json={record}"]
@@ -154,7 +154,7 @@ def check_record(path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
+    """Checks all ways to install; returns the exit status."""
     description = "Proves that a fresh clone installs and trains, as a release and editable."
     parser = argparse.ArgumentParser(description=description, epilog=HELP, allow_abbrev=False)
     add = parser.add_argument
@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report(way: str, timeout: float) -> int:
-    """Checks one way in a folder that is removed afterwards; prints its line.
+    """Checks one way to install in a temporary folder; prints the result as one line.
 
     Returns:
       0 if it works, else 1.
@@ -196,5 +196,5 @@ def report(way: str, timeout: float) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # The reader of standard output may leave.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # The reader of output may end early.
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Compares runs of Keras models with Keras' own `fit`: losses of ten steps, and speed.
+"""Compares runs of Keras models with Keras' own `fit`: losses of ten steps, and step times.
 
 Usage: scripts/check_keras [--speed] [--devices=N] [MODEL ...]
 
@@ -49,7 +49,7 @@ ROUNDS = 12
 
 
 def built(model: str, devices: int, layers: str, batch: int) -> Any:
-    """A run of cnnbench, ready to step."""
+    """Builds a run of cnnbench and initializes its variables, ready for the first step."""
     options = {} if layers == "" else {"keras_layers": layers}
     made = BenchmarkCNN(
         Params(
@@ -70,7 +70,7 @@ def built(model: str, devices: int, layers: str, batch: int) -> Any:
 
 
 def batch_of(made: Any) -> tuple[Any, Any]:
-    """The images and labels of all devices of a run."""
+    """Returns the images and labels of one batch, over all devices of a run."""
     batches = made.inputs.next()
     towers = [
         made.inputs.of_tower(number, batches)
@@ -81,7 +81,7 @@ def batch_of(made: Any) -> tuple[Any, Any]:
 
 
 def compiled(name: str, devices: int) -> Any:
-    """The Keras model as `fit` trains it."""
+    """Creates a Keras model and compiles it for `fit`."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(SEED)
     places = [f"CPU:{number}" for number in range(devices)]
@@ -99,7 +99,7 @@ def compiled(name: str, devices: int) -> Any:
 
 
 def losses_of_fit(name: str, devices: int, images: Any, labels: Any) -> Any:
-    """The losses of steps on one batch by Keras."""
+    """Losses of ten steps of Keras' `fit`, all on the same batch."""
     history = compiled(name, devices).fit(
         *(images, labels), batch_size=len(labels), epochs=STEPS, shuffle=False, verbose=0
     )
@@ -107,7 +107,7 @@ def losses_of_fit(name: str, devices: int, images: Any, labels: Any) -> Any:
 
 
 def compare(name: str, devices: int) -> bool:
-    """Prints the differences of a model's losses; whether they are small enough."""
+    """Prints how much the losses of cnnbench and Keras differ. Returns whether they agree."""
     losses = {}
     for layers in LIMITS:
         made = built(f"keras:{name}", devices, layers, BATCH)
@@ -122,7 +122,8 @@ def compare(name: str, devices: int) -> bool:
         agrees &= bool(gaps[0] <= FIRST and gaps.max() <= ALL)
         row = f"{name}, {devices} device(s), {layers}: first loss {theirs[0]:.6f}"
         print(f"{row}, differs by {gaps[0]:.1e}; ten steps by {gaps.max():.1e}", flush=True)
-    if not agrees:  # perhaps because training amplifies rounding errors
+    # Training may amplify rounding errors, so the effect of slightly different images is printed.
+    if not agrees:
         gaps = np.abs(losses_of_fit(name, devices, images * (1.0 + NUDGE), labels) / theirs - 1.0)
         what = f"fit on images times 1 + {NUDGE:.0e} differs from fit"
         print(f"{name}, {devices} device(s): {what} by {gaps.max():.1e}", flush=True)
@@ -134,7 +135,7 @@ def _step(made: Any) -> float:
 
 
 def measure(name: str) -> bool:
-    """Prints ratios of a model's speed; whether they reach the limits."""
+    """Prints step times relative to Keras' `fit`. Returns whether they reach the limits."""
     runs = {layers: built(f"keras:{name}", 1, layers, SPEED_BATCH) for layers in LIMITS}
     images, labels = batch_of(runs["own"])
     runs["resnet50"] = built("resnet50", 1, "", SPEED_BATCH)
@@ -143,7 +144,7 @@ def measure(name: str) -> bool:
     }
     model = compiled(name, 1)
     data = tf.data.Dataset.from_tensors((images, labels)).repeat()
-    # Five steps an epoch: what `fit` does between epochs is no part of a step.
+    # An epoch has five steps, because `fit` does additional work between epochs.
     steps["fit"] = lambda: model.fit(data, steps_per_epoch=5, verbose=0)
     seconds: dict[str, list[float]] = {side: [] for side in steps}
     for turn in range(ROUNDS + 2):
@@ -166,7 +167,7 @@ def measure(name: str) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compares the models that the arguments name."""
+    """Compares the models that the arguments name; returns the exit status."""
     names = [word for word in arguments if not word.startswith("--")] or list(MODELS)
     unknown = [name for name in names if name not in APPLICATIONS]
     if unknown:
@@ -183,7 +184,7 @@ def main(arguments: Sequence[str]) -> int:
         return max(subprocess.run([sys.executable, __file__, *case]).returncode for case in cases)
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    tf.zeros([]) + 1.0  # TensorFlow runs, so models are declared in this process
+    tf.zeros([]) + 1.0  # Starts TensorFlow, so that models are declared in this process.
     devices = int(given[0].partition("=")[2])
     return 0 if (measure(names[0]) if speed else compare(names[0], devices)) else 1
 

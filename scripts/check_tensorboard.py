@@ -1,4 +1,4 @@
-"""Opens the profile of a small run in TensorBoard, and checks that its page has the step.
+"""Opens the profile of a small run in TensorBoard, and checks that the page shows step times.
 
 Usage: scripts/check_tensorboard FOLDER
 
@@ -25,7 +25,7 @@ from command_line import run_script
 from cnnbench.errors import ExitCode, UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
-# The browser of the tests.
+# The tests have a helper that controls a browser.
 sys.path[:0] = [str(ROOT / "tests/helpers")]
 
 chromium = importlib.import_module("browser")
@@ -37,7 +37,7 @@ PATIENCE = 60  # seconds
 
 
 def page_of(folder: Path, tensorboard: str, browser: str) -> str:
-    """The text of the plug-in's first page; what is there after a minute if it has no times."""
+    """Text of the profile plug-in's first page, read after at most a minute."""
     with closing(socket.create_server(("localhost", 0))) as free:
         port = free.getsockname()[1]
     server = subprocess.Popen([tensorboard, f"--logdir={folder}", f"--port={port}"])
@@ -61,7 +61,7 @@ def page_of(folder: Path, tensorboard: str, browser: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Makes the profile, if it is missing, and reads the page; the exit status."""
+    """Creates the profile if it is missing, and checks the page; returns the exit status."""
     if len(arguments) != 1:
         raise UsageError("takes one folder for the profile")
     folder, browser, tensorboard = Path(arguments[0]), chromium.program(), "tensorboard"

@@ -1,4 +1,4 @@
-"""Command lines of the scripts; options are declared and read as flags of cnnbench's commands."""
+"""Command lines of the scripts. Options are declared and parsed like flags of cnnbench."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def options_of(
     argv: Sequence[str],
     check: Callable[[T], None] = lambda options: None,
 ) -> T:
-    """The options on a command line; --help and wrong use end the process, with status 0 and 2.
+    """Parses the options of a script; --help and errors end the process with status 0 or 2.
 
     Args:
       group: their dataclass.
@@ -70,7 +70,7 @@ def run_script(main: Callable[[Sequence[str]], int], about: str | None = None) -
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Ends the process with one line and status 2 after a UsageError."""
+    """Context manager that prints a UsageError in one line, and ends the process with status 2."""
     try:
         yield
     except UsageError as error:

@@ -53,14 +53,14 @@ from cnnbench.machine.watch import changes, read_counters
 Due: TypeAlias = tuple[Measurement, Subject]
 """A subject, and its place in the experiment."""
 
-# After this number of failures a subject is not started again.
+# A subject that has failed this many times is not started again.
 PATIENCE = 2
 PHOTOS = 512
 
 
 @functools.cache
 def absent(python: str, modules: tuple[str, ...]) -> str:
-    """Which of some modules an interpreter lacks, in one line; empty when it has all."""
+    """Names the modules that a Python interpreter lacks, in one line; "" if it has all."""
     code = (
         "import importlib.util as u, sys; print(*[m for m in sys.argv[1:] if not u.find_spec(m)])"
     )
@@ -72,7 +72,7 @@ def absent(python: str, modules: tuple[str, ...]) -> str:
 
 
 def run_scenario(scenario: str, options: Options, results: Measurements) -> None:
-    """All rounds of one scenario, appended to `results`; progress goes to standard error."""
+    """Runs all rounds of one scenario, and appends the measurements to `results`."""
     only = split_words(options.only)
     present = []
     for subject in scenario_subjects(scenario, options):
@@ -102,7 +102,7 @@ def run_scenario(scenario: str, options: Options, results: Measurements) -> None
 
 
 def groups_of(due: Sequence[Due], options: Options) -> list[list[Due]]:
-    """Subjects of a round, grouped by those that run in turn."""
+    """Groups the subjects of a round: subjects that run in turns are in one group."""
     groups: dict[object, list[Due]] = {}
     for place, subject in due:
         in_turn = options.turn_seconds and subject.group
@@ -111,7 +111,7 @@ def groups_of(due: Sequence[Due], options: Options) -> list[list[Due]]:
 
 
 def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
-    """Runs one subject, or several in turn, in empty folders, and reads what they printed."""
+    """Runs one subject, or several in turns, in empty folders, and reads their output."""
     turn_seconds = options.turn_seconds if len(together) > 1 else None
     with tempfile.TemporaryDirectory(prefix="compare-peers-") as scratch:
         processes, records = [], []
@@ -126,9 +126,9 @@ def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
             processes.append(Process(command, variables, str(folder), subject.watch_memory))
             records.append(record)
         before = read_counters(Host())
-        # The time-out includes waits for the turns of the others.
+        # The time-out includes the time in which a process waits for its turn.
         run_in_turn(processes, options.timeout * len(together), turn_seconds)
-        # The CPU time of the others in the group is not that of a neighbour.
+        # CPU time of processes in the same group does not count as load of other programs.
         meanwhile = changes(before, read_counters(Host()))
         measured = []
         for (place, subject), process, record in zip(together, processes, records, strict=True):
@@ -152,7 +152,7 @@ def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
 
 
 def read(subject: Subject, process: Process, record: Path, *, in_turn: bool) -> Reading:
-    """The measurement of an ended process."""
+    """Reads the measurement of a process that has ended."""
     process.require(subject.status)
     reading = subject.read(process, record)
     reading = dataclasses.replace(
@@ -160,7 +160,7 @@ def read(subject: Subject, process: Process, record: Path, *, in_turn: bool) -> 
     )
     if not in_turn:
         return reading
-    # The process's own measurement includes the time for which it was stopped.
+    # The step times that a process itself measures include the time in which it was stopped.
     steps = between_step_lines(process)
     if process.turn is None or len(steps) < 2:
         raise ValueError("it ended before its turns began; give it more --batches")
@@ -171,7 +171,7 @@ def read(subject: Subject, process: Process, record: Path, *, in_turn: bool) -> 
 
 @contextmanager
 def with_imagenet_files(options: Options) -> Iterator[Options]:
-    """Options with a --data_dir where one is needed: generated photographs, removed afterwards.
+    """Adds a --data_dir with generated photographs to the options, if one is needed.
 
     Where they cannot be made, the reason goes to standard error and the options stay without.
     """
@@ -191,7 +191,7 @@ def with_imagenet_files(options: Options) -> Iterator[Options]:
 
 
 def report(measurements: Sequence[Measurement], options: Options) -> list[str]:
-    """The lines for standard output."""
+    """Returns the lines of the report for standard output."""
     has_bf16 = "bf16" in str(processor(Host()).get("cpu_isa"))
     findings = [judge(demand, measurements, has_bf16) for demand in demands_of(options)]
     versions = {
@@ -209,7 +209,7 @@ def report(measurements: Sequence[Measurement], options: Options) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point; returns the exit status."""
+    """Compares all subjects; returns the exit status."""
     options = options_of(Options, __doc__, argv, Options.check)
     try:
         results = Measurements(options.csv)
@@ -217,7 +217,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"compare_peers: --csv={options.csv}: {error.strerror}", file=sys.stderr)
         return 2
     interrupted = False
-    # So that the running process is killed, too, and the measurements are shown.
+    # SIGTERM is handled like Ctrl-C: the running process is killed, and results are shown.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with with_imagenet_files(options) as options:

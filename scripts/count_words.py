@@ -1,4 +1,4 @@
-"""Counts the words of the documents, as wc -w does, without generated tables; the longest first.
+"""Counts the words of each page, like wc -w, without generated tables; longest page first.
 
 Usage: python3 scripts/count_words.py
 """
@@ -15,14 +15,14 @@ GENERATED_PAGE = ROOT / "docs" / "flags.md"
 
 
 def words(page: Path) -> int:
-    """The words of a page outside of generated tables."""
+    """Number of words of a page outside of generated tables."""
     if page == GENERATED_PAGE:
         return 0
     return len(GENERATED.sub("", page.read_text(encoding="utf-8")).split())
 
 
 def main() -> None:
-    """Prints the pages beside and in docs/, and the sum of those in docs/."""
+    """Prints the number of words of each page, and their sum in docs/."""
     counts = {page: words(page) for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
     for page, count in sorted(counts.items(), key=lambda item: -item[1]):
         print(f"{count:6}  {page.relative_to(ROOT)}")
@@ -30,5 +30,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # The reader of standard output may leave.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # The reader of output may end early.
     main()

@@ -33,14 +33,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/fuzz")]
 
 CASE_SECONDS = 10.0
-START_SECONDS = 120.0  # the first case loads TensorFlow
-ROUND = 200  # cases of a target before its process is replaced
+START_SECONDS = 120.0  # The first case takes longer, because it loads TensorFlow.
+ROUND = 200  # A worker process is replaced after this number of cases.
 SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
 class Options:
-    """Targets and durations."""
+    """Command-line options: targets and durations."""
 
     minutes: float = flag(1.0, "How long.", minimum=0.0)
     seed: int = flag(1, "Seed of the cases.")
@@ -49,11 +49,11 @@ class Options:
 
 
 def worker(target: str, seed: int, first: int, link: Connection) -> None:
-    """Tries cases in turn; sends the number of each before it, and with its problem after it."""
+    """Tries cases in turn; sends each number before the case, and its problem after it."""
     attempt = importlib.import_module("targets").attempt
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
-    os.dup2(null, 2)  # libjpeg's remarks about damaged images
+    os.dup2(null, 2)  # Hides libjpeg's warnings about damaged images.
     for number in range(first, first + ROUND):
         link.send((number, None))
         with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def worker(target: str, seed: int, first: int, link: Connection) -> None:
 def round_of(
     target: str, seed: int, first: int, until: float, *, again: bool = False
 ) -> tuple[int, list[str]]:
-    """Runs cases in a worker until a point in time.
+    """Runs fuzz cases of one target in a worker process until a point in time.
 
     Args:
       again: whether the first case has been slow once already.
@@ -86,8 +86,7 @@ def round_of(
     try:
         while running or number == first or time.monotonic() < until:
             if not link.poll(patience):
-                # A case counts as slow only if it is slow twice; the first time, the machine may be
-                # busy.
+                # A slow case is tried again, because the machine may have been busy.
                 if not again:
                     number, more = round_of(target, seed, number, until, again=True)
                     return number, findings + more
@@ -112,7 +111,7 @@ def round_of(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fuzzes, and prints findings and a count of the cases."""
+    """Fuzzes all targets; prints findings, and the number of cases."""
     options = options_of(Options, __doc__, arguments)
     targets = importlib.import_module("targets")
     seed = options.seed

@@ -1,4 +1,4 @@
-"""Commands that get a signal at a moment of a table, or at a random time.
+"""Runs commands that get a signal at a certain moment, or at a random time.
 
 Each works in a folder of its own, in a process that an audit hook of Python watches for the moment.
 """
@@ -72,14 +72,15 @@ entries: [{name: one}]
 
 @dataclass(frozen=True)
 class Command:
-    """A command line, and what shows at which moment it is.
+    """A command line of cnnbench, and how to recognize its moments.
 
     Attributes:
-      words: it; STEPS is a number of steps, few where it has to reach its last file.
-      loads: a module that it imports.
-      works: an event of Python's audit hooks and a part of its arguments, while it works.
+      words: the command line; STEPS is replaced by a number of steps, which is small if the command
+        must reach its last file.
+      loads: a module that the command imports.
+      works: an event of Python's audit hooks, and a part of its arguments, while the command works.
       delay: seconds from that event to the signal.
-      writes: a part of the name of the last file; "" if it writes none.
+      writes: a part of the name of the last file; "" if the command writes no file.
       seconds: longest time before a random signal.
     """
 
@@ -138,7 +139,7 @@ COMMANDS = {
     "launch": Command(
         "launch --workers=2 -- --variable_update=collective_all_reduce --model=trivial "
         f"{_RUN}100000 --result_json=out.json",
-        *("cnnbench.campaigns.launch", _STARTS, 2.0, "", 10.0),  # a worker writes the file
+        *("cnnbench.campaigns.launch", _STARTS, 2.0, "", 10.0),  # A worker writes the file.
     ),
     "allreduce": Command(
         "allreduce --device=cpu --num_gpus=2 --sizes=4K --all_reduce_spec=pscpu "
@@ -160,7 +161,7 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Signalled:
-    """A command that gets a signal at a moment, or after `delay` seconds if that is empty."""
+    """A test case: a command that gets a signal at a moment, or after `delay` seconds."""
 
     command: str
     number: signal.Signals
@@ -174,7 +175,7 @@ class Signalled:
 
     @property
     def words(self) -> list[str]:
-        """Its command line, by Python."""
+        """The Python command line that runs the case."""
         command = COMMANDS[self.command]
         steps = "3" if self.moment == MOMENTS[3] else "100000"
         words = command.words.replace("STEPS", steps).split()
@@ -191,7 +192,7 @@ class Signalled:
 
 
 def drawn(generator: random.Random) -> Signalled:
-    """A command, signal and time, drawn at random; half of the times are in its start-up."""
+    """Draws a command, a signal and a time at random. Half of the times are in the start-up."""
     name = generator.choice([*COMMANDS])
     longest = COMMANDS[name].seconds if generator.random() < 0.5 else 0.6
     number, to_group = generator.choice(SIGNALS), generator.random() < 0.3
@@ -199,7 +200,7 @@ def drawn(generator: random.Random) -> Signalled:
 
 
 def table() -> list[Signalled]:
-    """The full product; without the cells that a command does not have."""
+    """All combinations of commands, moments and signals that exist."""
     return [
         Signalled(name, number, moment)
         for name, command in COMMANDS.items()
@@ -210,12 +211,12 @@ def table() -> list[Signalled]:
 
 
 def missing() -> list[str]:
-    """Cells that a command does not have."""
+    """Combinations that do not exist, because the command writes no file."""
     return [f"{name}: {MOMENTS[3]}" for name, command in COMMANDS.items() if not command.writes]
 
 
 def make_inputs(folder: Path) -> None:
-    """Makes the files that the commands read."""
+    """Creates the files that the commands read."""
     import numpy as np
     import PIL.Image
 
@@ -242,7 +243,7 @@ def make_inputs(folder: Path) -> None:
 
 
 def problems(case: Signalled, inputs: Path) -> list[str]:
-    """Plays a case in a copy of the folder of inputs; returns what is wrong, a line each."""
+    """Runs a case in a copy of the input folder; returns its problems, one line each."""
     with tempfile.TemporaryDirectory(prefix="interrupted-") as name:
         folder = Path(name, "work")
         shutil.copytree(inputs, folder)
@@ -260,7 +261,7 @@ def problems(case: Signalled, inputs: Path) -> list[str]:
             try:
                 if not case.moment:
                     time.sleep(case.delay)
-                    # Not reaped yet, so its number is still valid.
+                    # The child is not reaped yet, so its process number is still valid.
                     (os.killpg if case.to_group else os.kill)(child.pid, case.number)
                 code: int | None = child.wait(_LIMIT_SECONDS)
             except subprocess.TimeoutExpired:
@@ -278,14 +279,14 @@ def problems(case: Signalled, inputs: Path) -> list[str]:
 
 
 def _wrong(case: Signalled, code: int | None, error: str) -> list[str]:
-    """What is wrong with the exit code and the output of a case."""
+    """Problems with the exit code and the output of a case."""
     last = " | ".join(error.splitlines()[-3:])
     if not case.moment:
         if code in (0, 1, 3) and not ("interrupted" in error or "Traceback" in error):
-            return []  # it had answered
+            return []  # The command had already ended its work.
         is_pythons = code == -case.number or "init_import_site" in error
         if is_pythons and "cnnbench/" not in error:
-            return []  # it had not begun
+            return []  # The command had not started yet.
     lines = [line for line in error.splitlines() if "cnnbench: error" in line]
     wrong = {
         f"exit code {code}: {last}": code != 130,
@@ -307,8 +308,9 @@ def _torn(folder: Path) -> list[str]:
 
 
 def play(cases: Iterable[Signalled]) -> list[str]:
-    """Plays cases, some at a time; returns and prints their problems, a line each."""
-    for number in SIGNALS:  # a background job of a shell ignores some
+    """Runs cases, several at a time; prints and returns their problems, one line each."""
+    # A shell makes its background jobs ignore some signals.
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     with (
         tempfile.TemporaryDirectory(prefix="inputs-") as name,

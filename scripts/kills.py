@@ -52,7 +52,7 @@ Report = Callable[[int], object]
 
 
 def killed(work: Callable[[Report], None], seconds: float) -> int:
-    """Runs work in a forked process for a while and kills it; returns the last reported number.
+    """Runs `work` in a forked process and kills it; returns the last number that it reported.
 
     Args:
       work: calls its argument after each write; runs until it is killed.
@@ -74,7 +74,7 @@ def killed(work: Callable[[Report], None], seconds: float) -> int:
 
 
 def in_child(work: Callable[[], None]) -> bool:
-    """Runs work in a forked process; returns whether it ends without an exception."""
+    """Runs `work` in a forked process; returns whether it ends without an exception."""
     child = FORK.Process(target=silently, args=(work,))
     child.start()
     child.join()
@@ -82,7 +82,7 @@ def in_child(work: Callable[[], None]) -> bool:
 
 
 def silently(work: Callable[[], None]) -> None:
-    """Runs work after redirecting the output of this process to the null device."""
+    """Runs `work` after redirecting the output of this process to /dev/null."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -90,29 +90,29 @@ def silently(work: Callable[[], None]) -> None:
 
 
 class Writer(Protocol):
-    """Something that writes files until it is killed."""
+    """Interface of test objects that write files until they are killed."""
 
     def work(self, report: Report) -> None:
-        """Writes for ever."""
+        """Writes files until the process is killed."""
 
     def problems(self, done: int) -> list[str]:
-        """What is wrong after a kill and the next write."""
+        """Problems that are found after a kill and the next write."""
 
 
 def left(folder: Path, expected: Collection[str]) -> list[str]:
-    """Problems: unexpected files in a folder."""
+    """Names unexpected files in a folder, as problems."""
     names = {path.name for path in folder.iterdir()} - {*expected}
     return [f"{name} is left" for name in sorted(names)]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files in a folder except its lock, which is released after the last one is written."""
+    """Files of a folder by name, except the lock, which is released after the last file."""
     files = (path for path in folder.glob("*") if path.is_file() and path.name != FILE)
     return {path.name: path.read_bytes() for path in files}
 
 
 class ResultFilesWriter:
-    """--result_json and --result_csv of one run after the other."""
+    """Writes --result_json and --result_csv of one run after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._rows = folder, 0
@@ -126,16 +126,16 @@ class ResultFilesWriter:
         self._files.write(self._record, lambda: [run_row(self._record)])
 
     def work(self, report: Report) -> None:
-        """Writes for ever."""
+        """Writes result files until the process is killed."""
         for number in itertools.count(1):
             self._write()
             report(number)
 
     def problems(self, done: int) -> list[str]:
-        """What is wrong after a kill and the next write."""
+        """Problems that are found after a kill and the next write."""
         found = []
         if done and self._json.exists():
-            load_run(str(self._json))  # raises if it is torn
+            load_run(str(self._json))  # Raises an error if the record is incomplete.
         elif done:
             found.append("the record is gone")
         if not in_child(self._write):
@@ -150,7 +150,7 @@ class ResultFilesWriter:
 
 
 class CheckpointWriter:
-    """A training that saves after every step."""
+    """Writes a checkpoint of a training after every step."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -160,12 +160,12 @@ class CheckpointWriter:
         from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
         network = Params(model="trivial", data_name="cifar10", device="cpu", batch_size=1)
-        # More than are ever saved, since a training that is done is not resumed.
+        # More steps than are ever saved, because a finished training is not resumed.
         training = network.replace(train_dir=str(self._folder), num_batches=10**6)
         return BenchmarkCNN(training).build()
 
     def work(self, report: Report) -> None:
-        """Saves for ever."""
+        """Saves checkpoints until the process is killed."""
         built = self._built()
         for number in itertools.count(self._step + 1):
             built.checkpoints.save(str(self._folder), number)
@@ -179,11 +179,11 @@ class CheckpointWriter:
         path = checkpoint_folder.find_latest_checkpoint(str(self._folder))
         restored = built.checkpoints.restore(path)
         (self._folder / "restored").write_text(str(restored.global_step))
-        # What the killed one had written of this step is overwritten.
+        # This overwrites what the killed process had written for the same step.
         built.checkpoints.save(str(self._folder), restored.global_step + 1)
 
     def problems(self, done: int) -> list[str]:
-        """What is wrong after a kill, a resume and the next save."""
+        """Problems that are found after a kill, a resume and the next save."""
         answer = self._folder / "restored"
         if not in_child(self._restore):
             return [f"no checkpoint can be restored, though {done} was saved"] if done else []
@@ -197,7 +197,7 @@ class CheckpointWriter:
 
 
 class ImagenetWriter:
-    """`cnnbench data make-imagenet`, into one folder after the other."""
+    """Runs `cnnbench data make-imagenet` for one folder after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._images, self._out, whole = (folder / n for n in ("images", "sets", "whole"))
@@ -224,14 +224,14 @@ class ImagenetWriter:
             raise RuntimeError(f"{out} cannot be made")
 
     def work(self, report: Report) -> None:
-        """Writes for ever."""
+        """Writes data sets until the process is killed."""
         report(self._number)
         for number in itertools.count(self._number + 1):
             self._make(self._out / str(number))
             report(number)
 
     def _refused(self, out: Path) -> bool:
-        """Whether a training refuses the folder, as one whose data set was not finished."""
+        """Whether a training refuses the folder because its data set is unfinished."""
         from cnnbench.data.tfrecord import find_files
 
         try:
@@ -241,7 +241,7 @@ class ImagenetWriter:
         return False
 
     def problems(self, done: int) -> list[str]:
-        """What is wrong after a kill and the next write."""
+        """Problems that are found after a kill and the next write."""
         sets = [self._out / str(number) for number in range(self._number + 1, done + 1)]
         found = [f"{out.name} is not whole" for out in sets if contents(out) != self._whole]
         self._number = done + 1
@@ -250,16 +250,16 @@ class ImagenetWriter:
             if not self._refused(last):
                 found.append(f"{last.name} is torn, and a training takes it")
             elif any(last.glob("train-*")):
-                shutil.rmtree(last)  # as the message that is checked next requests
+                shutil.rmtree(last)  # The error message, which is checked next, requests this.
         again = in_child(lambda: self._make(last))
         if not again and contents(last) != self._whole:
             found.append(f"{last.name} cannot be made again")
-        # A whole set is not touched by the refused second run.
+        # The second run, which is refused, must not change a complete data set.
         return [*found, *left(last, self._whole)] if again else found
 
 
 class SweepWriter:
-    """`cnnbench sweep`: killed once, then resumed to its end."""
+    """Runs `cnnbench sweep`, which is killed once and then resumed to its end."""
 
     _RUNS = 2
 
@@ -281,7 +281,7 @@ class SweepWriter:
             raise RuntimeError("the sweep failed")
 
     def work(self, report: Report) -> None:
-        """Sweeps once."""
+        """Runs the sweep once."""
         report(0)
         self._sweep()
         time.sleep(60)
@@ -290,11 +290,11 @@ class SweepWriter:
         return {path.name: path.read_bytes() for path in self._results.glob("*.json")}
 
     def problems(self, done: int) -> list[str]:
-        """What is wrong after a kill and the next write."""
+        """Problems that are found after a kill and the next write."""
         del done
         before, found = self._records(), []
         for name in before:
-            load_run(str(self._results / name))  # raises if it is torn
+            load_run(str(self._results / name))  # Raises an error if the record is incomplete.
         deadline = time.monotonic() + 20
         while self._alive() and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -311,7 +311,7 @@ class SweepWriter:
         return found
 
     def _alive(self) -> list[int]:
-        """Processes with this results folder among their arguments."""
+        """Numbers of processes that have this results folder among their arguments."""
         return [process.pid for process in alive(str(self._results))]
 
 
@@ -325,7 +325,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Writer], float]] = {
 
 
 def run(name: str, kills: int, seed: int) -> list[str]:
-    """Kills one writer repeatedly in one folder; returns the problems, a line each."""
+    """Kills one writer repeatedly in one folder; returns the problems, one line each."""
     generator = random.Random(f"{name} {seed}")
     make, longest = WRITERS[name]
     found = []
@@ -339,7 +339,7 @@ def run(name: str, kills: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Options:
-    """Numbers of kills, stops and signals, and their seed."""
+    """Command-line options: numbers of kills, stops and signals, and the seed."""
 
     kills: int = flag(200, "Kills of all writers together.", minimum=0)
     stops: int = flag(200, "Runs that are stopped, or whose folder fills or vanishes.", minimum=0)
@@ -349,7 +349,7 @@ class Options:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Kills all writers in turn."""
+    """Kills all writers one after the other; returns the exit status."""
     options = options_of(Options, __doc__, arguments)
     if options.commands:
         cases = interrupted.table()
@@ -358,7 +358,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{len(cases)} cells, {len(problems)} problems")
         return int(bool(problems))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import tensorflow  # noqa: F401 - once for all that is forked
+    import tensorflow  # noqa: F401 - imported once for all forked processes
 
     wrong = 0
     for name in WRITERS:

@@ -1,4 +1,4 @@
-"""Makes, updates or repairs the checkout's ``.venv``: the slow path of ``environment.sh``.
+"""Creates, updates or repairs the checkout's ``.venv``: the slow path of ``environment.sh``.
 
 Standard library only, and able to run on any Python that the package supports.
 The file ``.venv/cnnbench-state`` says what the environment is. It reads
@@ -27,7 +27,7 @@ LOG_FILE = "install.log"
 
 
 class State(NamedTuple):
-    """Content of an environment: the lines of the state file, which ``environment.sh`` reads too.
+    """Content of an environment, as in the state file, which ``environment.sh`` also reads.
 
     Attributes:
       status: ``ready``, or ``building`` while it is being changed.
@@ -73,7 +73,7 @@ def plan(exists: bool, state: State | None, python_works: bool, wanted: State) -
 
 
 def read_state(folder: Path) -> State | None:
-    """The state of the environment in a folder, None if it has none or an incomplete one."""
+    """Reads the state of the environment in a folder; None if it is missing or incomplete."""
     try:
         lines = (folder / STATE_FILE).read_text(encoding="utf-8").split("\n")
     except OSError:
@@ -93,7 +93,7 @@ def write_state(folder: Path, state: State) -> None:
 
 
 def python_version(python: Path) -> str | None:
-    """``3.11`` for an interpreter that runs, else None."""
+    """Version such as ``3.11`` of an interpreter; None if the interpreter does not run."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
@@ -104,7 +104,7 @@ def python_version(python: Path) -> str | None:
 
 @contextmanager
 def locked(path: Path, waiting: str) -> Iterator[int]:
-    """Holds an exclusive lock on a file; the system frees it when the last holder dies.
+    """Holds an exclusive lock on a file; the system releases it when the last holder ends.
 
     Yields its descriptor: a child process that inherits it holds the lock too.
     """
@@ -184,7 +184,7 @@ def make(args: argparse.Namespace, lock: int) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status (2: the environment could not be made)."""
+    """Creates or updates the environment; returns the exit status (2 if this failed)."""
     parser = argparse.ArgumentParser(description="Make or repair the checkout's .venv")
     parser.add_argument("--root", type=Path, required=True, help="the checkout")
     parser.add_argument("--key", required=True, help="checksum of the requirements")

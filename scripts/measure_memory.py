@@ -1,4 +1,4 @@
-"""Compares the estimated memory of runs with the measured one.
+"""Compares the memory that cnnbench estimates for runs with the measured memory.
 
 Usage: scripts/measure_memory [MODEL:DATA:BATCH:DEVICES ...]
 
@@ -52,7 +52,7 @@ def cases(arguments: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
 
 
 def measured(model: str, data: str, batch: int, devices: int) -> tuple[int, int]:
-    """Estimated and measured bytes of one run.
+    """Returns the estimated and the measured number of bytes of one run.
 
     Raises:
       BenchmarkError: the run failed, or took longer than ten minutes.
@@ -67,7 +67,7 @@ def measured(model: str, data: str, batch: int, devices: int) -> tuple[int, int]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the cases and prints a line for each."""
+    """Runs all cases, and prints one line for each."""
     worst = 0.0
     for case in [*cases(arguments)]:
         name = "{} {} batch {} devices {}".format(*case)

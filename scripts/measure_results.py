@@ -1,4 +1,4 @@
-"""Measures `history`, `report` and `compare` on folders of many records.
+"""Measures time and memory of `history`, `report` and `compare` with many records.
 
 Measures one run of lenet, makes records of 100 steps like it (three batch sizes, twelve commits a
 day, eight processes of each; every 40th day the speed changes by 4 %), and prints a table: wall
@@ -35,14 +35,14 @@ CNNBENCH = (sys.executable, "-m", "cnnbench")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to measure, and where."""
+    """Command-line options: what to measure, and in which folder."""
 
     records: int = flag(20_000, "Records of history; the others have at most 2,000.", minimum=2)
     folder: str | None = flag(None, "Where the records are, or are made.", path="folder")
 
 
 def template(folder: Path) -> dict[str, Any]:
-    """The record of a run of `STEPS` steps, as a JSON value; BenchmarkError if it failed."""
+    """Runs cnnbench for `STEPS` steps; returns the record. BenchmarkError if the run fails."""
     path = folder / "template.json"
     flags = ("--device=cpu", "--model=lenet", f"--num_batches={STEPS}", f"--result_json={path}")
     measured("a run", *flags)
@@ -52,7 +52,7 @@ def template(folder: Path) -> dict[str, Any]:
 
 
 def records(like: dict[str, Any], number: int) -> Iterator[tuple[str, str]]:
-    """Paths and texts of records; equal arguments give equal ones."""
+    """Yields paths and texts of records; equal arguments yield equal records."""
     draw = random.Random(1)
     start = datetime(2026, 1, 1, tzinfo=timezone.utc)
     of_commit = len(BATCHES) * PROCESSES
@@ -78,7 +78,7 @@ def records(like: dict[str, Any], number: int) -> Iterator[tuple[str, str]]:
 
 
 def made(folder: Path, number: int) -> Path:
-    """A folder with records; makes it if it does not exist."""
+    """Returns a folder with records; creates the folder if it does not exist."""
     if not folder.exists():
         folder.mkdir(parents=True)
         for path, text in records(template(folder), number):
@@ -91,7 +91,7 @@ def made(folder: Path, number: int) -> Path:
 
 
 def measured(title: str, *arguments: str | Path) -> None:
-    """Runs a command and prints its row; BenchmarkError if it failed."""
+    """Runs a command and prints time and memory; raises BenchmarkError if it fails."""
     done = run([*CNNBENCH, *map(str, arguments)], timeout=math.inf)
     if done.status not in (ExitCode.OK, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE):
         raise BenchmarkError(f"{title}: exit status {done.status}")
@@ -104,7 +104,7 @@ def measured(title: str, *arguments: str | Path) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Makes the folders and prints a row for each command."""
+    """Creates the folders, and prints one line for each command."""
     options = options_of(Options, __doc__, argv)
     with tempfile.TemporaryDirectory() as scratch:
         top = Path(options.folder or scratch)

@@ -1,4 +1,4 @@
-"""Starts of measured processes that scripts share, and the load beside them."""
+"""Helpers that start measured processes, and programs that keep CPUs busy meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.flags.declare import flag
 
-# A busy loop; with a seed in bursts of 4 s in the mean, and pauses as long (both exponential).
+# A busy loop. With a seed, busy times and pauses alternate (exponential, 4 s on average).
 _NEIGHBOUR = """
 import random, sys, time
 
@@ -34,7 +34,7 @@ while True:
 def measure(
     sides: Sequence[Side], timeout: float, turn_seconds: float = 0.0
 ) -> list[ProcessResult]:
-    """Runs the sides' processes to their ends; a failed one has a message.
+    """Runs the processes of all sides to their ends; a failed process has an error message.
 
     Args:
       timeout: seconds for each process, without its waits.
@@ -51,7 +51,7 @@ def measure(
 
 @contextlib.contextmanager
 def neighbour(cpus: float, seed: int) -> Iterator[None]:
-    """Processes that keep CPUs busy until the context is left.
+    """Context manager that runs processes which keep CPUs busy.
 
     Args:
       cpus: number of CPUs, in halves: a busy loop for a whole one, one in bursts for a half.
@@ -70,6 +70,6 @@ def neighbour(cpus: float, seed: int) -> Iterator[None]:
 
 
 def neighbour_flag() -> Any:
-    """A field for the argument of `neighbour`, as text."""
+    """Declares an option that selects the CPU load of `neighbour`."""
     text = "CPUs that programs beside the processes keep busy; 0.5 is one in bursts."
     return flag("0", text, choices=("0", "0.5", "1", "2"))

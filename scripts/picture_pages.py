@@ -1,4 +1,4 @@
-"""Measures small runs on this machine, and takes the pictures of their pages in docs/pictures.
+"""Measures small runs on this machine, and writes screenshots of their pages to docs/pictures.
 
 Usage: scripts/picture_pages RESULTS
 
@@ -23,7 +23,7 @@ from command_line import run_script
 from cnnbench.errors import ExitCode, UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
-# The browser of the tests.
+# The tests have a helper that controls a browser.
 sys.path[:0] = [str(ROOT / "tests/helpers")]
 
 chromium = importlib.import_module("browser")
@@ -32,7 +32,7 @@ PICTURES = ROOT / "docs" / "pictures"
 WIDTH, MOST_HEIGHT = 1000, 900
 COLOURS = 256
 RUN = ("--device=cpu", "--batch_size=64")
-# Results, the command that writes them, and the parts of its page, as selectors, by picture.
+# By results: the command that writes them, and the selectors of page parts by picture.
 PAGES = (
     (
         "ab",
@@ -50,7 +50,7 @@ PAGES = (
 
 
 def take(browser: Any, page: Path, part: str, picture: Path) -> None:
-    """Writes a picture of the upper end of a part of a page."""
+    """Writes a screenshot of the upper end of a part of a page."""
     from PIL import Image
 
     browser.open(page.resolve().as_uri())
@@ -64,7 +64,7 @@ def take(browser: Any, page: Path, part: str, picture: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Makes all pictures; the exit status."""
+    """Writes all screenshots; returns the exit status."""
     if len(arguments) != 1:
         raise UsageError("takes one folder for records and pages")
     path = chromium.program()

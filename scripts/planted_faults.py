@@ -1,4 +1,4 @@
-"""Measures which tests notice faults: plants each in a copy of the checkout and runs tests there.
+"""Measures which tests detect faults: plants each fault in a copy of the checkout and tests it.
 
 Usage: scripts/planted_faults [OPTIONS]
 
@@ -31,14 +31,14 @@ PRODUCT = ("cnnbench", "models", "variable_mgr")
 
 @dataclass(frozen=True)
 class Fault:
-    """Text that stands once in the product, its replacement, and the tests near it."""
+    """A text that occurs once in the product, its faulty replacement, and the tests to run."""
 
     old: str
     new: str
     tests: str
 
     def site(self, root: Path) -> tuple[Path, str]:
-        """The file with the old text, and the file's content with the new text.
+        """The file that contains the old text, and the file's content with the new text.
 
         LookupError unless exactly one file has it, and once.
         """
@@ -192,7 +192,7 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Options:
-    """Which faults, and how many tests may fail."""
+    """Command-line options: which faults, and how many tests may fail."""
 
     fault: str | None = flag(None, "The only faults: those whose names contain this.")
     most: int = flag(30, "Most tests that may fail for one fault.", minimum=1)
@@ -200,7 +200,7 @@ class Options:
 
 
 def failed_tests(copy: Path, tests: Iterable[str]) -> list[str]:
-    """The tests that fail in a copy of the checkout, of some paths or names.
+    """Names of the tests at some paths that fail in a copy of the checkout.
 
     RuntimeError if pytest cannot run them.
     """
@@ -208,7 +208,7 @@ def failed_tests(copy: Path, tests: Iterable[str]) -> list[str]:
     shutil.rmtree(cache, ignore_errors=True)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-o", f"cache_dir={cache}"]
     command += [f"--basetemp={copy / 'planted'}", *tests]
-    # Processes that tests start must import the copy, too.
+    # Processes that tests start must also import the copy.
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     if done.returncode not in (0, 1):
@@ -218,7 +218,7 @@ def failed_tests(copy: Path, tests: Iterable[str]) -> list[str]:
 
 
 def copy_checkout(to: Path) -> None:
-    """Copies the files that git tracks, and new ones that it does not ignore."""
+    """Copies the files that git tracks, and new files that git does not ignore."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "-co", "--exclude-standard"]
     for name in filter(None, subprocess.check_output(command, text=True).split("\0")):
         if (ROOT / name).exists():
@@ -227,7 +227,7 @@ def copy_checkout(to: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Plants faults one after the other; prints a row for each."""
+    """Plants the faults one after the other, and prints a row for each."""
 
     def check(options: Options) -> None:
         if not any((options.fault or "") in name for name in FAULTS):
@@ -245,7 +245,7 @@ def main(arguments: Sequence[str]) -> int:
             path.write_text(text, "utf-8")
             failed = failed_tests(copy, fault.tests.split())
             path.write_text(before, "utf-8")
-            if failed:  # some may fail without the fault, such as those that need a repository
+            if failed:  # Some tests fail without the fault, such as tests that need a repository.
                 failed = sorted({*failed} - {*failed_tests(copy, failed)})
             seconds = time.monotonic() - start
             print(f"{len(failed):4} tests  {seconds:6.0f} s  {name}", flush=True)

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs, see mkdocs.yml: the pages beside docs/ are pages of the site too.
+"""Hooks of MkDocs (see mkdocs.yml) that add the pages outside of docs/ to the site.
 
 Links to files that are no part of the site, such as scripts, become their text.
 """
@@ -22,17 +22,17 @@ _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def _anchor(heading: str, separator: str) -> str:
-    """The anchor that GitHub makes of a heading."""
+    """The anchor that GitHub generates for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator)
 
 
 def on_config(config: Any) -> None:
-    """Gives headings the anchors that links in the documents have."""
+    """Gives headings the anchors that links in the pages use."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = _anchor
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Adds the pages beside docs/; README.md is the first."""
+    """Adds the pages outside of docs/ to the site; README.md comes first."""
     for name, page in _BESIDE.items():
         content = (_ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=content))
@@ -40,7 +40,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
-    """Makes the links of a page those of the site."""
+    """Converts the links of a page to links of the site."""
     del config, files
     folder = "" if page.file.src_uri in _BESIDE.values() else "docs"
 

@@ -1,4 +1,4 @@
-"""Runs that are interrupted, or whose folder of results fills or vanishes meanwhile.
+"""Interrupts runs, or removes or fills their results folder meanwhile, and checks what they leave.
 
 Each case is a command line in a process of its own, forked from one that has loaded TensorFlow;
 `play` plays several at a time, of which most wait.
@@ -93,8 +93,8 @@ register_model("tiny", "numbers", Tiny)
 _ROW = re.compile(r"^\d+\timages/sec", re.MULTILINE)
 _WAITS = re.compile(r"waiting up to (\d+) s")
 _WARM_UP, _STEPS = 2, 20
-_SECONDS_MORE = 2.0  # than a run says that it may still take, or than `_QUIET`
-_QUIET = 1.0  # seconds that a run may take without saying so
+_SECONDS_MORE = 2.0  # Tolerance for the time that a run needs to end.
+_QUIET = 1.0  # A run that announces no waiting time must end within this many seconds.
 _START_SECONDS, _END_SECONDS = 120.0, 60.0
 _AT_A_TIME = 3
 
@@ -110,18 +110,18 @@ FOLDERS = ("vanishes", "becomes a file", "is made anew", "gets a file of that na
 
 @dataclass(frozen=True)
 class Case:
-    """One run and how it is disturbed.
+    """A test case: one run of cnnbench, and how it is disturbed.
 
     Attributes:
-      work: what it does, of `WORKS`.
+      work: what the run does; one of `WORKS`.
       rows: timed steps before the disturbance; the next one does not end if the work is endless.
       delay: seconds from the last of these rows to the disturbance.
-      folder: what happens to the folder of its record, of `FOLDERS`; "" for nothing.
-      number: signal that it gets; None for none.
-      to_group: whether all of its process group get it, as by a terminal.
-      again: whether it gets a second one.
-      workers: processes; several are started by `launch`.
-      saves: whether it writes a checkpoint after every step.
+      folder: what happens to the folder of the record, one of `FOLDERS`; "" for nothing.
+      number: signal that the run gets; None for no signal.
+      to_group: whether the whole process group gets the signal, as from a terminal.
+      again: whether the run gets a second signal.
+      workers: number of worker processes; `launch` starts several.
+      saves: whether the run writes a checkpoint after every step.
     """
 
     work: str
@@ -136,7 +136,7 @@ class Case:
 
     @classmethod
     def drawn(cls, generator: random.Random) -> Case:
-        """A case drawn at random."""
+        """Draws a case at random."""
         folder = generator.choice(FOLDERS) if generator.random() < 0.15 else ""
         work = "steps" if folder else generator.choice((*WORKS, "steps", "hung input"))
         long = work == "steps of 6 s"
@@ -163,12 +163,12 @@ class Case:
 
 
 class Run:
-    """The process of a case, in a session of its own.
+    """The process of a case, in its own session.
 
     Attributes:
-      text: what it has printed, as `look` has read it.
-      rows: timed steps that it had printed when it was disturbed.
-      twice: whether it got a second signal.
+      text: what the process has printed, as `look` has read it.
+      rows: timed steps that the process had printed when it was disturbed.
+      twice: whether the process got a second signal.
     """
 
     def __init__(self, words: list[str], folder: Path) -> None:
@@ -190,7 +190,7 @@ class Run:
         entry_point()
 
     def look(self) -> int | None:
-        """Reads what it has printed; returns its exit code once it has ended."""
+        """Reads what the process has printed; returns its exit code if it has ended."""
         code = self._process.exitcode
         with contextlib.suppress(BlockingIOError):
             while part := os.read(self._out, 1 << 16):
@@ -198,7 +198,7 @@ class Run:
         return code
 
     def send(self, case: Case) -> None:
-        """Sends the signal of the case."""
+        """Sends the signal of the case to the process or its group."""
         assert self._process.pid is not None
         assert case.number is not None
         with contextlib.suppress(ProcessLookupError):
@@ -206,23 +206,23 @@ class Run:
 
     @property
     def seen(self) -> int:
-        """1 after the warm-up, and 1 for each timed step that is printed."""
+        """1 if the warm-up is complete, plus the number of timed steps that are printed."""
         return ("Done warm up" in self.text) + len(_ROW.findall(self.text))
 
     @property
     def last(self) -> str:
-        """Its last lines."""
+        """The last three lines that the process has printed."""
         return " | ".join(self.text.splitlines()[-3:])
 
     def close(self) -> None:
-        """Kills what is left of it."""
+        """Kills the process, and releases its resources."""
         self._process.kill()
         self._process.join()
         os.close(self._out)
 
 
 def alive(text: str) -> list[psutil.Process]:
-    """Processes with this text among their arguments, or whose folder begins with it."""
+    """Running processes with this text among their arguments or in their folder."""
     every = psutil.process_iter(["cmdline", "cwd"])
     found = (
         p for p in every if text in " ".join([*(p.info["cmdline"] or ()), p.info["cwd"] or ""])
@@ -235,7 +235,7 @@ Waiting = Generator[None, None, list[str]]
 
 
 def played(case: Case, folder: Path) -> Waiting:
-    """Plays a case in a folder of its own."""
+    """Runs a case in its own folder."""
     results, apart = folder / "results", folder / "apart"
     results.mkdir()
     apart.mkdir()
@@ -262,7 +262,8 @@ def played(case: Case, folder: Path) -> Waiting:
             found = _left_by(case, run, results, apart)
             if case.saves and not case.folder:
                 found += yield from _checkpoint(folder / "train", _WARM_UP + run.rows - 1)
-        until = time.monotonic() + _SECONDS_MORE  # for processes that the kernel still clears away
+        # The kernel may still be removing processes that have ended.
+        until = time.monotonic() + _SECONDS_MORE
         while alive(str(folder)) and time.monotonic() < until:
             yield
     finally:
@@ -274,7 +275,7 @@ def played(case: Case, folder: Path) -> Waiting:
 
 
 def _disturbed(case: Case, run: Run, results: Path) -> Waiting:
-    """Disturbs a run as the case says, and waits for its end."""
+    """Disturbs a run as the case requires, and waits for its end."""
     begin = time.monotonic()
     while run.look() is None and run.seen < case.rows + 1:
         if time.monotonic() > begin + _START_SECONDS:
@@ -324,13 +325,13 @@ def _disturb(how: str, results: Path) -> None:
 
 
 def _left_by(case: Case, run: Run, results: Path, apart: Path) -> list[str]:
-    """What is wrong with the exit code, the output, the record and the table of a run."""
+    """Problems with the exit code, the output, the record and the table of a run."""
     expected = {0, 4} if case.number is None else {4, 130} if case.folder else {130}
     code, ends = run.look(), case.number is None
     files = [path for folder in (results, apart) for path in folder.glob("*")]
     foreign = [path for path in files if path.read_text() == _FOREIGN]
     records = [path for path in files if path.suffix == ".json" and path not in foreign]
-    steps = [len(load_run(str(path)).step_seconds) for path in records]  # raises if one is torn
+    steps = [len(load_run(str(path)).step_seconds) for path in records]  # Fails if incomplete.
     names = {path.name for path in files} - {"run.json", "runs.csv"}
     if case.folder == FOLDERS[3]:
         names -= {path.name for path in records}
@@ -354,7 +355,7 @@ def _left_by(case: Case, run: Run, results: Path, apart: Path) -> list[str]:
 
 
 def _checkpoint(folder: Path, step: int) -> Waiting:
-    """Reads the newest checkpoint, which must be of this global step or a later one."""
+    """Checks that the newest checkpoint can be read and has at least this global step."""
 
     def read() -> None:
         import tensorflow as tf
@@ -365,7 +366,7 @@ def _checkpoint(folder: Path, step: int) -> Waiting:
             reader.get_tensor(name)
         os._exit(0 if int(newest.rpartition("-")[2]) >= step else 1)
 
-    if step <= _WARM_UP:  # nothing is reported as saved yet
+    if step <= _WARM_UP:  # No checkpoint is reported as saved yet.
         return []
     child = FORK.Process(target=read)
     child.start()
@@ -375,7 +376,7 @@ def _checkpoint(folder: Path, step: int) -> Waiting:
 
 
 def play(cases: Iterable[Case]) -> list[str]:
-    """Plays cases, some at a time; returns and prints their problems, a line each."""
+    """Runs cases, several at a time; prints and returns their problems, one line each."""
     found: list[str] = []
     left = enumerate(cases)
     playing: dict[Path, tuple[str, Waiting]] = {}

@@ -21,7 +21,7 @@ MAPPED = ("configs", "models", "variable_mgr")
 
 
 def link_tree(root: Path, tree: Path) -> None:
-    """Makes ``tree/cnnbench`` a folder of links with the installed layout.
+    """Creates the folder ``tree/cnnbench`` with links, in the layout of the installed package.
 
     Links that are right already stay untouched, so two checks may run at once.
     """
@@ -42,7 +42,7 @@ def link_tree(root: Path, tree: Path) -> None:
 
 
 def checkout_paths(text: str, tree: str) -> str:
-    """Replaces the paths of the link tree in mypy's output by those of the checkout."""
+    """Replaces paths of the link tree by paths of the checkout in mypy's output."""
     mapped = "|".join(MAPPED)
     prefix = re.escape(tree + "/")
     text = re.sub(rf"^{prefix}cnnbench/({mapped})/", r"\1/", text, flags=re.MULTILINE)
@@ -50,7 +50,7 @@ def checkout_paths(text: str, tree: str) -> str:
 
 
 def run_mypy(arguments: Sequence[str]) -> int:
-    """One mypy run with the package's tree on its path; prints, returns the exit status."""
+    """Runs mypy with the package's tree on its path; prints the output, returns the exit status."""
     environment = dict(os.environ, MYPYPATH=str(TREE))
     command = [sys.executable, "-m", "mypy", *arguments]
     done = subprocess.run(
@@ -61,15 +61,15 @@ def run_mypy(arguments: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Checks the package, then the scripts. Returns 0 when both are clean."""
+    """Checks the package and then the scripts; returns 0 if both have no errors."""
     extra = list(sys.argv[1:] if argv is None else argv)
     link_tree(ROOT, ROOT / TREE)
     package = run_mypy(["-p", "cnnbench", *extra])
     scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").rglob("*.py"))]
-    # Errors inside the package were reported before.
+    # Errors in the package have already been reported.
     return max(package, run_mypy(["--follow-imports=silent", *scripts, *extra]))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # The reader of standard output may leave.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # The reader of output may end early.
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Measures how often `cnnbench explain` names a planted cause first, and none on like sides.
+"""Measures how often `cnnbench explain` names a planted cause first, and names none without one.
 
 Real processes of every side are profiled into --pool, one of each side in turn, and each trial
 explains some of them, drawn at random: trials share processes. Run again with the same --pool, it
@@ -40,7 +40,7 @@ TIMEOUT = 1200.0
 
 @dataclass(frozen=True)
 class Side:
-    """Program of a process, and the cause that an explanation of the side must name first.
+    """Program of one side of a comparison, and the cause that must be named first.
 
     Attributes:
       plant: plant of the plug-in.
@@ -56,7 +56,7 @@ class Side:
 
 _BF16 = ("--precision=bf16",)
 _TOWERS = ("--num_gpus=4", "--batch_size=2", "--variable_update=replicated")
-# The plant of a precision is in a network that computes in another one.
+# A network that computes in bf16 is needed for the plant that computes one layer in fp32.
 _BASES = {"precision": "bf16"}
 SIDES = {
     "base": Side(),
@@ -80,7 +80,7 @@ NETWORKS = {
 
 
 def sides_of(network: str) -> dict[str, Side]:
-    """The sides of a network by name; LeNet has no batch norm."""
+    """The sides that exist for a network, by name; LeNet has no batch norm."""
     return {
         name: side for name, side in SIDES.items() if (network, name) != ("lenet", "batch_norm")
     }
@@ -88,7 +88,7 @@ def sides_of(network: str) -> dict[str, Side]:
 
 @dataclass(kw_only=True)
 class Options:
-    """Measurements and trials."""
+    """Command-line options: measurements and trials."""
 
     networks: str = flag(",".join(NETWORKS), "Networks, with commas.")
     sides: str = flag(",".join(SIDES), "Sides of the pool and the comparisons, with commas.")
@@ -104,7 +104,7 @@ class Options:
     neighbour: str = neighbour_flag()
 
     def check(self) -> None:
-        """Raises UsageError where an option does not fit."""
+        """Raises UsageError if an option is invalid."""
         if not self.pool:
             raise FlagError("pool", self.pool, "must be the folder of profiles")
         for name, known in (("networks", NETWORKS), ("sides", SIDES)):
@@ -114,12 +114,12 @@ class Options:
 
 
 def files_of(pool: str, network: str, side: str) -> list[Path]:
-    """The profiles of one side."""
+    """Paths of the profiles of one side."""
     return sorted(Path(pool, network, side).glob("*.profile"))
 
 
 def missing(options: Options) -> Iterator[tuple[str, str, int]]:
-    """Networks, sides and numbers of processes that the pool lacks, one of each side in turn."""
+    """Yields network, side and number of each process that the pool lacks."""
     for turn in range(options.processes):
         for network in split_words(options.networks):
             sides = [side for side in split_words(options.sides) if side in sides_of(network)]
@@ -130,7 +130,7 @@ def missing(options: Options) -> Iterator[tuple[str, str, int]]:
 
 
 def profile(path: Path, network: str, side: str) -> StepProfile:
-    """Measures a process, whose profile is written to the path.
+    """Runs a process, which writes its profile to the path.
 
     Raises:
       BenchmarkError: it left no profile.
@@ -150,14 +150,14 @@ def profile(path: Path, network: str, side: str) -> StepProfile:
 
 
 def other_cpus() -> float:
-    """CPUs that other programs use now, over one second; 0 where it is unknown."""
+    """Number of CPUs that other programs use during one second; 0 if unknown."""
     first = read_counters(Host())
     time.sleep(1.0)
     return changes(first, read_counters(Host())).get("other_cpus", 0.0)
 
 
 def add(options: Options, network: str, side: str, turn: int, end: float) -> None:
-    """Adds a process to the pool when other programs use few CPUs, and repeats a disturbed one.
+    """Adds a process to the pool while other programs use few CPUs; repeats a disturbed one.
 
     Profiles of disturbed processes are kept as ``TURN.NUMBER.disturbed``.
 
@@ -183,7 +183,7 @@ def add(options: Options, network: str, side: str, turn: int, end: float) -> Non
 
 
 def fill(options: Options) -> None:
-    """Adds processes until the pool is full or the time is over.
+    """Adds processes until the pool is complete or the time is over.
 
     Raises:
       BenchmarkError: one left no profile.
@@ -197,7 +197,7 @@ def fill(options: Options) -> None:
 
 
 def trials(options: Options, network: str, new: str) -> list[Explanation]:
-    """Explanations of processes drawn from the pool; none if it has too few."""
+    """Explains differences between processes drawn from the pool; none if it has too few."""
     sides = (SIDES[new].against, new)
     base, new_ones = (load(options.pool, network, side) for side in sides)
     if min(len(base), len(new_ones)) < options.rounds:
@@ -210,7 +210,7 @@ def trials(options: Options, network: str, new: str) -> list[Explanation]:
 
 
 def halves(options: Options, network: str) -> list[tuple[str, Explanation]]:
-    """Explanations of equal processes, with their side: disjoint samples against each other.
+    """Explains differences between disjoint samples of the same side.
 
     Each division of a side into two samples is explained once, however many trials there are.
     """
@@ -228,18 +228,18 @@ def halves(options: Options, network: str) -> list[tuple[str, Explanation]]:
 
 @functools.cache
 def load(pool: str, network: str, side: str) -> list[StepProfile]:
-    """The profiles of one side."""
+    """Loads the profiles of one side."""
     return [StepProfile.from_json(file.read_bytes()) for file in files_of(pool, network, side)]
 
 
 def is_right(kinds: Sequence[str], found: Explanation) -> bool:
-    """Whether the first cause is of a right kind; on like sides, whether there is none."""
+    """Whether the first cause has a right kind; for equal sides, whether no cause is named."""
     first = found.causes[0].kind if found.causes else ""
     return first in (kinds or [""])
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point."""
+    """Measures all sides; returns the exit status."""
     options = options_of(Options, __doc__, argv, Options.check)
     try:
         fill(options)
@@ -263,7 +263,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def report(options: Options, network: str, new: str) -> bool:
-    """Prints how often the cause of a side was named; returns whether that is often enough."""
+    """Prints how often the right cause was named; returns whether this is often enough."""
     side, found = SIDES[new], trials(options, network, new)
     wrong = [one for one in found if not is_right(side.kinds, one)]
     what, least = ("named first", NAMED) if side.kinds else ("nothing named", SILENT)

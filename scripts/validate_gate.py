@@ -48,7 +48,7 @@ STUDIES: Mapping[str, tuple[str, Sequence[Study]]] = {
 
 @dataclass(kw_only=True)
 class Options:
-    """Simulations, measurements and rules."""
+    """Command-line options: simulations, measurements and rules."""
 
     pool: str | None = flag(
         None, "Folder of real processes; none are used without it.", path="folder"
@@ -84,13 +84,13 @@ class Options:
     output: str | None = flag(None, "Write the tables to this file, too.", path="file")
 
     def check(self) -> None:
-        """Raises UsageError where an option does not fit."""
+        """Raises UsageError if options contradict each other."""
         if self.minutes and self.pool is None:
             raise FlagError("minutes", self.minutes, "needs --pool, which takes the processes")
 
     @property
     def busy(self) -> float:
-        """CPUs that neighbours keep busy."""
+        """Number of CPUs that other programs keep busy during measurements."""
         return float(self.neighbour)
 
 
@@ -98,13 +98,13 @@ def plan_of(options: Options) -> dict[str, Any]:
     """Properties that all processes of a pool must share."""
     facts = environment.collect()
     return {
-        # Without the place of the plug-in, which may change with the checkout; its effect does not.
+        # The path of the plug-in is omitted, because it changes with the checkout.
         "flags": [
             *(f"--model={planted_plugin.SLOWED}", "--data_name=imagenet", "--device=cpu"),
             *(f"--batch_size={options.batch_size}", f"--num_batches={options.num_batches}"),
             *("--num_warmup_batches=20", "--display_every=1000", "--peak_flops=1e12"),
         ],
-        "speed": "over all timed steps",  # in earlier pools at the median step
+        "speed": "over all timed steps",  # Earlier pools used the median step.
         "seed": options.seed,
         "pairing": options.pairing,
         "slowed": [one / 100 for one in options.slowed],
@@ -114,7 +114,7 @@ def plan_of(options: Options) -> dict[str, Any]:
 
 
 def open_pool(options: Options) -> Pool | None:
-    """The pool, filled for as long as was asked for.
+    """Opens the pool, and adds processes for the requested time.
 
     Raises:
       PoolError: it cannot be continued.
@@ -123,7 +123,7 @@ def open_pool(options: Options) -> Pool | None:
         return None
     pool = Pool(Path(options.pool), plan_of(options))
     if options.minutes:
-        if pool.rows is None:  # before the neighbour starts, which would hide the cost of a row
+        if pool.rows is None:  # Calibration comes first, because it needs idle CPUs.
             pools.calibrate(pool)
         with neighbour(options.busy, options.seed):
             pools.fill(pool, 60 * options.minutes)
@@ -131,7 +131,7 @@ def open_pool(options: Options) -> Pool | None:
 
 
 def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
-    """All tables, and the exit code."""
+    """Runs the simulations; returns the lines of all tables, and the exit code."""
     lines: list[str] = []
     found: list[Requirement] = []
     with ProcessPoolExecutor() as processes:
@@ -160,7 +160,7 @@ def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point."""
+    """Runs simulations and measurements; returns the exit status."""
     options = options_of(Options, __doc__, argv, Options.check)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,4 +1,4 @@
-"""The comparison with peers: subjects, order and conclusions.
+"""The comparison of cnnbench with peers: subjects, order, and conclusions.
 
 Neither Keras nor PyTorch nor TensorFlow is imported into the process that measures. Each
 measurement is a fresh process; those in ``children/`` run under the interpreter of their peer

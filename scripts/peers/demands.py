@@ -1,4 +1,4 @@
-"""Requirements of cnnbench, whether the rounds show that it meets them, and the tables of both.
+"""Requirements of cnnbench, whether measured rounds meet them, and tables of results.
 
 A round is the unit: all subjects of a round met the same state of the machine, so values are
 formed per round and averaged over rounds. Ratios are averaged as logarithms, which makes A/B
@@ -25,7 +25,7 @@ MET, MISSED, OPEN, NOT_MEASURED = "met", "MISSED", "open", "not measured"
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A mean over rounds and its 95 % interval.
+    """Mean over rounds with its 95 % interval.
 
     Attributes:
       mean: Arithmetic or geometric mean.
@@ -40,7 +40,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], *, is_ratio: bool) -> Estimate:
-    """Mean of one value per round, of ratios the geometric one, with Student's interval."""
+    """Mean of one value per round, with Student's interval; for ratios, the geometric mean."""
     found = [math.log(value) for value in values] if is_ratio else values
     mean, count, half = statistics.fmean(found), len(found), math.inf
     if count > 1:
@@ -51,7 +51,7 @@ def estimate(values: Sequence[float], *, is_ratio: bool) -> Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Demand:
-    """A requirement: a figure per round and the bound on its mean over rounds.
+    """A requirement: a value per round, and a bound for its mean over rounds.
 
     Attributes:
       figure: The value of a round by the readings of its subjects; None when something is absent.
@@ -71,7 +71,7 @@ class Demand:
     scenario: str = ""
 
     def of(self, scenario: str, subject: Key) -> Demand:
-        """The demand on a subject of a scenario."""
+        """Applies the requirement to a subject of a scenario."""
         subjects = (subject, *self.subjects)
         text = self.text.format(*map(" ".join, subjects))
         return dataclasses.replace(self, scenario=scenario, subjects=subjects, text=text)
@@ -80,7 +80,7 @@ class Demand:
 def against(
     other: str, bound: float | None, attribute: str = "images_per_sec", text: str = "", **how: Any
 ) -> Demand:
-    """An attribute over that of another subject, ``name`` or ``name:dtype`` as in --only."""
+    """Requires a ratio: an attribute of the subject divided by that of another subject."""
     name, _, dtype = other.partition(":")
     figure = operator.attrgetter(attribute)
 
@@ -91,13 +91,13 @@ def against(
 
 
 def alone(text: str, attribute: str, bound: float, **how: Any) -> Demand:
-    """An attribute of the subject itself, at most some bound or, of shares, at least."""
+    """Requires that an attribute of the subject itself does not exceed a bound."""
     return Demand(operator.attrgetter(attribute), bound, text, **how)
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The result for a requirement.
+    """The measured result for one requirement.
 
     Attributes:
       estimate: Mean and interval, None without a single complete round.
@@ -113,7 +113,7 @@ class Finding:
 
 
 def judge(demand: Demand, measurements: Sequence[Measurement], cpu_has_bf16: bool) -> Finding:
-    """Forms the figure per complete round and compares the mean with the bound.
+    """Computes the value of each complete round, and compares the mean with the bound.
 
     With ``needs_bf16`` and no such instructions the figure is shown, not judged.
     """
@@ -154,12 +154,12 @@ def _why_absent(demand: Demand, measurements: Sequence[Measurement]) -> str:
 
 # Tables of speeds and of requirements.
 
-# Share of CPUs kept busy by others from which figures are not reliable.
+# If other processes keep more than this share of the CPUs busy, measurements are not reliable.
 QUIET = 0.05
 
 
 def subjects_table(measurements: Sequence[Measurement], order: Sequence[str]) -> list[str]:
-    """Medians over rounds for every subject, and the reasons why some did not run.
+    """Table of medians over rounds for every subject, and why some subjects did not run.
 
     `order` has the names of all scenarios.
     """
@@ -181,8 +181,7 @@ def subjects_table(measurements: Sequence[Measurement], order: Sequence[str]) ->
     return align_table(rows, left=(0, 1, 2)) + notes
 
 
-# For each column, the figures of a reading that it may show, with their formats; the first known
-# one is shown.
+# For each column, attributes of a reading with formats; the first known attribute is shown.
 _COLUMNS: Sequence[Mapping[str, Callable[[float], str]]] = (
     {"images_per_sec": "{:.2f}".format},
     {"median_step_seconds": lambda seconds: f"{1e3 * seconds:.2f} ms"},
@@ -210,7 +209,7 @@ def _figures(readings: Sequence[Reading]) -> list[str]:
 
 
 def demands_table(findings: Sequence[Finding]) -> list[str]:
-    """Mean, 95 % interval over rounds, bound and verdict of every requirement."""
+    """Table of all requirements: mean, 95 % interval over rounds, bound and verdict."""
     rows = [("scenario", "figure", "mean", "95 % interval", "bound", "rounds", "verdict")]
     for finding in findings:
         demand, estimate = finding.demand, finding.estimate
@@ -230,7 +229,7 @@ def demands_table(findings: Sequence[Finding]) -> list[str]:
 
 
 def neighbours(measurements: Sequence[Measurement], cpus: int) -> list[str]:
-    """CPU time of other processes, with a warning when it was high."""
+    """Lines about the CPU time of other processes, with a warning if it was high."""
     busy = [m.others_cpus for m in measurements if m.others_cpus is not None]
     if not busy:
         return ["Other processes: unknown"]
@@ -242,7 +241,7 @@ def neighbours(measurements: Sequence[Measurement], cpus: int) -> list[str]:
 
 
 def work_table(measurements: Sequence[Measurement]) -> list[str]:
-    """Medians over rounds of the work of a step: counts and bytes of all GPUs, times, idleness."""
+    """Table of the work per step on emulated GPUs: medians over rounds."""
     rows: list[tuple[str, ...]] = [
         (
             *("scenario", "program", "rounds", "kernels", "to GPUs", "to host", "between GPUs"),

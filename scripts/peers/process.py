@@ -1,4 +1,4 @@
-"""Execution of processes, alone or in turn, with the arrival time of every line they print.
+"""Runs processes, alone or in turns, and records when each of their output lines arrives.
 
 In turn, processes are started together and one of them runs at a time; the others are stopped
 (SIGSTOP), with all processes that each has started. Turns begin when every one has done a step. A
@@ -22,20 +22,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 STEP_LINE = re.compile(r"^(\d+)\timages/sec: ")
-# Pause of a process after a step while others still start. TensorFlow's workers count each other as
-# dead after ten seconds without a message.
+# Seconds for which a process pauses after a step while other processes still start.
+# TensorFlow's workers consider each other dead after ten seconds without a message.
 _REST_SECONDS = 3.0
-# Interval at which pauses and time-outs are checked.
+# Seconds between two checks of pauses and time-outs.
 _LOOK_SECONDS = 0.2
 
 
 class ProcessError(Exception):
-    """A process that failed; one line."""
+    """A process has failed. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of standard output.
+    """A line of a process's standard output.
 
     Attributes:
       seconds: When it arrived, after the start of the process, less the time it was stopped.
@@ -49,7 +49,7 @@ class Line:
 
 @dataclass(eq=False)
 class Process:
-    """A process, in a group of its own, from its command to its end.
+    """A child process in its own process group: command, state and results.
 
     Attributes:
       watch_memory: Selects the lines at which resident memory is noted.
@@ -82,7 +82,7 @@ class Process:
 
     @property
     def reason(self) -> str:
-        """The reason of its failure, in one line."""
+        """Why the process failed, in one line."""
         if self.timed_out:
             return f"killed after {self.seconds:.0f} s"
         if self.status is None:
@@ -97,7 +97,7 @@ class Process:
             raise ProcessError(self.reason)
 
     def start(self) -> bool:
-        """Returns whether it could be started."""
+        """Starts the process. Returns whether this succeeded."""
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - see reap
         self._begun, self._rest = time.perf_counter(), b""
         try:
@@ -115,12 +115,12 @@ class Process:
         return not self.errors
 
     def fileno(self) -> int:
-        """Descriptor of its standard output, for `select`."""
+        """File descriptor of the process's standard output, for `select`."""
         assert self._popen.stdout is not None
         return self._popen.stdout.fileno()
 
     def read(self) -> list[str] | None:
-        """Lines that have arrived, which are noted; None at the end."""
+        """Reads and records lines that have arrived; returns None at the end of the output."""
         seconds = time.perf_counter() - self._begun - self.waited
         data = os.read(self.fileno(), 1 << 16)
         *whole, self._rest = (self._rest + data).split(b"\n")
@@ -139,13 +139,13 @@ class Process:
         signal_all(self._popen.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Continues the process and its descendants."""
+        """Continues the stopped process and its descendants."""
         self.waited += time.perf_counter() - (self.stopped or 0.0)
         self.stopped = None
         signal_all(self._popen.pid, signal.SIGCONT)
 
     def is_late(self, timeout: float) -> bool:
-        """Whether it has exceeded `timeout` seconds, waits included; then it has been killed."""
+        """Whether the process has exceeded `timeout` seconds; if so, it has been killed."""
         if not self.timed_out and time.perf_counter() - self._begun > timeout:
             self.timed_out = True
             self.kill()
@@ -158,7 +158,7 @@ class Process:
             os.killpg(self._popen.pid, signal.SIGKILL)
 
     def reap(self, timeout: float) -> None:
-        """Waits for its end, which follows that of its output."""
+        """Waits for the end of the process, after the end of its output."""
         while not (end := os.wait4(self._popen.pid, os.WNOHANG))[0]:
             self.is_late(timeout)
             time.sleep(0.001)
@@ -179,7 +179,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     folder: str | None = None,
 ) -> Process:
-    """Runs one command to its end; after the time-out it and its descendants are killed."""
+    """Runs one command to its end; after the time-out, kills it and its descendants."""
     process = Process(command, environment or {}, folder)
     run_in_turn([process], timeout)
     return process
@@ -188,7 +188,7 @@ def run(
 def run_in_turn(
     processes: Sequence[Process], timeout: float, turn_seconds: float | None = None
 ) -> None:
-    """Runs processes to their ends, in turns of at least `turn_seconds`; None: all at once."""
+    """Runs processes to their ends, in turns of at least `turn_seconds`."""
     queue: list[Process] = []
     try:
         for one in processes:
@@ -222,7 +222,7 @@ def run_in_turn(
 
 
 def _after_step(one: Process, queue: list[Process], turn_seconds: float) -> None:
-    """Stops a process whose turn is over, at the end of the queue, or whose turns did not begin."""
+    """After a step, stops a process if its turn is over or if turns have not begun yet."""
     if one.turn is None:
         one.counted = len(one.lines) - 1
     elif len(queue) == 1 or time.perf_counter() - one.turn < turn_seconds:
@@ -234,12 +234,12 @@ def _after_step(one: Process, queue: list[Process], turn_seconds: float) -> None
 
 
 def is_step_line(text: str) -> bool:
-    """Whether a line is the report of a step."""
+    """Whether an output line reports a training step."""
     return STEP_LINE.match(text) is not None
 
 
 def resident_bytes(root: int) -> int | None:
-    """Largest resident memory of a process and its descendants, None if unknown.
+    """Largest resident memory among a process and its descendants; None if unknown.
 
     A run of cnnbench measures in a child of the process that was started.
     """
@@ -263,7 +263,7 @@ def signal_all(root: int, number: int) -> None:
 
 
 def family(root: int) -> list[int]:
-    """A process and its descendants, from /proc; the process alone where there is no /proc."""
+    """Numbers of a process and its descendants, from /proc; without /proc, only the process."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():

@@ -1,4 +1,4 @@
-"""What a process has measured: its reading, its place in a round, and the file of all of them.
+"""Measurements of one process (readings), their order in rounds, and the file of all of them.
 
 A reader raises ``ValueError`` with a one-line reason when the output is not that of a finished
 measurement.
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 OK, FAILED, NOT_RUN = "ok", "failed", "not run"
 
-# No GPU is used, TensorFlow prints no start-up messages, and byte code is kept, as for users.
+# Environment of programs: no GPU, no start-up messages of TensorFlow, and byte code is stored.
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -36,7 +36,7 @@ ENVIRONMENT = {
 
 
 def over(above: float | None, below: float | None) -> float | None:
-    """A quotient; None if either number is unknown or zero."""
+    """The quotient of two numbers; None if either number is unknown or zero."""
     return above / below if above and below else None
 
 
@@ -74,12 +74,12 @@ class Reading:
 
     @property
     def median_step_seconds(self) -> float | None:
-        """Median duration of the timed steps."""
+        """Median duration of the timed steps in seconds."""
         return median(self.step_seconds) if self.step_seconds else None
 
     @property
     def images_per_sec(self) -> float | None:
-        """Images per second at the median step."""
+        """Images per second, from the median duration of a step."""
         return over(self.batch, self.median_step_seconds)
 
     @property
@@ -94,23 +94,23 @@ class Reading:
 
     @property
     def achieved_flops_per_sec(self) -> float | None:
-        """The model's FLOPs per second, or the matrix product's."""
+        """FLOPs per second of the model, or of the matrix product."""
         return self.flops_per_sec or over(self.flops_per_image, over(1, self.images_per_sec))
 
     @property
     def share_of_bare_loop(self) -> float | None:
-        """Steps per second as a share of those of the bare loop."""
+        """Steps per second divided by the steps per second of the bare loop."""
         return over(self.steps_per_sec, self.bare_steps_per_sec)
 
     @property
     def memory_growth(self) -> float | None:
-        """Resident memory after the last step as a multiple of that after warm-up."""
+        """Resident memory after the last step, divided by the memory after warm-up."""
         return over(self.bytes_last, self.bytes_first)
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """A reading and its position in the experiment.
+    """A reading, and its scenario, round and position in the experiment.
 
     Attributes:
       round: Its round, from 1; 0 for a peer that was not run at all.
@@ -134,7 +134,7 @@ class Measurement:
 
 
 def orders(subjects: Sequence[T], rounds: int, seed: int) -> list[list[T]]:
-    """One order per round: rotations of a shuffled list, shuffled anew after a full turn.
+    """One order of the subjects per round: rotations of a list, shuffled after each full turn.
 
     Within a full turn every subject stands once at every position, so that
     neither the first place nor the slow drift of a machine favours anybody; the
@@ -161,19 +161,19 @@ COLUMNS = (*_PLACE, "steps", *_VALUES)
 
 
 class Measurements(list[Measurement]):
-    """All measurements; each is also appended to a new CSV file, if there is to be one.
+    """List of all measurements. Each is also appended to a new CSV file, if given.
 
     A value that does not apply is an empty cell.
     """
 
     def __init__(self, path: str | None) -> None:
-        """Creates the file with its header."""
+        """Creates the CSV file with its header."""
         super().__init__()
         self._path = path
         self._write(COLUMNS, "x")
 
     def append(self, measurement: Measurement) -> None:
-        """Adds one, whose row is then in the file."""
+        """Adds a measurement; its row is then in the file."""
         super().append(measurement)
         reading = measurement.reading or Reading()
         place = [getattr(measurement, name) for name in _PLACE]
@@ -189,28 +189,28 @@ class Measurements(list[Measurement]):
 
 # Readers of the output of programs.
 
-# Takes a finished process and the file that it may have written its record to.
+# Function that takes a finished process and the path of its record, which may not exist.
 Reader: TypeAlias = Callable[[Process, Path], Reading]
 
-# A peer in children/ prints one line: this word and a JSON object.
+# A program in children/ prints its measurement in one line: this word and a JSON object.
 _MARKER = "MEASURED "
 _TOTAL_LINE = re.compile(r"^total images/sec: (\d+\.\d+)$")
 
 
 def steps_of(lines: list[Line]) -> dict[int, Line]:
-    """The lines of steps, by number of the step."""
+    """Finds the lines that report steps, by step number."""
     found = ((STEP_LINE.match(line.text), line) for line in lines)
     return {int(match[1]): line for match, line in found if match}
 
 
 def between_step_lines(finished: Process) -> tuple[float, ...]:
-    """Seconds from each line of a step that counts to the next."""
+    """Seconds between successive step lines, from the first line that counts."""
     arrivals = [line.seconds for line in steps_of(finished.lines[finished.counted :]).values()]
     return tuple(later - earlier for earlier, later in itertools.pairwise(arrivals))
 
 
 def measured_by_child(finished: Process) -> dict[str, Any]:
-    """The measurement that a peer in ``children/`` has printed."""
+    """The measurement that a program in ``children/`` has printed."""
     for line in reversed(finished.lines):
         if line.text.startswith(_MARKER):
             found: dict[str, Any] = json.loads(line.text[len(_MARKER) :])
@@ -219,23 +219,23 @@ def measured_by_child(finished: Process) -> dict[str, Any]:
 
 
 def read_child(finished: Process, _: Path) -> Reading:
-    """The reading of a peer; the keys are attributes of ``Reading``."""
+    """Reads the measurement of a program in ``children/``; keys are `Reading` attributes."""
     values = measured_by_child(finished)
     return Reading(**{**values, "step_seconds": tuple(values.get("step_seconds", ()))})
 
 
 def read_document(finished: Process, _: Path) -> Reading:
-    """Work of a step; see ``Meter.measured`` in ``children/emulated_steps.py``."""
+    """Reads the work per step on emulated GPUs; see ``Meter.measured``."""
     return Reading(document=measured_by_child(finished))
 
 
 def read_reductions(_: Process, path: Path) -> Reading:
-    """The record of ``cnnbench allreduce``."""
+    """Reads the record of ``cnnbench allreduce``."""
     return Reading(document=AllReduceRecord.from_json(path.read_bytes()))
 
 
 def read_record(_: Process, path: Path) -> Reading:
-    """The reading of a cnnbench run record (schema 1)."""
+    """Reads the run record of cnnbench (schema 1)."""
     if not path.is_file():
         raise ValueError("it wrote no record")
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -253,7 +253,7 @@ def read_record(_: Process, path: Path) -> Reading:
 
 
 def read_loop(finished: Process, path: Path) -> Reading:
-    """The reading of a record in which every step took its share of the loop.
+    """Reads a run record, and gives every step the mean time of the loop.
 
     Batches of ``--input_only`` and updates of several workers come in bursts, so that the median
     step says little.
@@ -266,7 +266,7 @@ def read_loop(finished: Process, path: Path) -> Reading:
 
 
 def ancestor_reader(batch: int, versions: str) -> Reader:
-    """A reader for tf_cnn_benchmarks run with ``--display_every=1``.
+    """Creates a reader for tf_cnn_benchmarks with ``--display_every=1``.
 
     Its step lines show a running mean rounded to one decimal, too coarse for the
     time of a step; when each line arrived is exact to well below a millisecond.
@@ -292,7 +292,7 @@ def ancestor_reader(batch: int, versions: str) -> Reader:
 
 
 def read_first_step(finished: Process, _: Path) -> Reading:
-    """Seconds from the start of the process to the line of the first timed step."""
+    """Reads the seconds from the process's start to the line of the first timed step."""
     first = steps_of(finished.lines).get(1)
     if first is None:
         raise ValueError("it printed no line for step 1")
@@ -300,7 +300,7 @@ def read_first_step(finished: Process, _: Path) -> Reading:
 
 
 def until_last_step(read: Reader) -> Reader:
-    """A reader that adds the seconds from the start of the process to the line of its last step."""
+    """Creates a reader that also reads the seconds from start to the last step's line."""
 
     def read_seconds(finished: Process, path: Path) -> Reading:
         reading = read(finished, path)
@@ -314,19 +314,19 @@ def until_last_step(read: Reader) -> Reader:
 
 
 def read_first_line(finished: Process, _: Path) -> Reading:
-    """Seconds from the start of the process to its first line."""
+    """Reads the seconds from the process's start to its first line."""
     if not finished.lines:
         raise ValueError("it printed nothing")
     return Reading(seconds=finished.lines[0].seconds)
 
 
 def read_duration(finished: Process, _: Path) -> Reading:
-    """Seconds from start to end."""
+    """Reads the duration of the whole process."""
     return Reading(seconds=finished.seconds)
 
 
 def memory_reader(first: int, last: int) -> Reader:
-    """A reader of the resident memory at the lines of two steps."""
+    """Creates a reader of the resident memory at the lines of two steps."""
 
     def read(finished: Process, _: Path) -> Reading:
         steps = steps_of(finished.lines)

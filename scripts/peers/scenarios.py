@@ -1,4 +1,4 @@
-"""The scenarios: the programs that each compares, and what is required of them.
+"""The scenarios: which programs each scenario compares, and what is required of cnnbench.
 
 A subject of reductions alone is a process of ``cnnbench allreduce`` in which the compared
 reductions are interleaved: ratios are formed within it. Emulated GPUs compute nothing: durations of
@@ -45,17 +45,17 @@ from peers.readings import (
 
 CHILDREN = Path(__file__).resolve().parent / "children"
 
-# Stands for the file of the run record in a command.
+# In a command, this text is replaced by the path of the run record.
 RECORD = "{record}"
 RESULT = f"--result_json={RECORD}"
 
-# The same for all programs; small enough that random images never diverge.
+# All programs have the same learning rate, with which random images never diverge.
 LEARNING_RATE = 0.001
 WEIGHT_DECAY = 0.00004
 _SGD = (f"--init_learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}")
 
 _OWN = ("cnnbench", "tensorflow")
-# Modules that peers with an interpreter of their own need.
+# Modules that the interpreters of other frameworks need.
 _PEERS = {"keras": ("keras", "tensorflow"), "torch": ("torch",)}
 _OF_CIFAR10 = ("densenet", "resnet20")
 _TRAINED = "trained"
@@ -66,7 +66,7 @@ Part: TypeAlias = str | Demand
 
 @dataclass(frozen=True)
 class Subject:
-    """A program that is measured once per round.
+    """A program that is measured once per round of a scenario.
 
     Attributes:
       name: Name in the table.
@@ -94,17 +94,17 @@ class Subject:
 
     @property
     def key(self) -> Key:
-        """Name and dtype."""
+        """Name and dtype of the subject, which identify it."""
         return self.name, self.dtype
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The command line."""
+        """The words of the subject's command line."""
         return tuple(part for part in self.parts if isinstance(part, str))
 
     @property
     def demands(self) -> tuple[Demand, ...]:
-        """The requirements."""
+        """The requirements of the subject."""
         return tuple(part for part in self.parts if isinstance(part, Demand))
 
 
@@ -115,7 +115,7 @@ Subjects: TypeAlias = Iterator[Subject]
 
 
 def shared_flags(options: Options) -> tuple[str, ...]:
-    """Flags that cnnbench and tf_cnn_benchmarks share; batch size 0 is the model's own."""
+    """Flags that cnnbench and tf_cnn_benchmarks share. Batch size 0 is the model's default."""
     data = "cifar10" if options.model.startswith(_OF_CIFAR10) else "imagenet"
     return (
         *(f"--model={options.model}", f"--data_name={data}", "--device=cpu"),
@@ -132,7 +132,7 @@ def cnnbench(
     dtype: str = "fp32",
     **more: Any,
 ) -> Subject:
-    """A command line of cnnbench: of the installed command beside an interpreter, or the module."""
+    """Creates a subject that runs cnnbench: the installed command, or the module."""
     python = options.cnnbench_python
     installed = Path(python).parent / "cnnbench"
     command = (str(installed),) if installed.is_file() else (python, "-m", "cnnbench")
@@ -147,7 +147,7 @@ def trained(
     dtype: str = "fp32",
     **more: Any,
 ) -> Subject:
-    """A training, or the launch of one."""
+    """Creates a subject that trains with cnnbench, directly or by `launch`."""
     flags = (*shared_flags(options), *_SGD, f"--precision={dtype}")
     more = {"read": read_record, "group": _TRAINED, **more}
     display = ("--display_every=1", RESULT)
@@ -163,7 +163,7 @@ def child(
     read: Reader = read_child,
     **more: Any,
 ) -> Subject:
-    """A program of children/."""
+    """Creates a subject that runs a program of children/."""
     kind = script.partition("_")[0]
     python: str = getattr(options, f"{kind}_python", options.cnnbench_python)
     command = (python, str(CHILDREN / f"{script}.py"), *parts)
@@ -171,7 +171,7 @@ def child(
 
 
 def peer(options: Options, script: str, *parts: Part, dtype: str = "fp32", **more: Any) -> Subject:
-    """A peer that trains step by step."""
+    """Creates a subject of another framework that trains step by step."""
     flags = (
         *(f"--model={options.model}", f"--dtype={dtype}", f"--batch_size={options.batch_size}"),
         *(f"--batches={options.batches}", f"--warmup={options.warmup}"),
@@ -183,7 +183,7 @@ def peer(options: Options, script: str, *parts: Part, dtype: str = "fp32", **mor
 def ancestor(
     options: Options, *flags: str, towers: int = 1, name: str = "ancestor", group: str = _TRAINED
 ) -> Subject:
-    """tf_cnn_benchmarks."""
+    """Creates a subject that runs tf_cnn_benchmarks."""
     python, folder, missing = options.ancestor_python, Path(options.ancestor or "").resolve(), ""
     script = folder / "tf_cnn_benchmarks.py"
     if options.ancestor is None:
@@ -209,7 +209,7 @@ def ancestor(
 
 
 def matmul(options: Options, dtype: str) -> Subject:
-    """A matrix product; not in turn with others, since it has no steps."""
+    """Creates a subject that measures matrix products, not in turns because it has no steps."""
     flags = (f"--dtype={dtype}", f"--size={options.matmul_size}")
     return child(options, "matmul", *flags, dtype=dtype)
 
@@ -229,13 +229,13 @@ _CLASSIC = {
     "inception3": (against("ancestor", 1.0), _KERAS),
     "densenet40": (against("ancestor", 1.0),),
 }
-# Batch size of the classic networks; --batch_size is for the other networks.
+# Batch size of the classic networks; --batch_size applies to all other networks.
 _CLASSIC_BATCH = 16
 
 _XRING = ("--variable_update=replicated", "--all_reduce_spec=xring")
 _TWO_TOWERS = ("resnet50", 4, 1, 2, 1.1)
-# Trainings that are compared with tf_cnn_benchmarks only: network, batch size, steps for each of
-# --batches where they are short, towers, bound, and flags.
+# Trainings that are compared only with tf_cnn_benchmarks, by name of the case:
+# network, batch size, factor of --batches (for short steps), towers, bound, and flags.
 _AGAINST: dict[str, tuple[str, int, int, int, float, tuple[str, ...]]] = {
     "resnet50_v1.5": ("resnet50_v1.5", 16, 1, 1, 1.05, ()),
     "resnet20": ("resnet20", 128, 2, 1, 1.05, ()),
@@ -247,22 +247,22 @@ _AGAINST: dict[str, tuple[str, int, int, int, float, tuple[str, ...]]] = {
     "2 towers, pscpu": (*_TWO_TOWERS, (_XRING[0], "--all_reduce_spec=pscpu")),
     "2 towers, independent": (*_TWO_TOWERS, ("--variable_update=independent",)),
 }
-# Of these, the networks whose gradients of convolutions take most of a step.
+# Networks of `_AGAINST` in which gradients of convolutions take most of a step.
 _CONVOLUTIONAL = ("resnet50_v1.5", "resnet20")
-# In the step of two towers, by the flags of each; packed, all in eight parts.
+# Reductions in a step with two towers, with their flags.
 _REDUCTIONS = {
     **{spec: (f"--all_reduce_spec={spec}",) for spec in ("copy", "pscpu", "rechd", "xring")},
     "xring packed": ("--all_reduce_spec=xring", "--gradient_repacking=8"),
     "collective": ("--all_reduce_spec=collective",),
 }
-# Images of a step of input, and how many steps for one of --batches: they are short.
+# Scenario `input`: images per step, and factor of --batches (its steps are short).
 _INPUT_BATCH, _INPUT_STEPS = 64, 5
-# Images of a step of ResNet-20 that is observed: so few that what comes between steps would show.
+# Batch size of scenario `observed`: short steps show the time that passes between steps.
 _OBSERVED_BATCH = 32
 
 
 def _library(options: Options, *flags: str, case: str = "", **more: Any) -> Subject:
-    """A training with TensorFlow's own gradients of convolutions, those of tf_cnn_benchmarks."""
+    """A training with TensorFlow's own convolution gradients, as in tf_cnn_benchmarks."""
     name, other = (f"{one} {case}".strip() for one in ("library", "ancestor"))
     parts: tuple[Part, ...] = ("--conv_gradients=library", *flags, against(other, 1.0))
     return trained(options, name, *parts, **more)
@@ -338,7 +338,7 @@ def _input(options: Options) -> Subjects:
 
 
 def _two(options: Options, name: str, mode: str, *parts: Part) -> Subject:
-    """A training on two towers, which divide the batch."""
+    """A training on two towers, each with half of the batch."""
     of_tower = options.but(batch_size=options.batch_size // 2)
     return trained(of_tower, name, "--num_gpus=2", f"--variable_update={mode}", *parts)
 
@@ -363,7 +363,7 @@ def _of_workers(
     tasks: Sequence[str] = (),
     **more: Any,
 ) -> Subjects:
-    """Workers in each mode, with its bound, and a bare loop over as many."""
+    """Trainings with several workers in each mode, and a bare loop with as many workers."""
     options = _of_two_networks(options)
     workers = f"--workers={options.workers}"
     of_worker = options.but(batch_size=options.batch_size // options.workers)
@@ -390,7 +390,7 @@ def _strategies(options: Options) -> Subjects:
 
 
 def _of_two_networks(options: Options) -> Options:
-    """ResNet-50, or else ResNet-20, which bare loops over cnnbench's networks know."""
+    """The options with ResNet-50 or, for any other model, ResNet-20."""
     return options if options.model == "resnet50" else options.but(model="resnet20")
 
 
@@ -412,7 +412,7 @@ _SECONDS: Mapping[str, Any] = {"at_most": True, "is_ratio": False}
 
 
 def _trivial(options: Options, batches: int = 1, warmup: int = 1) -> tuple[str, ...]:
-    """Flags of the trivial network."""
+    """Flags that train the trivial network."""
     return shared_flags(options.but(model="trivial", batch_size=0, batches=batches, warmup=warmup))
 
 
@@ -450,7 +450,7 @@ def _startup(options: Options) -> Subjects:
 
 
 def _process(options: Options) -> Subjects:
-    """Whole processes: start, warm-up, timed steps and exit."""
+    """Measures whole processes: start, warm-up, timed steps and exit."""
 
     def less_time(other: str, bound: float | None) -> tuple[Demand, Demand]:
         return (
@@ -465,13 +465,13 @@ def _process(options: Options) -> Subjects:
         ancestor(options),
     )
     for subject in subjects:
-        # Not in turns: they begin after the first step, and the start is measured too.
+        # Without turns, because turns begin after the first step, and the start is measured.
         yield dataclasses.replace(subject, read=until_last_step(subject.read), group="")
 
 
 def _memory(options: Options) -> Subjects:
     steps = options.memory_batches
-    # Compared with the memory after a tenth of the steps: evaluations have memory of their own.
+    # The baseline is after a tenth of the steps, because evaluations need additional memory.
     tenth = max(1, steps // 10)
     saving = (
         *(*_trivial(options, steps, 10), "--batch_size=8", "--data_name=cifar10"),
@@ -490,13 +490,13 @@ def _memory(options: Options) -> Subjects:
         yield cnnbench(options, name, *flags, growth, **how)
 
 
-# Reductions alone, compared with TensorFlow's.
+# Scenarios that only reduce, compared with TensorFlow's reductions.
 
 _OURS = ("copy", "pscpu", "rechd", "xring")
 _LARGE = (16, 64, 256)
 _PACKS = 1
 _BUILDS = {"resnet50": (2, 4, 8), "trivial": (8, 16, 32, 64)}
-# "Well under a minute".
+# Largest time in seconds for building a step.
 _BUILD_SECONDS = 30.0
 
 Figure: TypeAlias = Callable[[Reading], "float | None"]
@@ -511,10 +511,10 @@ def _reduced(
 
 
 def _speed_up(key: Callable[[Point], object], mine: object, other: object) -> Figure:
-    """Speed of the point with one key relative to the point with another."""
+    """Speed of one point relative to the speed of another point; `key` identifies points."""
 
     def figure(reading: Reading) -> float | None:
-        # A wrong sum has no speed.
+        # Points with wrong sums are excluded.
         rows = reading.document.rows
         times = {key(point): point.median for point in rows if not point.failed}
         return over(times.get(other), times.get(mine))
@@ -523,7 +523,7 @@ def _speed_up(key: Callable[[Point], object], mine: object, other: object) -> Fi
 
 
 def _gradients(options: Options) -> Subjects:
-    """The gradients of ResNet-50, by each algorithm and by TensorFlow."""
+    """Reduces the gradients of ResNet-50 with each algorithm, and with TensorFlow."""
     peers = ("collective", "reduction_to_one_device")
     flags = ("--model=resnet50", f"--peers={peers[1]}", f"--num_batches={options.batches}")
     for devices in options.devices:
@@ -537,7 +537,7 @@ def _gradients(options: Options) -> Subjects:
 
 
 def _small(options: Options) -> Subjects:
-    """Small tensors, packed and not."""
+    """Reduces many small tensors, packed and not packed."""
     flags = (
         *("--sizes=4K*1000", f"--num_batches={options.batches}", "--iters_per_step=2"),
         f"--gradient_repacking=0,{_PACKS}",
@@ -558,7 +558,7 @@ def _small(options: Options) -> Subjects:
 
 
 def _large(options: Options) -> Subjects:
-    """Large tensors, beside the estimate by copies of memory."""
+    """Reduces large tensors, and compares with an estimate from memory copies."""
 
     def share(size: int) -> Figure:
         def figure(reading: Reading) -> float | None:
@@ -578,7 +578,7 @@ def _large(options: Options) -> Subjects:
 
 
 def _build(options: Options) -> Subjects:
-    """Tracing and building a step on more and more devices."""
+    """Traces and builds a step on increasing numbers of devices."""
 
     def seconds(spec: str, counts: Sequence[int], growth: bool) -> Figure:
         def figure(reading: Reading) -> float | None:
@@ -602,20 +602,20 @@ def _build(options: Options) -> Subjects:
         yield _reduced(options, f"build of {model}", _OURS, counts, *flags, *demands)
 
 
-# Emulated GPUs: work of the host for them in a step, and the part of reductions in it.
+# Scenarios on emulated GPUs: the host's work in a step, and the share of reductions.
 
 _EMULATOR = Path(__file__).parents[2] / "tests" / "gpu_emulator" / "build.py"
-# Flags of cnnbench on eight GPUs.
+# Flags with which cnnbench runs on eight GPUs.
 _MODES = {
     "cnnbench": ("--variable_update=replicated", "--all_reduce_spec=nccl"),
     "cnnbench mirrored_strategy": ("--variable_update=mirrored_strategy",),
     "cnnbench parameter_server": ("--variable_update=parameter_server",),
 }
-# Programs of children/emulated_steps.py.
+# Names and --program values of children/emulated_steps.py.
 _PROGRAMS = {"bare tf.function": "bare", "bare MirroredStrategy": "mirrored", "Keras fit": "keras"}
 
-# Ten times those of a machine whose links have 25 GB/s, so that the host's threads are not in the
-# way: small kernels, convolutions, copies, and an all-reduce of a gradient of average size.
+# Durations of GPU operations are ten times those of a machine with 25 GB/s links.
+# With such long durations, the host's threads do not delay the GPUs.
 _DURATIONS = {
     "KERNEL_US": "100",
     "COPY_US": "100",
@@ -626,7 +626,7 @@ _MOST = 8
 
 
 def _exposed(options: Options) -> Subjects:
-    """Runs with each reduction, and with none, on eight GPUs."""
+    """Trains on eight GPUs with each reduction, and without reduction."""
 
     def milliseconds(mine: Reading, none: Reading) -> float:
         return 1e3 * float(mine.document["wall"] - none.document["wall"])
@@ -640,7 +640,7 @@ def _exposed(options: Options) -> Subjects:
 
 
 def _host(options: Options) -> Subjects:
-    """Programs on one and on eight GPUs."""
+    """Compares the host's CPU time on one and on eight GPUs."""
 
     def cpu_time(mine: Reading, other: Reading) -> float:
         return float(mine.document["cpu"] / other.document["cpu"])
@@ -672,7 +672,7 @@ def _emulated(
     program: str = "cnnbench",
     settings: Mapping[str, str] | None = None,
 ) -> Subject:
-    """A program; every GPU has an eighth of the images of --batch_size."""
+    """Creates a subject on emulated GPUs. Each GPU has an eighth of --batch_size."""
     of_gpus = options.but(batch_size=max(1, options.batch_size // _MOST) * gpus)
     given = {"SKIP": "1", "TRACE": ".", **(settings or {"KERNEL_US": "50"})}
     environment = {
@@ -706,7 +706,7 @@ SCENARIOS: dict[str, Callable[[Options], Subjects]] = {
         {"distributed_all_reduce": 1 / 1.05},
         flags=("--all_reduce_spec=copy",),
     ),
-    # An update has the images of one worker.
+    # In this scenario, an update uses the images of one worker.
     "coordinator": partial(
         _of_workers,
         "coordinator",
@@ -733,7 +733,7 @@ SCENARIOS: dict[str, Callable[[Options], Subjects]] = {
 
 
 def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
-    """All subjects of a scenario, before ``--only``."""
+    """All subjects of a scenario, without regard to ``--only``."""
     if not options.model:
         own = "resnet20" if scenario == "strategies" else "resnet50"
         options = options.but(model=own)
@@ -741,7 +741,7 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
 
 
 def demands_of(options: Options) -> list[Demand]:
-    """The demands of the chosen scenarios."""
+    """All requirements of the chosen scenarios."""
     return [
         demand.of(scenario, subject.key)
         for scenario in options.chosen
@@ -751,14 +751,14 @@ def demands_of(options: Options) -> list[Demand]:
 
 
 def _python(contents: str) -> str:
-    """A field for an interpreter; absolute, because measurements run elsewhere."""
+    """Declares an option for an interpreter."""
     found: str = flag(sys.executable, f"Interpreter with {contents}.", path="file")
     return found
 
 
 @dataclasses.dataclass(kw_only=True)
 class Options:
-    """Scenarios to compare, and durations."""
+    """Command-line options: scenarios to compare, and durations."""
 
     scenarios: str = flag(",".join(SCENARIOS), "Scenarios, with commas.")
     only: str = flag(
@@ -797,12 +797,12 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("cnnbench_python", "keras_python", "torch_python", "ancestor_python"):
-            # Not resolved: that would leave a virtual environment.
+            # Symbolic links are kept, because resolving them would leave a virtual environment.
             given = getattr(self, name)
             setattr(self, name, os.path.abspath(shutil.which(given) or given))
 
     def check(self) -> None:
-        """Raises UsageError where options do not fit each other."""
+        """Raises UsageError if options contradict each other."""
         if not self.chosen or set(self.chosen) - set(SCENARIOS):
             raise FlagError("scenarios", self.scenarios, f"choose from {', '.join(SCENARIOS)}")
         if self.batch_size % 2 and {"towers", "strategies"} & {*self.chosen}:
@@ -813,10 +813,10 @@ class Options:
             raise PathError(self.keep, "--keep needs a folder that exists")
 
     def but(self, **changes: Any) -> Options:
-        """A copy of these options with other values."""
+        """Copies these options with other values."""
         return dataclasses.replace(self, **changes)
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The scenarios."""
+        """The names of the chosen scenarios."""
         return split_words(self.scenarios)

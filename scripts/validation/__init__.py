@@ -1,1 +1,1 @@
-"""Parts of scripts/validate_gate: measured error rates and power of the gate."""
+"""Parts of scripts/validate_gate, which measures error rates and power of verdicts."""

@@ -1,4 +1,4 @@
-"""How often an inconclusive comparison is settled by the number of further runs that it advises.
+"""How often an inconclusive comparison gets a verdict after the advised number of further runs.
 
 Noise is normal. An experiment goes on as the command in its advice says, with all interim analyses
 on the way, and so does a step of a bisection; a comparison of single processes gets as many more on
@@ -65,7 +65,7 @@ def _advises(found: Judgement, measured: int, paired: bool) -> bool:
 
 
 class _Experiment:
-    """An experiment of `cnnbench ab`; it goes on with all interim analyses on the way."""
+    """A simulated experiment of `cnnbench ab`, which can be continued."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class _Experiment:
         self.new: list[float] = []
 
     def session(self, most: int) -> Judgement:
-        """Goes on until the verdict is clear, hopeless, or that of this many pairs."""
+        """Continues until the verdict is clear or unlikely, or until `most` pairs are measured."""
         looks = interim_analyses(most, POLICY.alpha, planned=self._planned, made=self._made)
         for place, look in enumerate(looks, start=1):
             self.new += _speeds(*self._drawn, look.pairs - len(self.new))
@@ -101,7 +101,7 @@ class _Experiment:
         return found
 
     def step(self, most: int) -> BisectionStep:
-        """The same as a step of `cnnbench bisect`."""
+        """Like `session`, but returns a step of `cnnbench bisect`."""
         found = self.session(most)
         base = (1.0,) * len(self.new)
         result = MetricResult(metric=THROUGHPUT, base=base, new=(*self.new,), judgement=found)
@@ -115,7 +115,7 @@ class _Experiment:
 
 
 def pairs(generator: Generator, scatter: float, truth: float, planned: int) -> tuple[bool, Verdict]:
-    """An experiment of `cnnbench ab`, and `ab --resume` to the number that it advises."""
+    """Simulates `cnnbench ab`, and `ab --resume` up to the advised number of pairs."""
     experiment = _Experiment(generator, scatter, truth, planned)
     found = experiment.session(planned)
     if found.verdict in CLEAR or not _advises(found, len(experiment.new), True):
@@ -127,7 +127,7 @@ _VERDICTS = {GOOD: Verdict.SAME, BAD: Verdict.SLOWER, SKIP: Verdict.INCONCLUSIVE
 
 
 def _bisected(experiment: _Experiment, planned: int) -> tuple[bool, BisectionStep]:
-    """A step of `cnnbench bisect` with twice as many `--most_pairs`, and the advised ones."""
+    """Simulates a step of `cnnbench bisect` with up to twice as many pairs, and advised pairs."""
     most = 2 * planned
     step = experiment.step(planned)
     if step.undecided and (step.judgement.needed or most + 1) <= most:
@@ -137,7 +137,7 @@ def _bisected(experiment: _Experiment, planned: int) -> tuple[bool, BisectionSte
 
 
 def ends(generator: Generator, scatter: float, truth: float, planned: int) -> tuple[bool, Verdict]:
-    """The step of `cnnbench bisect` that compares BAD with GOOD."""
+    """Simulates the step of `cnnbench bisect` that compares BAD with GOOD."""
     advised, step = _bisected(_Experiment(generator, scatter, truth, planned), planned)
     return advised, _VERDICTS[step.answer]
 
@@ -145,7 +145,7 @@ def ends(generator: Generator, scatter: float, truth: float, planned: int) -> tu
 def between(
     generator: Generator, scatter: float, truth: float, planned: int
 ) -> tuple[bool, Verdict]:
-    """A later step, where BAD is slower by twice the floor."""
+    """Simulates a later step of `cnnbench bisect`; BAD is slower by twice the threshold."""
     bad = None
     while bad is None or bad.answer != BAD:
         _, bad = _bisected(_Experiment(generator, scatter, _TWICE, planned), planned)
@@ -158,7 +158,7 @@ def between(
 def processes(
     generator: Generator, scatter: float, truth: float, planned: int
 ) -> tuple[bool, Verdict]:
-    """A comparison of as many processes of both sides, and another one with more of each."""
+    """Simulates `cnnbench compare`, and a second comparison with the advised processes."""
     base, new = (_speeds(generator, scatter, one, planned) for one in (0.0, truth))
     found = judge(base, new, POLICY)
     if found.verdict in CLEAR or not _advises(found, planned, False):
@@ -180,19 +180,19 @@ KINDS: dict[str, Case] = {
 def draw(
     generator: Generator, kind: str, planned: int, truth: str, scatter: float
 ) -> dict[Any, float]:
-    """A comparison: whether it had advice, and whether the advised number settled it."""
+    """Simulates a comparison: whether it gave advice, and whether following it led to a verdict."""
     shift, right = TRUTHS[truth]
     advised, verdict = KINDS[kind](generator, scatter, shift, planned)
     return {"advised": advised, "settled": advised and verdict is right}
 
 
 def settled(found: Sums) -> float:
-    """Share of the comparisons with advice that it settled."""
+    """Share of comparisons with advice in which the advised number led to the right verdict."""
     return float(found["settled"] / max(found["advised"], 1))
 
 
 def violation(found: Sums, kind: str, planned: int, truth: str, scatter: float) -> str:
-    """The share that is settled, unless it may be as stated."""
+    """Text about a share outside of the stated range; "" if the share is plausible."""
     low, high = KEPT
     error = _SURE * math.sqrt(low * (1 - low) / max(found["advised"], 1))
     if low - error <= settled(found) <= high + error:

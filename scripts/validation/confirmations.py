@@ -50,7 +50,7 @@ _FLOOR = math.log1p(POLICY.threshold)
 def outcomes(
     differences: Series, plan: Sequence[InterimAnalysis]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Whether B is called slower, and after how many pairs each experiment ends.
+    """Whether B is called slower in each experiment, and after how many pairs it ends.
 
     Args:
       differences: logarithms of the speed of B over A, [experiments, pairs].
@@ -71,7 +71,7 @@ def outcomes(
 
 
 def draw(generator: Generator, noise: str, truth: float) -> dict[Any, float]:
-    """Numbers of experiments that are called slower, and that are confirmed, with their pairs."""
+    """Simulates experiments: how many call B slower, how many confirm it, and their pairs."""
     series = np.log([NOISES[noise](generator, 4 * PAIRS) for _ in range(TOGETHER)])
     pairs = _differences(series, math.log1p(-truth), generator)
     slower, used = outcomes(pairs[:, :PAIRS], interim_analyses(PAIRS, POLICY.alpha))
@@ -90,7 +90,7 @@ def draw(generator: Generator, noise: str, truth: float) -> dict[Any, float]:
 
 
 def _differences(series: Series, change: float, generator: Generator) -> Series:
-    """Differences of pairs, [experiments, pairs]; B is first or second by a coin per pair."""
+    """Differences of pairs, [experiments, pairs], with A and B in random order per pair."""
     first, second = series[:, 0::2], series[:, 1::2]
     coins = generator.integers(2, size=first.shape)
     found: Series = np.where(coins == 0, second - first, first - second) + change
@@ -108,7 +108,9 @@ def _cells(found: Sequence[Sums]) -> list[str]:
 
 
 def judged(found: Mapping[Case, Sums]) -> list[Requirement]:
-    """At most `LIMIT` of equal sides fail, and `POWER` of regressions are found, when confirmed."""
+    """Requires that at most `LIMIT` of equal sides, and at least `POWER` of regressions, are
+    confirmed.
+    """
     equal = {noise: sums for (noise, truth), sums in found.items() if not truth}
     bad = "; ".join(
         f"{noise}: {percent_of(_share(sums, 'confirmed'))}"

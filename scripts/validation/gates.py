@@ -1,4 +1,4 @@
-"""Gates formed from the pool of real processes.
+"""Comparisons (gates) that are formed from the processes in the pool.
 
 A gate needs pairs of processes that ran close together. Two processes of one round are such
 a pair: within a round the order is drawn. A gate takes a window of consecutive rounds, as an
@@ -57,7 +57,7 @@ DISTURBED = 0.1
 
 @dataclass(frozen=True)
 class Gates:
-    """Verdicts of many gates of one kind.
+    """Verdicts of many comparisons of one kind.
 
     Attributes:
       plan: name of the rule.
@@ -75,7 +75,7 @@ class Gates:
 
     @property
     def count(self) -> int:
-        """Number of gates."""
+        """Number of comparisons."""
         return sum(self.verdicts.values())
 
 
@@ -87,7 +87,7 @@ def sliding_gates(
     least: int,
     policy: Policy = POLICY,
 ) -> Gates:
-    """Gates of windows that start at every round, over and over until there are enough.
+    """Forms comparisons of windows that start at every round, until there are enough.
 
     All of them, if that is no more than enough.
     """
@@ -121,7 +121,7 @@ def sliding_gates(
 
 
 def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
-    """A and B in a round."""
+    """The processes of A and B in one round."""
     first, second = BASES if coin else BASES[::-1]
     a, b = one[first], one[second if subject in (LIKE, WAITS) else subject]
     if subject == WAITS:
@@ -130,14 +130,14 @@ def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
 
 
 def _speeds(a: Sequence[Process], b: Sequence[Process]) -> tuple[list[float], list[float]]:
-    """Speeds of both sides without rare disturbances, as `cnnbench ab` judges them."""
+    """Speeds of both sides without rare disturbances, as in `cnnbench ab`."""
     rare = rare_disturbance_shares([one.disturbance for one in (*a, *b)])
     found = [one.speed / (1 - share) for one, share in zip((*a, *b), rare, strict=True)]
     return found[: len(a)], found[len(a) :]
 
 
 def _cpu_time(a: Sequence[Process], b: Sequence[Process]) -> TwoSamples | None:
-    """CPU time of pairs; None unless others used the CPUs in at least half of the processes."""
+    """CPU times of pairs; None unless at least half of the processes ran under load."""
     processes = (*a, *b)
     disturbed = sum((one.others or 0.0) >= DISTURBED for one in processes)
     if 2 * disturbed < len(processes) or not all(one.cpu_seconds for one in processes):
@@ -157,7 +157,7 @@ def _cpu_time(a: Sequence[Process], b: Sequence[Process]) -> TwoSamples | None:
 def all_gates(
     rounds: Sequence[Round], seed: int, least: int, policy: Policy = POLICY
 ) -> Iterator[Gates]:
-    """Gates of every rule: like with like, and with each slowed subject."""
+    """Forms comparisons of equal processes, and with each slowed subject, for every rule."""
     slowed = [name for name in rounds[0] if name not in BASES]
     for plan in PLANS:
         for subject in (LIKE, *sorted(slowed, key=len), WAITS):
@@ -167,9 +167,9 @@ def all_gates(
 # Tables and requirements of real gates.
 
 _SHOWN = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.INCONCLUSIVE)
-_TWO = "slower by 2 %"  # of pools that are judged with a threshold of 1 %
+_TWO = "slower by 2 %"  # Only in pools that are judged with a threshold of 1 %.
 _FIVE, _TEN = SLOWED
-# Required share of real gates with a verdict, by the CPUs that others keep busy.
+# Required share of gates with a verdict, by the number of CPUs that other programs keep busy.
 _POWER: Mapping[float, Mapping[tuple[str, str, Verdict], float]] = {
     0.0: {(_TEN, "8 pairs", Verdict.SLOWER): 0.95, (_FIVE, "16 pairs", Verdict.SLOWER): 0.80},
     1.0: {
@@ -185,7 +185,7 @@ MEASURED_LIMIT = 0.01
 
 
 def gates_table(gates: Sequence[Gates]) -> list[str]:
-    """A table of gates from real processes."""
+    """Table of the comparisons that are formed from real processes."""
     rows = []
     for one in gates:
         coins = "all ways" if one.complete else "drawn"
@@ -197,7 +197,7 @@ def gates_table(gates: Sequence[Gates]) -> list[str]:
 
 
 def conditions(rounds: Sequence[Round]) -> list[str]:
-    """Noise of the pool, and the real slowdown of slowed subjects."""
+    """Lines about noise of the pool, and about the measured slowdown of slowed subjects."""
     processes = [process for one in rounds for process in one.values()]
     like = [one[name].speed for one in rounds for name in BASES]
     apart = [math.log(one[BASES[0]].speed / one[BASES[1]].speed) for one in rounds]
@@ -231,7 +231,7 @@ def conditions(rounds: Sequence[Round]) -> list[str]:
 
 
 def requirements(gates: Sequence[Gates], busy: float = 0.0) -> Iterator[Requirement]:
-    """What is required of the gates, beside programs that keep `busy` CPUs busy."""
+    """Requirements of the comparisons, with `busy` CPUs under load."""
     for one in gates:
         if one.subject == LIKE:
             limit = percent(MEASURED_LIMIT, 0)

@@ -1,4 +1,4 @@
-"""Steps of `cnnbench history` in simulated series: false ones, true ones, and their places.
+"""Steps that `cnnbench history` finds in simulated series: false steps, true steps, and positions.
 
 A series has a point per commit, with one run each where not said otherwise.
 """
@@ -88,7 +88,7 @@ PLACES = ((12, 3, 6), (20, 2, 10), (40, 2, 20), (40, 3, 20), (60, 3, 6), (100, 2
 
 
 def trend_of(logs: Series, hosts: Sequence[str] = ()) -> Trend:
-    """Levels and steps of throughputs with these logarithms, [points, runs].
+    """Finds levels and steps in throughputs with these logarithms, [points, runs].
 
     `hosts` has the name of a host for each point.
     """
@@ -106,7 +106,7 @@ def trend_of(logs: Series, hosts: Sequence[str] = ()) -> Trend:
 
 
 def draw_noise(generator: Generator, noise: str, points: int, runs: int) -> dict[Any, float]:
-    """A series without a step: whether it has one, is red, and has a kind of noise named."""
+    """Draws a series without a step; returns what the history says about it."""
     found = trend_of(NOISES[noise](generator, points * runs).reshape(points, runs))
     return {
         "stepped": bool(found.steps),
@@ -117,7 +117,7 @@ def draw_noise(generator: Generator, noise: str, points: int, runs: int) -> dict
 
 
 def draw_step(generator: Generator, noise: str, step: tuple[int, float, int]) -> dict[Any, float]:
-    """A series with one step for the worse, and the change nearest to it.
+    """Draws a series with one slowdown; returns how well the nearest step matches.
 
     Returns:
       "near": whether the change is within two points of the step; "stepped": whether it is a step,
@@ -141,7 +141,7 @@ def draw_step(generator: Generator, noise: str, step: tuple[int, float, int]) ->
 
 @dataclass(frozen=True)
 class Shape:
-    """What happens in a series of 40 points, and what is required of its history.
+    """Changes in a simulated series of 40 points, and what the history must say about them.
 
     Attributes:
       name: description.
@@ -158,7 +158,7 @@ class Shape:
     least: float | None = 0.90
 
     def is_said(self, found: Trend) -> bool:
-        """Whether a history says this, and nothing else; ends may be off by three points."""
+        """Whether a history names exactly this shape; positions may differ by three points."""
         states = found.noise.states
         if self.kind in ("two_states", "two_machines"):
             return not found.steps and states is not None and states.kind == self.kind
@@ -222,7 +222,7 @@ _FALSE_IF_CORRELATED = 0.05
 
 
 def draw_shape(generator: Generator, name: str, correlation: float) -> dict[Any, float]:
-    """Whether the history of a series says what happens."""
+    """Draws a series; returns whether its history names the shape."""
     shape, hosts = SHAPES[name], list[str]()
     logs = shape.logs + _NOISE / SCATTER * _correlated(generator, _SHAPED, correlation)
     if shape.kind == "two_states":

@@ -1,4 +1,4 @@
-"""How often one of several metrics of equal sides is called slower, by how they share alpha.
+"""How often one of several metrics of equal sides is called slower, with and without shared alpha.
 
 Values have no floor here, so a verdict is the result of the test alone. Metrics of a configuration
 may be correlated, as throughput and CPU time are.
@@ -35,7 +35,7 @@ SHARED, SEPARATE = "shared", "separate"
 def draw(
     generator: Generator, metrics: int, configurations: int, correlation: float
 ) -> dict[Any, float]:
-    """Whether any test calls B slower, if metrics share alpha, and if each has all of it."""
+    """Whether any test calls B slower: if metrics share alpha, and if each metric has alpha."""
     shape = (configurations, 1, PAIRS)
     common = generator.normal(size=shape) * math.sqrt(correlation)
     own = generator.normal(size=(configurations, metrics, PAIRS)) * math.sqrt(1 - correlation)
@@ -47,7 +47,7 @@ def draw(
         cases = [
             TwoSamples(
                 base=[1.0] * PAIRS,
-                # Where lower is better, the inverse has the same direction.
+                # For metrics where lower is better, values are inverted.
                 new=one if metric.higher_is_better else [1 / value for value in one],
                 metric=metric,
                 paired=True,
@@ -61,7 +61,7 @@ def draw(
 
 
 def violation(found: Sums, *case: Any) -> str:
-    """The error rate of metrics that share alpha, if it exceeds alpha / 2; else ""."""
+    """The error rate of metrics that share alpha, if it exceeds alpha / 2; otherwise ""."""
     if not surely_above(found[SHARED], found["draws"], LIMIT):
         return ""
     return f"{case}: {percent_of(found[SHARED] / found['draws'])}"

@@ -1,4 +1,4 @@
-"""Verdicts on processes whose steps pause now and then, by simulated times of steps.
+"""Verdicts on processes with occasional pauses between steps, from simulated step times.
 
 A process has 300 timed steps of 20 ms, 6 s in all. Steps scatter by 5 % within a process, processes
 by 1.3 %. On side B steps pause, so that B is slower by a known share of its speed; independently of
@@ -75,7 +75,7 @@ _FOUND_COST, _FOUND_SHARE, _WRONG_SHARE = 0.10, 0.90, 0.01
 
 
 def times_of(generator: Generator, count: int, shape: str, cost: float, disturbed: bool) -> Times:
-    """Times of the steps of some processes."""
+    """Simulates the step times of several processes."""
     levels = SECONDS * np.exp(generator.normal(0.0, QUIET, (count, 1)))
     found: Times = levels * np.exp(generator.normal(0.0, _WITHIN, (count, STEPS)))
     if shape != EQUAL:
@@ -87,7 +87,7 @@ def times_of(generator: Generator, count: int, shape: str, cost: float, disturbe
 
 
 def draw(generator: Generator, shape: str, cost: float, disturbed: bool) -> dict[Any, float]:
-    """Judges pairs of which B has pauses: verdicts by method and number of pairs."""
+    """Simulates pairs in which B has pauses; returns verdicts by method and number of pairs."""
     sides = [times_of(generator, _MOST, *of, disturbed) for of in ((EQUAL, 0.0), (shape, cost))]
     verdicts = []
     for method, speeds_of in METHODS.items():
@@ -99,7 +99,7 @@ def draw(generator: Generator, shape: str, cost: float, disturbed: bool) -> dict
 
 
 def share(found: Sums, verdict: Verdict, pairs: int = _MOST, method: str = JUDGED) -> float:
-    """Share of the draws with a verdict."""
+    """Share of the simulations with a verdict."""
     return float(found[verdict, pairs, method] / found["draws"])
 
 
@@ -115,7 +115,7 @@ def _cells(found: Sequence[Sums]) -> Iterator[str]:
 
 
 def judged(found: Mapping[Case, Sums]) -> Iterator[Requirement]:
-    """Costly pauses are found, and no verdict is wrong."""
+    """Requires that costly pauses are found, and that no verdict is wrong."""
     costly = [
         (share(one, Verdict.SLOWER), shape)
         for (shape, cost, _), one in found.items()

@@ -1,4 +1,4 @@
-"""Networks whose step is slower for causes that the environment variable PLANT names, with commas.
+"""Plug-in networks that the environment variable PLANT slows down, for causes that it names.
 
 The plants are put into cnnbench itself when the network is traced, so that both sides have one
 model, plug-in and command line. SLOWED is LeNet after a matrix product with EXTRA_ROWS rows, on
@@ -30,7 +30,7 @@ SLOWED, ROWS, _WIDTH = "slowed_lenet", "EXTRA_ROWS", 512
 
 @dataclass(frozen=True)
 class Place:
-    """Where a network is made slower.
+    """Where and by how much a network is made slower.
 
     Attributes:
       dataset: data set of the network.
@@ -57,12 +57,12 @@ PLANTS: dict[str, tuple[Callable[[Any, Place], None], tuple[str, ...]]] = {}
 
 
 def plant(*kinds: str) -> Callable[[Callable[[Any, Place], None]], None]:
-    """Adds a function to `PLANTS` by its name."""
+    """Decorator that adds a function to `PLANTS` under the function's name."""
     return lambda function: PLANTS.update({function.__name__: (function, kinds)})
 
 
 def planted(network: str) -> Model:
-    """The network with the plants that PLANT names in its graph."""
+    """Creates the network, with the slowdowns that PLANT names in its graph."""
     model = get_model(network, PLACES[network].dataset)
     build = model.build
 
@@ -79,10 +79,10 @@ def planted(network: str) -> Model:
 
 
 def _delayed(images: Any, rows: int) -> Any:
-    """The images, after a product of [rows, _WIDTH] with [_WIDTH, _WIDTH]."""
+    """Returns the images after an additional product of [rows, _WIDTH] and [_WIDTH, _WIDTH]."""
     import tensorflow as tf
 
-    # Made of the images, so that it is neither folded into a constant nor started earlier.
+    # The factors depend on the images, so TensorFlow cannot compute the product earlier.
     seed = tf.cast(tf.reshape(images, [-1])[0], tf.float32)
     product = tf.matmul(tf.fill([rows, _WIDTH], seed), tf.fill([_WIDTH, _WIDTH], seed))
     nothing = tf.stop_gradient(tf.reduce_sum(product) * 1e-30)
@@ -90,7 +90,7 @@ def _delayed(images: Any, rows: int) -> Any:
 
 
 def _in_layer(net: Any, place: Place, instead: Any) -> None:
-    """Replaces the convolution of one layer by a function of the usual one and its arguments."""
+    """Replaces the convolution of one layer by a function of the original and its arguments."""
     import tensorflow as tf
 
     usual = net._conv
@@ -103,7 +103,7 @@ def _in_layer(net: Any, place: Place, instead: Any) -> None:
 
 
 def _after_update(operations: Callable[[list[Any]], Iterable[Any]]) -> None:
-    """Adds operations to a step after its update; they are made of all trained variables."""
+    """Adds operations on all trained variables to a step, after the update."""
     import tensorflow as tf
 
     from cnnbench.run.step.update import Updater
@@ -121,12 +121,12 @@ def _after_update(operations: Callable[[list[Any]], Iterable[Any]]) -> None:
 
 
 def _compute(seconds: float) -> None:
-    """Computes in Python."""
+    """Computes in Python for this many seconds."""
     _repeat(lambda: sum(range(1000)), seconds)
 
 
 def _repeat(work: Callable[[], object], seconds: float) -> None:
-    """Repeats some work for a time."""
+    """Repeats a function for this many seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         work()
@@ -137,7 +137,7 @@ def _late_batches(
     wait: Callable[[float], None] = time.sleep,
     is_late: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Delays some batches, where the step asks for them."""
+    """Delays some batches when the step requests them."""
     from cnnbench.data.pipeline import SyntheticInput
 
     usual = SyntheticInput.next
@@ -166,7 +166,7 @@ def _before_steps(pause: Callable[[], object], is_due: Callable[[], bool] = lamb
 
 
 def _every(period: int, first: int = 0) -> Callable[[], bool]:
-    """Is true once in each period, from call `first` on."""
+    """Creates a function that is true once in each period, from call `first` on."""
     calls = itertools.count()
     return lambda: next(calls) % period == first
 
@@ -176,7 +176,7 @@ def _at_random(share: float, draw: random.Random) -> Callable[[], bool]:
 
 
 def _in_operation(net: Any, place: Place, delay: Callable[[float], object], seed: int) -> None:
-    """Delays an operation of the layer at random, one time in four."""
+    """Delays an operation of the layer in one of four steps, at random."""
     import tensorflow as tf
 
     is_due = _at_random(0.25, random.Random(seed))
@@ -219,7 +219,7 @@ def precision(net: Any, place: Place) -> None:
 
 @plant("batch norm")
 def batch_norm(net: Any, place: Place) -> None:
-    """Batch norm is made of single operations."""
+    """The layer's batch norm consists of single operations."""
     import tensorflow as tf
 
     def unfused(x: Any, layer: BatchNormLayer) -> Any:
@@ -235,7 +235,7 @@ def batch_norm(net: Any, place: Place) -> None:
 
 @plant("copies")
 def copies(net: Any, place: Place) -> None:
-    """Every weight is copied some times after its update."""
+    """Every weight is copied several times after its update."""
     import tensorflow as tf
 
     _after_update(lambda all: [tf.raw_ops.DeepCopy(x=v.read_value()) for v in all * place.copies])
@@ -249,7 +249,7 @@ def program(net: Any, place: Place) -> None:
 
 @plant("input")
 def input(net: Any, place: Place) -> None:
-    """Every batch comes later."""
+    """Every batch arrives later."""
     _late_batches(place.seconds)
 
 
@@ -268,13 +268,13 @@ def third_collector(net: Any, place: Place) -> None:
 
 @plant("pauses")
 def random_input(net: Any, place: Place) -> None:
-    """Batches come late at random, one in four."""
+    """Batches arrive late at random, one in four."""
     _late_batches(4 * place.seconds, is_late=_at_random(0.25, random.Random(1)))
 
 
 @plant("pauses")
 def random_lock(net: Any, place: Place) -> None:
-    """An operation of the step waits at random, one time in four, for a lock that is held."""
+    """An operation of the step waits for a lock at random, one time in four."""
     lock = threading.Lock()
     lock.acquire()
     _in_operation(net, place, lambda seconds: lock.acquire(timeout=seconds), 1)
@@ -282,7 +282,7 @@ def random_lock(net: Any, place: Place) -> None:
 
 @plant("pauses")
 def tenth_checkpoint(net: Any, place: Place) -> None:
-    """Weights are written to a disk, by some MB that are synchronized, before every tenth step."""
+    """Before every tenth step, weights are written to disk and synchronized."""
     data = bytes(2**20)
 
     def save() -> None:
@@ -299,7 +299,7 @@ def tenth_checkpoint(net: Any, place: Place) -> None:
 
 @plant("pauses")
 def random_log(net: Any, place: Place) -> None:
-    """One step in six, at random, writes more lines than a slow reader has room for."""
+    """In one of six steps, at random, more lines are written than a slow reader accepts."""
     reader, writer = os.pipe()
     line = bytes(2**16)
 
@@ -317,7 +317,7 @@ def random_log(net: Any, place: Place) -> None:
 
 @plant("pauses", "program")
 def other_thread(net: Any, place: Place) -> None:
-    """Another thread computes in Python, with the interpreter's lock, a quarter of the time."""
+    """Another thread holds Python's interpreter lock for a quarter of the time."""
 
     def compute() -> None:
         while True:
@@ -356,7 +356,7 @@ def norms(net: Any, place: Place) -> None:
     """Norms of all weights are computed after their update."""
     import tensorflow as tf
 
-    centres = range(place.copies)  # equal operations would be merged
+    centres = range(place.copies)  # TensorFlow would merge equal operations.
     _after_update(
         lambda all: [tf.norm(v.read_value() - float(centre)) for centre in centres for v in all]
     )
@@ -364,7 +364,7 @@ def norms(net: Any, place: Place) -> None:
 
 @plant("program")
 def computing_program(net: Any, place: Place) -> None:
-    """The training loop computes in Python before every step, as for a line of a log."""
+    """The training loop computes in Python before every step, like a log line."""
     _before_steps(lambda: _compute(place.seconds))
 
 
@@ -382,7 +382,7 @@ def fifth_input(net: Any, place: Place) -> None:
 
 @plant("pauses")
 def fourth_program(net: Any, place: Place) -> None:
-    """Some matrices are multiplied before every fourth step, as by an evaluation."""
+    """Matrices are multiplied before every fourth step, like an evaluation."""
     import numpy as np
 
     values = np.ones((256, 256), np.float32)
@@ -391,14 +391,14 @@ def fourth_program(net: Any, place: Place) -> None:
 
 @plant("pauses")
 def random_memory(net: Any, place: Place) -> None:
-    """New memory is touched before one step in five, at random."""
+    """New memory is written before one of five steps, at random."""
     is_due = _at_random(0.2, random.Random(1))
     _before_steps(lambda: _repeat(lambda: bytearray(2**24), 5 * place.seconds), is_due)
 
 
 @plant("pauses")
 def second_barrier(net: Any, place: Place) -> None:
-    """Every second step waits for another thread, as at a barrier."""
+    """Every second step waits for another thread, as if at a barrier."""
     start, end = threading.Semaphore(0), threading.Semaphore(0)
 
     def work() -> None:
@@ -420,7 +420,7 @@ def random_operation(net: Any, place: Place) -> None:
     _in_operation(net, place, _compute, 9)
 
 
-if __name__ != "validation.planted_plugin":  # the scripts need the table alone
+if __name__ != "validation.planted_plugin":  # Scripts need only the table.
     for _network, _place in PLACES.items():
         _model = functools.partial(planted, _network)
         register_model(f"planted_{_network}", _place.dataset, _model)

@@ -1,4 +1,4 @@
-"""Pool of real processes: rounds of plain and slowed ones in random order, in a journal.
+"""Pool of real processes: rounds of plain and slowed processes in random order, in a journal.
 
 Its events are the plan (flags, seed), the calibration (how much extra work slows a step by how
 much), and a process each. An interrupt or a kill costs one process, and the next start continues
@@ -34,7 +34,7 @@ BASES = ("base 1", "base 2")
 
 
 def slowed_by(shares: Iterable[float]) -> dict[str, float]:
-    """Slowed subjects: the share of the speed that each lacks, by name."""
+    """Names of slowed subjects, and the share of the speed that each loses."""
     return {f"slower by {100 * share:g} %": share for share in shares}
 
 
@@ -42,17 +42,17 @@ SLOWED = slowed_by((0.05, 0.10))
 """Slowed subjects of validate_gate without --slowed."""
 
 TIMEOUT = 300.0
-# Number of rows whose cost determines how many are needed.
+# The calibration begins with this number of rows of the additional product.
 _FIRST_ROWS = 400
 _CALIBRATIONS = 4
-# Smaller shares are below the noise of so few processes.
+# The calibration uses at least this share, because smaller slowdowns would vanish in noise.
 _CALIBRATED = 0.10
 _PATIENCE = 3
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process of the pool: its place, and when it has ended what it measured.
+    """One process of the pool: its position and, after its end, its measurements.
 
     Attributes:
       round: counted from 1; 0 for those of the calibration.
@@ -86,17 +86,17 @@ class Process:
 
     @property
     def speed(self) -> float:
-        """Images per second of a process that did not fail."""
+        """Images per second of a process that has not failed."""
         assert self.images_per_sec is not None
         return self.images_per_sec
 
 
 class PoolError(ValueError):
-    """A pool that cannot be continued; one line."""
+    """The pool cannot be continued. The message is one line."""
 
 
 class Pool:
-    """The file of a pool.
+    """A pool of processes, which is stored in a file.
 
     Attributes:
       plan: properties shared by all processes.
@@ -124,34 +124,34 @@ class Pool:
 
     @property
     def in_turn(self) -> bool:
-        """Whether the processes of a round are started together and step in turn."""
+        """Whether the processes of a round start together and run steps in turns."""
         return bool(self.plan["pairing"] == "turns")
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """The subjects of a round."""
+        """Names of the subjects in each round."""
         return (*BASES, *self.slowed)
 
     @property
     def rows(self) -> dict[str, int] | None:
-        """Rows of the extra product by subject; None before the calibration."""
+        """Rows of the additional matrix product by subject; None before the calibration."""
         found = [event["rows"] for event in self.journal.read("calibration")]
         return found[-1] if found else None
 
     def calibrated(self, rows: dict[str, int], step_seconds: float) -> None:
-        """Stores the calibration."""
+        """Stores the result of the calibration."""
         self.journal.add("calibration", rows=rows, step_seconds=step_seconds)
 
     def add(self, process: Process) -> None:
-        """Stores a process."""
+        """Stores a process in the pool."""
         self.journal.add("process", process=dataclasses.asdict(process))
 
     def processes(self) -> list[Process]:
-        """All processes, in order of time."""
+        """All processes in the order in which they ran."""
         return [Process(**event["process"]) for event in self.journal.read("process")]
 
     def rounds(self) -> list[dict[str, Process]]:
-        """The complete rounds, in order of time: valid processes by subject."""
+        """Valid processes by subject, for all complete rounds in order."""
         found: dict[int, dict[str, Process]] = {}
         for process in self.processes():
             if process.round and process.images_per_sec is not None:
@@ -159,11 +159,11 @@ class Pool:
         return [one for one in found.values() if set(one) == set(self.subjects)]
 
     def next_round(self) -> int:
-        """The first unused number, so that every round is of one session."""
+        """The next round number, so that every round belongs to one session."""
         return max((process.round for process in self.processes()), default=0) + 1
 
     def run(self, places: Sequence[Process]) -> list[Process]:
-        """Runs processes whose places are set; returns them with their measurements."""
+        """Runs processes at these positions; returns them with their measurements."""
         plugin = f"--model_plugin={Path(planted_plugin.__file__).resolve()}"
         load = read_counters(Host()).load_average or 0.0
         flags = (plugin, *self.plan["flags"])
@@ -175,7 +175,7 @@ class Pool:
 
 
 def order(number: int, seed: int, subjects: Sequence[str]) -> list[str]:
-    """The subjects of a round in their order, which is deterministic."""
+    """The subjects of a round in a random order that depends only on the arguments."""
     mixed = list(subjects)
     random.Random(f"{seed} {number}").shuffle(mixed)
     return mixed
@@ -203,13 +203,13 @@ def _ended(place: Process, found: ProcessResult, load: float) -> Process:
 
 
 def calibrate(pool: Pool) -> None:
-    """Finds the rows that slow each slowed subject by its share.
+    """Finds the number of rows with which each slowed subject loses its share of speed.
 
     Raises:
       PoolError: processes fail, or the extra work cannot be seen.
     """
     rows = _FIRST_ROWS
-    # Twice, since the cost of a row depends on their number.
+    # The calibration is repeated, because the time per row depends on the number of rows.
     for _ in range(2):
         plain, slowed = _steps(pool, rows)
         if slowed <= plain:
@@ -224,7 +224,7 @@ def calibrate(pool: Pool) -> None:
 
 
 def fill(pool: Pool, seconds: float) -> None:
-    """Runs rounds of a calibrated pool until the time is up or too short for another one.
+    """Runs rounds of a calibrated pool until the time is too short for another round.
 
     Raises:
       PoolError: processes fail again and again.
@@ -252,14 +252,15 @@ def fill(pool: Pool, seconds: float) -> None:
 
 
 def _rows(share: float, plain: float, per_row: float) -> int:
-    """Rows that lower the speed by a share: steps are longer by 1 / (1 - share) - 1."""
+    """Number of rows that lower the speed by a share: steps last 1 / (1 - share) times as long."""
     return max(1, round((1 / (1 - share) - 1) * plain / per_row))
 
 
 def _steps(pool: Pool, rows: int) -> tuple[float, float]:
-    """Median steps of plain processes and of some with these rows, in rounds of both.
+    """Median step times of plain processes, and of processes with additional rows.
 
-    The quotient is the median over rounds, since what disturbs a round disturbs both of them.
+    Both run in each round. The ratio is the median over rounds, because a disturbance of a round
+    affects both.
     """
     plain, quotients = [], []
     for position in range(1, _CALIBRATIONS + 1):

@@ -1,4 +1,4 @@
-"""How often the races of `cnnbench tune` lose their fastest candidate, on made-up speeds.
+"""How often races of `cnnbench tune` eliminate the fastest candidate, with simulated speeds.
 
 A race goes on until it ends by itself: time is never short.
 """
@@ -28,7 +28,7 @@ KINDS = {"equal scatter": None, "the fastest is noisier": 0, "another one is noi
 
 
 def draw(generator: Generator, kind: str, size: int) -> dict[Any, float]:
-    """Runs a race; the fastest candidate is 3 % above the second, and so on downwards."""
+    """Simulates a race. Each candidate is 3 % faster than the next one."""
     scatters = np.full(size, SCATTER)
     if (noisy := KINDS[kind]) is not None:
         scatters[noisy] *= _NOISIER
@@ -49,7 +49,7 @@ def draw(generator: Generator, kind: str, size: int) -> dict[Any, float]:
 
 
 def violation(found: Sums, kind: str, size: int) -> str:
-    """The share of races that lose the fastest, if it is significantly above the allowed share."""
+    """Text if significantly more races than allowed eliminate the fastest candidate; else ""."""
     above = surely_above(found["lost"], found["draws"], ALPHA)
     return f"{kind}, {size}: {share_of(found, 'lost')}" if above else ""
 

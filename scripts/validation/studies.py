@@ -1,4 +1,4 @@
-"""The runner of simulations: a study draws experiments with a known truth and judges their sums."""
+"""Runs simulations: a study draws experiments with a known truth, and judges the sums."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Sums: TypeAlias = Counter[Any]
 
 POLICY = Policy()
 
-# Probability that a share is called too large although it equals the stated one.
+# Significance level of the tests in `surely_above` and `surely_below`.
 _SURE = 0.001
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A required property.
+    """A required property, with measured values and whether it is met.
 
     Attributes:
       text: description.
@@ -49,7 +49,7 @@ class Requirement:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Experiments of one kind and the tables of their results.
+    """Simulated experiments of one kind, and the tables of their results.
 
     Attributes:
       header: names of the columns.
@@ -70,7 +70,7 @@ class Study:
     def run(
         self, draws: int, seed: int, map: Callable[..., Iterable[Sums]] = map
     ) -> tuple[list[str], list[Requirement]]:
-        """Makes all experiments; returns the tables, each with an empty line, and requirements."""
+        """Simulates all experiments; returns the lines of the tables, and requirements."""
         cases = [case for rows in self.tables.values() for row in rows.values() for case in row]
         of_case = partial(sums, self.draw, draws=-(-draws // self.part), seed=seed)
         found = dict(zip(cases, map(of_case, cases), strict=True))
@@ -82,7 +82,7 @@ class Study:
 
 
 def sums(draw: Callable[..., Mapping[Any, float]], case: Case, draws: int, seed: int) -> Sums:
-    """Sums over the experiments of a case; the same seed gives the same ones."""
+    """Sums the results of the experiments of one case; equal seeds give equal sums."""
     name = zlib.crc32(" ".join(map(str, case)).encode())
     generator = np.random.default_rng([seed, name])
     found: Sums = Counter(draws=draws)
@@ -94,7 +94,7 @@ def sums(draw: Callable[..., Mapping[Any, float]], case: Case, draws: int, seed:
 def all_kept(
     text: str, violation: Callable[..., str], kept: str
 ) -> Callable[[Mapping[Case, Sums]], list[Requirement]]:
-    """A judge that requires of every case that nothing is violated.
+    """Creates a judge that requires that no case violates a property.
 
     Args:
       text: description.
@@ -110,25 +110,25 @@ def all_kept(
 
 
 def surely_above(count: int, draws: int, share: float) -> bool:
-    """Whether so many draws show that the probability is above a share (exact binomial test)."""
+    """Whether `count` of `draws` is significantly above a share (exact binomial test)."""
     return count > share * draws and bool(binom.sf(count - 1, draws, share) < _SURE)
 
 
 def surely_below(count: int, draws: int, share: float) -> bool:
-    """Whether so few draws show that the probability is below a share."""
+    """Whether `count` of `draws` is significantly below a share (exact binomial test)."""
     return surely_above(draws - count, draws, 1 - share)
 
 
 def share_of(found: Sums, *outcomes: Any) -> str:
-    """The share of draws with one of these outcomes, as text; "0" only for none at all."""
+    """Share of draws with one of these outcomes, as text; "0" only if there is none."""
     return percent_of(sum(found[one] for one in outcomes) / found["draws"])
 
 
 def percent_of(share: float) -> str:
-    """A share as text; "0" only for none at all."""
+    """A share in percent, as text; "0" only for exactly 0."""
     return percent(share) if share else "0"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table with numbers in all columns but the first."""
+    """Lines of a Markdown table with numbers in all columns except the first."""
     return markdown_table(header, ["---", *["--:"] * (len(header) - 1)], rows).splitlines()

@@ -43,10 +43,9 @@ Sides: TypeAlias = tuple[list[float], list[float]]
 QUIET = 0.013
 """Standard deviation of equal processes on a quiet machine, as a share."""
 
-# The same with other programs, and on the virtual machine of docs/evidence.md, where quotients of
-# pairs scatter by 9.8 %.
+# Standard deviations under load, and on the virtual machine of docs/evidence.md.
 _BUSY, _SHARED = 0.03, 0.069
-# Factor of speeds in the slow state of a machine: 19.5 ms and 33 ms were measured.
+# Factor of speeds in the slow state of a machine (measured: 19.5 ms and 33 ms per step).
 _SLOW_STATE = 0.59
 _SWITCH = 0.1
 _CORRELATION = 0.9
@@ -58,7 +57,7 @@ def _normal(generator: Generator, count: int, scatter: float = QUIET) -> Series:
 
 
 def _slowed(generator: Generator, count: int, chance: float, least: float, most: float) -> Series:
-    """Slows some processes to a share of their speed between two limits."""
+    """Slows some processes, at random, to a share of their speed between two limits."""
     hit = generator.random(count) < chance
     return _normal(generator, count) * np.where(hit, generator.uniform(least, most, count), 1.0)
 
@@ -101,7 +100,7 @@ NOISES: dict[str, Callable[[Generator, int], Series]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that forms a verdict.
+    """A rule that divides speeds into two sides and forms a verdict.
 
     Attributes:
       processes: maximum number of processes.
@@ -123,7 +122,7 @@ def judge_pairs(
     rules: Policy = POLICY,
     cpu_time: TwoSamples | None = None,
 ) -> Outcome:
-    """The verdict of `cnnbench ab`: at the first interim analysis that is clear, else at the last.
+    """Verdict of `cnnbench ab`: of the first interim analysis that is clear, or of the last.
 
     It also ends at one that leaves hardly a chance of a verdict by the speeds alone.
 
@@ -154,7 +153,7 @@ def _first(case: TwoSamples, pairs: int) -> TwoSamples:
 
 
 def _coins(series: Series, factor: float, generator: Generator) -> Sides:
-    """Sides of pairs in order of time, B first or second by a coin per pair."""
+    """Divides pairs in order of time into sides; B is first or second at random."""
     pairs = series.reshape(-1, 2)
     coins = generator.integers(2, size=len(pairs))
     places = np.arange(len(pairs))
@@ -167,7 +166,7 @@ def _divided(values: Series, first: int, factor: float) -> Sides:
 
 
 def _shuffled(first: int) -> Callable[[Series, float, Generator], Sides]:
-    """The first `first` of A and the others of B, in random order."""
+    """Creates a function that assigns `first` random speeds to A, and the others to B."""
     return lambda series, factor, generator: _divided(generator.permutation(series), first, factor)
 
 
@@ -176,7 +175,7 @@ def _in_pairs(pairs: int, sequential: bool) -> Callable[[list[float], list[float
     return lambda a, b: judge_pairs(TwoSamples(base=a, new=b, paired=True), plan)
 
 
-# Maximum pairs of the sessions of an experiment that is resumed until it is clear.
+# Largest number of pairs in each session of an experiment that is resumed until it is clear.
 _RESUMED = (8, 12, 16, 24, 36, 52, 76)
 
 
@@ -189,7 +188,7 @@ def _analyses_of_resumed() -> tuple[InterimAnalysis, ...]:
 
 
 def _resumed(a: list[float], b: list[float]) -> Outcome:
-    # The experiment is continued whatever the chance of a verdict.
+    # The experiment is continued even if a verdict is unlikely.
     for analysis in _analyses_of_resumed():
         found = judge_pairs(TwoSamples(base=a, new=b, paired=True), [analysis])
         if found[0] in CLEAR:
@@ -227,7 +226,7 @@ TRUTHS = (0.0, 0.05, 0.10)
 
 
 def draw(generator: Generator, rule: str, noise: str, truth: float) -> dict[Any, float]:
-    """A verdict and its number of processes; B is slower by the share `truth` of the speed."""
+    """Simulates one comparison; B is slower by the share `truth`. Returns verdict and processes."""
     chosen = RULES[rule]
     series = NOISES[noise](generator, chosen.processes)
     verdict, used = chosen.judged(*chosen.sides(series, 1 - truth, generator))
@@ -235,7 +234,7 @@ def draw(generator: Generator, rule: str, noise: str, truth: float) -> dict[Any,
 
 
 def violation(found: Sums, rule: str, noise: str, truth: float) -> str:
-    """The stated error rate that was exceeded; "" if none was, or none is stated."""
+    """Text about a stated error rate that is exceeded; "" if none is exceeded or stated."""
     for verdict in () if RULES[rule].broken else (Verdict.FASTER, _wrong(truth)):
         if surely_above(found[verdict], found["draws"], LIMIT):
             return f"{rule}, {noise}: {verdict.value} in {share_of(found, verdict)}"
@@ -243,7 +242,7 @@ def violation(found: Sums, rule: str, noise: str, truth: float) -> str:
 
 
 def _wrong(truth: float) -> Verdict:
-    # At 5 % the truth is just outside the margin within which "same" is right.
+    # "same" is wrong for every slowdown in `TRUTHS`, because all exceed the threshold.
     return Verdict.SAME if truth else Verdict.SLOWER
 
 
@@ -290,11 +289,11 @@ _SAMPLES: Mapping[str, tuple[int, int, float, Sequence[float], Verdict]] = {
     },
     "nothing against 8": (0, 8, 1.0, (), Verdict.INCONCLUSIVE),
 }
-# Processes of A and of B, factor of B's speeds, further speeds of B, and the only right verdict.
+# By sample: processes of A, processes of B, factor of B, more speeds of B, and right verdict.
 
 
 def draw_sample(generator: Generator, name: str) -> dict[Any, float]:
-    """The verdict on a sample that allows no other one than its own."""
+    """The verdict on a sample that allows only one verdict."""
     few, many, factor, more, _ = _SAMPLES[name]
     base, new = _normal(generator, few), factor * _normal(generator, many)
     return {judge([*base.tolist()], [*new.tolist(), *more], POLICY).verdict: 1}

@@ -1,4 +1,4 @@
-"""A bare tf.data pipeline on ImageNet files, written for speed.
+"""A tf.data pipeline on ImageNet files without cnnbench, written for speed.
 
 It does the same as cnnbench's pipeline for a training by default: interleaves files, shuffles
 records, decodes only a random window of each JPEG, resizes it to 224 x 224, mirrors half of the
@@ -18,7 +18,7 @@ SHUFFLED = 10_000
 
 
 def image_and_label(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """float32 [224, 224, 3] and int64 scalar."""
+    """Decodes one record: image, float32 [224, 224, 3], and label, int64 scalar."""
     features = {
         "image/encoded": tf.io.FixedLenFeature([], tf.string),
         "image/class/label": tf.io.FixedLenFeature([], tf.int64),
@@ -42,7 +42,7 @@ def image_and_label(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def batches(data_dir: str, batch_size: int) -> tf.data.Dataset:
-    """Endless batches."""
+    """Creates a data set of endless batches."""
     files = tf.data.Dataset.list_files(f"{data_dir}/train-*", shuffle=True)
     records = files.interleave(
         tf.data.TFRecordDataset,
@@ -56,10 +56,10 @@ def batches(data_dir: str, batch_size: int) -> tf.data.Dataset:
 
 
 def main() -> None:
-    """Entry point."""
+    """Measures the pipeline, and prints the measurement."""
     args = parse(("resnet50",))
     iterator = iter(batches(args.data_dir, args.batch_size))
-    # Batches in buffers are no throughput: from here on they are fetched without a pause.
+    # From here on, batches are fetched without a pause, so that buffers do not hide the speed.
     for _ in range(args.warmup):
         next(iterator)
     start = time.perf_counter()

@@ -22,21 +22,21 @@ WARMUP = 50
 
 
 class BetweenBareLoops(benchmark_cnn.BenchmarkCNN):
-    """A run with half of the bare steps before its own loop, half after, as many as that times."""
+    """A run of cnnbench between two bare loops, each with half of the bare steps."""
 
     bare_seconds = 0.0
 
     def build(self) -> Any:
-        """Builds the run, and makes the first half."""
+        """Builds the run, and runs the first bare loop."""
         self._built: Any = super().build()
         self._bare_loop()
         return self._built
 
     def run(self) -> RunRecord:
-        """Runs, makes the second half, and prints the measurement."""
+        """Runs cnnbench and the second bare loop, and prints the measurement."""
         record = super().run()
         self._bare_loop()
-        # The whole wall time of the harness's loop, so that nothing between two steps is missed.
+        # The wall time of the whole loop includes everything that happens between two steps.
         steps, seconds = len(record.step_seconds), record.measured.loop_seconds
         report(
             batch=self.plan.length.global_batch,
@@ -46,10 +46,10 @@ class BetweenBareLoops(benchmark_cnn.BenchmarkCNN):
         return record
 
     def _bare_loop(self) -> None:
-        import tensorflow as tf  # late: the run configures it
+        import tensorflow as tf  # Imported here, because the run configures TensorFlow first.
 
-        # With synthetic data its function takes the learning rate alone, runs one training step,
-        # and returns a tuple with the loss in front.
+        # With synthetic data, the step function takes only the learning rate.
+        # It runs one training step, and returns a tuple that begins with the loss.
         step, rate = self._built.step.function, tf.constant(0.0)
         for _ in range(WARMUP):
             float(step(rate)[0])

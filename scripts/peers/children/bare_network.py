@@ -1,4 +1,4 @@
-"""Steps of bare training loops with a network of cnnbench.
+"""Training steps with networks of cnnbench, but without its harness.
 
 The network, its images and its initial values are cnnbench's, so that nothing but the engine
 differs.
@@ -15,7 +15,7 @@ SEED = 1234
 
 
 def network(model: str, devices: int = 1, device: str = "cpu") -> Any:
-    """Flags of cnnbench for a network on a number of devices of one kind."""
+    """Parameters of cnnbench for a network on a number of devices of one kind."""
     from cnnbench.flags import Params
 
     data = "imagenet" if model == "resnet50" else "cifar10"
@@ -43,7 +43,7 @@ class BareNetwork:
         self.trained = [v for v in self._plan.network.spec.variables if v.trainable]
 
     def variables(self) -> dict[str, Any]:
-        """New variables with cnnbench's initial values, by name, on the current device."""
+        """Creates variables with cnnbench's initial values, by name, on the current device."""
         import tensorflow as tf
 
         from cnnbench.variable_mgr.base import initial_value
@@ -54,7 +54,7 @@ class BareNetwork:
         }
 
     def rows(self, first: int, count: int) -> tuple[Any, ...]:
-        """Synthetic images and labels from row `first` on."""
+        """Synthetic images and labels, beginning with row `first`."""
         import tensorflow as tf
 
         from cnnbench.data.pipeline import synthetic_rows
@@ -63,7 +63,7 @@ class BareNetwork:
         return tuple(rows[element.name] for element in self._plan.network.spec.elements)
 
     def batches(self, devices: Sequence[str], images: int, first: int = 0) -> list[list[Any]]:
-        """Synthetic images, `images` on each device, and labels, in variables on the device."""
+        """Synthetic images, `images` per device, and labels, in variables on the device."""
         import tensorflow as tf
 
         made = []
@@ -76,7 +76,7 @@ class BareNetwork:
     def loss_and_gradients(
         self, variables: Mapping[str, Any], images: Any, labels: Any
     ) -> tuple[Any, list[Any], list[Any]]:
-        """Mean loss of a batch, gradients of `trained`, and moments of the batch-norm layers.
+        """Mean loss of a batch, gradients of `trained`, and batch-norm moments of each layer.
 
         Args:
           variables: by name, each read once.
@@ -108,14 +108,14 @@ class BareNetwork:
         return loss, tape.gradient(loss, [values[v.name] for v in self.trained]), network.updates
 
     def descend(self, declared: Any, variable: Any, gradient: Any) -> Any:
-        """The update of one variable."""
+        """Updates one variable by plain SGD."""
         if declared.weight_decay:
             gradient += self._args.weight_decay * variable
         return variable.assign_sub(self._args.learning_rate * gradient)
 
 
 def update_averages(variables: Mapping[str, Any], moments: Sequence[Any]) -> None:
-    """Moves the averages of batch norm towards the moments of a batch, on the device of each."""
+    """Moves the moving averages of batch norm towards a batch's moments, on their devices."""
     import tensorflow as tf
 
     for declared, value, decay in moments:
@@ -132,7 +132,7 @@ def make_step(
     in_replica: bool = False,
     device: str = "cpu",
 ) -> Callable[[], Any]:
-    """Makes a step of plain SGD over all replicas; the first call traces it.
+    """Creates a step of plain SGD over all replicas; the first call traces the step.
 
     Args:
       args: the command line, see `steps.parse`; --batch_size is that of all replicas.
@@ -182,7 +182,7 @@ def make_step_by_hand(
     *,
     device: str = "cpu",
 ) -> Callable[[], Any]:
-    """Makes one tf.function with a copy of the variables on each device, without tf.distribute.
+    """Creates one tf.function with a copy of the variables per device, without tf.distribute.
 
     On GPUs it updates the moving averages of batch norm, of the first copy.
 

@@ -1,4 +1,4 @@
-"""One program on emulated GPUs, with what the host and the GPUs do in each of its steps.
+"""Runs one program on emulated GPUs, and counts what host and GPUs do in each step.
 
 Programs print a line per step; the work between the line of the first timed step and that of the
 last is the work of the steps between them. The process must have loaded the emulator with a
@@ -26,7 +26,7 @@ from bare_network import (  # type: ignore[import-not-found] # the file beside t
 from steps import measure, parse, report, tell_step  # type: ignore[import-not-found] # likewise
 
 PROGRAMS = ("cnnbench", "bare", "mirrored", "keras")
-# Of `hostgpu_counters`; three kinds of copies, with their bytes.
+# Names of the values of `hostgpu_counters`, with three kinds of copies and their bytes.
 _COUNTERS = (
     *("kernels", "synchronous", "htod", "htod_bytes", "dtoh", "dtoh_bytes", "dtod", "dtod_bytes"),
     *("deepest", "busy_ns"),
@@ -35,7 +35,7 @@ _STEP_LINE = re.compile(r"^(\d+)\timages/sec: ", re.MULTILINE)
 
 
 class Meter:
-    """Standard output that notes the state of the process at the lines of two steps.
+    """Replaces standard output, and records the counters at the lines of two steps.
 
     Attributes:
       at: numbers of the two steps.
@@ -50,14 +50,14 @@ class Meter:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Writes text; the line of a step comes in one piece."""
+        """Writes text. The line of a step must be written in one call."""
         for found in _STEP_LINE.findall(text):
             if int(found) in self.at:
                 self._states.append(self._state())
         return self.stream.write(text)
 
     def _state(self) -> dict[str, float]:
-        # The GPUs' own threads are the emulator's.
+        # The emulator runs GPU streams in threads, whose CPU time is not the host's.
         streams = sum(_cpu_ns(task) for task in Path("/proc/self/task").iterdir())
         found: dict[str, float] = defaultdict(float)
         found["cpu"] = time.process_time() - 1e-9 * streams
@@ -70,7 +70,7 @@ class Meter:
         return found
 
     def measured(self) -> dict[str, float]:
-        """Work of a step: counts and bytes of all GPUs, seconds, and the idle share of a GPU.
+        """Work per step: counts and bytes over all GPUs, seconds, and idle share of the GPUs.
 
         Raises:
           ValueError: the lines of the two steps were not written.
@@ -86,17 +86,17 @@ class Meter:
 
 
 def _cpu_ns(task: Path) -> int:
-    """CPU time of a thread that runs a stream; 0 for any other thread."""
+    """CPU time in nanoseconds of a thread that runs a GPU stream; 0 for other threads."""
     try:
         if (task / "comm").read_text() != "hostgpu\n":
             return 0
         return int((task / "schedstat").read_text().split()[0])
-    except OSError:  # the thread has ended
+    except OSError:  # The thread has ended.
         return 0
 
 
 def _busy_seconds(start: float, end: float) -> float:
-    """Time that GPUs ran kernels, on any number of streams, added up over the GPUs."""
+    """Seconds during which GPUs ran kernels, on any stream, summed over the GPUs."""
     work = defaultdict(list)
     trace = Path(os.environ["HOSTGPU_TRACE"], f"{os.getpid()}.tsv")
     for line in trace.read_text().splitlines():
@@ -114,7 +114,7 @@ def _busy_seconds(start: float, end: float) -> float:
 
 
 def bare_step(args: argparse.Namespace, devices: Sequence[str]) -> Callable[[], Any]:
-    """A step written by hand: one tf.function, a copy of variables per GPU, NCCL between them."""
+    """Creates a step by hand: one tf.function, one copy of variables per GPU, and NCCL."""
     import tensorflow as tf
 
     def means(number: int, values: list[tf.Tensor]) -> Iterator[tf.Tensor]:
@@ -133,7 +133,7 @@ def bare_step(args: argparse.Namespace, devices: Sequence[str]) -> Callable[[], 
 
 
 def mirrored_step(args: argparse.Namespace, devices: Sequence[str]) -> Callable[[], Any]:
-    """A step written by hand for tf.distribute.MirroredStrategy."""
+    """Creates a step by hand for tf.distribute.MirroredStrategy."""
     import tensorflow as tf
 
     strategy = tf.distribute.MirroredStrategy(devices)
@@ -141,7 +141,7 @@ def mirrored_step(args: argparse.Namespace, devices: Sequence[str]) -> Callable[
 
 
 def fit(args: argparse.Namespace, devices: Sequence[str]) -> None:
-    """Keras's `fit` with a MirroredStrategy over all GPUs."""
+    """Trains with Keras's `fit` and a MirroredStrategy over all GPUs."""
     import keras
     import tensorflow as tf
     from keras_steps import compiled  # type: ignore[import-not-found] # likewise
@@ -161,7 +161,7 @@ def fit(args: argparse.Namespace, devices: Sequence[str]) -> None:
 
 
 def ours(args: argparse.Namespace) -> None:
-    """A run of cnnbench with further flags."""
+    """Runs cnnbench with further flags."""
     from cnnbench.cli.commands import run
 
     run.main(
@@ -169,7 +169,7 @@ def ours(args: argparse.Namespace) -> None:
             *(f"--model={args.model}", "--device=gpu", f"--num_gpus={args.workers}"),
             *(f"--batch_size={args.batch_size // args.workers}", f"--num_batches={args.batches}"),
             *(f"--num_warmup_batches={args.warmup}", "--optimizer=sgd", "--display_every=1"),
-            # Peers do not compute the losses of weight decay.
+            # The other programs do not compute the L2 loss of weight decay.
             "--loss_type_to_report=base_loss",
             f"--init_learning_rate={args.learning_rate}",
             f"--weight_decay={args.weight_decay}",
@@ -179,7 +179,7 @@ def ours(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Entry point; --workers is the number of GPUs."""
+    """Runs one program; --workers is the number of GPUs."""
     args = parse(MODELS, program=PROGRAMS)
     meter = Meter(sys.stdout, args.workers, (1, args.batches))
     sys.stdout = cast(TextIO, meter)

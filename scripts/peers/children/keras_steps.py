@@ -24,7 +24,7 @@ MODELS = {
 
 
 def compiled(network: str, args: argparse.Namespace) -> keras.Model:
-    """A network that trains by plain SGD with weight decay."""
+    """Creates a network and compiles it for plain SGD with weight decay."""
     name, size = MODELS[network]
     model = getattr(keras.applications, name)(
         weights=None, classes=1001, input_shape=(size, size, 3), classifier_activation=None
@@ -38,7 +38,7 @@ def compiled(network: str, args: argparse.Namespace) -> keras.Model:
 
 
 def main() -> None:
-    """Entry point."""
+    """Measures the steps, and prints the measurement."""
     args = parse(MODELS)
     keras.utils.set_random_seed(1)
     if args.dtype == "bf16":

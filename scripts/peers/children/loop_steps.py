@@ -1,4 +1,4 @@
-"""Bare training loops of TensorFlow over a network of cnnbench, a peer for each of its modes.
+"""Training loops of TensorFlow, one for each mode of cnnbench, over the same networks.
 
 --strategy is one of tf.distribute in one process, or runs in several, which this program starts
 itself: `workers` of MultiWorkerMirroredStrategy, of which worker 0 prints; a `controller`, whose
@@ -37,7 +37,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def serve(hosts: Hosts, job: str, index: int) -> None:
-    """Runs the TensorFlow server of a task."""
+    """Runs the TensorFlow server of one task."""
     import tensorflow as tf
 
     tf.distribute.Server(tf.train.ClusterSpec(hosts), job_name=job, task_index=index).join()
@@ -47,7 +47,7 @@ def serve(hosts: Hosts, job: str, index: int) -> None:
 def cluster(
     own: str, run: Callable[..., None] = serve, *arguments: object, **tasks: int
 ) -> Iterator[Hosts]:
-    """Starts the tasks of a cluster in processes that end with the context; yields their hosts.
+    """Starts the tasks of a cluster in child processes, which end with the context.
 
     Args:
       own: the job whose first task is this process.
@@ -69,16 +69,16 @@ def cluster(
         finally:
             for process in started:
                 process.kill()
-                process.join()  # so that what it used counts as this process's
+                process.join()  # Only then does its CPU time count for this process.
 
 
 def one_process(args: argparse.Namespace) -> None:
-    """A strategy in this process, on two devices or one."""
+    """Measures a strategy in this process, on one or two devices."""
     from cnnbench.plan.setup import MachinePlan
     from cnnbench.run.runtime.tensorflow import configure_devices
 
     count = 1 if args.strategy == "one_device_strategy" else 2
-    # Threads and devices as those of a run of cnnbench.
+    # Threads and devices are configured as in a run of cnnbench.
     devices = configure_devices(MachinePlan(network(args.model, count))).job.own_tower_devices
     import tensorflow as tf
 
@@ -93,27 +93,27 @@ def one_process(args: argparse.Namespace) -> None:
 
 
 def worker(args: argparse.Namespace, hosts: Hosts, job: str, index: int) -> None:
-    """A worker of MultiWorkerMirroredStrategy, of which the first one prints."""
+    """Measures one worker of MultiWorkerMirroredStrategy; only the first worker prints."""
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(hosts), task_type=job, task_id=index, rpc_layer="grpc"
     )
     strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
-    # As Keras does it: each replica reduces, all gradients as one tensor.
+    # As in Keras, each replica reduces all gradients as one tensor.
     step = make_step(args, strategy, first=index, in_replica=True)
     with contextlib.redirect_stdout(None if index else sys.stdout):
         measure(args, step, tf)
 
 
 def workers(args: argparse.Namespace) -> None:
-    """All workers of MultiWorkerMirroredStrategy."""
+    """Measures all workers of MultiWorkerMirroredStrategy."""
     with cluster("worker", worker, args, worker=args.workers) as hosts:
         worker(args, hosts, "worker", 0)
 
 
 def controller(args: argparse.Namespace) -> None:
-    """One tf.function over workers: every gradient is added on one in turn, its mean sent back."""
+    """Measures one tf.function over all workers, which adds each gradient on one of them."""
     import tensorflow as tf
 
     devices = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(args.workers)]
@@ -130,7 +130,7 @@ def controller(args: argparse.Namespace) -> None:
 
 
 def coordinator(args: argparse.Namespace) -> None:
-    """Workers and a ps task, to which gradients and moving averages of batch norm go.
+    """Measures ParameterServerStrategy with workers and one ps task.
 
     Two updates per worker are in flight.
     """
@@ -146,7 +146,7 @@ def coordinator(args: argparse.Namespace) -> None:
         start = time.perf_counter()
         part = args.batch_size // count
         run(schedule, args.batches, count, lambda number, took: tell_step(number, part / took))
-        # Updates end in bursts, so that single distances say little.
+        # Updates end in bursts, so the times between them are replaced by their mean.
         seconds = [(time.perf_counter() - start) / args.batches] * args.batches
         tell(part, seconds, tf)
 
@@ -157,7 +157,7 @@ def run(
     workers: int,
     done: Callable[[int, float], None] = lambda number, seconds: None,
 ) -> None:
-    """Schedules updates and reads their losses; none is in flight before and after.
+    """Schedules updates, and reads their losses; waits until all updates are complete.
 
     Args:
       done: called with the number of each update and the seconds since the one before.
@@ -174,7 +174,7 @@ def run(
 
 
 def make_schedule(args: argparse.Namespace, strategy: Any) -> Callable[[], Any]:
-    """A function that schedules an update of plain SGD on a worker's part of the batch."""
+    """Creates a function that schedules one SGD update on a worker's part of the batch."""
     import tensorflow as tf
 
     net, images = BareNetwork(args), args.batch_size // args.workers
@@ -216,4 +216,4 @@ if __name__ == "__main__":
     arguments = parse(MODELS, strategy=STRATEGIES)
     STRATEGIES[arguments.strategy](arguments)
     sys.stdout.flush()
-    os._exit(0)  # TensorFlow would wait for the servers
+    os._exit(0)  # Otherwise TensorFlow would wait for the servers.

@@ -1,4 +1,4 @@
-"""Measures the machine's rate of a square matrix product in TensorFlow, all threads.
+"""Measures the speed of a square matrix product in TensorFlow on all threads.
 
 Prints ``MEASURED {"flops_per_sec": ...}``. A product of n x n matrices is 2 n^3 FLOPs.
 """
@@ -14,7 +14,7 @@ from steps import report  # type: ignore[import-not-found] # the file beside thi
 
 
 def main() -> None:
-    """Entry point."""
+    """Measures matrix products, and prints the FLOPs per second."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
     parser.add_argument("--size", type=int, default=2048)
@@ -26,7 +26,7 @@ def main() -> None:
 
     @tf.function
     def product() -> tf.Tensor:
-        # One element comes back, so that no copy of the result is in the time.
+        # Only one element is read, so that the time includes no copy of the result.
         return tf.linalg.matmul(left, right)[0, 0]
 
     def timed() -> float:

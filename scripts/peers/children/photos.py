@@ -1,4 +1,4 @@
-"""Makes ImageNet files of generated photographs: photos.py OUT COUNT.
+"""Creates ImageNet files from generated photographs: photos.py OUT COUNT.
 
 Noise at several scales, 500 x 375 and 375 x 500, as JPEGs of some 70 KB, like the photographs of
 ImageNet, since the cost of decoding matters here.
@@ -18,7 +18,7 @@ CLASSES = 8
 
 
 def photo(index: int) -> tf.Tensor:
-    """uint8 [height, width, 3]."""
+    """Generates one photograph, uint8 [height, width, 3]."""
     height, width = (375, 500) if index % 4 else (500, 375)
     image = tf.fill([height, width, 3], 128.0)
     for scale, strength in ((100, 40.0), (25, 30.0), (6, 20.0), (1, 8.0)):
@@ -29,7 +29,7 @@ def photo(index: int) -> tf.Tensor:
 
 
 def main(out: str, count: int) -> int:
-    """Entry point; returns the exit status."""
+    """Writes the files; returns the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         for index in range(count):
             path = Path(folder) / f"class{index % CLASSES}" / f"{index}.jpg"

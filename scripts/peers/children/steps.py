@@ -1,4 +1,4 @@
-"""Shared parts of the peers that train step by step; standard library only."""
+"""Functions that programs which train step by step share; standard library only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def parse(models: Iterable[str], **choices: Iterable[str]) -> argparse.Namespace:
-    """The command line of a peer that has these models; `flags` are those that it does not know.
+    """Parses the command line of a peer with these models; `flags` are unknown words.
 
     Args:
       choices: values of further options by name.
@@ -47,16 +47,16 @@ def measure(args: argparse.Namespace, step: Callable[[], Any], *modules: ModuleT
 
 
 def tell_step(number: int, speed: float) -> None:
-    """Prints the line of a timed step, by which turns are counted."""
+    """Prints the line of a timed step. The parent process counts these lines."""
     print(f"{number}\timages/sec: {speed:.1f}", flush=True)
 
 
 def tell(batch: int, seconds: Sequence[float], *modules: ModuleType) -> None:
-    """Prints a measurement."""
+    """Prints a measurement of steps."""
     versions = ", ".join(f"{one.__name__} {one.__version__}" for one in modules)
     report(batch=batch, step_seconds=list(seconds), versions=versions)
 
 
 def report(**measured: object) -> None:
-    """Prints what was measured, attributes of a reading."""
+    """Prints a measurement as JSON; the keys are attributes of `Reading`."""
     print("\nMEASURED " + json.dumps(measured), flush=True)

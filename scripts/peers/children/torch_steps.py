@@ -19,13 +19,13 @@ CLASSES = 1001
 
 
 def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """A convolution without bias and its batch norm."""
+    """Creates a convolution without bias, and its batch norm."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs))
 
 
 class Block(nn.Module):  # type: ignore[misc] # torch is Any
-    """A bottleneck block; the first of a stage has a projection beside it."""
+    """A bottleneck block. The first block of a stage has a projection in its shortcut."""
 
     def __init__(self, inputs: int, outputs: int, inner: int, stride: int, first: bool) -> None:
         super().__init__()
@@ -40,12 +40,12 @@ class Block(nn.Module):  # type: ignore[misc] # torch is Any
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[n, inputs, h, w] -> [n, outputs, h / stride, w / stride]."""
+        """Applies the block: [n, inputs, h, w] -> [n, outputs, h / stride, w / stride]."""
         return self.relu(self.body(x) + self.side(x))
 
 
 def resnet50() -> nn.Sequential:
-    """The network, [n, 3, 224, 224] -> logits [n, 1001]."""
+    """Creates ResNet-50, [n, 3, 224, 224] -> logits [n, 1001]."""
     layers: list[nn.Module] = [conv_norm(3, 64, 7, 2), nn.ReLU(inplace=True)]
     layers.append(nn.MaxPool2d(3, 2, padding=1))
     channels = 64
@@ -59,7 +59,7 @@ def resnet50() -> nn.Sequential:
 
 
 def main() -> None:
-    """Entry point."""
+    """Measures the steps, and prints the measurement."""
     args = parse(("resnet50",))
     torch.manual_seed(1)
     # torch's annotations overload .to() too narrowly for modules in channels-last form.
