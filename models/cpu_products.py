@@ -170,7 +170,7 @@ class CpuProducts:
 
     def __init__(self, kernels: str = "library") -> None:
         self._forms = None if kernels == "library" else FORMS[kernels]
-        self._inserts_zeros = kernels == "eigen-avx2"  # Not measured with other kernels.
+        self._inserts_zeros = kernels == "eigen-avx2"  # Not measured with other libraries.
 
     def conv(self, images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
         """Convolves images, with the fastest gradients. Only the batch size may be unknown.
@@ -263,7 +263,7 @@ def _image_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: A
 def _image_gradient_by_conv(
     images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
 ) -> Any:
-    """Gradient of the images as a convolution of the upstream gradient with the turned kernel.
+    """Gradient of the images: a convolution of the upstream gradient with the rotated kernel.
 
     With stride s, it computes only rows and columns from the first to the last of the images. A row
     of the padded images is s * q + r. Row q of the result has the rows of all r as channels.
@@ -284,7 +284,7 @@ def _image_gradient_by_conv(
 
 
 def _turned_kernel(kernel: Any, stride: int) -> Any:
-    """Rearranges a kernel for the convolution that computes the gradient of the images.
+    """Rotates and rearranges a kernel, so that its convolution computes the gradient of the images.
 
     Its shape is ``[ceil(h / stride), ceil(w / stride), filters, stride * stride * channels]``.
     """
@@ -317,7 +317,7 @@ def _kernel_gradient_by_conv(
     by_channel = tf.transpose(images, [3, 1, 2, 0])
     by_pixel = tf.transpose(upstream, [1, 2, 0, 3])
     gradient = tf.transpose(_convolve_padded(by_channel, by_pixel, zeros, strides), [1, 2, 0, 3])
-    # Image rows and columns that no window reaches produce too many kernel rows and columns.
+    # Image rows and columns that no window reaches give additional kernel rows and columns.
     return gradient if strides == _STEP else gradient[:height, :width]
 
 

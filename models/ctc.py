@@ -57,10 +57,10 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
 
 
 class _TranscriptStates:
-    """The letters and blanks of transcripts, ``[batch, states]``, in the order of alignments.
+    """The states (letters and blanks) of CTC alignments of transcripts, ``[batch, states]``.
 
-    `start` is the log probability of each state before the first frame; only state `first` is
-    possible.
+    The states are in the order in which alignments visit them. `start` is the log probability of
+    each state before the first frame; only state `first` is possible.
     """
 
     def __init__(self, classes: Any, first: Any, blank: int) -> None:

@@ -248,7 +248,7 @@ class ShapeNetwork(Network[ShapedValue]):
         drawn: bool = False,
         trained: bool = False,
     ) -> ShapedValue:
-        """Creates the result of an operation, and updates the stored values and the peak memory.
+        """Creates the result of an operation, and updates the estimate of the peak memory.
 
         Args:
           keeps: values that the gradient needs: "x" for the inputs, "y" for the result, or "xy".

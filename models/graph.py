@@ -503,7 +503,7 @@ class GraphNetwork(Network[Tensor]):
                 precise, averages[0], averages[1], scale, offset, epsilon, channels_at
             )
             return _cast(y, x.dtype)
-        # Tokens become an image column, because some cuDNN batch norms allow 65,535 examples.
+        # Tokens become an image column: some cuDNN batch norms take at most 65,535 examples.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
         fused = tf.raw_ops.FusedBatchNormV3(
             x=x if image_like else tf.reshape(x, column),

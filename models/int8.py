@@ -84,7 +84,7 @@ class _FusedConvolution(NamedTuple):
     def with_factor_and_offset(
         self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]
     ) -> _FusedConvolution:
-        """Returns the convolution, multiplied by a factor, plus an offset, for each channel."""
+        """Also multiplies each output channel by a factor, and adds an offset."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
         bias = self.bias * factor + offset
         return self._replace(kernel=self.kernel * per_output, bias=bias)

@@ -661,7 +661,7 @@ class Network(SequenceLayers[T]):
     def _next_draw_index(self, layer: str, keep: float) -> int:
         """Checks the keep probability of a layer, and returns the number of its random draw."""
         if not 0.0 < keep <= 1.0:
-            raise UsageError(f"{layer}: the share to keep must be in (0, 1], not {keep}")
+            raise UsageError(f"{layer}: keep={keep} must be above 0 and at most 1")
         index = self._dropouts
         self._dropouts += 1
         return index

@@ -138,14 +138,14 @@ def size_of_attribute(owner: object, name: str) -> int:
 
 
 def elements_of_role(elements: Sequence[Element], role: Role) -> tuple[Element, ...]:
-    """The elements with the given role: all features, or all labels."""
+    """Selects all features, or all labels, from the elements of an example."""
     return tuple(element for element in elements if element.role == role)
 
 
 def group_values(
     elements: Sequence[Element], role: Role, values: Mapping[str, V]
 ) -> V | dict[str, V]:
-    """Converts features (or labels) to what models receive: the only value, or values by name."""
+    """Returns the only feature (or label), or a mapping by name if there are several."""
     names = [element.name for element in elements_of_role(elements, role)]
     return values[names[0]] if len(names) == 1 else {name: values[name] for name in names}
 
@@ -368,7 +368,7 @@ class LearningRateSpec:
                 f"{len(self.boundaries_epochs) + 1} factors, not {len(self.factors)}"
             )
         if self.boundaries_epochs and self.decay_epochs:
-            raise UsageError("a learning rate has boundaries and a decay; give only one of them")
+            raise UsageError("a learning rate can have boundaries or a decay, but not both")
         if list(self.boundaries_epochs) != sorted(set(self.boundaries_epochs)):
             raise UsageError(
                 f"learning rate boundaries {self.boundaries_epochs} must increase strictly"

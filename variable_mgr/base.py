@@ -338,7 +338,7 @@ class VariableMgr(abc.ABC):
         return gradients.transpose_lists(trained)
 
     def share(self, variables: Iterable[TowerVariable]) -> None:
-        """Sets all copies of the variables in the job to the chief's copy 0, outside the step."""
+        """Sets all copies of these variables in the job to the chief's first copy."""
         shared = list(variables)
         if self.workers is not None and shared:
             own = [tower_variable.read(variable.primary) for variable in shared]
@@ -354,12 +354,14 @@ class VariableMgr(abc.ABC):
             self.after_restore(slots)
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Sets all copies of each variable in this process to copy 0, even in independent mode."""
+        """Sets all copies of each variable in this process to the first copy, even in independent
+        mode.
+        """
         for variable in (*self._facades.values(), *slots):
             variable.broadcast()
 
     def wait_for_assignments(self, devices: Iterable[str] = ()) -> None:
-        """Waits until assignments to variables are complete. Call it before a traced function."""
+        """Waits until assignments to variables are complete, before a traced function runs."""
         tower_variable.wait_for_assignments(
             (*self._spec.devices, *self._spec.variable_devices, *devices)
         )

@@ -246,7 +246,7 @@ def reduce_sparse(
 
 
 def slices_can_be_gathered(column: Column) -> bool:
-    """Whether the slices of all towers have equal static shapes, as gathering requires."""
+    """Whether sparse gradients of all towers have equal static shapes, as gathering requires."""
     values, indices = (
         {tuple(getattr(slices, part).shape.as_list()) for slices in column.gradients}
         for part in ("values", "indices")
@@ -605,7 +605,7 @@ class DeferredGradients:
 def _join_groups(
     groups: Sequence[Sequence[int]], tensors: Tensors, devices: Sequence[str]
 ) -> tuple[Tensors, Inverse]:
-    """Joins each group of consecutive tensors, which have one dtype, to one tensor."""
+    """Joins each group of consecutive tensors with one dtype to a single tensor."""
     shapes, dtypes = static_shapes(tensors), static_dtypes(tensors)
     layouts = [
         FlatBufferLayout([shapes[i] for i in group], dtypes[group[0]]) if len(group) > 1 else None

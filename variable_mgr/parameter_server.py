@@ -124,7 +124,9 @@ class ParameterServerVariableMgr(VariableMgr):
         return values[cached]
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """Reads a variable for a tower's gradient. With --staged_vars, it is the previous value."""
+        """Reads a variable for computing gradients: with --staged_vars, the value of the previous
+        step.
+        """
         variable = self.variable(tower, name)
         if self._staging is None or not variable.trainable:
             return self.read(tower, name, dtype)
@@ -141,7 +143,7 @@ class ParameterServerVariableMgr(VariableMgr):
         )
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Sets all copies of each variable to copy 0, and discards staged values."""
+        """Sets all copies of each variable to the first copy, and discards staged values."""
         super().after_restore(slots)
         for staging in self._stagings:
             staging.refill_staged_values()

@@ -149,11 +149,11 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         self._name_of: dict[Any, str] = {}
 
     def updated(self, name: str) -> TowerVariable:
-        """The variable that the optimizer updates; if trained, its copy on a ps task (shadow)."""
+        """The copies that the optimizer updates: for a trained variable, its shadow copy."""
         return self._shadows.get(name) or super().updated(name)
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """Sums each gradient on the device of the variable's shadow. There is one apply device."""
+        """Sums each gradient on the device of the shadow copy. There is one apply device."""
         reduced = gradients.reduce_where_updated(
             columns,
             self._spec,
@@ -171,7 +171,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         return ops
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Sets all copies of each variable, including its shadow, to copy 0."""
+        """Sets all copies of each variable, including the shadow copy, to the first copy."""
         super().after_restore(slots)
         for name, shadow in self._shadows.items():
             shadow.assign(towers.read(self.variable(0, name)))

@@ -245,7 +245,7 @@ def _cached_multi_worker_strategy(
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     except tf.errors.OpError as error:
         raise BenchmarkError(
-            f"{task}:{index}: no server could be started on {dict(hosts)[task][index]}: "
+            f"the server of {task}:{index} could not start on {dict(hosts)[task][index]}: "
             f"{first_line(error)}"
         ) from error
 

@@ -182,7 +182,8 @@ def build_towers_in_threads(build: Callable[[int], _T], count: int) -> list[_T]:
 
 def _merge_visits(towers: Sequence[_TowerThread]) -> None:
     check_same_meeting_point([tower.visit.point if tower.visit else "its end" for tower in towers])
-    visits = [tower.visit for tower in towers if tower.visit]  # Ended towers have none.
+    # A tower that has ended has no visit.
+    visits = [tower.visit for tower in towers if tower.visit]
     with tf.name_scope(visits[0].scope):
         results = visits[0].merge([visit.value for visit in visits])
     for tower, result in zip(towers, results, strict=True):

@@ -141,7 +141,7 @@ class KerasModel(Model):
         return values.pop(name)
 
     def preprocess(self, example: Mapping[str, Any], seed: Any, *, training: bool) -> Elements:
-        """Scales images as the application requires, and converts labels to numbers of outputs.
+        """Scales images as `keras.applications` requires, and converts labels to output indices.
 
         In ImageNet, label 0 is not a class, so the first of 1,000 outputs is for label 1.
         """
@@ -187,7 +187,8 @@ def _create_model(name: str, dataset: str) -> KerasModel:
     """Creates the model for ``--model=keras:...``, from a file or from `keras.applications`."""
     wanted = name.removeprefix(PREFIX)
     if wanted.endswith(SUFFIX):
-        import hashlib  # Imported here (and zipfile below), because --help does not need them.
+        # Imported here, because --help does not need these modules.
+        import hashlib
         import zipfile
 
         if not os.path.isfile(wanted):

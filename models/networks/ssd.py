@@ -235,7 +235,7 @@ class SSD300(Model):
         }
 
     def loss(self, outputs: Mapping[str, Any], labels: Mapping[str, Any]) -> Any:
-        """Smooth L1 loss of matched boxes plus cross entropy, divided by the matched anchors.
+        """Smooth L1 loss of matched boxes plus cross entropy, divided by the number of matches.
 
         The cross entropy is for the classes of matched anchors and of negative anchors. The
         negative anchors are those with the largest cross entropy, three times as many as matched

@@ -118,7 +118,7 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
     bias = tf.reshape(biases, [-1, window**2, window**2])
     if not shift:
         return bias
-    # The last windows contain the end of the image and, because of the shift, its beginning.
+    # After the cyclic shift, the last windows contain the end and the beginning of the image.
     part = np.digitize(np.arange(side), [side - window, side - shift])
     parts = part[:, None] * 3 + part
     count = side // window

@@ -22,7 +22,7 @@ from cnnbench.variable_mgr.gradients import concat
 
 # Chunks: algorithms cut tensors into chunks, send the chunks between devices and join them.
 
-# The copies of one sum, by the name of the memory in which they are.
+# Copies of one sum, by the name of the memory in which the copy is.
 Copies: TypeAlias = "Mapping[str, tf.Tensor]"
 
 

@@ -48,7 +48,7 @@ def chunk_size(elements: int, most: int, itemsize: int) -> int:
 
 
 def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
-    """Number of elements in each of several equal buffers.
+    """Divides `elements` among equal buffers; returns the number of elements in each buffer.
 
     The numbers are multiples of `line`. The last buffer gets the remaining elements.
     """
@@ -158,7 +158,7 @@ class AllReduceSpec:
 
     def error(self, index: int, reason: str) -> FlagError:
         """Creates an error that points to the algorithm of size range `index`."""
-        # Algorithms and limits alternate in the text.
+        # In the text of a spec, algorithms and size limits alternate.
         return _spec_error(self.source, 2 * index, reason)
 
     def check_algorithm_names(self, known: Collection[str]) -> None:
@@ -719,7 +719,7 @@ def ring_lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase
 
 
 def star_of(near: int, far: int, size: float) -> ReductionPhase:
-    """Cost if one device exchanges `size` bytes with each of `near` and `far` other devices."""
+    """Cost of a star: one device exchanges `size` bytes with `near` and `far` other devices."""
     return ReductionPhase(near, near * size, far, far * size)
 
 

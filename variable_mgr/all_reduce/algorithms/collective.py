@@ -1,4 +1,4 @@
-"""TensorFlow's own collective: the runtime's ring, or NCCL between GPUs."""
+"""All-reduce with TensorFlow's collectives: the runtime's ring, or NCCL between GPUs."""
 
 from __future__ import annotations
 
