@@ -235,7 +235,11 @@ class Int8Network(GraphNetwork):
         if x.ref() not in self._eights:
             low, high = _quantisation_bounds(reach, signed=reach[0] < 0)
             quantized = tf.raw_ops.QuantizeV2(
-                input=x, min_range=low, max_range=high, T=_integer_dtype(low), mode="SCALED"
+                input=x,
+                min_range=low,
+                max_range=high,
+                T=tf.qint8 if low < 0 else tf.quint8,
+                mode="SCALED",
             )
             self._eights[x.ref()] = _QuantisedValue(quantized.output, low, high)
         return self._eights[x.ref()]
@@ -276,10 +280,6 @@ def _quantisation_bounds(reach: Range, *, signed: bool) -> tuple[float, float]:
     """Lower and upper bound of the real numbers that the integers represent."""
     most = max(*map(abs, reach), 1e-6)
     return (-most if signed else 0.0), most
-
-
-def _integer_dtype(low: float) -> Any:
-    return tf.qint8 if low < 0 else tf.quint8
 
 
 def _dequantize(eight: _QuantisedValue) -> Tensor:

@@ -74,8 +74,8 @@ class Collective:
             return list(tensors)
 
         # CollectiveReduceV2 can deadlock, because TensorFlow adds control dependencies to it.
-        def collective_reduce(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
-            return tf.raw_ops.CollectiveReduce(
+        return self._run_collective(
+            lambda tensor, instance_key: tf.raw_ops.CollectiveReduce(
                 input=tensor,
                 group_size=self._group_size,
                 group_key=self._group_key,
@@ -84,9 +84,9 @@ class Collective:
                 final_op="Id",
                 subdiv_offsets=self._offsets,
                 communication_hint=self._hint,
-            )
-
-        return self._run_collective(collective_reduce, tensors)
+            ),
+            tensors,
+        )
 
     def gather(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Concatenates the tensors of all devices, which have the same static shape.
