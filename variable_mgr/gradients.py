@@ -63,7 +63,7 @@ class PerTraceCache:
             self._graph, self._values = graph, {}
         return self._values
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Empties the cache."""
         self._graph, self._values = None, {}
 

@@ -156,7 +156,7 @@ class ParameterServerVariableMgr(VariableMgr):
     def _apply(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
-        self._values.forget()  # Later reads must return the new values.
+        self._values.clear()  # Later reads must return the new values.
         return super()._apply(optimizer, pairs, device, learning_rate)
 
     def _create(self, variable: VariableLike) -> TowerVariable:

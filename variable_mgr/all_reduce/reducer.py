@@ -36,7 +36,7 @@ def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
     return (size,) * full + ((rest,) if rest else ()) or (0,)
 
 
-class Cut:
+class ChunkLayout:
     """Cuts tensors of one shape and dtype into chunks, and joins chunks.
 
     `sizes` contains the chunks' numbers of elements.

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, chunk_sizes
+from cnnbench.variable_mgr.all_reduce.reducer import ChunkLayout, chunk_sizes
 from cnnbench.variable_mgr.all_reduce.spec import LINE_BYTES, MIN_CHUNK_BYTES
 
 
@@ -49,7 +49,7 @@ def test_the_devices_of_a_memory_take_turns_in_joining(cpu_devices):
 
     @tf.function(autograph=False)
     def step(tensor):
-        cut = Cut(tensor, 2)
+        cut = ChunkLayout(tensor, 2)
         (parts,) = cut.chunks([tensor], cpu_devices[:1])
         pieces = {context.memory_of(cpu_devices[0]): parts}
         return [cut.join(pieces, context, index)[0] for index in range(4)]
@@ -65,7 +65,7 @@ def test_the_devices_of_a_memory_take_turns_in_joining(cpu_devices):
 def test_whole_rows_are_split_by_one_operation(elements, kind, number, cpu_devices):
     @tf.function(autograph=False)
     def step(tensor):
-        return Cut(tensor, 2).chunks([tensor], cpu_devices[:1])
+        return ChunkLayout(tensor, 2).chunks([tensor], cpu_devices[:1])
 
     graph = step.get_concrete_function(tf.TensorSpec([elements])).graph
     assert [op.type for op in graph.get_operations()].count(kind) == number
@@ -75,7 +75,7 @@ def test_whole_rows_are_split_by_one_operation(elements, kind, number, cpu_devic
 def test_full_chunks_are_views(elements, address, cpu_devices):
     with tf.device(cpu_devices[0]):
         tensor = tf.random.stateless_normal([elements], (1, 2))
-    cut = Cut(tensor, 3)
+    cut = ChunkLayout(tensor, 3)
     (chunks,) = cut.chunks([tensor], cpu_devices[:1])
     begins = np.cumsum([0, *cut.sizes[:-1]]) * 4 + address(tensor)
     views = [address(chunk) == begin for chunk, begin in zip(chunks, begins, strict=True)]

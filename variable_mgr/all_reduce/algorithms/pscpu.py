@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, group_chunks_by_memory, send_along_hops
+from cnnbench.variable_mgr.all_reduce.reducer import (
+    ChunkLayout,
+    group_chunks_by_memory,
+    send_along_hops,
+)
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 from cnnbench.variable_mgr.gradients import sum_tensors
 
@@ -38,9 +42,9 @@ class Shuffle:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`."""
-        cut = Cut(tensors[0], len(self._groups[0]))
+        layout = ChunkLayout(tensors[0], len(self._groups[0]))
         devices = self._context.devices
-        parts = cut.chunks(tensors, devices)
+        parts = layout.chunks(tensors, devices)
         sums = []
         for chunk, values in enumerate(zip(*parts, strict=True)):
             source = self.device(chunk, index)
@@ -48,7 +52,7 @@ class Shuffle:
                 total = sum_tensors(values)
             hops = ((source, device) for device in devices)
             sums.append(send_along_hops(total, source, hops, self._context))
-        return cut.join(group_chunks_by_memory(sums, self._context), self._context, index)
+        return layout.join(group_chunks_by_memory(sums, self._context), self._context, index)
 
 
 @register("pscpu")

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut
+from cnnbench.variable_mgr.all_reduce.reducer import ChunkLayout
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 from cnnbench.variable_mgr.gradients import concat
 
@@ -37,15 +37,17 @@ class RecursiveHalvingDoubling:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`."""
-        cut = Cut(tensors[0], self._chunks)
+        layout = ChunkLayout(tensors[0], self._chunks)
         order = self.order(index)
         value_on = dict(zip(self._context.devices, tensors, strict=True))
         values = []
         for device in order:
             with tf.device(device):
-                values.append(cut.flat(value_on[device]))
-        chunks = _reduce_scatter_by_halving(values, cut, order, self._power)
-        return cut.join(_all_gather_by_doubling(chunks, order, self._context), self._context, index)
+                values.append(layout.flat(value_on[device]))
+        chunks = _reduce_scatter_by_halving(values, layout, order, self._power)
+        return layout.join(
+            _all_gather_by_doubling(chunks, order, self._context), self._context, index
+        )
 
 
 def _interleave_memories(context: ReduceContext) -> list[str]:
@@ -66,10 +68,10 @@ _Part: TypeAlias = "tf.Tensor | None"
 
 
 def _reduce_scatter_by_halving(
-    values: Sequence[tf.Tensor], cut: Cut, order: Sequence[str], power: int
+    values: Sequence[tf.Tensor], layout: ChunkLayout, order: Sequence[str], power: int
 ) -> list[_Part]:
     """Adds parts of tensors until each rank r below `power` has the sum of chunk r."""
-    sizes = [*cut.sizes, *[0] * (power - len(cut))]
+    sizes = [*layout.sizes, *[0] * (power - len(layout))]
     parts: list[_Part] = list(values)
     length = power
     while length > 1:
@@ -80,7 +82,7 @@ def _reduce_scatter_by_halving(
             middle, end = begin + length, begin + 2 * length
             with tf.device(device):
                 halves.append(
-                    _split_part(part, sum(sizes[begin:middle]), sum(sizes[middle:end]), cut)
+                    _split_part(part, sum(sizes[begin:middle]), sum(sizes[middle:end]), layout)
                 )
         for extra in range(power, len(parts)):
             mine, lower = halves[extra], halves[extra - power]
@@ -96,10 +98,10 @@ def _reduce_scatter_by_halving(
     return parts
 
 
-def _split_part(part: _Part, lower: int, upper: int, cut: Cut) -> tuple[_Part, _Part]:
+def _split_part(part: _Part, lower: int, upper: int, layout: ChunkLayout) -> tuple[_Part, _Part]:
     if part is None or upper == 0:
         return part, None
-    first, second = cut.split(part, (lower, upper))
+    first, second = layout.split(part, (lower, upper))
     return first, second
 
 

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, group_chunks_by_memory, send_along_hops
+from cnnbench.variable_mgr.all_reduce.reducer import (
+    ChunkLayout,
+    group_chunks_by_memory,
+    send_along_hops,
+)
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 from cnnbench.variable_mgr.gradients import sum_tensors
 
@@ -35,14 +39,14 @@ class DoubleBinaryTree:
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`."""
         devices = self._context.devices
-        cut = Cut(tensors[0], self._trees * self._context.shards)
-        parts = dict(zip(devices, cut.chunks(tensors, devices), strict=True))
+        layout = ChunkLayout(tensors[0], self._trees * self._context.shards)
+        parts = dict(zip(devices, layout.chunks(tensors, devices), strict=True))
         count = len(devices)
         # In this order, every place comes before its parent.
         upwards = sorted(range(1, count + 1), key=_level_of_place)
         root = upwards[-1]
         sums = []
-        for chunk in range(len(cut)):
+        for chunk in range(len(layout)):
             at = {place: self.device(chunk, place, index) for place in upwards}
             values = {place: [parts[at[place]][chunk]] for place in upwards}
             for place in upwards:
@@ -54,7 +58,7 @@ class DoubleBinaryTree:
                 (at[parent_place(place, count)], at[place]) for place in reversed(upwards[:-1])
             )
             sums.append(send_along_hops(total, at[root], downwards, self._context))
-        return cut.join(group_chunks_by_memory(sums, self._context), self._context, index)
+        return layout.join(group_chunks_by_memory(sums, self._context), self._context, index)
 
 
 def parent_place(place: int, count: int) -> int:

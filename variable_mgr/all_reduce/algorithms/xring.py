@@ -7,7 +7,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.reducer import Cut, group_chunks_by_memory, send_along_hops
+from cnnbench.variable_mgr.all_reduce.reducer import (
+    ChunkLayout,
+    group_chunks_by_memory,
+    send_along_hops,
+)
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, group_devices, register
 from cnnbench.variable_mgr.gradients import sum_tensors
 
@@ -55,10 +59,10 @@ class Ring:
         """See `Algorithm.__call__`."""
         devices = self._context.devices
         count = len(devices)
-        cut = Cut(tensors[0], self._context.memories * self._rings)
-        parts = dict(zip(devices, cut.chunks(tensors, devices), strict=True))
+        layout = ChunkLayout(tensors[0], self._context.memories * self._rings)
+        parts = dict(zip(devices, layout.chunks(tensors, devices), strict=True))
         sums = []
-        for chunk in range(len(cut)):
+        for chunk in range(len(layout)):
             route = self.route(chunk, index)
             total: list[tf.Tensor] = []
             # Devices that share a memory add with one operation, which reads every value once.
@@ -70,4 +74,4 @@ class Ring:
                     ]
             hops = itertools.pairwise(route[count - 1 :])
             sums.append(send_along_hops(total[0], route[count - 1], hops, self._context))
-        return cut.join(group_chunks_by_memory(sums, self._context), self._context, index)
+        return layout.join(group_chunks_by_memory(sums, self._context), self._context, index)
