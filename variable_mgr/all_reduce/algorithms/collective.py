@@ -57,7 +57,7 @@ class Collective:
         self._devices = context.own_devices
         self._group_size = len(context.devices)
         self._group_key = collective_group_key(context.devices)
-        # First device of each ring in a process. A negative offset also reverses the direction.
+        # Offset of each ring among a process's devices; a negative one reverses the direction.
         of_first = [process_of_device(device) for device in context.devices].count(
             process_of_device(context.devices[0])
         )
