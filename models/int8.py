@@ -84,8 +84,7 @@ class _FusedConvolution(NamedTuple):
     def with_factor_and_offset(
         self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]
     ) -> _FusedConvolution:
-        """Returns a copy that also multiplies each output channel by a factor, and adds an offset.
-        """
+        """Returns a copy that also multiplies output channels by a factor and adds an offset."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
         bias = self.bias * factor + offset
         return self._replace(kernel=self.kernel * per_output, bias=bias)
