@@ -70,7 +70,7 @@ class _TranscriptStates:
         may_skip = (classes[:, 2:] != blank) & (classes[:, 2:] != classes[:, :-2])
         self._skips = tf.where(may_skip, 0.0, _NEVER)
 
-    def next(self, x: Any) -> Any:
+    def next_log_probs(self, x: Any) -> Any:
         """Log probability of reaching each state; `x` are log probabilities one frame earlier."""
         shifted = tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_NEVER)
         shifted_by_two = tf.pad(x[:, :-2] + self._skips, [[0, 0], [2, 0]], constant_values=_NEVER)
@@ -93,7 +93,7 @@ def _forward_log_probs(
     """
 
     def step(frame: Any, alpha: Any, total: Any, alphas: Any) -> tuple[Any, ...]:
-        following = ahead.next(alpha) + ahead.emission_log_probs(log_probs[frame])
+        following = ahead.next_log_probs(alpha) + ahead.emission_log_probs(log_probs[frame])
         largest = tf.reduce_max(following, axis=1, keepdims=True)
         there = (frame < frames)[:, None]
         alpha = tf.where(there, following - largest, alpha)
@@ -106,7 +106,7 @@ def _forward_log_probs(
     _, alpha, total, alphas = tf.while_loop(
         lambda frame, *_: frame < count, step, (0, ahead.start, total, alphas)
     )
-    ends = behind.next(behind.start)[:, ::-1]
+    ends = behind.next_log_probs(behind.start)[:, ::-1]
     return total[:, 0] + tf.reduce_logsumexp(alpha + ends, axis=1), alphas
 
 
@@ -118,7 +118,7 @@ def _backward_gradients(
 
     def frame_step(frame: Any, beta: Any, gradients: Any) -> tuple[Any, ...]:
         log_probs_here = log_probs[frame]
-        reached = behind.next(beta)
+        reached = behind.next_log_probs(beta)
         # Softmax normalises the probabilities of the states in this frame, so that they sum to 1.
         shares = tf.nn.softmax(alphas.read(frame) + reached[:, ::-1])
         of_classes = tf.einsum("bs,bsc->bc", shares, one_hot)

@@ -80,7 +80,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
         The name must be new in the current scope. The shape must be static and has no batch
         dimension; ``()`` is a scalar. Weight decay is ignored if the variable is not trainable.
         """
-        spec = self._spec(
+        spec = self._declare_variable(
             name,
             tuple(shape),
             initializer,
@@ -92,7 +92,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
     def declared(self, spec: VariableSpec) -> T:
         """Creates the variable that `spec` declares, and returns its value in the compute dtype."""
         name = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-        return self._read(self._spec(**name))
+        return self._read(self._declare_variable(**name))
 
     @abc.abstractmethod
     def shape(self, x: T) -> tuple[int, ...]:
@@ -108,7 +108,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
         with self.scope(f"{kind}{number}"):
             yield
 
-    def _spec(
+    def _declare_variable(
         self, name: str, shape: tuple[int, ...], initializer: Initializer, **options: Any
     ) -> VariableSpec:
         full = "/".join([*self._scopes, name])
@@ -149,8 +149,12 @@ class SequenceLayers(abc.ABC, Generic[T]):
         """Normalises each position over the channels, in float32 (Ba et al., arXiv:1607.06450)."""
         channels = (self.shape(x)[-1],)
         with self._layer("layernorm"):
-            gamma = self._spec("gamma", channels, Initializer.constant(1.0), weight_decay=False)
-            beta = self._spec("beta", channels, Initializer.constant(0.0), weight_decay=False)
+            gamma = self._declare_variable(
+                "gamma", channels, Initializer.constant(1.0), weight_decay=False
+            )
+            beta = self._declare_variable(
+                "beta", channels, Initializer.constant(0.0), weight_decay=False
+            )
             return self._layer_norm(x, gamma, beta, epsilon)
 
     def attention(self, query: T, key: T, value: T, heads: int, *, bias: T | None = None) -> T:
@@ -177,7 +181,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
             raise UsageError(f"attention cannot divide {shape[-1]} channels among {heads} heads")
         if bias is not None:
             whole = (*shape[:-2], heads, shape[-2], keys[-2])
-            if broadcast(self.shape(bias), whole) != whole:
+            if broadcast_shape(self.shape(bias), whole) != whole:
                 raise UsageError(f"attention bias {self.shape(bias)} does not fit {whole}")
         return self._attention(query, key, value, heads, bias)
 
@@ -192,7 +196,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
           stddev: standard deviation of the truncated normal that initialises the table.
         """
         with self._layer("embedding"):
-            table = self._spec(
+            table = self._declare_variable(
                 "table",
                 (vocabulary, units),
                 Initializer.truncated_normal(stddev),
@@ -221,12 +225,16 @@ class SequenceLayers(abc.ABC, Generic[T]):
             for direction in directions:
                 with self.scope(direction):
                     weights = [
-                        self._spec("kernel", (shape[1], width), Initializer.variance_scaling()),
-                        self._spec("recurrent", (units, width), Initializer.variance_scaling()),
-                        self._spec("bias", (width,), zero),
+                        self._declare_variable(
+                            "kernel", (shape[1], width), Initializer.variance_scaling()
+                        ),
+                        self._declare_variable(
+                            "recurrent", (units, width), Initializer.variance_scaling()
+                        ),
+                        self._declare_variable("bias", (width,), zero),
                     ]
                     if cell == "gru":  # The reset gate also multiplies this bias.
-                        weights.append(self._spec("recurrent_bias", (width,), zero))
+                        weights.append(self._declare_variable("recurrent_bias", (width,), zero))
                     read = [self._read(spec) for spec in weights]
                     outputs.append(self._recurrent(x, cell, read, direction == "backward"))
             return self._concat(outputs) if bidirectional else outputs[0]
@@ -265,7 +273,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
     def _recurrent(self, x: T, cell: Cell, weights: Sequence[T], reverse: bool) -> T: ...
 
 
-def broadcast(first: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
+def broadcast_shape(first: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape that results from NumPy's broadcasting; None if the shapes are incompatible."""
     rank = max(len(first), len(other))
     pairs = zip((1,) * (rank - len(first)) + first, (1,) * (rank - len(other)) + other, strict=True)
@@ -421,10 +429,14 @@ class Network(SequenceLayers[T]):
             learned = {"trainable": True, "weight_decay": False}
             averaged = {"trainable": False, "weight_decay": False, "statistic": True}
             per_channel = (channels,)
-            gamma = self._spec("gamma", per_channel, ones, **learned) if chosen.scale else None
-            beta = self._spec("beta", per_channel, zeros, **learned)
-            mean = self._spec("moving_mean", per_channel, zeros, **averaged)
-            variance = self._spec("moving_variance", per_channel, ones, **averaged)
+            gamma = (
+                self._declare_variable("gamma", per_channel, ones, **learned)
+                if chosen.scale
+                else None
+            )
+            beta = self._declare_variable("beta", per_channel, zeros, **learned)
+            mean = self._declare_variable("moving_mean", per_channel, zeros, **averaged)
+            variance = self._declare_variable("moving_variance", per_channel, ones, **averaged)
             y = self._batch_norm(x, BatchNormLayer(gamma, beta, mean, variance, chosen))
         return self.activate(y, activation)
 
@@ -456,7 +468,9 @@ class Network(SequenceLayers[T]):
         if stddev is None:
             stddev = math.sqrt((2.0 if activation in ("relu", "relu6") else 1.0) / inputs)
         with self._layer("affine"):
-            kernel = self._spec("kernel", (inputs, units), Initializer.truncated_normal(stddev))
+            kernel = self._declare_variable(
+                "kernel", (inputs, units), Initializer.truncated_normal(stddev)
+            )
             y = self._matmul(x, self._read(kernel), units)
             return self.activate(self._add_bias(y, units, bias), activation)
 
@@ -547,7 +561,7 @@ class Network(SequenceLayers[T]):
 
     def multiply(self, x: T, y: T) -> T:
         """Elementwise product with NumPy's broadcasting: shape ``(c,)`` scales channels."""
-        shape = broadcast(self.shape(x), self.shape(y))
+        shape = broadcast_shape(self.shape(x), self.shape(y))
         if shape is None:
             raise UsageError(
                 f"multiply takes shapes that broadcast, not {self.shape(x)} and {self.shape(y)}"
@@ -670,7 +684,7 @@ class Network(SequenceLayers[T]):
         scaled = Initializer.variance_scaling()
         if stddev is not None:
             scaled = Initializer.truncated_normal(stddev)
-        return self._read(self._spec(name, shape, scaled))
+        return self._read(self._declare_variable(name, shape, scaled))
 
     def _depthwise_conv(
         self, name: str, x: T, window: SlidingWindow, multiplier: int, stddev: float | None
@@ -690,7 +704,7 @@ class Network(SequenceLayers[T]):
         """Adds a trainable bias that starts at `value`. Adds nothing if `value` is None."""
         if value is None:
             return y
-        bias = self._spec("bias", (size,), Initializer.constant(value))
+        bias = self._declare_variable("bias", (size,), Initializer.constant(value))
         return self._bias_add(y, self._read(bias))
 
     def _normalise_and_activate(
