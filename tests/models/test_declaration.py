@@ -223,7 +223,7 @@ def test_shapes(layer, expected):
         (lambda net, x: net.depthwise_conv(x, 3, (1, 2)), r"one stride, not \(1, 2\)"),
         (lambda net, x: net.separable_conv(x, 4, 3, multiplier=0), "multiplier 0 must be at least"),
         (lambda net, x: net.multiply(x, net.reshape(x, (48, 4))), "shapes that broadcast, not"),
-        (lambda net, x: net.drop_path(x, 1.5), r"must be in \(0, 1\], not 1.5"),
+        (lambda net, x: net.drop_path(x, 1.5), "keep=1.5 must be above 0 and at most 1"),
         (lambda net, x: net.reshape(x, (8, 8)), r"\(8, 8, 3\) cannot become \(8, 8\)"),
         (lambda net, x: net.transpose(x, (0, 1)), r"a permutation of dimensions, not \(0, 1\)"),
         (lambda net, x: net.split(x, 2), r"channels that 2 divides, not shape \(8, 8, 3\)"),
@@ -237,7 +237,7 @@ def test_shapes(layer, expected):
         (lambda net, x: net.max_pool(x, 3, 2, "SAME_RESNET"), "SAME and VALID"),
         (lambda net, x: net.add(x, net.flatten(x)), "add takes equal shapes"),
         (lambda net, x: net.concat([x, net.max_pool(x, 2, 2)]), "differ in channels only"),
-        (lambda net, x: net.dropout(x, keep=0.0), r"must be in \(0, 1\], not 0.0"),
+        (lambda net, x: net.dropout(x, keep=0.0), "keep=0.0 must be above 0 and at most 1"),
         (lambda net, x: net.apply(lambda: 0), "at least one input"),
         (
             lambda net, x: [net.variable("A", (), Initializer.constant(0.0)) for _ in range(2)],

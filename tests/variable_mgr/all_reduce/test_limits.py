@@ -45,7 +45,7 @@ def refusal(check, *args) -> str | None:
             for name in ("hierarchical_copy", "nccl", "rechd")
         ),
         ("collective", MIXED, {}, "of one kind, but .*CPU:0 is not"),
-        ("nccl", MIXED, {}, "only on GPUs, and .*CPU:0 is not a GPU"),
+        ("nccl", MIXED, {}, "only on GPUs, but .*CPU:0 is not a GPU"),
         ("nccl", TWO_PROCESSES, {}, "one process, but these are in 2: .*task:0, .*task:1; use two"),
         (
             *("hierarchical_copy", devices("GPU", 8), {"network_topology": "torus"}),
@@ -70,7 +70,9 @@ def test_what_is_built_is_what_is_allowed(name):
         context = context_of(kind, count, network_topology=topology).with_devices(
             devices(kind, count), shards
         )
-        assert refusal(limits.check, name, context) == refusal(all_reduce.create, name, context)
+        assert refusal(limits.check_context, name, context) == refusal(
+            all_reduce.create, name, context
+        )
 
 
 @pytest.mark.parametrize(
