@@ -500,7 +500,7 @@ def _refuse_shared_card(context: ReduceContext, instead: str) -> None:
 
 def _check_collective(context: ReduceContext) -> None:
     if context.shards > 2:
-        raise ValueError(f"collective supports one or two rings (shards), not {context.shards}")
+        raise ValueError(f"collective supports only one or two rings, not {context.shards}")
     cpus = [device for device in context.devices if not is_gpu(device)]
     if 0 < len(cpus) < len(context.devices):
         raise ValueError(f"collective needs devices of one kind, but {cpus[0]} is not a GPU")
@@ -509,9 +509,7 @@ def _check_collective(context: ReduceContext) -> None:
     if context.communication_hint == "nccl":
         _refuse_shared_card(context, "--communication_hint=ring")
     if context.communication_hint == "nccl" and context.shards > 1:
-        raise ValueError(
-            "NCCL does not support shards; remove # and the number of shards, or use ring"
-        )
+        raise ValueError("NCCL has no shards; remove # and the number of shards, or use ring")
 
 
 def _check_hierarchical_copy(context: ReduceContext) -> None:
