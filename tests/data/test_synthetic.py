@@ -139,5 +139,5 @@ def test_what_a_model_makes_of_examples_depends_on_the_row_alone(cpu_devices):
 
 
 def test_an_element_without_a_draw_is_named():
-    with pytest.raises(ValueError, match="how a synthetic wind is drawn"):
+    with pytest.raises(ValueError, match="element wind: no distribution of synthetic"):
         synthetic_rows(tf.range(1), 1, (Element("wind", (), "feature"),))
