@@ -212,13 +212,14 @@ def copy_of(tmp_path):
 
     def copied(name):
         for folder in ("cnnbench", "configs", "docs", "models", "variable_mgr", "tests/flags"):
-            shutil.copytree(ROOT / folder, tmp_path / name / folder, ignore=_CACHES)
+            shutil.copytree(ROOT / folder, tmp_path / name / folder, ignore=_BEING_COMPILED)
         return tmp_path / name
 
     return copied
 
 
-_CACHES = shutil.ignore_patterns("__pycache__")
+# Compiled modules are copied, too: compiling all of them takes seconds in each process of a copy.
+_BEING_COMPILED = shutil.ignore_patterns("*.pyc.*")
 
 
 def started(check, tree):
