@@ -1,5 +1,6 @@
-"""The plan of a run: all values that its flags resolve to, with types. Does not import
-TensorFlow.
+"""The plan of a run (`RunPlan`): all values that the flags of the run resolve to, with types.
+
+This package does not import TensorFlow.
 """
 
 from cnnbench.plan.make import make_plan, parse_run

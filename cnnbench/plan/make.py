@@ -1,6 +1,6 @@
-"""Converts a command line or parameters to a checked plan.
+"""Converts a command line or flag values to a `RunPlan`, and refuses invalid flags.
 
-Everything that can be refused without a device is refused here: unknown models and data sets, empty
+All errors that can be found without a device are raised here: unknown models and data sets, empty
 data directories, impossible step counts.
 """
 
@@ -35,7 +35,7 @@ from cnnbench.variable_mgr import all_reduce, modes
 
 
 def parse_run(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> RunPlan:
-    """The plan for a command line of ``cnnbench run``. Checks the flags. Does not read data.
+    """Checks a command line of ``cnnbench run`` and returns its plan, without reading data.
 
     UsageError names the wrong flag.
     """
@@ -51,15 +51,17 @@ def make_plan(
     names: JobFlagNames = OF_A_PROCESS,
     data: bool = True,
 ) -> RunPlan:
-    """Checks the flags of a run, loads their plug-ins, and resolves them.
+    """Checks the flags of a run, loads the plug-ins that they name, and resolves the flags to a
+    plan.
 
     Args:
-      run: the flags, or a plan whose flags are checked.
-      environ: where --cluster finds the job; changed if this process takes its place.
-      tell: prints a line. If it is given, this process takes its place in the job (see
+      run: the flags; or a plan, whose flags are already checked.
+      environ: the environment in which --cluster finds the job. CUDA_VISIBLE_DEVICES is changed
+        if `tell` is given (see `locate_job`).
+      tell: a function that prints a line. If `tell` is given, this process joins the job (see
         `locate_job`).
-      names: what refusals call the flags of a job.
-      data: whether network, data and lengths are resolved, too.
+      names: names of a job's flags for error messages.
+      data: whether network, data set and lengths are resolved, too.
 
     Raises:
       FlagError: a wrong value, a contradiction, an unknown model, data set or all-reduce algorithm,
@@ -74,15 +76,15 @@ def make_plan(
             plan = replace(resolved, explicit_flags=plan.explicit_flags, notices=plan.notices)
     if data:
         raise_first_refusal(NETWORK, plan)
-        # None, so that runs of the same work are equal.
-        settled = dict.fromkeys(plan.network.own_sizes)
+        # A size that equals the model's own size becomes None: runs of the same work are equal.
+        changes = dict.fromkeys(plan.network.own_sizes)
         layout = plan.network.model.data_format
         if layout != "auto":
-            settled["data_format"] = layout
-        if settled:
-            plan = plan.with_changes(params=plan.params.replace(**settled))
+            changes["data_format"] = layout
+        if changes:
+            plan = plan.with_changes(params=plan.params.replace(**changes))
         if plan.params.all_reduce_spec is not None:
-            # Checked only now, because a plug-in may have registered an algorithm.
+            # Plug-ins, which can register algorithms, are loaded by now.
             plan.params.all_reduce_spec.check_algorithm_names(all_reduce.names())
         for part in ("length", "rates", "input"):
             getattr(plan, part)
@@ -92,22 +94,23 @@ def make_plan(
 def _checked_plan(
     run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFlagNames
 ) -> RunPlan:
-    """Checks each value by itself, then combinations of values."""
+    """Checks the flags one by one, then their combinations, and returns the plan with notices."""
     args = run if isinstance(run, ParsedArgs) else None
     flags = run.params if isinstance(run, ParsedArgs) else run
     explicit = None if args is None else tuple(args.given)
     params, notices = locate_job(flags, environ, explicit)
     plugins.load_plugins_of_flags(vars(params))
-    plan = _plan_of_valid_flags(params, names)
+    plan = _resolve_valid_flags(params, names)
     if args is None or explicit is None:
         return plan
-    if params.cluster != flags.cluster:  # implied
+    if params.cluster != flags.cluster:  # Horovod's mode implies a value of --cluster.
         explicit = (*explicit, "cluster")
     notices = (*args.notices, *notices, *unused_notices(plan, explicit))
     return replace(plan, explicit_flags=explicit, notices=notices)
 
 
-def _plan_of_valid_flags(params: Params, names: JobFlagNames) -> RunPlan:
+def _resolve_valid_flags(params: Params, names: JobFlagNames) -> RunPlan:
+    """Resolves the flags; FlagError for an invalid value or for flags that contradict each other."""
     for spec in SPECS.values():
         value = getattr(params, spec.name)
         if value is not spec.default:
@@ -120,12 +123,13 @@ def _plan_of_valid_flags(params: Params, names: JobFlagNames) -> RunPlan:
 def plan_before_plugins(
     flags: Params, environ: Mapping[str, str] = os.environ, names: JobFlagNames = OF_A_PROCESS
 ) -> RunPlan | None:
-    """The plan without the names that plug-ins may register; None if the flags need one of them.
+    """Resolves the flags of a run without loading plug-ins; None if a flag may need a plug-in.
 
-    FlagError for flags that no plug-in makes right.
+    For example, an unknown --model may be the name of a plug-in's model. FlagError for flags that
+    are wrong with any plug-in.
     """
     try:
-        return _plan_of_valid_flags(locate_job(flags, environ)[0], names)
+        return _resolve_valid_flags(locate_job(flags, environ)[0], names)
     except FlagError as error:
         if error.flag in plugins.NAMED_BY:
             return None
@@ -133,7 +137,7 @@ def plan_before_plugins(
 
 
 def _resolve_flags(params: Params, names: JobFlagNames) -> RunPlan:
-    """Resolves the parts of a plan that need neither network nor data."""
+    """Creates a plan from the flags. Network and data set are not resolved yet."""
     work = WorkKind.of(params)
     place = PlaceInJob.resolved(params, work, modes.find(params.variable_update), names)
     numerics = NumericsPlan.resolved(params, work)
@@ -148,10 +152,10 @@ def _resolve_flags(params: Params, names: JobFlagNames) -> RunPlan:
     )
 
 
-# Where the processes of a job are, from flags and environment.
+# Finds the processes of a job, from flags and environment.
 
 HOROVOD = "horovod"
-"""The mode of tf_cnn_benchmarks that runs here without Horovod."""
+"""A value of --variable_update in tf_cnn_benchmarks. cnnbench runs this mode without Horovod."""
 
 _HOROVOD_NOTICE = (
     "--variable_update=horovod runs as collective_all_reduce, without Horovod (docs/cluster.md)"
@@ -166,7 +170,7 @@ _VARIABLES_OF_HOROVOD = {
     "HOROVOD_STALL_CHECK_DISABLE": "--stall_timeout=0",
     "HOROVOD_LOG_LEVEL": "TF_CPP_MIN_LOG_LEVEL",
 }
-"""What does here what the variable does for Horovod."""
+"""Replacements in cnnbench of Horovod's environment variables."""
 
 
 def locate_job(
@@ -175,17 +179,19 @@ def locate_job(
     explicit: tuple[str, ...] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> tuple[Params, tuple[str, ...]]:
-    """The flags with the job that --cluster finds in the environment, and notices.
+    """Finds the job of --cluster in the environment. Returns the flags with the addresses of the
+    job, and notices.
 
-    With --cluster=mpi the addresses are placeholders for ranks until `tell` is given. They are
-    unchanged for a process in no job of several, such as an evaluator or a chief without workers.
+    With --cluster=mpi, the addresses are placeholders for ranks until `tell` is given. The flags
+    are unchanged if this process runs alone, such as an evaluator or a chief without workers.
 
     Args:
-      explicit: names of the flags of a command line. With them, Horovod's mode and jobs that the
-        environment has without --cluster are noticed.
-      tell: given once, by a process that runs or serves. With --cluster=mpi the processes then
-        exchange their addresses, and it prints a line about missing ones. A process whose number
-        on its machine is known gets its own GPUs: CUDA_VISIBLE_DEVICES in `environ` is changed.
+      explicit: names of the flags of a command line. If they are given, there are notices about
+        Horovod's mode, and about a job in the environment that --cluster does not select.
+      tell: a function that prints a line. A process that runs or serves passes it, once. With
+        --cluster=mpi the processes then exchange their addresses, and `tell` prints a line about
+        missing addresses. A process whose number on its machine is known gets its own GPUs:
+        CUDA_VISIBLE_DEVICES in `environ` is changed.
 
     Raises:
       FlagError: an address contradicts --cluster, or this task is an evaluator without --eval.
@@ -205,9 +211,9 @@ def locate_job(
 def _with_implied_cluster(
     flags: Params, explicit: tuple[str, ...], environ: Mapping[str, str]
 ) -> tuple[Params, tuple[str, ...]]:
-    """The flags, with --cluster if Horovod's mode implies it; and notices.
+    """Sets --cluster if --variable_update=horovod implies it. Returns the flags, and notices.
 
-    The notices are of a job that the run does not join, and of Horovod.
+    The notices are about Horovod, and about a job in the environment that the run does not join.
     """
     notices: tuple[str, ...] = ()
     others = None
@@ -219,7 +225,7 @@ def _with_implied_cluster(
         uses = [f"{b} for {a}" for a, b in _VARIABLES_OF_HOROVOD.items() if environ.get(a)]
         if uses:
             notices += (f"Horovod's variables have no effect; use {', '.join(uses)}",)
-        if others is not None:  # Horovod has one process per device
+        if others is not None:  # Horovod starts one process per device.
             flags = flags.replace(cluster=others[1])
     elif others is not None:
         what, cluster = others
@@ -234,7 +240,10 @@ def _with_implied_cluster(
 
 
 def _with_job_of_environment(flags: Params, environ: Mapping[str, str]) -> tuple[Params, str]:
-    """The flags with the job that --cluster finds, and a notice if this process runs alone."""
+    """Finds the job of --cluster. Returns the flags with the job's addresses, and a notice.
+
+    The notice is "" unless this process runs alone.
+    """
     job, _ = resolve_job(flags.cluster, flags.cluster_ps, environ)
     if job.task.job == EVALUATOR and not flags.eval:
         reason = "this task is an evaluator, apart from the job: it needs --eval, --train_dir=DIR"
@@ -256,6 +265,7 @@ def _with_job_of_environment(flags: Params, environ: Mapping[str, str]) -> tuple
 def _with_exchanged_addresses(
     flags: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
 ) -> Params:
+    """Assigns GPUs to this process, and with --cluster=mpi exchanges addresses with all ranks."""
     job, local_rank = resolve_job(flags.cluster, flags.cluster_ps, environ)
     if flags.device != "cpu" and not flags.gpu_indices:
         _assign_gpus(flags, job.task, local_rank, environ)
@@ -270,6 +280,7 @@ def _with_exchanged_addresses(
 def _assign_gpus(
     flags: Params, task: Task, local_rank: int | None, environ: MutableMapping[str, str]
 ) -> None:
+    """Sets CUDA_VISIBLE_DEVICES to this process's share of the GPUs of the machine."""
     from cnnbench.machine.gpu import visible_devices_share, visible_gpus
 
     host = Host(environ=environ)

@@ -1,6 +1,7 @@
-"""Given flags without effect in a run. A table says when and why; each causes only a notice.
+"""Notices about flags that have no effect in a run.
 
-`cnnbench.flags` declares most of the conditions (`only_with`).
+The table `UNUSED` lists the flags, the conditions and the reasons. `cnnbench.flags` declares most
+of the conditions (`only_with`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from cnnbench.variable_mgr.modes import (
     Reduction,
 )
 
-# All-reduce algorithms for which shared memory changes nothing.
+# All-reduce algorithms that do the same with or without --all_reduce_share_memory.
 _INDIFFERENT_TO_MEMORY = frozenset({"copy", "collective", "nccl"})
 
 _SAVING = names_of_flags(FLAGS, RunPart.CHECKPOINTS)
@@ -49,9 +50,9 @@ _ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.A
 
 
 def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, ...]:
-    """One notice for each reason why given flags have no effect.
+    """One notice for each reason why flags of the command line have no effect.
 
-    Flags at a falsy default are ignored.
+    Flags that are set to their default are ignored if the default is false, zero or empty.
     """
     values = ((spec, getattr(plan.params, spec.name)) for spec in SPECS.values())
     silent = {spec.name for spec, value in values if not value and value == spec.default}
@@ -62,7 +63,7 @@ def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, .
             lambda p: not p.work.trains,
             "in a run that trains nothing",
         ),
-        *_without_optimizer(OPTIMIZERS.added),
+        *_other_optimizer_rules(OPTIMIZERS.added),
     )
     return no_effect_notices((*UNUSED, *added), plan, explicit)
 
@@ -84,19 +85,21 @@ def _follows_model(p: RunPlan) -> bool:
     return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
 
 
-def _without_optimizer(constants: Iterable[str]) -> tuple[FlagRule[RunPlan], ...]:
-    """The rules for flags of constants that the optimizer of the run does not have."""
+def _other_optimizer_rules(constants: Iterable[str]) -> tuple[FlagRule[RunPlan], ...]:
+    """Rules for optimizer flags, such as --momentum, that the optimizer of the run does not use."""
     by_users: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     for flag in constants:
         by_users[OPTIMIZERS.users(flag)] += (flag,)
     return tuple(
-        no_effect_rule(flags, partial(_ignores, flags), f"without --optimizer={names}")
+        no_effect_rule(
+            flags, partial(_optimizer_ignores_flags, flags), f"without --optimizer={names}"
+        )
         for names, flags in by_users.items()
     )
 
 
-def _ignores(flags: Sequence[str], p: RunPlan) -> bool:
-    """Whether the optimizer of a run does not use any of these flags."""
+def _optimizer_ignores_flags(flags: Sequence[str], p: RunPlan) -> bool:
+    """Whether the optimizer of a run uses none of the flags."""
     return not set(flags) & p.numerics.optimizer_spec.flags.keys()
 
 
@@ -104,7 +107,8 @@ def _all_reduces(p: RunPlan) -> bool:
     return p.place.mode.reduction is Reduction.ALL_REDUCE
 
 
-def _running(p: RunPlan) -> frozenset[str]:
+def _running_algorithms(p: RunPlan) -> frozenset[str]:
+    """Names of the all-reduce algorithms that the run uses."""
     spec = p.exchange.running
     return frozenset() if spec is None else spec.names
 
@@ -114,12 +118,15 @@ def _has_two_levels(p: RunPlan) -> bool:
     return spec is not None and spec.has_two_levels
 
 
-def _groups(p: RunPlan) -> int:
+def _count_device_groups(p: RunPlan) -> int:
     return len(group_devices(p.place.job.tower_devices, p.params.all_reduce_group_size))
 
 
-def _in_mode(flags: str, which: Callable[[Mode], object], why: str) -> FlagRule[RunPlan]:
-    """A rule for flags that have no effect in modes with a property."""
+def _no_effect_in_mode(flags: str, which: Callable[[Mode], object], why: str) -> FlagRule[RunPlan]:
+    """A rule for flags that have no effect in the modes of --variable_update that `which` selects.
+
+    `why` is appended to the reason "with --variable_update=MODE".
+    """
     return no_effect_rule(
         flags,
         lambda p: which(p.place.mode),
@@ -133,13 +140,13 @@ def idle_reductions(
     groups: Callable[[P], Sequence[int]],
     are_single: Callable[[P], bool],
 ) -> tuple[FlagRule[P], ...]:
-    """Rules for flags of all-reduces that have no effect, in a run or in ``cnnbench allreduce``.
+    """Rules for all-reduce flags that have no effect, in a run or in ``cnnbench allreduce``.
 
     Args:
-      running: names of the algorithms in use; None if all of them are.
-      has_two_levels: whether --all_reduce_spec has an algorithm of two levels.
-      groups: number of groups of devices, for every number of devices that is measured.
-      are_single: whether every group is one device.
+      running: returns the names of the algorithms in use; None if all algorithms are in use.
+      has_two_levels: whether --all_reduce_spec contains an algorithm with two levels.
+      groups: returns the number of device groups, for each measured number of devices.
+      are_single: whether every group consists of one device.
     """
 
     def same_in_shared_memory(p: P) -> bool:
@@ -187,8 +194,8 @@ def idle_reductions(
 _DECLARED = rules_from_declarations(FLAGS)
 
 
-def _rounded(flag: str) -> FlagRule[RunPlan]:
-    """A notice about a number of steps that is not a multiple of --steps_per_execution."""
+def _step_rounding_rule(flag: str) -> FlagRule[RunPlan]:
+    """A rule that reports that a number of steps is rounded up to full executions."""
 
     def reason(p: RunPlan) -> str:
         steps_given, together = getattr(p.params, flag) or 0, p.params.steps_per_execution
@@ -200,8 +207,8 @@ def _rounded(flag: str) -> FlagRule[RunPlan]:
 
 
 UNUSED: tuple[FlagRule[RunPlan], ...] = (
-    _rounded("num_batches"),
-    _rounded("num_warmup_batches"),
+    _step_rounding_rule("num_batches"),
+    _step_rounding_rule("num_warmup_batches"),
     no_effect_rule(
         (
             *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),
@@ -228,7 +235,7 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
         "with --forward_only: it saves no checkpoints",
         says="is only read from",
     ),
-    # These conditions come before the rules about the work of a run; the others follow below.
+    # These declared conditions are reported before any rule about the kind of work.
     _DECLARED["summary_verbosity"],
     _DECLARED["train_dir"],
     _DECLARED["precision=fp16"],
@@ -280,7 +287,7 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
         on("eval"),
         "with --eval: they show the step of a training or --forward_only",
     ),
-    *_without_optimizer(OPTIMIZERS.constants),
+    *_other_optimizer_rules(OPTIMIZERS.constants),
     no_effect_rule(
         "ema_decay",
         lambda p: p.work is WorkKind.FORWARD and p.params.train_dir is None,
@@ -303,7 +310,7 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
         lambda p: not _follows_model(p),
         "with --init_learning_rate or --piecewise_learning_rate_schedule",
     ),
-    _in_mode(
+    _no_effect_in_mode(
         "gradient_reduction,local_parameter_device,sparse_to_dense_grads",
         lambda mode: mode.reduction is Reduction.NONE,
         "",
@@ -313,7 +320,7 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
         lambda p: not _all_reduces(p),
         f"without --variable_update={', '.join(_ALL_REDUCING[:-1])} or {_ALL_REDUCING[-1]}",
     ),
-    _in_mode(
+    _no_effect_in_mode(
         "local_parameter_device",
         lambda mode: mode.strategy and mode.processes is not Processes.COORDINATOR,
         ": TensorFlow decides",
@@ -326,7 +333,7 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
         _one_tower,
         "with --num_gpus=1: there is nothing to reduce",
     ),
-    _in_mode(
+    _no_effect_in_mode(
         "cross_replica_sync,ps_strategy,variable_caching,local_parameter_device",
         lambda mode: mode.processes is Processes.COORDINATOR,
         ": no worker waits for another, and variables go to the ps tasks in turn",
@@ -336,12 +343,12 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
         _one_tower,
         "with --num_gpus=1: there is one copy of every variable",
     ),
-    _in_mode(
+    _no_effect_in_mode(
         "check_replica_consistency",
         lambda mode: mode.copies is Copies.ONE,
         ": it keeps one copy of every variable",
     ),
-    _in_mode(
+    _no_effect_in_mode(
         "check_replica_consistency",
         lambda mode: not mode.in_sync,
         ": its copies are meant to differ",
@@ -355,15 +362,15 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
     ),
     no_effect_rule(
         "local_parameter_device",
-        lambda p: _all_reduces(p) and "copy" not in _running(p),
+        lambda p: _all_reduces(p) and "copy" not in _running_algorithms(p),
         "with this all-reduce: of all algorithms, only copy uses it",
     ),
     *_DECLARED.values(),
     *idle_reductions(
-        _running,
+        _running_algorithms,
         _has_two_levels,
-        lambda p: (_groups(p),),
-        lambda p: _groups(p) == p.place.job.num_towers,
+        lambda p: (_count_device_groups(p),),
+        lambda p: _count_device_groups(p) == p.place.job.num_towers,
     ),
     no_effect_rule(
         "allreduce_merge_scope",
@@ -373,7 +380,7 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
     ),
     no_effect_rule(
         "network_topology",
-        lambda p: "hierarchical_copy" not in _running(p),
+        lambda p: "hierarchical_copy" not in _running_algorithms(p),
         "without a hierarchical copy",
     ),
     no_effect_rule("cross_replica_sync", _only_forward, f"{_FORWARD}: they update nothing"),

@@ -1,7 +1,7 @@
-"""The processes, the kind of work and the devices of a run.
+"""The kind of work of a run, rules that refuse flags, and the role of a process in its job.
 
-Tables of rules are evaluated on what is resolved so far, such as a `RunPlan`. The first rule of a
-table that applies to a flag counts.
+A rule (`FlagRule`) is evaluated on an object with flags, such as a `RunPlan`. If several rules of a
+table apply to a flag, the first rule gives the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 
 
 class WorkKind(enum.Enum):
-    """Kind of work. The value is the text in the header."""
+    """What a run does. The values are printed in the header of the output."""
 
     TRAINING = "training"
     TRAINING_AND_EVALUATION = "training + evaluation"
@@ -44,17 +44,17 @@ class WorkKind(enum.Enum):
 
     @property
     def trains(self) -> bool:
-        """Whether weights are updated."""
+        """Whether the run updates the weights."""
         return self in (WorkKind.TRAINING, WorkKind.TRAINING_AND_EVALUATION)
 
     @property
     def evaluates(self) -> bool:
-        """Whether weights are evaluated on the validation subset."""
+        """Whether the run evaluates the weights on the validation subset."""
         return self in (WorkKind.EVALUATION, WorkKind.TRAINING_AND_EVALUATION)
 
     @property
     def only_forward(self) -> bool:
-        """Whether the network runs without gradients."""
+        """Whether the run computes forward passes only, without gradients."""
         return self in (WorkKind.EVALUATION, WorkKind.FORWARD)
 
 
@@ -73,22 +73,22 @@ Reason: TypeAlias = "str | Callable[[P], str | None]"
 
 
 class RuleKind(enum.Enum):
-    """The effect of a rule that applies."""
+    """What happens to the flags of a rule if the condition of the rule is true."""
 
-    REFUSED = "the first of its flags that differs from its default is refused"
-    NEEDED = "its flag is refused whatever its value, such as one that must be given"
-    NOTICE = "a line tells that those of its flags that are given change nothing"
+    REFUSED = "the first flag of the rule that differs from its default is refused"
+    NEEDED = "the flag of the rule is refused with any value, for example if it must be given"
+    NOTICE = "a line says which given flags of the rule have no effect"
 
 
 @dataclass(frozen=True)
 class FlagRule(Generic[P]):
-    """A rule: flags, a condition, and the reason why they are refused or have no effect.
+    """A rule: flags, a condition, and the reason why the flags are refused or have no effect.
 
     Attributes:
-      when: whether the rule applies, by its truth value.
-      why: the end of a message, after "--flag=value: " or "--flag has no effect "; may depend on
-        what is resolved. A function that finds nothing wrong returns "" or None, and one that
-        checks several values may raise the FlagError itself.
+      when: returns a true value if the rule applies.
+      why: the end of a message, after "--flag=value: " or "--flag has no effect "; or a function
+        that returns it. The function returns "" or None if nothing is wrong, and may raise the
+        FlagError itself.
       says: text of a notice in place of "has no effect".
     """
 
@@ -99,7 +99,7 @@ class FlagRule(Generic[P]):
     says: str = ""
 
     def reason(self, resolved: P) -> str:
-        """The end of the message; "" if the rule does not apply."""
+        """The reason at the end of the message; "" if the rule does not apply."""
         if not self.when(resolved):
             return ""
         return self.why if isinstance(self.why, str) else self.why(resolved) or ""
@@ -116,11 +116,10 @@ def requirement_rule(flag: str, when: Condition[P], why: Reason[P]) -> FlagRule[
 
 
 def exclusion_rule(settings: str, why: str, other: str = "") -> FlagRule[P]:
-    """A rule for settings that cannot be combined (see `on`).
+    """A rule for settings that exclude each other (see `on`): the flag of the last one is refused.
 
-    The flag of the last setting is refused.
-
-    `why` follows "cannot be used with --" and `other`, which is the first setting if not given.
+    The message is "cannot be used with --", `other` and `why`. The default of `other` is the first
+    setting.
     """
     first, last = settings.split(",")[0], settings.split(",")[-1]
     return requirement_rule(
@@ -136,10 +135,10 @@ def no_effect_rule(
 
 
 def rules_from_declarations(specs: Iterable[FlagSpec]) -> dict[str, FlagRule[Any]]:
-    """The rules for flags without effect that follow from `only_with` in declarations, by
-    condition.
+    """Rules for flags without effect, created from `only_with` in the declarations of the flags.
 
-    Conditions that name flags outside of `specs`, those of another command, are left out.
+    Returns the rules by condition. Conditions on flags that are not in `specs` are ignored: these
+    flags belong to another command.
     """
     known = {spec.name: spec for spec in specs}
     flags: dict[str, list[str]] = {}
@@ -154,6 +153,7 @@ def rules_from_declarations(specs: Iterable[FlagSpec]) -> dict[str, FlagRule[Any
 
 
 def _split_settings(condition: str) -> list[str]:
+    """The settings in a condition such as "not cluster=flags,eval: reason"."""
     return condition.partition(": ")[0].removeprefix("not ").split(",")
 
 
@@ -176,9 +176,9 @@ def _split_flag_names(flags: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def on(settings: str) -> Callable[[Any], bool]:
-    """The condition that all comma-separated settings are given.
+    """Returns a condition that is true if all comma-separated settings are given.
 
-    A setting is a flag, which is on, or ``flag=value``.
+    A setting is ``flag=value``, or a flag that has any value but false, zero or empty.
     """
     return lambda resolved: all(
         _setting_holds(resolved.params, setting) for setting in settings.split(",")
@@ -186,20 +186,21 @@ def on(settings: str) -> Callable[[Any], bool]:
 
 
 def off(settings: str) -> Callable[[Any], bool]:
-    """The condition that none of the settings is given."""
+    """Returns a condition that is true if none of the comma-separated settings is given."""
     return lambda resolved: (
         not any(_setting_holds(resolved.params, setting) for setting in settings.split(","))
     )
 
 
 def always(resolved: object) -> bool:
-    """The condition that is always true: for rules whose reason is a check, and for flags that are
-    never used.
+    """A condition that is always true.
+
+    It serves rules for flags that are never used, and rules whose `why` is a function that checks.
     """
     return True
 
 
-# For sizes in bytes, "0" means off, as in --agg_small_grads_max_bytes of allreduce.
+# The text "0" is the value of a size in bytes, as in allreduce --agg_small_grads_max_bytes.
 _OFF = (None, False, 0, "", (), "0")
 
 
@@ -212,7 +213,7 @@ def _setting_holds(params: Any, setting: str) -> bool:
 
 
 def raise_first_refusal(rules: Iterable[FlagRule[P]], resolved: P) -> None:
-    """Raises FlagError for the first rule that applies, if there is one."""
+    """Raises FlagError for the first rule that applies to `resolved`, if there is one."""
     for rule in rules:
         values = {name: getattr(resolved.params, name) for name in rule.flags}
         if rule.kind is RuleKind.REFUSED:
@@ -225,9 +226,9 @@ def raise_first_refusal(rules: Iterable[FlagRule[P]], resolved: P) -> None:
 def no_effect_notices(
     rules: Iterable[FlagRule[P]], resolved: P, explicit: Sequence[str]
 ) -> tuple[str, ...]:
-    """One line for each rule that applies to the given flags.
+    """One line for each rule that applies to flags of the command line (`explicit`).
 
-    For each flag, only the first rule is used.
+    If several rules apply to a flag, only the first rule is used.
     """
     lines = []
     for rule in rules:
@@ -241,15 +242,16 @@ def no_effect_notices(
     return tuple(lines)
 
 
-# The place of this process in its job, from flags and environment.
+# The role of this process in its job, from flags and environment.
 
 ADDRESSES = names_of_flags(FLAGS, RunPart.TASK)
-"""The flags that --cluster replaces where it names an environment."""
+"""Flags of a task and its addresses. --cluster sets them if it names an environment."""
 
 
 class JobFlagNames(NamedTuple):
-    """Names of the flags of a job in error messages: the flags of a process, or of `cnnbench
-    launch`.
+    """Names of a job's flags in error messages.
+
+    The defaults are the flags of ``cnnbench run``; ``cnnbench launch`` has other flags.
     """
 
     job: str = "--job_name"
@@ -260,12 +262,12 @@ OF_A_PROCESS = JobFlagNames()
 
 
 def built_in_mode_names(which: Callable[[Mode], bool]) -> str:
-    """Names of the built-in modes with a property, as text."""
+    """Comma-separated names of the built-in modes for which `which` returns true."""
     return ", ".join(mode.name for mode in BUILT_IN if which(mode))
 
 
 class _RequestedPlace(NamedTuple):
-    """The flags and the mode of a place. Addresses are not checked yet."""
+    """Flags and mode of a process in a job, before their addresses are checked."""
 
     params: Params
     mode: Mode
@@ -332,12 +334,12 @@ class PlaceInJob:
     """The role of this process in its job.
 
     Attributes:
-      mode: the mode of --variable_update, on which the processes of a job depend.
-      job: all tasks; with --device=auto its towers are on CPU devices.
-      asynchronous: whether workers update the variables independently. Then a step is an update by
-        one worker.
+      mode: the mode of --variable_update, which determines the processes of a job.
+      job: all tasks. With --device=auto, the job's towers are on CPU devices.
+      asynchronous: whether workers update the variables independently. If so, a step is an update
+        by one worker.
       coordinated: whether a coordinator process schedules the updates of all workers.
-      names: what refusals call the flags of the job.
+      names: names of the job's flags for error messages.
     """
 
     mode: Mode
@@ -348,7 +350,7 @@ class PlaceInJob:
 
     @classmethod
     def resolved(cls, flags: Params, work: WorkKind, mode: Mode, names: JobFlagNames) -> PlaceInJob:
-        """Resolves the flags to a `Place`.
+        """Determines the role of this process from its flags.
 
         FlagError for invalid addresses, a task outside the job, or a mode that does not fit it.
         """
@@ -373,16 +375,15 @@ class PlaceInJob:
 
     @property
     def towers_per_step(self) -> int:
-        """Number of towers whose gradients an update takes."""
+        """Number of towers that contribute gradients to one update of the variables."""
         return self.job.towers_per_worker if self.asynchronous else self.job.num_towers
 
     def tolerates_loss_of(self, task: Task, state: str) -> bool:
-        """Whether the job survives the loss of a task in this state.
+        """Whether the job goes on after the task was lost in this state.
 
-        A coordinator can take an update back only from a worker that is gone, not from one that
-        hangs.
+        A coordinator can reassign an update only if the worker has ended, not if it hangs.
         """
-        # imported late, so that flags can be refused without importing socket code
+        # The late import keeps socket code out of commands that only check flags.
         from cnnbench.base.rendezvous import REFUSED
 
         worker = self.asynchronous and task.job == WORKER and task != self.job.chief

@@ -1,6 +1,7 @@
-"""Flags that contradict each other, the mode or the network.
+"""Rules that refuse flags that contradict each other, the mode or the network.
 
-`cnnbench.plan.place` has the rules of addresses, `cnnbench.plan.notices` flags without effect.
+`cnnbench.plan.place` contains the rules about addresses, `cnnbench.plan.notices` the rules about
+flags without effect.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ from cnnbench.variable_mgr.modes import (
     refuse_unsupported_devices,
 )
 
-# Flags that contradict each other or the mode, as a table, before TensorFlow is loaded.
+# Refuses flags that contradict each other or the mode, before TensorFlow is loaded.
 
-_SMALLEST_FP16 = 2.0**-14  # the smallest normal number
+_SMALLEST_FP16 = 2.0**-14
+"""The smallest normal number of fp16."""
 
-# What is read, or made as a folder, comes before the files that are written at different times.
-# Folders of logs and caches may be shared.
+# Paths that a run reads, and folders, come first, so that the flag of an output file is refused.
+# Several flags may name the same folder of logs or caches.
 _PATHS = (
     *names_of_flags(FLAGS, FlagRole.PLUGIN),
     *(spec.name for spec in FLAGS if spec.takes_urls and spec.name != "eval_dir"),
@@ -70,15 +72,15 @@ _ONE_STEP = "a single step; leave out one of the two flags"
 
 def refuse_contradictions(plan: RunPlan) -> None:
     """Raises FlagError for the first contradiction between flags."""
-    added = _rules_of_constants(OPTIMIZERS.added, SCHEDULES.added)
+    added = _optimizer_constant_rules(OPTIMIZERS.added, SCHEDULES.added)
     raise_first_refusal((*CONTRADICTIONS, *added), plan)
 
 
-# Conditions on several flags, and checks that raise errors or return reasons.
+# Conditions of the rules, and functions that return the reason of a refusal or raise an error.
 
 
 def _check_mode(p: RunPlan) -> None:
-    """Refuses what the declaration of the mode, which may be a plug-in's, refuses."""
+    """Refuses flags that the mode's own declaration refuses. A plug-in may declare the mode."""
     mode = p.place.mode
     settings = [setting for row in mode.refuses for setting in row.split(",")]
     for name in (*(setting.partition("=")[0] for setting in settings), *mode.needs):
@@ -106,7 +108,8 @@ def _workers_are_independent(p: RunPlan) -> bool:
     return p.place.job.in_cluster and not (p.params.cross_replica_sync or p.place.coordinated)
 
 
-def _check_all_reduce_of_plan(p: RunPlan) -> None:
+def _check_plan_all_reduce(p: RunPlan) -> None:
+    """Raises FlagError if the all-reduce of a run cannot work on its devices."""
     check_all_reduce(
         p.exchange.all_reduce,
         p.place.job,
@@ -119,10 +122,10 @@ def _check_all_reduce_of_plan(p: RunPlan) -> None:
 
 
 def _fault_of_default_all_reduce(p: RunPlan) -> str:
-    """The reason why the mode's own all-reduce cannot work, without the place in a spec."""
+    """The reason why the all-reduce that the mode uses by default cannot work, or ""."""
     try:
         if p.exchange.reduces:
-            _check_all_reduce_of_plan(p)
+            _check_plan_all_reduce(p)
     except FlagError as error:
         return error.reason.partition(": ")[2]
     return ""
@@ -148,17 +151,18 @@ def _missing_schedule_flags(p: RunPlan) -> str:
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
 
 
-def _fault_of_number(p: RunPlan) -> str:
-    """The reason why --gpu_indices does not fit the number of GPUs, or ""."""
+def _fault_of_gpu_count(p: RunPlan) -> str:
+    """The reason why the number of GPUs in --gpu_indices differs from --num_gpus, or ""."""
     count, towers = len(p.params.gpu_indices.split(",")), p.params.num_gpus
     return "" if count == towers else f"names {count} GPUs, but {p.place.names.towers}={towers}"
 
 
 def _refuse_shared_files(p: RunPlan) -> None:
+    """Raises FlagError if two flags name the same file."""
     refuse_shared_outputs(
         (flag, path)
         for flag in _PATHS
-        # A folder. It may be the folder of the checkpoints.
+        # Otherwise --trace_file is a folder, which may also be the folder of the checkpoints.
         if flag != "trace_file" or p.params.use_chrome_trace_format
         for value in [SPECS[flag].text(getattr(p.params, flag) or "")]
         for path in (value.split(",") if flag in ("profile_layers", plugins.FLAG) else [value])
@@ -166,13 +170,21 @@ def _refuse_shared_files(p: RunPlan) -> None:
     )
 
 
-def _rules_of_constants(
+def _optimizer_constant_rules(
     optimizers: Iterable[str],
     schedules: Iterable[str],
     schedule: tuple[str, ...] = (),
     rate: tuple[str, ...] = (),
 ) -> tuple[FlagRule[RunPlan], ...]:
-    """The rules for flags of constants, and for flags of the schedule and the learning rate."""
+    """Rules that refuse wrong values of optimizer constants, learning rates and their schedules.
+
+    Args:
+      optimizers: flags of optimizer constants, such as --momentum.
+      schedules: flags of schedule constants.
+      schedule: further flags that a --piecewise_learning_rate_schedule excludes, and that need
+        the constants of the schedule.
+      rate: further flags that only a --piecewise_learning_rate_schedule excludes.
+    """
     schedule = (*schedule, *schedules)
     return (
         *(
@@ -208,8 +220,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     # The processes of the job.
     refusal_rule(
         "summary_verbosity",
-        # Only worker 0 computes the gradients of summaries. It would wait for means and variances
-        # of the other workers.
+        # Worker 0, which alone computes summary gradients, would wait for batch norm values.
         lambda p: (
             p.place.job.client_per_worker
             and p.place.job.num_workers > 1
@@ -414,7 +425,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
             f"{p.numerics.optimizer_spec.refuses_fp16}"
         ),
     ),
-    *_rules_of_constants(
+    *_optimizer_constant_rules(
         OPTIMIZERS.constants,
         SCHEDULES.constants,
         ("learning_rate_schedule",),
@@ -445,7 +456,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
             f"{p.place.mode.name} uses one algorithm for all sizes"
         ),
     ),
-    refusal_rule("all_reduce_spec", lambda p: p.exchange.reduces, _check_all_reduce_of_plan),
+    refusal_rule("all_reduce_spec", lambda p: p.exchange.reduces, _check_plan_all_reduce),
     requirement_rule(
         "communication_hint",
         lambda p: p.exchange.all_reduce == single("collective"),
@@ -520,7 +531,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
         _needs_mode_reason(lambda mode: mode.uses_cross_device_ops),
     ),
     # Devices and output.
-    refusal_rule("gpu_indices", always, _fault_of_number),
+    refusal_rule("gpu_indices", always, _fault_of_gpu_count),
     refusal_rule(
         "allow_growth",
         lambda p: p.params.allow_growth and p.params.gpus_per_card > 1,
@@ -545,21 +556,22 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
         ),
         "profiles or saves a warm-up step; leave out --num_warmup_batches=0",
     ),
-    *(  # TensorFlow has one profiler
+    *(  # TensorFlow can run only one profiler at a time.
         exclusion_rule(f"{other},profile_json", _ONE_OF_TWO)
         for other in OF_WARM_UP
         if other != "profile_json"
     ),
     refusal_rule(_PATHS, always, _refuse_shared_files),
 )
-"""In this order: the first that applies is reported."""
+"""Rules in the order of their checks: the first rule that applies is reported."""
 
 
-# Properties that flags require of the network and the data set.
+# Refuses flags that the network or the data set does not support.
 
-_LARGEST_GRAPH = 2**31 - 2**26  # limit of protocol buffers, minus space for operations
+_LARGEST_GRAPH = 2**31 - 2**26
+"""Bytes of weights in a graph: the limit of protocol buffers, minus space for the operations."""
 
-# Without one of these instructions, 8-bit products are summed in 16 bits, which overflow.
+# On CPUs without any of these instructions, sums of 8-bit products overflow in 16 bits.
 _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 _MIXING = names_of_flags(FLAGS, RunPart.MIXING)
@@ -571,6 +583,7 @@ def _metric_names_text(p: RunPlan) -> str:
 
 
 def _has_backbone(p: RunPlan) -> bool:
+    """Whether the network has variables of a backbone, which --backbone_model_path restores."""
     prefix = p.network.model.backbone
     return bool(prefix) and any(v.name.startswith(f"{prefix}/") for v in p.network.spec.variables)
 
@@ -597,7 +610,7 @@ def _reads_training_data(p: RunPlan) -> bool:
 
 
 def _classifies_images(p: RunPlan) -> bool:
-    """Whether an example is an image with one class, and the loss is the softmax cross entropy."""
+    """Whether the examples are images with one class each, and the loss is a softmax loss."""
     features, labels = (
         elements_of_role(p.network.spec.elements, role) for role in ("feature", "label")
     )
@@ -607,26 +620,22 @@ def _classifies_images(p: RunPlan) -> bool:
 
 
 def _fault_of_classes(p: RunPlan) -> str:
-    """The reason why the labels of the data set do not match the outputs of a Keras model, or
-    "".
-    """
+    """The reason why a Keras model's outputs do not fit the classes of the data set, or ""."""
     dataset, outputs = p.network.dataset, p.network.spec.num_classes
-    # ImageNet and CIFAR-10 have a label without examples.
+    # ImageNet and CIFAR-10 have one more label than classes with examples.
     if not p.params.data_dir or outputs in (dataset.num_classes, dataset.num_classes - 1):
         return ""
     return f"has {outputs} outputs, and data set {dataset.name} {dataset.num_classes} classes"
 
 
 def _frozen_weight_bytes(p: RunPlan) -> int:
-    """Size of the weights in a frozen graph."""
+    """Bytes of the weights in a frozen graph, which has a copy for each device."""
     bytes_per_weight = {"fp32": 4, "int8": 5}.get(p.params.precision, 2)
     return bytes_per_weight * p.network.spec.parameters * len(p.place.job.own_towers)
 
 
 def _fault_of_int8(p: RunPlan) -> str:
-    """The reason why the model or the machine does not support convolutions in 8-bit integers, or
-    "".
-    """
+    """The reason why model or machine does not support convolutions in 8-bit integers, or ""."""
     if p.params.precision != "int8":
         return ""
     if not any(len(variable.shape) == 4 for variable in p.network.spec.variables):
@@ -641,7 +650,7 @@ def _fault_of_int8(p: RunPlan) -> str:
 
 
 def _fault_of_shards(p: RunPlan) -> str:
-    """The reason why the files cannot be divided among the workers, or ""."""
+    """The reason why --auto_shard_policy=file cannot divide the files among workers, or ""."""
     dataset, workers = p.network.dataset, p.place.job.num_workers
     files = len(dataset.subsets_in(p.params.data_dir or "")["train"])
     if not dataset.skips_bad_records:

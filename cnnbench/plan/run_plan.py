@@ -1,4 +1,7 @@
-"""The plan of a run: its flags, the values that they resolve to, and its identity."""
+"""The plan of a run: its flags, the values that the flags resolve to, and the run's identity.
+
+Runs with the same identity are repetitions of one measurement.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,7 @@ from cnnbench.plan.setup import ExchangePlan, MachinePlan, NetworkPlan, Numerics
 from cnnbench.plan.training import InputPlan, LearningRates, RunLength
 from cnnbench.records.codec import encode
 
-# Values that are equal in equal runs on this machine, and values that are equal in all processes of
-# a job.
+# The identity of a run on this machine, and facts that all processes of a job agree on.
 
 KEY_LENGTH = 12
 """Digits of digests that identify runs."""
@@ -34,21 +36,21 @@ _PATHS = [
 _VERSIONS = ("cnnbench_version", "tensorflow_version")
 
 _OWN = {
-    # The handshake compares the addresses themselves.
+    # The handshake of a job's processes compares addresses separately.
     *ADDRESSES,
     *names_of_flags(FLAGS, FlagRole.JOB),
-    # Machines may have different GPUs and keep data in different places.
+    # The machines of a job may have different GPUs, and the data in different folders.
     *names_of_flags(FLAGS, FlagRole.ITEMS),
     "data_dir",
     *(spec.name for spec in specs_of(OutputParams)),
 }
-"""Flags that may differ between the processes of a job."""
+"""Names of the flags that may differ between the processes of a job."""
 
 
 def identity_on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity of a run on this machine: `identity`, absolute paths, and digests of plug-ins.
+    """The flags that distinguish a run from other runs on this machine, and digests of plug-ins.
 
-    The digest of a plug-in includes its `parts`.
+    Paths are absolute. The digest of a plug-in includes the files that it uses.
     """
     flags = identity(config, of_places=True)
     for name in _PATHS:
@@ -66,7 +68,10 @@ def identity_on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
 def agreed_facts(
     values: Mapping[str, Any], specs: Iterable[FlagSpec] | None = None
 ) -> dict[str, str]:
-    """Versions and flags, by name, that must be equal (`run.cluster.handshake.meet`)."""
+    """Versions and flag values that must be equal in all processes of a job, as text by name.
+
+    The processes compare them when they connect (`cnnbench.run.cluster`).
+    """
     from cnnbench.machine.facts import packages
 
     versions = packages(Host())
@@ -76,7 +81,7 @@ def agreed_facts(
 
 
 def digest_of_value(value: object) -> str:
-    """A digest of plain data. It is used for facts that are too long to show."""
+    """A short digest of plain data, for facts that are too long to show."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
@@ -85,16 +90,16 @@ def digest_of_value(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """The flags of a run, and the values that they resolve to.
+    """The flags of a run, and the values that the flags resolve to.
 
-    What needs the network or the data is resolved when it is first read, and refuses flags then;
-    `cnnbench.plan.make_plan` reads all of it.
+    Properties that need the network or the data set are resolved when they are first read, and may
+    raise FlagError then. `cnnbench.plan.make_plan` reads all of them.
 
     Attributes:
       params: a value for every flag, with the addresses of the job.
-      explicit_flags: names of the given flags.
-      notices: lines for the user, such as about flags without effect.
-      outputs: files and display; the flags' defaults in processes that write nothing.
+      explicit_flags: names of the flags that the user gave.
+      notices: lines for the user, such as notices about flags without effect.
+      outputs: flags of files and display. Processes that write no files have the defaults.
     """
 
     params: Params
@@ -109,12 +114,12 @@ class RunPlan:
 
     @cached_property
     def network(self) -> NetworkPlan:
-        """Network and data set."""
+        """The network and the data set of the run."""
         return NetworkPlan.resolved(self.params)
 
     @cached_property
     def length(self) -> RunLength:
-        """Batches, steps, evaluations and target."""
+        """Numbers of batches, steps and evaluations, and the metric that ends the training."""
         return RunLength.resolved(self.params, self.work, self.place, self.network)
 
     @cached_property
@@ -125,7 +130,7 @@ class RunPlan:
 
     @cached_property
     def input(self) -> InputPlan:
-        """The data, its preprocessing, and its distribution among workers."""
+        """The input data, its preprocessing, and its distribution among workers."""
         return InputPlan.resolved(
             self.params,
             self.work,
@@ -136,7 +141,10 @@ class RunPlan:
         )
 
     def with_changes(self, **changes: Any) -> RunPlan:
-        """A copy with different fields. None of them may change the network or the data."""
+        """A copy of the plan with different fields, which must not change the network or the data.
+
+        The copy keeps the properties that are resolved already.
+        """
         changed = replace(self, **changes)
         resolved = vars(self).keys() - {field.name for field in fields(self)}
         vars(changed).update({name: vars(self)[name] for name in resolved})
@@ -149,7 +157,7 @@ class RunPlan:
 
     @property
     def summarizes_evaluations(self) -> bool:
-        """Whether event files of evaluations are written, into --eval_dir."""
+        """Whether the run writes event files of its evaluations into --eval_dir."""
         return self.work.evaluates and self.outputs.summary_verbosity > 0
 
     @property
@@ -160,13 +168,13 @@ class RunPlan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The parameters as stored in records, with resolved values in place of defaults."""
+        """All flags by name, as in records: with resolved values in place of unset flags."""
         length, target = self.length, self.length.target
         config = {
             **self.params.as_dict(),
             "data_name": self.network.dataset.name,
             "batch_size": length.batch_per_device,
-            "global_batch_size": 0,  # a record contains the batch size per device
+            "global_batch_size": 0,  # Records contain the batch size per device.
             "eval_batch_size": length.eval_batch_per_device,
             "num_batches": length.batches,
             "num_epochs": length.epochs,
@@ -181,23 +189,23 @@ class RunPlan:
         return config
 
     def to_json(self) -> dict[str, Any]:
-        """`config` as JSON values."""
+        """The flags of `config` as JSON values."""
         return {name: encode(value) for name, value in self.config.items()}
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The values that distinguish this run from other runs on this machine. They are equal
-        in equal runs.
+        """The flags that distinguish this run from other runs on this machine, and digests of
+        plug-ins. Repetitions of a run have equal identities.
         """
         return identity_on_this_machine(self.to_json())
 
     @property
     def agreed_job_facts(self) -> dict[str, str]:
-        """Facts that must be equal in all processes of a job, as `agreed_facts`.
+        """Facts that must be equal in all processes of a job, as text by name.
 
-        Where each worker builds a step of its own, also what the flags resolve to, the sources of
-        plug-ins, and what follows from plug-ins and data: one that differs would train another
-        network, or another number of steps.
+        They include versions and flags. If each worker builds its own step, they also include the
+        resolved flags, digests of plug-ins and of the network, and numbers of examples: a worker
+        with different values would train a different network or a different number of steps.
         """
         if not self.place.job.client_per_worker:
             return agreed_facts(self.params.as_dict())
@@ -218,7 +226,7 @@ class RunPlan:
 
 
 Runnable: TypeAlias = "RunPlan | Params"
-"""What `BenchmarkCNN` runs."""
+"""The argument of `BenchmarkCNN`: a plan, or flags that it resolves to a plan."""
 
 
 def without_outputs(plan: RunPlan) -> RunPlan:

@@ -1,4 +1,4 @@
-"""Setup of a run before its plan: network, data set, numerics, machine, and exchange of gradients.
+"""Parts of a run's plan: network, data set, number formats, machine, and gradient exchange.
 
 From the gradients g of the towers' scaled losses to a new weight w:
 
@@ -8,9 +8,9 @@ From the gradients g of the towers' scaled losses to a new weight w:
     clip              as the flags of clipping say
     w = update(g, r)  by the optimizer, at learning rate r
 
-Scale and decay come after the reduction: that takes fewer operations, and 16-bit gradients keep
-their scale on the way. Gradients that wait for the next step are completed before it, since scale
-and weights may have changed by then.
+The gradients are divided by the loss scale, and decay is added, after the reduction: this takes
+fewer operations, and 16-bit gradients stay scaled during the reduction. Gradients that are applied
+in the next step are an exception, because loss scale and weights may have changed by then.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from cnnbench.variable_mgr.all_reduce.spec import (
 from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec, Mode, Reduction
 
 FILE_SYSTEMS = "cnnbench.file_systems"
-"""Group of entry points that register file systems with TensorFlow."""
+"""Group of the Python entry points that register file systems with TensorFlow."""
 
 _ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkPlan:
-    """Network and data set.
+    """The network and the data set of a run.
 
     Attributes:
       spec: variables and FLOPs of the network.
       examples: elements of an example of the data set, with resolved sizes.
-      own_sizes: flags that ask for the size or the outputs that the model has anyway.
+      own_sizes: names of the flags, --image_size or --num_classes, that equal the model's default.
     """
 
     dataset: Dataset
@@ -69,7 +69,10 @@ class NetworkPlan:
 
     @classmethod
     def resolved(cls, flags: Params) -> NetworkPlan:
-        """The network that the flags select. FlagError for unknown names and unreachable URLs."""
+        """Resolves the network and the data set that the flags select.
+
+        FlagError for unknown names and unreachable URLs.
+        """
         _check_urls(flags)
         dataset = find_dataset(flags.data_name, flags.data_dir, flags.model)
         model = registry.get_model(flags.model, dataset.name)
@@ -114,12 +117,12 @@ def model_and_gradient_shapes(
 
 
 def _resize_model(flags: Params, model: Model, dataset: Dataset) -> Dataset:
-    """Sets the model's image size and outputs from the flags. Returns the data set with as many
-    classes.
+    """Sets the image size and the number of outputs of the model from the flags.
 
-    FlagError if the network does not take them.
+    Returns the data set with the same number of classes. FlagError if the network does not support
+    the sizes.
     """
-    with _naming_size_flag(flags):
+    with _size_flag_in_errors(flags):
         model.resize(flags.image_size, flags.num_classes)
     return replace(dataset, num_classes=flags.num_classes or dataset.num_classes)
 
@@ -127,13 +130,13 @@ def _resize_model(flags: Params, model: Model, dataset: Dataset) -> Dataset:
 def _declare_model(flags: Params, model: Model, dataset: Dataset) -> ModelSpec:
     if flags.image_size is None:
         return declare(model, dataset.num_classes)
-    with _naming_size_flag(flags):
+    with _size_flag_in_errors(flags):
         return declare(model, dataset.num_classes)
 
 
 @contextlib.contextmanager
-def _naming_size_flag(flags: Params) -> Iterator[None]:
-    """Context manager: errors of a network's layers name the flag that requests other sizes."""
+def _size_flag_in_errors(flags: Params) -> Iterator[None]:
+    """A context in which errors of a network's layers become FlagErrors that name the size flag."""
     try:
         yield
     except FlagError:
@@ -145,7 +148,7 @@ def _naming_size_flag(flags: Params) -> Iterator[None]:
 
 
 def _check_urls(flags: Params) -> None:
-    """Refuses URLs that TensorFlow cannot reach. Loads TensorFlow only if there are URLs."""
+    """Raises FlagError for a URL that TensorFlow cannot reach. Loads TensorFlow only for URLs."""
     for flag in (spec.name for spec in FLAGS if spec.takes_urls):
         if not is_url(path := getattr(flags, flag) or ""):
             continue
@@ -160,7 +163,7 @@ def _check_urls(flags: Params) -> None:
 
 
 def _unreachable_reason(path: str) -> str:
-    """The reason why a URL cannot be reached, or ""."""
+    """The reason why TensorFlow cannot reach a URL, or ""."""
     reasons = [f"no answer within {_ANSWER_SECONDS:g} s"]
 
     def ask() -> None:
@@ -170,31 +173,30 @@ def _unreachable_reason(path: str) -> str:
         except OSError as error:
             reasons.append(str(error.strerror))
 
-    # Runs in a thread, because TensorFlow retries for many minutes. Without a thread, no signal
-    # would be handled.
+    # TensorFlow retries for many minutes, during which the main thread would handle no signals.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(_ANSWER_SECONDS)
     return reasons[-1]
 
 
-# Number formats and optimizer of a run.
+# The number formats and the optimizer of a run.
 
 DEFAULT_FP16_LOSS_SCALE = 128.0
 
 COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "float32"}
-"""Compute dtype by --precision; with int8, that of everything but convolutions."""
+"""Compute dtype by --precision. With int8, it is the dtype of all operations but convolutions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NumericsPlan:
-    """Number formats and optimizer.
+    """The number formats and the optimizer of a run.
 
     Attributes:
       dtype: compute dtype, such as "bfloat16".
-      loss_scale: factor on the loss in the first step; 1 except for fp16.
-      scale_doubles_after: good steps after which an automatic loss scale doubles; None if the scale
-        is constant.
+      loss_scale: factor of the loss in the first step; 1 except for fp16.
+      scale_doubles_after: number of steps with finite gradients after which an automatic loss scale
+        doubles; None if the scale is constant.
       frozen: whether variables are constants of the graph.
       optimizer_spec: declaration of the optimizer.
       constants: values of the optimizer's flags by name.
@@ -223,7 +225,7 @@ class NumericsPlan:
         )
 
 
-# Devices, threads and compiler options of a process.
+# The devices, threads and compiler options of a process.
 
 
 @dataclass(frozen=True)
@@ -234,44 +236,43 @@ class MachinePlan:
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Numbers of the GPUs of the run, in order. If cards are divided, these are logical
-        GPUs.
+        """Numbers of the GPUs of the run, in order. With --gpus_per_card, GPUs are parts of cards.
         """
         named = [int(number) for number in self.flags.gpu_indices.split(",") if number]
         return tuple(named or range(self.flags.num_gpus))[: self.flags.num_gpus]
 
     @property
     def cards(self) -> tuple[int, ...]:
-        """Numbers of the cards to which these GPUs belong, among the visible cards."""
+        """Numbers of the cards that the GPUs of the run belong to, among the visible cards."""
         return tuple(dict.fromkeys(number // self.flags.gpus_per_card for number in self.gpus))
 
     def of_task(self, job: Job) -> MachinePlan:
-        """The settings of this process of `job`. A process without towers gets one CPU device."""
+        """The settings for this process's task in `job`. Tasks without towers get one CPU device."""
         if job.in_cluster and job.task.job != WORKER:
             return MachinePlan(self.flags.replace(device="cpu", num_gpus=1, gpu_indices=""))
         return self
 
 
-# Determines the arithmetic of an update, once for a run. Does not import TensorFlow.
+# The arithmetic of an update, which is determined once for a run.
 
-# Gradients are added up by operations of ours, for all towers of the job.
+# Reductions in which cnnbench's own operations sum the gradients of all towers of the job.
 _BY_OUR_SUMS = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdatePlan:
-    """Scaling, reduction, weight decay and clipping of gradients, with their factors.
+    """How an update scales, reduces, decays and clips the gradients, with all factors.
 
     Attributes:
-      reduction: "mean" or "sum" over towers, made by the manager.
-      rate_factor: factor of the learning rate; 1 / towers turns an update by a sum into one by the
-        mean.
+      reduction: "mean" or "sum": how the variable manager combines the gradients of the towers.
+      rate_factor: factor of the learning rate. If it is 1 / towers, an update with the sum of the
+        gradients has the effect of an update with their mean.
       weight_decay: factor of the L2 loss of a tower.
-      decay: d above, adjusted to the reduction.
+      decay: factor d in the formula of this module's docstring, adjusted to the reduction.
       decoupled_decay: factor of the decay that the optimizer applies in place of an L2 loss.
-      clip: bounds by the flag that asks for the clipping.
-      deferred: whether updates take the gradients of the step before; each tower then removes the
-        scale and adds decay before the reduction.
+      clip: bounds, by the name of the flag that requests the clipping.
+      deferred: whether updates use the gradients of the previous step. If so, each tower removes
+        the loss scale and adds decay before the reduction.
       fused: whether decay is a part of the updates (`cnnbench.run.step.update`) if all devices
         are CPUs.
     """
@@ -299,18 +300,18 @@ def plan_update(
     staged: bool,
     narrow: bool,
 ) -> UpdatePlan:
-    """Plans the arithmetic of a run's updates.
+    """Determines how the updates of a run scale, reduce, decay and clip gradients.
 
     Args:
       towers: number of towers of the whole job.
       reduction: "mean" or "sum" of the gradients over towers.
       asynchronous: whether workers update shared variables without waiting for each other.
-      staged: whether towers use the weights of the step before.
+      staged: whether towers use the weights of the previous step.
       narrow: whether variables have 16 bits.
     """
     deferred = aggregation.relaxed and mode.reduction is Reduction.ALL_REDUCE
-    # This saves one pass over all gradients. It is impossible if a stage between reduction and
-    # update depends on the size of gradients, or if the sum is in 16 bits.
+    # A learning rate divided by the number of towers saves one pass over all gradients. This is
+    # impossible with clipping, which depends on the size of gradients, and with 16-bit sums.
     rate_has_mean = (
         optimizer.linear
         and reduction == "mean"
@@ -324,7 +325,7 @@ def plan_update(
         reduction = "sum"
     decoupled_decay = weight_decay if optimizer.decoupled else 0.0
     weight_decay -= decoupled_decay
-    # All towers have the same L2 gradient: the mean is one gradient, the sum is one per tower.
+    # The L2 gradient is equal in all towers, so a sum over towers contains it once per tower.
     summed = reduction == "sum" and mode.in_sync and not deferred
     return UpdatePlan(
         reduction=reduction,
@@ -334,8 +335,8 @@ def plan_update(
         decoupled_decay=decoupled_decay,
         clip=clip,
         deferred=deferred,
-        # Possible only if weights decay just before an update and the number of updates is known. A
-        # manager that reduces gradients itself may also complete updates itself.
+        # Fused decay is applied just before an update, and the number of updates must be known.
+        # A variable manager with its own reduction may also complete the updates itself.
         fused=optimizer.linear
         and weight_decay > 0.0
         and not clip
@@ -344,22 +345,23 @@ def plan_update(
     )
 
 
-# Placement of variables, and exchange of gradients, of a run.
+# The placement of variables and the exchange of gradients in a run.
 
 _CLIPPING = names_of_flags(FLAGS, RunPart.CLIPPING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExchangePlan:
-    """Placement of variables and exchange of gradients.
+    """Where variables are placed, and how towers exchange gradients.
 
     Attributes:
       reduces: whether gradients go through an all-reduce.
       exchanges: whether several towers exchange gradients.
       all_reduce: the requested all-reduce, or the default of the mode.
-      running: the all-reduce without levels that have nothing to reduce; None where nothing is
-        reduced.
-      aggregation: how gradients are packed and reduced, in modes with a copy per tower.
+      running: the all-reduce that is used, without levels that have nothing to reduce; None if no
+        gradients are reduced.
+      aggregation: how gradients are packed and reduced, in modes with one copy of the variables per
+        tower.
     """
 
     mode: Mode
@@ -375,7 +377,10 @@ class ExchangePlan:
     def resolved(
         cls, flags: Params, work: WorkKind, place: PlaceInJob, numerics: NumericsPlan
     ) -> ExchangePlan:
-        """The exchange that the flags select. Names of algorithms are not checked yet."""
+        """Resolves the gradient exchange that the flags select.
+
+        The names of all-reduce algorithms are not checked yet: a plug-in may register them.
+        """
         mode, job = place.mode, place.job
         exchanges = work.trains and job.num_towers > 1
         reduces = exchanges and mode.reduction is Reduction.ALL_REDUCE
@@ -410,8 +415,9 @@ class ExchangePlan:
         )
 
     def reduction_without_all_reduce(self, *, on_gpu: bool) -> str | None:
-        """The cross-device operation, or the manager's own reduction; None if an all-reduce is
-        used.
+        """Name of the cross-device operation, or of the variable manager's own reduction.
+
+        None if gradients go through an all-reduce, or are not exchanged.
         """
         if not self.exchanges:
             return None
@@ -430,8 +436,9 @@ def _requested_all_reduce(flags: Params, mode: Mode) -> AllReduceSpec:
 def _aggregation_spec(
     flags: Params, mode: Mode, work: WorkKind, all_reduce: AllReduceSpec, numerics: NumericsPlan
 ) -> AggregationSpec:
+    """How gradients are packed and reduced, from the flags and the defaults of the mode."""
     if work.only_forward:
-        # Without gradients there is no reduction, so an unusable algorithm such as nccl is ignored.
+        # No gradients are reduced, so an unusable algorithm such as nccl is ignored.
         return AggregationSpec(all_reduce=single(mode.all_reduce or "copy"))
     buckets = flags.gradient_bucket_bytes
     if buckets is None:
@@ -460,10 +467,11 @@ def check_all_reduce(
     communication_hint: str = "auto",
     shared_cards: bool = False,
 ) -> None:
-    """Refuses an all-reduce that cannot work on the devices of a job; see `check_spec`.
+    """Raises FlagError if an all-reduce cannot work on the devices of a job (see `check_spec`).
 
-    With "auto", refuses what works neither on "cpu" nor on "gpu". `group_size`: devices per group
-    of two-level algorithms; 0: those of one process.
+    With device "auto", an all-reduce is refused if it works neither on CPUs nor on GPUs.
+    `group_size` is the number of devices per group of two-level algorithms; with 0, a group
+    contains the devices of one process.
     """
     refusals = []
     for kind in ("cpu", "gpu") if device == "auto" else (device,):

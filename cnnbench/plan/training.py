@@ -1,8 +1,7 @@
-"""The steps, the learning rate and the input of a training.
+"""The number of steps, the learning rates and the input of a training.
 
-Plain arithmetic of the step number, without TensorFlow: the rate is computed by
-the host and handed to the step. It depends on the global batch size, never on the
-mode or on how many towers share that batch.
+The host computes the learning rate from the step number, without TensorFlow, and passes it to the
+step. The rate depends on the global batch size, but not on the mode or the number of towers.
 """
 
 from __future__ import annotations
@@ -30,32 +29,31 @@ from cnnbench.plan.place import PlaceInJob, WorkKind
 from cnnbench.plan.setup import NetworkPlan
 from cnnbench.records.run import Target
 
-# Batches, steps, evaluations and target of a run.
+# The batches, steps, evaluations and the target of a run.
 
 DEFAULT_NUM_BATCHES = 100
 MINIMUM_WARMUP = 10
 
 TOP_1_ACCURACY = "top_1_accuracy"
-"""Name that tf_cnn_benchmarks has for the metric that ends a training, for any model."""
+"""Name in tf_cnn_benchmarks of the metric that ends a training, for any model."""
 
 _MOST_STEPS = 2**31 - 1
 _MOST_COUNTED = 100_000
 
-# Distance between the checks of --warmup=auto: the smallest number of steps, and the growth of the
-# series.
+# Distance between checks of --warmup=auto: the minimum in steps, and the growth of step counts.
 _SMALLEST_STRIDE = 5
 _GROWTH = 1.1
 
 
 @dataclass(frozen=True)
 class WarmUpLength:
-    """The length of a warm-up.
+    """The minimum and maximum number of warm-up steps of a run.
 
     Attributes:
       least: minimum number of steps.
-      most: maximum number of steps; equal to least unless auto.
-      auto: whether to continue after `least` until the steps are steady.
-      together: steps of an execution, which has one time; divides `least` and `most`.
+      most: maximum number of steps; equal to `least` unless `auto`.
+      auto: whether to continue after `least` steps until the step times are steady.
+      together: number of steps that are executed and timed together; divides `least` and `most`.
     """
 
     least: int
@@ -65,10 +63,10 @@ class WarmUpLength:
 
     @cached_property
     def checks(self) -> frozenset[int]:
-        """Numbers of the steps after which the times so far are checked.
+        """The steps after which --warmup=auto checks whether the step times are steady.
 
-        Their distance grows with the series: a check takes time in proportion to the
-        square of its length, and more checks find more false steady states.
+        The distance between checks grows with the number of steps: the time of a check grows with
+        its square, and more checks find more false steady states.
         """
         if not self.auto:
             return frozenset()
@@ -82,22 +80,22 @@ class WarmUpLength:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLength:
-    """Batches and steps of a run.
+    """The batch sizes of a run, and its numbers of batches, steps, examples and evaluations.
 
-    --steps_per_execution divides the steps of warm-up and timed loop, and those of a new training
-    after which an evaluation is due.
+    The numbers of warm-up steps and timed steps, and the steps before evaluations, are multiples of
+    --steps_per_execution.
 
     Attributes:
-      batch_per_device: images of a device and pass.
-      passes: batches per device of an update.
+      batch_per_device: images per device in one forward and backward pass.
+      passes: forward and backward passes of a device per update (--gradient_accumulation_steps).
       global_batch: images per training step, of all devices and passes.
       eval_batch_per_device: images per device in an evaluation step.
-      batches, epochs: length of the timed loop (in evaluation mode: of the evaluation).
-      train_examples: images of one training epoch; 0 in evaluation mode.
+      batches, epochs: length of the timed loop, or with --eval of the evaluation.
+      train_examples: images of one training epoch; 0 with --eval.
       eval_batches: global batches of one evaluation.
       eval_examples: examples of one evaluation, without padding.
-      eval_steps: global steps after which an evaluation is due.
-      target: metric that ends the training; None without one.
+      eval_steps: global steps after which the training pauses for an evaluation.
+      target: metric that ends the training; None if no metric does.
     """
 
     batch_per_device: int
@@ -117,8 +115,9 @@ class RunLength:
     def resolved(
         cls, flags: Params, work: WorkKind, place: PlaceInJob, network: NetworkPlan
     ) -> RunLength:
-        """The length that the flags select. FlagError for impossible numbers of steps and
-        evaluation points.
+        """Computes batch sizes and numbers of steps from the flags.
+
+        FlagError for impossible numbers of steps and evaluation points.
         """
         dataset = network.dataset
         towers = place.towers_per_step
@@ -165,12 +164,12 @@ class RunLength:
 
     @property
     def training_steps(self) -> int:
-        """Number of steps of the whole training, from global step 0. Warm-up steps are included."""
+        """Number of steps of the whole training from global step 0, including warm-up steps."""
         return self.warm_up.least + self.batches
 
     def check_steps_left(self, train_dir: str, done: int) -> None:
-        """Refuses a training if its checkpoint has more steps (`done`) than --num_batches."""
-        if done - self.batches > self.warm_up.most:  # Warm-up steps train, too.
+        """Raises FlagError if a checkpoint has more steps (`done`) than --num_batches."""
+        if done - self.batches > self.warm_up.most:  # Warm-up steps also train the network.
             reason = (
                 f"the checkpoint in --train_dir={train_dir} is at step {done} already; ask for "
                 "more batches or for another directory"
@@ -184,7 +183,10 @@ def round_up_steps(steps: int, together: int) -> int:
 
 
 def _images_per_device(global_batch: int, devices: int, passes: int) -> int:
-    """Images per device and pass. FlagError if the global batch cannot be divided equally."""
+    """Divides a global batch: returns images per device in each of the `passes` of an update.
+
+    FlagError if the global batch cannot be divided equally.
+    """
     per_step = devices * passes
     if global_batch % per_step:
         lower = global_batch // per_step * per_step
@@ -198,10 +200,10 @@ def _images_per_device(global_batch: int, devices: int, passes: int) -> int:
 def _batches_and_examples_of_eval(
     params: Params, place: PlaceInJob, examples: int, global_batch: int
 ) -> tuple[int, int]:
-    """Batches and examples of an evaluation. Without own flags, it is as long as the training.
+    """Numbers of global batches and of examples in an evaluation.
 
-    Every pass over the examples ends with a batch that is filled up, so that passes have whole
-    numbers of batches.
+    If no flag gives its length, an evaluation is as long as the training. The last batch of each
+    pass over the examples is padded, so that each pass consists of whole batches.
     """
     flag = "num_eval_epochs" if params.num_eval_epochs else "num_epochs"
     epochs = getattr(params, flag)
@@ -221,7 +223,7 @@ def _batches_and_examples_of_eval(
 def _warm_up_length(params: Params) -> WarmUpLength:
     least = params.num_warmup_batches
     if least is None:
-        # The GPU convolution autotuner tries its candidates during the first steps.
+        # The GPU autotuner of convolutions tries its candidates during the first steps.
         least = max(MINIMUM_WARMUP, 5 * (params.autotune_threshold or 1) ** 2)
         _refuse_too_many(
             "autotune_threshold", params.autotune_threshold or 1, least, "warm-up steps"
@@ -242,7 +244,7 @@ def _warm_up_length(params: Params) -> WarmUpLength:
 
 
 def _parse_target(params: Params, model: Model) -> Target | None:
-    """The target of a run; None without one.
+    """The metric value at which the training ends (--stop_at); None without such a flag.
 
     Raises:
       FlagError: the model has no such metric, or the value is out of the metric's range.
@@ -292,7 +294,7 @@ def count_evaluated_examples(batches: int, global_batch: int, examples: int, sha
 
 
 def _step_at_epoch(flag: str, epoch: float, global_batch: int, examples: int) -> int:
-    """The first number of steps in which `epoch` epochs of images are used."""
+    """The smallest number of steps that use `epoch` epochs of images."""
     steps = max(1, math.ceil(int(epoch * examples) / global_batch))
     return _refuse_too_many_steps(flag, epoch, steps, global_batch, examples)
 
@@ -303,7 +305,7 @@ def _evaluation_steps(
     """Global steps, below --num_batches, after which training pauses for an evaluation.
 
     Args:
-      params: which of the four flags is given.
+      params: contains at most one of the four eval_during_training flags.
       batches, epochs: length of the training.
       examples: images in one epoch.
 
@@ -327,7 +329,7 @@ def _evaluation_steps(
         steps = set(params.eval_during_training_at_specified_steps)
         for epoch in params.eval_during_training_at_specified_epochs:
             steps.add(_step_at_epoch(flag, epoch, global_batch, examples))
-    # The evaluation after the last step is the final one and has its own line.
+    # The run always ends with a final evaluation, so the last step is not in this set.
     return frozenset(step for step in steps if step < batches)
 
 
@@ -345,16 +347,16 @@ def _refuse_too_many(flag: str, value: float, count: float, what: str = "evaluat
         raise FlagError(flag, value, f"means {number(count)} {what}, but at most {_MOST_COUNTED}")
 
 
-# Learning rate of each step, from the flags or from the model's own schedule.
+# The learning rate of each step, from the flags or from the model's own schedule.
 
 
 class ScheduleOutline(NamedTuple):
-    """Parameters of a schedule. They can come from flags or from the model.
+    """Parameters of a learning rate schedule, which come from flags or from the model.
 
     Attributes:
-      base: the rate after the warm-up.
+      base: the learning rate after the warm-up.
       warmup_epochs, warmup_steps: length of the linear increase from 0 to `base`.
-      boundaries_epochs: where the rate changes by a factor of its own; empty without any.
+      boundaries_epochs: epochs at which the rate changes in steps; empty if it does not.
     """
 
     base: float
@@ -370,7 +372,7 @@ class ScheduleOutline(NamedTuple):
         global_batch: int,
         examples_per_epoch: int,
     ) -> ScheduleOutline:
-        """The parameters of the schedule that `make_schedule` creates from the same arguments."""
+        """Parameters of the schedule that `make_schedule` creates from the same arguments."""
         pieces, base = flags.piecewise_learning_rate_schedule, flags.init_learning_rate
         epochs: float = flags.num_learning_rate_warmup_epochs
         boundaries: tuple[float, ...] = ()
@@ -387,7 +389,7 @@ class ScheduleOutline(NamedTuple):
 
 
 class LearningRates(NamedTuple):
-    """The learning rates of a run; 0 in an evaluation."""
+    """The learning rate schedule of a run and its parameters. Without training, the rate is 0."""
 
     outline: ScheduleOutline
     schedule: Schedule
@@ -396,7 +398,7 @@ class LearningRates(NamedTuple):
     def resolved(
         cls, flags: Params, work: WorkKind, defaults: LearningRateSpec, length: RunLength
     ) -> LearningRates:
-        """The learning rates that the flags select, or those of the model; see `make_schedule`."""
+        """Creates the schedule that the flags select, or the model's schedule (`make_schedule`)."""
         if work is WorkKind.EVALUATION:
             return cls(ScheduleOutline(0.0, 0.0, 0), lambda step: 0.0)
         sizes = length.global_batch, length.train_examples
@@ -439,7 +441,7 @@ def make_schedule(
         period = max(1, int(defaults.decay_epochs * examples_per_epoch // global_batch))
 
         def schedule(step: int) -> float:
-            """A staircase without end. The rate of a period begins with its first step."""
+            """The learning rate of a step. It changes by the same factor after every period."""
             return base * defaults.decay_factor ** (step // period)
 
     elif flags.init_learning_rate is None:
@@ -455,25 +457,26 @@ def make_schedule(
 
 
 def _piecewise_schedule(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:
-    """A schedule with rate k up to and including boundary k, and the last rate after the last
-    boundary.
+    """A schedule of constant learning rates: ``rates[k]`` applies until step ``boundaries[k]``.
+
+    The boundary step is included. The last rate applies after the last boundary.
     """
     return lambda step: rates[bisect.bisect_left(boundaries, step)]
 
 
-# Input of a run: data, preprocessing, and its distribution to devices and workers.
+# The input of a run: data, preprocessing, and the distribution to devices and workers.
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputPlan:
-    """Input of a run.
+    """The input pipelines of a run, for training and for evaluation.
 
     Attributes:
-      training, validation: inputs of one worker that reads all data; workers, devices and threads
-        are set when the run is built.
-      distribution: distribution of the batches by a strategy; None where towers fetch their own.
-      metrics_in_process: whether metrics that need all examples are computed in a process of their
-        own.
+      training, validation: inputs of one worker that reads all data. `of_worker` sets the fields
+        that depend on worker, devices and threads.
+      distribution: flags of a tf.distribute strategy that distributes the batches; None if each
+        tower fetches its own batches.
+      metrics_in_process: whether metrics that need all examples are computed in a separate process.
     """
 
     training: InputSpec
@@ -492,11 +495,12 @@ class InputPlan:
         towers: int,
         dtype: str,
     ) -> InputPlan:
-        """The input that the flags select. `towers`: towers of one worker. `dtype`: type of real
-        features.
+        """Resolves the input that the flags select.
+
+        `towers` is the number of towers of one worker, `dtype` the type of real features.
         """
 
-        # Without a loss, there is nothing for which labels could be mixed.
+        # Mixed labels are useful only for a training loss.
         unmixed = (
             dict.fromkeys(names_of_flags(FLAGS, RunPart.MIXING), 0.0) if work.only_forward else {}
         )
@@ -524,8 +528,7 @@ class InputPlan:
             )
 
         by_strategy = flags.input_distribution == "strategy" and flags.data_dir is not None
-        # Without training or another evaluation, nothing would run at the same time as the child
-        # process.
+        # A child process is useful only if this process trains or evaluates again meanwhile.
         goes_on = work.trains or flags.eval_interval_secs
         return cls(
             training=spec(training=True),
@@ -535,6 +538,9 @@ class InputPlan:
         )
 
     def of_worker(self, subset: str, **placed: Any) -> InputSpec:
-        """The input of one worker. The worker's place determines some fields of `InputSpec`."""
+        """The input of one worker, for subset "train" or "validation".
+
+        `placed` contains the fields of `InputSpec` that depend on the worker's place in the job.
+        """
         spec = self.training if subset == "train" else self.validation
         return dataclasses.replace(spec, **placed)
