@@ -236,8 +236,7 @@ class MachinePlan:
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Numbers of the GPUs of the run, in order. With --gpus_per_card, GPUs are parts of cards.
-        """
+        """Numbers of the GPUs of the run, in order. With --gpus_per_card, GPUs are parts of cards."""
         named = [int(number) for number in self.flags.gpu_indices.split(",") if number]
         return tuple(named or range(self.flags.num_gpus))[: self.flags.num_gpus]
 

@@ -1,16 +1,16 @@
 """The handshake between the processes of a job, and detection of lost or stalled processes.
 
-At its start, TensorFlow itself waits for a missing process without a limit or message, and it
-accepts processes with different flags. Therefore, a handshake runs before TensorFlow is loaded.
+When TensorFlow starts, it waits for missing processes without a limit or a message, and it accepts
+processes with different flags. Therefore, a handshake runs before TensorFlow is loaded.
 Every process listens on its own address and connects to all other processes. It continues when all
 connections have been made in both directions, regardless of the order of starts. When `connect_job`
 returns, the port is free for TensorFlow's server. The connections with the chief stay open for the
 watchdog. A process that gives up reports this to the other processes, including processes that
 start later.
 
-A call in the handshake consists of three lines: the card (`_ProcessFacts`) of the caller, the card
-of the process that answers, and a confirmation. Each line is a JSON object of at most
-`LONGEST_LINE` bytes. Nothing is authenticated, and received data is neither executed nor stored.
+A call in the handshake consists of three lines: the caller's card (`_ProcessFacts`), the card of
+the process that answers, and a confirmation. Each line is a JSON object of at most `LONGEST_LINE`
+bytes. Nothing is authenticated, and received data is neither executed nor stored.
 
 TensorFlow also waits without limit for a stopped process, and its errors do not always name a lost
 process. Therefore, a watchdog in every process exchanges messages with the chief. If a process
@@ -44,25 +44,28 @@ from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.machine.cpu import Host, pid_namespace
 from cnnbench.run.runtime.supervisor import LONG, ProcessProgress, StallDetector, blamed_tasks
 
-# Handshake of all processes before TensorFlow is loaded. Uses only the standard library.
+# The handshake of all processes. It uses only the standard library, not TensorFlow.
 
 LONGEST_LINE = 1 << 20
 
 _GREETING = "cnnbench handshake"
-_CALL_SECONDS = 10.0  # time limit of one call, for both sides
-_PORT_SECONDS = 5.0  # A process of an earlier run may need this long to free the port.
-# Time for reporting a failure to all other tasks. It is too short for a notice about waiting.
+_CALL_SECONDS = 10.0
+"""Time limit of a call in the handshake, for the caller and for the process that answers."""
+_PORT_SECONDS = 5.0
+"""Time that a process of an earlier run may need to free the port."""
 _GOODBYE_SECONDS = 2.0
-_MOST_NAMED = 8  # number of tasks, or of flags, that one message names
+"""Time to report a failure to all other tasks. Only a longer wait is announced by a notice."""
+_MOST_NAMED = 8
+"""Maximum number of tasks, or of flags, in one message."""
 _LONGEST_VALUE = 200
 
 
 class JobConnections(NamedTuple):
-    """Connections of a process that stay open after the handshake.
+    """The connections of a process with its job that stay open after the handshake.
 
     Attributes:
       port: socket that reserves the port, without listening, until TensorFlow's server listens on
-        it.
+        the port.
       lines: sockets by task. The chief is connected with all other tasks, and each other task with
         the chief.
       local: PIDs of the job's other processes on this machine.
@@ -91,7 +94,11 @@ def connect_job(
 
 
 class _ProcessFacts(NamedTuple):
-    """Facts that a process sends about itself. `pid` is a PID in `namespace` (`pid_namespace`)."""
+    """The card that a process sends in the handshake: its task, versions, flags and PID.
+
+    `nonce` is a random number that identifies the process. `failed` is the reason why the process
+    gave up, or None. `namespace` is the PID namespace (see `pid_namespace`).
+    """
 
     task: str
     nonce: str
@@ -102,7 +109,7 @@ class _ProcessFacts(NamedTuple):
 
     @classmethod
     def read(cls, line: bytes) -> _ProcessFacts | None:
-        """Parses a card; None if the line is not from a cnnbench process."""
+        """Parses a received line; None if it is not the card of a cnnbench process."""
         try:
             values = json.loads(line)
             if not isinstance(values, dict) or _GREETING not in values:
@@ -125,10 +132,10 @@ class _ProcessFacts(NamedTuple):
 
 
 class _Handshake:
-    """The state of the handshake in one process.
+    """The handshake of one process with all other processes of its job (its peers).
 
-    A peer has arrived when two processes have the same nonce (a random number per process): the
-    process that answers on the peer's address, and the process that has called here as this peer.
+    Each process sends a random number, its nonce. A peer has arrived when the process that answers
+    on the peer's address and the process that called this one as this peer have the same nonce.
     """
 
     def __init__(self, job: Job, facts: Mapping[str, str], tell: Callable[[str], None]) -> None:
@@ -148,8 +155,7 @@ class _Handshake:
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
         self._came: set[Task] = set()
-        # Another process has informed this process that it gave up. It also informs all other
-        # processes, so this process does not have to.
+        # Whether another process gave up. That process informs all others, so this one need not.
         self._told = False
         self._visits = 0
 
@@ -194,7 +200,7 @@ class _Handshake:
     # Calls to the port of this process.
 
     async def _listen(self) -> tuple[socket.socket, contextlib.ExitStack]:
-        """A listening socket on this process's port, and a socket that only reserves the port."""
+        """Opens a socket that listens on this process's port, and one that only reserves it."""
         deadline = time.monotonic() + _PORT_SECONDS
         while True:
             try:
@@ -215,8 +221,8 @@ class _Handshake:
         try:
             if self._visits <= 64 + 2 * len(self._by_name):
                 await asyncio.wait_for(self._answer(reader, writer), _CALL_SECONDS)
-        # The errors are ignored, because a process of the job will call again. At the end of the
-        # handshake, the task is cancelled. Python 3.11 would print a traceback.
+        # These errors are ignored, because a process of the job will call again.
+        # CancelledError occurs when the handshake ends; Python 3.11 would print a traceback.
         except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
             pass
         finally:
@@ -224,6 +230,7 @@ class _Handshake:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Reads the card of a caller, answers with the own card, and checks that facts are equal."""
         card = _ProcessFacts.read(await reader.readline())
         if card is None or card.nonce == self._own.nonce:
             return
@@ -244,6 +251,7 @@ class _Handshake:
     # Calls to the ports of the other processes.
 
     async def _reach(self, peer: Task) -> None:
+        """Calls a peer again and again until it has arrived."""
         while not self._has_arrived(peer):
             if peer not in self._reached or peer in self._called_by:
                 trouble = await self._call(peer)
@@ -252,7 +260,7 @@ class _Handshake:
             await asyncio.sleep(rendezvous.RETRY_SECONDS)
 
     async def _call(self, peer: Task) -> str | None:
-        """Calls a peer once. Returns why it cannot be reached; None if it can."""
+        """Calls a peer once. Returns the reason why the call failed; None if it succeeded."""
         try:
             card = await asyncio.wait_for(self._exchange(peer, self._own), _CALL_SECONDS)
         except socket.gaierror:
@@ -276,6 +284,7 @@ class _Handshake:
         return None
 
     async def _exchange(self, peer: Task, own: _ProcessFacts) -> _ProcessFacts | None:
+        """Sends the card `own` to a peer and returns the peer's card; None if there is none."""
         host, port = host_and_port(self._job.address(peer))
         reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE)
         try:
@@ -309,8 +318,7 @@ class _Handshake:
                         return  # The peer has ended, or reports its own failure.
                 await asyncio.sleep(rendezvous.RETRY_SECONDS)
 
-        # A coroutine is used, because a cancelled future of gather logs that its exception was
-        # never retrieved.
+        # A cancelled future of `gather` would log an exception that was never retrieved.
         async def tell_all() -> None:
             await asyncio.gather(*map(tell, self._job.peers))
 
@@ -367,9 +375,10 @@ class _Handshake:
 
 
 def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
-    """A listening socket on all interfaces (as TensorFlow uses), and a reservation of the port.
+    """Opens a socket that listens on the port of an address, on all network interfaces.
 
-    All sockets set SO_REUSEADDR, so that the server can share the port with the reservation.
+    Also returns the sockets that reserve the port. All sockets set SO_REUSEADDR, so that
+    TensorFlow's server can listen on the reserved port.
     """
     _, port = host_and_port(address)
     with contextlib.ExitStack() as stack:
@@ -385,8 +394,9 @@ def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.Exit
 
 
 def _fact_differences(own: _ProcessFacts, other: _ProcessFacts) -> list[str]:
+    """Texts about all facts that differ between two processes."""
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
-    # Ps tasks have only a few facts.
+    # A ps task sends only a few facts, so only the common facts are compared.
     if any(card.task.startswith(f"{PS}:") for card in (own, other)):
         names = [name for name in own.facts if name in other.facts]
     return [
@@ -408,7 +418,7 @@ def _join_phrases(phrases: list[str]) -> str:
     return "; ".join((*phrases[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else ())))
 
 
-# Detection of lost, stopped and stalled processes. Does not import TensorFlow.
+# Detects lost, stopped and stalled processes, without importing TensorFlow.
 
 PATIENCE = 600.0
 """Seconds that a process may need to load TensorFlow and start its server."""
@@ -416,17 +426,21 @@ PATIENCE = 600.0
 PERIOD = 2.0
 """Seconds between two messages of a task."""
 
-_SILENCE = 6.0  # Seconds without a message after which a task is suspect.
-_ANSWER_SECONDS = 5.0  # time limit for the answer of a suspect task
-_MISSES = 2  # After this number of consecutive failed probes, a task is lost.
+_SILENCE = 6.0
+"""Seconds without a message after which a task is suspect."""
+_ANSWER_SECONDS = 5.0
+"""Time limit for the answer of a suspect task."""
+_MISSES = 2
+"""Number of consecutive failed probes after which a task is lost."""
 
 NOT_STARTED = "its server has not started"
 MUTE = "answers, but reports nothing"
 
 _LINGER_SECONDS = 2.0
-# If this process was stopped within this time, the stop may explain the end of the job.
 _RECENT_SECONDS = 30.0
-_MOST_BYTES = 1 << 20  # largest message
+"""If this process was stopped at most this long ago, the stop may have ended the job."""
+_MOST_BYTES = 1 << 20
+"""Maximum size of a message."""
 
 
 class RunEnding(NamedTuple):
@@ -438,9 +452,10 @@ class RunEnding(NamedTuple):
 
 @dataclass
 class _PeerConnection:
-    """State of the connection to another task.
+    """The connection of the watchdog to another task, and what that task has reported.
 
-    `line` is None after it was closed; `last_progress` is None without a training loop.
+    `line` is the socket; None after it was closed. `heard` is the time of the last message.
+    `last_progress` is None if the task has no training loop.
     """
 
     line: socket.socket | None
@@ -453,18 +468,18 @@ class _PeerConnection:
 
 
 class Watchdog:
-    """Daemon thread that ends this process when the job cannot continue.
+    """Ends this process, from a daemon thread, when its job cannot continue.
 
     Every task except the chief has one connection to the chief (its line), which remains from the
-    handshake. Every `period` seconds, each side sends a message with its progress; for n tasks,
+    handshake. Every `period` seconds, both ends send a message with their progress; for n tasks,
     these are 2(n-1) messages. A task is suspect if its line was closed, or if no message has
     arrived for some seconds. A suspect task is probed every `period` seconds. It is lost after
     several failed probes in a row, so a task that ends normally just before this process calls
     `end` is not considered lost. Before the chief ends, it reports lost tasks to all other tasks,
-    so that all tasks name the same one. The other tasks only watch the chief. If the chief does not
-    answer, they probe all tasks and report all that are lost.
+    so that all tasks report the same loss. The other tasks only watch the chief. If the chief does
+    not answer, they probe all tasks and report all lost tasks.
 
-    The chief also compares the progress of all tasks; see `StallDetector` and `blamed`.
+    The chief also compares the progress of all tasks; see `StallDetector` and `blamed_tasks`.
     """
 
     def __init__(
@@ -488,8 +503,8 @@ class Watchdog:
             because the main thread may be blocked in TensorFlow. It has a minute to write the
             record and print.
           leave: ends the process without clean-up. `sys.exit` would wait for the main thread.
-          spares: function of a task and its state (from `probe`): whether the job continues without
-            the task. Its loss is then only recorded in `lost_tasks`.
+          spares: function of a task and its state (from `probe`) that returns whether the job
+            continues without the task. If so, the loss is only recorded in `lost_tasks`.
           read_progress: see `StallDetector`; None for a process without a training loop.
         """
         self._job = job
@@ -505,7 +520,8 @@ class Watchdog:
         self._ask = ask
         self.lost_tasks: dict[Task, str] = {}
         self._peers: dict[Task, _PeerConnection] = {}
-        self._reasons: dict[Task, str] = {}  # reasons that failing tasks have sent
+        # The reasons that failing tasks have sent, by task.
+        self._reasons: dict[Task, str] = {}
         self._selector = selectors.DefaultSelector()
         self._up = False
         self._own: ProcessProgress | None = None
@@ -517,14 +533,14 @@ class Watchdog:
         self._ending: RunEnding | None = None
 
     def start(self, lines: Mapping[Task, socket.socket] | None = None) -> None:
-        """Starts the thread."""
+        """Starts the watchdog's thread, which uses the connections `lines`."""
         self.open(lines or {})
         threading.Thread(target=self._run_watchdog, name="watchdog", daemon=True).start()
 
     def open(self, lines: Mapping[Task, socket.socket]) -> None:
-        """Takes over the connections.
+        """Takes over the connections of the handshake, without starting the thread.
 
-        Does not start the thread that calls `send_and_check_progress` and `listen`.
+        The thread calls `send_and_check_progress` and `listen`.
         """
         self._start = self._ticked = self._clock()
         for task, line in lines.items():
@@ -533,10 +549,10 @@ class Watchdog:
             self._selector.register(line, selectors.EVENT_READ, task)
 
     def up(self, *, all_others: bool = False) -> None:
-        """Records and announces that the TensorFlow server of this process answers.
+        """Records that this process's TensorFlow server answers, and tells the other tasks.
 
-        `all_others` means that the servers of all other tasks answer, too. A task that becomes
-        silent is then lost, even if it has never announced its server.
+        With `all_others`, the servers of all other tasks answer, too. From then on, a task that
+        becomes silent is lost, even if it has never announced its server.
         """
         self._up = True
         for peer in self._peers.values():
@@ -544,10 +560,10 @@ class Watchdog:
             self._send_message(peer, {"up": True, "standing": self._own})
 
     def announce_ready_together(self) -> None:
-        """Like `up`, for workers whose servers start together. Waits until all workers are ready.
+        """Announces that this worker is ready to start its server, and waits for all workers.
 
-        While the servers start, no Python code runs in this process, so a loss could not be
-        detected.
+        The servers of the workers start together. While they start, no Python code runs in this
+        process, so a lost worker could not be detected.
         """
         if not self._job.is_chief:
             self.up()
@@ -559,7 +575,7 @@ class Watchdog:
             self.up()
 
     def wait(self) -> RunEnding:
-        """Waits until the chief announces the end of the run."""
+        """Waits until the chief announces the end of the run, and returns it."""
         with self._changed:
             while self._ending is None:
                 raise_if_interrupted()
@@ -567,12 +583,12 @@ class Watchdog:
         return self._ending
 
     def end(self, how: RunEnding, seconds: float = 0.0, *, lost: bool = False) -> None:
-        """Announces that this process has finished its part. From now on, other processes may end.
+        """Tells the other tasks that this process has finished. From now on, they may end.
 
         Args:
           seconds: maximum time to wait until the other tasks have ended, failed or are lost. Tasks
             that fail in the same step may still need the server of this process.
-          lost: whether other tasks treat the end as a loss. They report its reason.
+          lost: whether the other tasks treat the end as a loss, and report its reason.
         """
         self._stopped.set()
         self._tell({"failed": to_terminal_line(how.reason)} if lost else {"end": how})
@@ -580,10 +596,10 @@ class Watchdog:
             self._changed.wait_for(self._all_peers_ended, seconds)
 
     def explained(self, states: Mapping[Task, str], seconds: float = 0.0) -> dict[Task, str]:
-        """Lost tasks, with the reasons that they have sent. Waits up to `seconds` for reasons.
+        """Replaces the states of lost tasks by the reasons that the tasks have sent.
 
-        `states` contains the states of lost tasks. If it is empty, returns all tasks that have sent
-        a reason.
+        Waits up to `seconds` for reasons. If `states` is empty, returns all tasks that have sent a
+        reason.
         """
 
         def known() -> bool:
@@ -595,10 +611,7 @@ class Watchdog:
             return reasons or dict(self._reasons)
 
     def explanation(self) -> str:
-        """Text that explains that this process was stopped for too long; "" if it was not.
-
-        Only a stop within the last half minute is considered.
-        """
+        """The reason if this process was stopped for too long in the last half minute; else ""."""
         now = self._clock()
         seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
         if now - self._ticked >= self._longest_normal_gap:
@@ -623,9 +636,9 @@ class Watchdog:
             self._find_stalled_tasks()
 
     def listen(self, seconds: float) -> bool:
-        """Reads messages of other tasks for some seconds.
+        """Reads messages of other tasks for up to `seconds`.
 
-        Returns True immediately when a connection was closed.
+        Returns True as soon as a connection was closed.
         """
         ready = self._selector.select(seconds)
         now = self._note_time_and_gaps()
@@ -643,11 +656,12 @@ class Watchdog:
         self._selector.close()
 
     def _note_time_and_gaps(self) -> float:
+        """Returns the time. Detects that this process was stopped since the previous call."""
         now = self._clock()
         gap = now - self._ticked
         if gap >= self._longest_normal_gap:
             self._gap, self._gap_end = gap, now
-            # The messages that arrived while this process was stopped have not been read yet.
+            # Messages that arrived while this process was stopped have not been read yet.
             self._start += gap
             for peer in self._peers.values():
                 peer.heard += gap
@@ -668,16 +682,16 @@ class Watchdog:
                 self._send_message(peer, message)
 
     def _send_message(self, peer: _PeerConnection, message: object) -> None:
-        """Sends unsent messages and this message, as far as possible without blocking.
+        """Sends a message, and earlier unsent messages, as far as possible without blocking.
 
-        The rest is sent in the next call.
+        The next call sends the rest.
         """
         with self._changed:
             if message is not None:
                 peer.unsent += json.dumps(message).encode() + b"\n"
             if peer.line is None or not peer.unsent:
                 return
-            # The buffer is full, or the connection was closed; reading will detect that.
+            # An error means a full buffer, or a closed connection, which the next read detects.
             with contextlib.suppress(OSError):
                 peer.unsent = peer.unsent[peer.line.send(peer.unsent) :]
 
@@ -738,22 +752,22 @@ class Watchdog:
         return all(map(self._has_ended, self._job.peers))
 
     def _has_ended(self, task: Task) -> bool:
-        """Whether a task has ended or failed, or has no connection to report it."""
+        """Whether a task has ended or failed, or has no connection to report its end."""
         line = self._peers.get(task) or self._peers.get(self._job.chief)
         known = task in self._reasons or task in self.lost_tasks
         return known or line is None or line.ended or line.line is None
 
-    # Verdicts.
+    # Detection of lost and stalled tasks.
 
     def _find_lost_tasks(self, now: float) -> None:
+        """Probes suspect tasks, and ends this process if the job cannot continue without them."""
         watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.lost_tasks}
         suspects = [
             task
             for task, peer in watched.items()
             if peer.line is None or (peer.up and peer.heard < now - _SILENCE)
         ]
-        # If the chief may be lost, the states of the other tasks are unknown, so all tasks are
-        # probed.
+        # Only the chief knows the other tasks, so all tasks are probed if it may be lost.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
         states = failed_probes(self._job, asked, _ANSWER_SECONDS, self._ask)
         self._note_time_and_gaps()
@@ -785,6 +799,7 @@ class Watchdog:
             self._report_failure_and_end(f"waited {self._patience:g} s for {missing}")
 
     def _find_stalled_tasks(self) -> None:
+        """Ends the job if no training loop has made progress for --stall_timeout."""
         if self._own is None or not self._job.is_chief:
             return
         progress_by_task = {self._job.task: self._own}
@@ -796,7 +811,7 @@ class Watchdog:
             progress.stalled for progress in progress_by_task.values()
         ):
             return
-        # If one loop drives all towers, the worker for which it waits is reported.
+        # A loop that drives the towers of all workers reports the worker that it waits for.
         by_name = {str(task): task for task in self._job.tasks}
         stalled = blamed_tasks(progress_by_task)
         tasks = {
@@ -815,7 +830,7 @@ class Watchdog:
             self._tell({"lost": message})
 
         def call_lost_callback() -> None:
-            with contextlib.suppress(Exception):  # The process ends in any case.
+            with contextlib.suppress(Exception):  # The process ends even if the callback fails.
                 self._lost(to_terminal_line(message))
 
         call = threading.Thread(target=call_lost_callback, daemon=True)
@@ -826,9 +841,9 @@ class Watchdog:
         self._leave(int(ExitCode.FAILED))
 
     def _read_until_peers_close(self) -> None:
-        """Reads until the other tasks close their connections.
+        """Reads messages until the other tasks close their connections.
 
-        Closing with unread messages would reset a connection.
+        If this process closed a connection with unread messages, the connection would be reset.
         """
         end = time.monotonic() + _LINGER_SECONDS
         while any(peer.line is not None for peer in self._peers.values()):

@@ -1,8 +1,8 @@
-"""The driver: from parameters to a run record.
+"""Runs a benchmark in this process, from its flags to its record.
 
 `BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` plans the run, builds its TensorFlow
-parts (build.py), runs the scenario that the parameters request (scenarios.py), and returns the
-record.
+parts (build.py), trains, evaluates or reads input as the flags request (scenarios.py), and returns
+the record.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import EMULATED_GPU, ConditionNote, RunRecord, SkippedRecords
 from cnnbench.run.driver import preflight
 from cnnbench.run.driver.console import Console, Run, RunOutput, print_notices
-from cnnbench.run.driver.describe import describe, header, machine_check_flags, record_built_facts
+from cnnbench.run.driver.describe import (
+    header_lines,
+    machine_check_flags,
+    record_built_facts,
+    record_planned_facts,
+)
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
@@ -56,12 +61,12 @@ if TYPE_CHECKING:
     from cnnbench.run.driver.step_profile import StepProfiler
 
 
-# TensorFlow's message if a device lacks memory for a copy.
+# TensorFlow's error message if a device has too little memory for a copy.
 _NO_ROOM = "Dst tensor is not initialized"
 
 
 def _long_run_notice(plan: RunPlan) -> str:
-    """A notice if the plan has unusually many steps, perhaps by mistake; otherwise ""."""
+    """A notice if a run has unusually many steps, perhaps by mistake; otherwise ""."""
     warm_up, timed, length = plan.length.warm_up.most, plan.length.batches, plan.length
     evaluated = length.eval_batches * (len(length.eval_steps) + 1) * plan.work.trains
     if warm_up <= 1000 and max(timed, evaluated) <= 1_000_000:
@@ -70,15 +75,15 @@ def _long_run_notice(plan: RunPlan) -> str:
 
 
 class BenchmarkCNN(Run):
-    """One run.
+    """One run of a benchmark in this process.
 
     Args:
-      run: the flags, or a plan made from them.
-      command: words of the command line, which the record contains.
-      explicit_flags: names of the flags that the user has set, which the record contains.
+      run: the flags, or a plan that was made from flags.
+      command: words of the command line, for the record.
+      explicit_flags: names of the flags that the user has set, for the record.
       console, messages, progress: write the log, the notices and warnings, and the progress line.
-        Without them, nothing is printed.
-      measurements: an object that the run fills; by default a new one, with `command`.
+        Without these objects, nothing is printed.
+      measurements: an object that the run fills; by default a new object, with `command`.
 
     Attributes:
       sources: open inputs.
@@ -136,7 +141,7 @@ class BenchmarkCNN(Run):
         self.measurements.saves_into = plan.saves_into
         self.measurements.publish()
         if plan.place.asynchronous:
-            # A record needs the updates of all workers, which are not in the shared memory.
+            # The shared memory does not contain the workers' updates, which a record needs.
             self.measurements.stop_sharing()
         self.watch: Watch | None = None
         self._use: ProcessUseSampler | None = None
@@ -151,11 +156,11 @@ class BenchmarkCNN(Run):
             messages.notice(notice)
 
     def profiled(self, steps: int) -> StepProfiler:
-        """Makes `run` profile the last steps of the warm-up, at most `steps`.
+        """Requests a profile of the last warm-up steps, at most `steps`, and returns the profiler.
 
-        Returns the profiler.
+        `run` then makes the profile.
         """
-        # Imported late, because it loads charts and readers of profiles, which few runs need.
+        # The late import saves most runs the time to load charts and readers of profiles.
         from cnnbench.run.driver.step_profile import StepProfiler
 
         self.profiler = StepProfiler(
@@ -179,17 +184,18 @@ class BenchmarkCNN(Run):
         messages, measurements = self.output.messages, self.measurements
         with contextlib.ExitStack() as stack:
             stack.enter_context(preflight.locked_outputs(self.plan, self.output.files, messages))
-            # Inputs are closed after the record is written. A program does not wait for their
-            # threads, because it ends.
+            # Inputs are closed after the record is written. A command does not join their threads.
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
             stack.callback(close_inputs, self.sources, seconds)
-            stack.callback(check_written, messages.warning)  # also after a UsageError
+            # Outputs that could not be written are also reported after a UsageError.
+            stack.callback(check_written, messages.warning)
             self._use = ProcessUseSampler(measurements.use_samples.append)
             stack.callback(self._use.close)
             explain = partial(_to_benchmark_error, self.plan)
             end = self.membership.reporting_end(self._end, explain)
             with end, plugins.reporting_plugin_errors(BenchmarkError):
-                with plugins.reporting_plugin_errors(UsageError):  # until a step has run
+                # An error of a plug-in is a UsageError until a step has run.
+                with plugins.reporting_plugin_errors(UsageError):
                     built = self.build()
                 from cnnbench.run.driver import scenarios
 
@@ -198,7 +204,8 @@ class BenchmarkCNN(Run):
                     self.plan, built.devices, self.plan.length.batch_per_device
                 )
                 self._warn(self.watch.before(measurements.parts.environment, flags))
-                self.membership.turns.wait()  # waits until the other processes have started
+                # Waits until all processes that take turns with this one have started.
+                self.membership.turns.wait()
                 measurements.publish()
                 scenario = {
                     WorkKind.INPUT: scenarios.measure_input,
@@ -206,7 +213,8 @@ class BenchmarkCNN(Run):
                 }.get(self.plan.work, scenarios.train)
                 try:
                     total = scenario(self, built)
-                finally:  # not in `_end`, because the watchdog's thread must not wait for a library
+                finally:
+                    # `_end` does not do this: the watchdog's thread must not wait for a library.
                     facts = environment.with_loaded_libraries(measurements.parts.environment)
                     measurements.note(environment=facts)
                 self._note_peak_memory()
@@ -214,12 +222,13 @@ class BenchmarkCNN(Run):
                     scenarios.measure_speed_limits(self, built)
                 built.close()
                 if built.group is not None:
-                    built.group.total(0)  # waits until the chief has measured
+                    # Waits until the chief has measured the speed limits.
+                    built.group.total(0)
                 raise_if_interrupted()
-                # The record is written before this process waits for the end of the others.
+                # The record is written before this process waits for the end of other processes.
                 record = self._end("ok")
             print_notices(record, messages)
-            # The last line of a successful run, printed after its results are written.
+            # The total is the last line of a successful run, after its results are written.
             if total is not None:
                 self.output.console.footer(total)
             check_written()
@@ -263,7 +272,7 @@ class BenchmarkCNN(Run):
         settings = plan.machine.of_task(plan.place.job)
         self.watch.add_peer_processes(self.membership.connect())
         if plan.saves_into is not None and plan.place.job.is_chief:
-            # Called after the handshake, so that the other processes are informed of an error.
+            # After the handshake, an error is also reported to the other processes.
             self._check_steps_left(plan.saves_into)
         start = time.perf_counter()
         for warning in runtime.export_environment(settings):
@@ -277,12 +286,13 @@ class BenchmarkCNN(Run):
         for notice in devices.notices:
             messages.notice(notice)
         self._check_devices(devices)
-        # Collected before the run. Afterwards, the load of the run would be included.
+        # After the run, the load in these facts would include the load of the run.
         facts, subject = environment.collect(), measurements.parts.subject
         measurements.note(environment=facts)
         if subject is not None and subject.warning:
             messages.warning(subject.warning, "commit")
-        has_fp16 = "_fp16" in str(facts.get("cpu_isa"))  # avx512_fp16 or amx_fp16
+        # The instruction sets with fp16 arithmetic are avx512_fp16 and amx_fp16.
+        has_fp16 = "_fp16" in str(facts.get("cpu_isa"))
         if devices.kind == "cpu" and plan.params.precision == "fp16" and not has_fp16:
             messages.warning(
                 "--precision=fp16 runs on a CPU without fp16 arithmetic; "
@@ -292,19 +302,19 @@ class BenchmarkCNN(Run):
         if devices.kind == "cpu" and plan.place.mode.multi_worker_strategy:
             messages.notice("MultiWorkerMirroredStrategy has one device per process on CPUs")
         tf.random.set_seed(plan.params.tf_random_seed)
-        describe(measurements, plan=plan, devices=devices)
+        record_planned_facts(measurements, plan=plan, devices=devices)
         assert measurements.parts.placement is not None
         device = measurements.parts.placement.device
         if device == EMULATED_GPU:
             messages.notice(EMULATED_NOTICE)
-        self.output.console.lines(*header(plan, devices, tf.__version__, device))
+        self.output.console.lines(*header_lines(plan, devices, tf.__version__, device))
         runtime.reset_peak_memory(devices.kind)
         if self._use is not None and devices.kind == "gpu":
             self._use.device_memory = lambda: max(runtime.tensor_bytes_by_gpu("current"), default=0)
         return devices
 
     def _check_devices(self, devices: runtime.Devices) -> None:
-        """Refuses flags that the devices do not support, and warns of missing files."""
+        """Raises FlagError for flags that the devices do not support; warns of missing files."""
         plan, messages = self.plan, self.output.messages
         if plan.machine.flags.device != "cpu":
             self._check_memory(devices.kind)
@@ -332,15 +342,21 @@ class BenchmarkCNN(Run):
             raise FlagError("device", plan.machine.flags.device, reason)
 
     def _check_steps_left(self, folder: str) -> None:
-        """Refuses a training whose checkpoint has no steps left. Does not load TensorFlow."""
-        # An unreadable folder is reported when its checkpoint is restored.
+        """Raises FlagError if the newest checkpoint has more steps than --num_batches.
+
+        Does not load TensorFlow.
+        """
+        # An unreadable folder is reported later, when its checkpoint is restored.
         with contextlib.suppress(BenchmarkError):
             path = files.find_latest_checkpoint(folder)
             if path is not None:
                 self.plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
 
     def _check_memory(self, kind: str) -> None:
-        """Refuses a run that needs too much memory. Prints a warning if a run may need too much."""
+        """Raises FlagError if the run needs too much memory; prints a warning if it may.
+
+        `kind` is "cpu" or "gpu".
+        """
         needed = preflight.estimate_memory(self.plan, kind)
         self.measurements.note("measured", estimated_memory_bytes=needed.total)
         memory = preflight.available_memory(self.plan, kind)
@@ -361,7 +377,7 @@ class BenchmarkCNN(Run):
             self.output.messages.warning(str(condition), condition.id)
 
     def _progress(self) -> ProcessProgress:
-        """Progress of the run, for the watchdog's thread."""
+        """The number of finished steps and the current activity, for the watchdog's thread."""
         job, sources, doing = self.plan.place.job, self.sources, self.membership.activity
         measurements = self.measurements
         warm_up, timed = len(measurements.warmup.losses), len(measurements.timed.losses)
@@ -375,14 +391,13 @@ class BenchmarkCNN(Run):
         return ProcessProgress(str(task), warm_up + timed, last, doing, batches)
 
     def _write_failure_record(self, message: str, tell_error: Callable[[str], None]) -> None:
-        """Handles the loss of another process: writes the record before the watchdog ends this
-        process.
+        """Writes the record of a run that cannot continue, before the watchdog ends this process.
 
-        Runs in the watchdog's thread.
+        `message` names the lost process. The method runs in the watchdog's thread.
         """
         placement = self.measurements.parts.placement
         if not self.plan.place.job.in_cluster and placement is not None and placement.kind == "gpu":
-            # The process that does not respond is this one.
+            # Without other processes, the stall is in this process: the message names silent GPUs.
             silent = (f"{gpu} does not respond" for gpu in runtime.find_silent_gpus())
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)
@@ -395,7 +410,7 @@ class BenchmarkCNN(Run):
         """Records peak memory once, before later measurements allocate more memory."""
         parts = self.measurements.parts
         if self.watch is None:
-            return  # nothing ran in this process
+            return  # Nothing has run in this process.
         if parts.placement is not None and parts.measured.peak_memory_bytes is None:
             peak = runtime.peak_memory(parts.placement.kind)
             self.measurements.note("measured", peak_memory_bytes=peak)
@@ -412,7 +427,7 @@ class BenchmarkCNN(Run):
         if self.watch is not None:
             conditions = self.watch.during()
             measurements.note(conditions=self.watch.record())
-            # Energy includes pauses for evaluations. The other figures of the loop do not.
+            # Energy includes pauses for evaluations, unlike the other figures of the timed loop.
             if not self.plan.length.eval_steps:
                 measurements.note("measured", **self.watch.energy)
         if status == "failed":
@@ -421,7 +436,7 @@ class BenchmarkCNN(Run):
         measurements.note(skipped_records=skipped if skipped.count else None)
         self.record = record = measurements.record(status, error)
         if isinstance(error, OutOfMemoryError) and measurements.halves_batch:
-            return record  # the next attempt writes the record
+            return record  # The next attempt, with a smaller batch, writes the record.
         if status == "ok":
             self._warn(conditions)
         with delaying_interrupts():
@@ -433,13 +448,16 @@ class BenchmarkCNN(Run):
                 write_text("profile_json", path, profiler.profile(record).to_json())
         if status != "ok":
             print_notices(record, self.output.messages)
-            # The error that ended the run is being raised. It is more important.
+            # The error that ended the run is raised; errors of outputs are only warnings.
             check_written(self.output.messages.warning)
         return record
 
 
 def _to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None:
-    """A one-line error if TensorFlow or the machine failed; None for a defect of cnnbench."""
+    """Converts an exception of TensorFlow or of the system to an error with a message of one line.
+
+    Returns None for a defect of cnnbench.
+    """
     if isinstance(error, BenchmarkError):
         return error
     reason = exhausted(error)
@@ -449,7 +467,7 @@ def _to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | Non
         return BenchmarkError(f"{error.strerror or error}: {error.filename or 'a file'}")
     tf: Any = sys.modules.get("tensorflow")
     if not hasattr(tf, "errors"):
-        return None  # the network could not be loaded
+        return None  # TensorFlow could not be loaded.
     reason = first_line(error)
     if isinstance(error, tf.errors.ResourceExhaustedError) or _NO_ROOM in reason:
         flags = "--batch_size"

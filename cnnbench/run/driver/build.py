@@ -1,7 +1,7 @@
-"""Builds a run: threads, devices, variables, input and the step.
+"""Builds the TensorFlow parts of a run: variables, input, step, evaluator and checkpoints.
 
-Batches that are already in buffers would falsify the throughput of a pipeline. So it is timed after
-its buffers have been emptied by fetching without pauses.
+It also times input pipelines. Batches that are already in buffers would falsify the throughput of a
+pipeline, so the buffers are emptied before the pipeline is timed.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.strategies import ParameterServerStrategyVariableMgr, StrategyVariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# The input pipeline without a network: as the step of a run, and by stages.
+# Steps without a network, which only fetch input, and times of the stages of a pipeline.
 
 DEVICE_STAGE = "device"
-"""Name of the whole pipeline, including copies of the batches to their devices."""
+"""Name of the whole pipeline as a stage, including copies of the batches to their devices."""
 
 _STAGE_SECONDS = _WHOLE_SECONDS = 2.0
 _DRAIN_SECONDS = 0.5
@@ -70,27 +70,27 @@ class InputOnlyStep:
         self._loss = tf.zeros([])
 
     def __call__(self, learning_rate: float = 0.0) -> StepResult:
-        """Fetches one batch per tower. Nothing is trained."""
+        """Fetches one batch per tower, without training."""
         del learning_rate
         self._inputs.next()
-        if self._on_gpu:  # on CPUs, a copy is complete when its call returns
+        if self._on_gpu:  # On CPUs, a copy is complete when the call returns.
             tf.test.experimental.sync_devices()
         return StepResult(self._loss, {})
 
     def on_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
-        """The result itself, because it is already on the host."""
+        """Returns `result` itself, because it is already on the host."""
         return result
 
 
 def time_pipeline(inputs: InputSource) -> InputStage:
-    """Times the whole pipeline, including copies to devices, after emptying its buffers.
+    """Times a whole input pipeline, including copies to devices, after emptying its buffers.
 
     Fetches at least one batch for each tower.
     """
     step = InputOnlyStep(inputs)
     spec = inputs.spec
     buffered = spec.datasets_prefetch_buffer_size + spec.multi_device_iterator_max_buffer_size
-    # tf.data decodes several examples at the same time, about as many as there are cores.
+    # tf.data decodes about as many examples at the same time as the machine has cores.
     decoding = -(-2 * (os.cpu_count() or 1) // spec.global_batch)
     for _ in range(buffered + decoding + 2):
         step()
@@ -98,13 +98,12 @@ def time_pipeline(inputs: InputSource) -> InputStage:
 
 
 def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputStage:
-    """Times a stage of an unused pipeline together with all earlier stages.
+    """Times a pipeline up to and including one stage. The pipeline must not be in use.
 
-    It is timed for `examples` examples, but for at most two seconds.
+    The stage is timed for `examples` examples, but for at most two seconds.
     """
     chunk = max(1, spec.batch_per_device // stage.examples)
-    # Elements are dropped within tf.data, because the stage's work does not include returning them
-    # to Python.
+    # tf.data drops the elements: the time of a stage must not include returning them to Python.
     dropped = stage.dataset.map(
         tf.autograph.experimental.do_not_convert(lambda *_: tf.zeros([], tf.int8))
     )
@@ -130,6 +129,7 @@ def _time_fetches(
     examples: int | None,
     seconds: float,
 ) -> InputStage:
+    """Calls `fetch` for some seconds, or until `examples` examples are fetched, and counts them."""
     done = 0
     start = time.perf_counter()
     while True:
@@ -140,9 +140,9 @@ def _time_fetches(
             return InputStage(name=name, examples=done, seconds=elapsed)
 
 
-# Assembly of a run's TensorFlow parts: variables, input, step, evaluator, checkpoints.
+# The TensorFlow parts of a run: variables, input, step, evaluator, checkpoints.
 
-# Updates in flight per worker. One runs and one waits, so that no worker is idle.
+# Number of updates in flight per worker: one runs and one waits, so that no worker is idle.
 _SLOTS = 2
 
 
@@ -151,16 +151,15 @@ class BuiltRun:
     """The TensorFlow parts of a run.
 
     Attributes:
-      step: the training (or forward-only) step, or one that only fetches input; None when only
-        evaluating.
-      inputs: input of the step; None when only evaluating.
+      step: the training step or forward-only step, or a step that only fetches input; None if the
+        run only evaluates.
+      inputs: input of the step; None if the run only evaluates.
       manager: variables of the network; None if only the input is measured.
       slots: slots of the optimizer, by canonical name.
-      workers: steps of asynchronous workers, by task; `step` is the first of them. With a
-        coordinator: the step, by slot; each slot runs it on any idle worker. Empty if all towers
-        are part of one step.
-      lag: number of steps that are launched before the loop waits for the result of the first; see
-        `StepLoop`.
+      workers: steps of asynchronous workers, by task; `step` is the first of these steps. With a
+        coordinator, it contains `step` once for each update that may be in flight. It is empty if
+        all towers are part of one step.
+      lag: number of steps in flight while the loop waits for a result, see `StepLoop`.
     """
 
     step: TrainStep | InputOnlyStep | None
@@ -187,7 +186,7 @@ class BuiltRun:
         return tuple(source for source in (self.inputs, evaluated) if source is not None)
 
     def send_restored_to_workers(self, *decided: int) -> list[int]:
-        """Sends the chief's variables to all workers that run their own steps.
+        """Sends the chief's variables and numbers to all workers that run their own steps.
 
         Args:
           decided: numbers that depend on the checkpoint, such as the global step and the number of
@@ -207,15 +206,15 @@ class BuiltRun:
         return [*map(int, np.frombuffer(of_chief, np.int64))]
 
     def close(self) -> None:
-        """Closes the inputs; a second call does nothing."""
+        """Closes the inputs of the run. A second call does nothing."""
         close_inputs(self.sources, CLOSE_SECONDS)
 
 
 def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun:
-    """Creates variables and input and traces the functions of the run.
+    """Creates the variables and the input of a run, and traces its functions.
 
     Raises:
-      FlagError, DataError: data that cannot be used.
+      FlagError, DataError: the data cannot be used.
     """
     if plan.work is WorkKind.INPUT:
         source = make_inputs(plan, devices, "train")
@@ -288,22 +287,23 @@ def _make_checkpoints(
 def make_inputs(
     plan: RunPlan, devices: runtime.Devices, subset: str, manager: VariableMgr | None = None
 ) -> InputSource:
-    """The input of a run, with one pipeline per worker.
+    """Creates the input of a run, with one pipeline per worker.
 
     Args:
       subset: "train" or "validation".
-      manager: its strategy may distribute the batches; None if nothing is distributed.
+      manager: variable manager whose tf.distribute strategy may distribute the batches; None if no
+        strategy distributes them.
     """
     workers, shards = devices.job.own_workers, devices.job.num_workers
     if plan.place.asynchronous and subset != "train":
-        # The other processes may be lost before the evaluation.
+        # Only one worker evaluates, because the others may be lost before the evaluation.
         workers, shards = workers[:1], 1
     distribution = None
     if manager is not None and plan.input.distribution is not None:
         assert isinstance(manager, StrategyVariableMgr)
         distribution = InputDistribution(manager.strategy, plan.input.distribution)
         if not distribution.by_pipeline:
-            shards = 1  # TensorFlow distributes the batches
+            shards = 1  # TensorFlow distributes the batches of one pipeline.
     sources = [
         _make_worker_input(plan, devices, subset, worker, shards, distribution)
         for worker in workers
@@ -320,10 +320,9 @@ def _make_worker_input(
     distribution: InputDistribution | None = None,
     towers: Sequence[str] | None = None,
 ) -> InputSource:
-    """The input for the towers of one worker, on its CPU. It reads one of `shards` parts of the
-    data.
+    """Creates the input of one worker, which reads one of `shards` parts of the data on its CPU.
 
-    Batches go to the devices `towers`, by default those of the worker's towers.
+    `towers` are the devices of the batches, by default the devices of the worker's towers.
     """
     spec = plan.input.of_worker(
         subset,
@@ -352,16 +351,16 @@ def _make_evaluator(
 def _make_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep | None, InputSource | None, Mapping[str, TrainStep]]:
-    """Makes step, inputs and workers of `BuiltRun`.
+    """Creates the step, the inputs and the workers' steps of `BuiltRun`.
 
-    The first result is the manager whose variables an evaluation reads.
+    The first result is the variable manager whose variables an evaluation reads.
     """
     if plan.work is WorkKind.EVALUATION:
         return manager, None, None, {}
     if not plan.place.asynchronous and not plan.place.coordinated:
         inputs = make_inputs(plan, devices, "train", manager)
         if plan.numerics.frozen:
-            manager.after_initialization()  # before the values of all copies become constants
+            manager.after_initialization()  # Tracing makes the values of all copies constants.
         first = devices.job.own_towers.start
         step = TrainStep(
             plan, manager, optimizer, inputs, host=devices.job.cpu_device, first_tower=first
@@ -374,7 +373,7 @@ def _make_steps(
 def _make_coordinated_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """The results of `_make_steps` for a coordinator: one step, which any idle worker runs."""
+    """Results of `_make_steps` for a coordinator: it has one step, which any idle worker runs."""
     job = plan.place.job
     assert isinstance(manager, ParameterServerStrategyVariableMgr)
     inputs = CoordinatedInput(
@@ -395,19 +394,19 @@ def _make_coordinated_steps(
 def _make_async_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """The results of `_make_steps` for asynchronous updates: a step and an input for each worker.
+    """Results of `_make_steps` for asynchronous updates: each worker has its own step and input.
 
-    All steps use the variables of one manager.
+    All steps use the variables of one variable manager.
     """
     job = plan.place.job
-    assert isinstance(manager, ParameterServerVariableMgr)  # ensured by the checks of flags
+    assert isinstance(manager, ParameterServerVariableMgr)  # The checks of the flags ensure this.
     counter = UpdateCounter(job.ps_devices[0])
     steps, sources = {}, []
     for worker in job.workers:
         source = _make_worker_input(plan, devices, "train", worker, job.num_workers)
         first = worker.index * job.towers_per_worker
         own = manager.of_worker(devices.job.devices_of(worker))
-        # Steps are traced one after the other, because tracing is not thread-safe.
+        # Steps are traced one after another, because tracing is not thread-safe.
         steps[str(worker)] = TrainStep(
             *(plan, own, optimizer, source),
             host=devices.job.cpu_device,

@@ -1,8 +1,8 @@
-"""Checkpoints and exported models.
+"""Saves and restores checkpoints, and exports models.
 
-A variable is stored once, under its canonical name, for any number of copies. So are the
-optimizer's slots and an automatic loss scale. The name of the optimizer is stored, too. The format
-is that of tf.train; `cnnbench.records.files` manages the files.
+A checkpoint contains each variable once, under its canonical name, for any number of copies. It
+also contains the optimizer's slots and name, and an automatic loss scale. The format is that of
+tf.train; `cnnbench.records.files` manages the files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Checkpoints that are independent of mode and number of towers.
+# Checkpoints. They do not depend on the mode or on the number of towers.
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 1.0
@@ -47,10 +47,11 @@ _OTHER_MODEL = "it was written for another --model or --data_name"
 
 
 class RestoredState(NamedTuple):
-    """Result of restoring a checkpoint.
+    """What a training continues with after its checkpoint was restored.
 
     Attributes:
-      examples: training examples of all steps before `global_step`.
+      examples: number of training examples of all steps before `global_step`.
+      notices: lines for the user, about state that the checkpoint does not contain.
       passed_over: number of skipped records in these steps, see `InputSource.passed_over`.
       warning: text with the first variable that contains NaN or infinity; "" if there is none.
     """
@@ -63,17 +64,17 @@ class RestoredState(NamedTuple):
 
 
 class Checkpoints:
-    """Saves and restores the variables of one manager.
+    """Saves the variables of a run, its optimizer's slots and its loss scale, and restores them.
 
     Args:
-      slots: slots of the optimizer, by canonical name; empty when only evaluating.
+      slots: slots of the optimizer, by canonical name; empty if the run only evaluates.
       max_to_keep: number of checkpoints that are kept; 0 keeps all.
-      loss_scale: state of the loss scale, by name; empty if it has no state.
+      loss_scale: variables of the loss scale, by name; empty if it is constant.
       host: full device string of the CPU to which all values are copied before they are written;
         None if all variables are in one process. Without it, a function would write the values of
         each process in that process, and TensorFlow runs no functions after a process is lost.
       outlives_others: whether saving must work after another process has been lost.
-      optimizer: value of --optimizer, whose slots are stored; None when only evaluating.
+      optimizer: value of --optimizer, whose slots are stored; None if the run only evaluates.
       global_batch: examples per step. The number of examples is stored, because steps before a
         restored checkpoint may have used a different batch size.
       inputs: inputs whose numbers of skipped records are stored; None if they do not follow from
@@ -110,14 +111,14 @@ class Checkpoints:
         self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._examples = tf.Variable(0, dtype=tf.int64, trainable=False, name="examples")
         self._global_batch = global_batch
-        # Not 0 if steps before the restored checkpoint used a different batch size.
+        # This is not 0 if steps before the restored checkpoint used a different batch size.
         self._examples_offset = 0
         self._inputs = inputs
         self._passed_over: list[int] = []
         self._first_step = 0
 
     def save(self, directory: str, global_step: int) -> str:
-        """Writes the checkpoint `directory`/model.ckpt-<global_step>. Returns its path prefix."""
+        """Writes the checkpoint ``directory/model.ckpt-<global_step>``; returns its path prefix."""
         self._global_step.assign(global_step)
         self._examples.assign(self._examples_offset + global_step * self._global_batch)
         if self._inputs is not None:
@@ -136,8 +137,7 @@ class Checkpoints:
         if not self._outlives_others:
             self._make_tf_checkpoint().write(prefix)
             return
-        # After a write, TensorFlow waits for all processes. If one is lost, it waits forever. The
-        # files are already complete at this time.
+        # After writing complete files, TensorFlow would wait for a lost process forever.
         checkpoint = self._make_tf_checkpoint()
         errors: list[tf.errors.OpError] = []
 
@@ -156,13 +156,13 @@ class Checkpoints:
             raise errors[0]
 
     def restore(self, path: str) -> RestoredState:
-        """Restores all copies of every variable, and the slots if they were saved.
+        """Restores all copies of every variable, and the optimizer's slots if they were saved.
 
         A checkpoint contains one copy of each variable, that of tower 0. Therefore, towers that
         train independently continue with equal weights.
 
         Args:
-          path: prefix of a checkpoint, as `files.latest` returns it.
+          path: prefix of a checkpoint, as `files.find_latest_checkpoint` returns it.
 
         Raises:
           BenchmarkError: the checkpoint is unreadable, or it does not fit the variables of this
@@ -184,29 +184,19 @@ class Checkpoints:
         has_slots = before == self._optimizer and stored.has(slots)
         has_averages, has_scale = stored.has(average_variables), stored.has(scale)
         nonfinite = stored.assign_stored_values({_GLOBAL_STEP: self._global_step, **model})
-        stored.assign_stored_values(
-            {**(slots if has_slots else {}), **(scale if has_scale else {})}
-        )
-        stored.assign_stored_values(average_variables if has_averages else {})
+        complete = ((slots, has_slots), (scale, has_scale), (average_variables, has_averages))
+        for values in (values for values, is_stored in complete if is_stored):
+            stored.assign_stored_values(values)
         copied = (other_slots if has_slots else {}) | (averages if has_averages else {})
         self._manager.after_restore(copied.values())
         if not has_averages:
             initialize_averages(self._manager, self._slots)
         self._first_step = global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self._global_batch
-        # Checkpoints of earlier versions do not contain the number of examples.
+        # Checkpoints of earlier versions of cnnbench do not contain the number of examples.
         examples = int(stored.tensor(_EXAMPLES)) if stored.has([_EXAMPLES]) else by_this_batch
         self._examples_offset = examples - by_this_batch
-        notices = []
-        if stored.is_old:
-            notices.append(f"{path} is of tf_cnn_benchmarks: no state of an optimizer is restored")
-        elif before != self._optimizer:
-            notices.append(
-                f"{path} was written with --optimizer={before}; the state of "
-                f"{self._optimizer} starts afresh"
-            )
-        elif not has_slots:
-            notices.append(f"{path} lacks some of the state of {before}, which starts afresh")
+        notices = list(self._optimizer_notices(path, stored, before, has_slots))
         if not has_averages:
             notices.append(f"{path} has no moving averages; they start from its weights")
         if not has_scale:
@@ -218,13 +208,29 @@ class Checkpoints:
             warning = f"{path} has values that are not finite, first in {_name_of_key(nonfinite)}"
         return RestoredState(global_step, examples, tuple(notices), stored.passed_over(), warning)
 
+    def _optimizer_notices(
+        self, path: str, stored: _StoredCheckpoint, before: str | None, has_slots: bool
+    ) -> Iterator[str]:
+        """A notice if a checkpoint does not contain the state of this run's optimizer.
+
+        `before` is the optimizer with which the checkpoint was written.
+        """
+        if stored.is_old:
+            yield f"{path} is of tf_cnn_benchmarks: no state of an optimizer is restored"
+        elif before != self._optimizer:
+            starts = f"the state of {self._optimizer} starts afresh"
+            yield f"{path} was written with --optimizer={before}; {starts}"
+        elif not has_slots:
+            yield f"{path} lacks some of the state of {before}, which starts afresh"
+
     def _stored_key(self, name: str) -> str:
-        """The key in the checkpoint of the value that is restored to a variable."""
+        """The key in a checkpoint of the value to restore to the variable `name`."""
         if self._averaged and self._variables[name].primary.trainable:
             return _key_of_name("slots", f"{name}/{AVERAGE}")
         return _key_of_name("model", name)
 
     def _make_tf_checkpoint(self) -> tf.train.Checkpoint:
+        """Collects the values to save, under the names by which they are stored."""
         parts = {
             "model": {
                 name: self._on_host(facade.primary) for name, facade in self._variables.items()
@@ -246,10 +252,7 @@ class Checkpoints:
         return tf.train.Checkpoint(**parts)
 
     def _on_host(self, variable: tf.Variable) -> tf.Variable:
-        """The copy of a variable in the process that writes the checkpoint.
-
-        It has the same value.
-        """
+        """Copies a variable to the process that writes the checkpoint, unless it is there."""
         if self._host in (None, variable.device):
             return variable
         value = towers.read(variable)
@@ -258,13 +261,16 @@ class Checkpoints:
 
 
 def moving_averages(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariable]:
-    """The moving averages in `slots` (by canonical name); the keys are the names of variables."""
+    """Selects the moving averages from the optimizer's slots, by the names of their variables.
+
+    `slots` contains all slots by canonical name.
+    """
     end = f"/{AVERAGE}"
     return {n.removesuffix(end): slot for n, slot in slots.items() if n.endswith(end)}
 
 
 def initialize_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]) -> None:
-    """Sets the moving averages in `slots` to the values of their variables (eagerly)."""
+    """Sets the moving averages in `slots` to the current values of their variables."""
     for name, average in moving_averages(slots).items():
         for copy, variable in zip(average.copies, manager.updated(name).copies, strict=True):
             with tf.device(copy.device):
@@ -273,21 +279,21 @@ def initialize_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]
 
 def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is from tf_cnn_benchmarks and cannot be used."""
-    # other differences are reported when the checkpoint is restored
+    # All other differences are reported when the checkpoint is restored.
     with contextlib.suppress(BenchmarkError):
         if path := files.find_latest_checkpoint(folder):
             _StoredCheckpoint(path, "", spec)
 
 
 def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
-    """Restores a scope from a checkpoint of the backbone alone; returns the number of variables.
+    """Restores the backbone of a detector from a checkpoint of a classification network.
 
-    The checkpoint is that of a classification network, whose first layers are the backbone. Its
-    names are the same without the scope.
+    Returns the number of restored variables. The first layers of the classification network are the
+    backbone. Their variables have the same names as in the detector, without the scope.
 
     Args:
-      scope: scope of the backbone, see `Model.backbone`.
-      path: prefix of a checkpoint, as `files.latest` returns it.
+      scope: scope of the backbone's variables, see `Model.backbone`.
+      path: prefix of a checkpoint, as `files.find_latest_checkpoint` returns it.
 
     Raises:
       BenchmarkError: the checkpoint is unreadable, or it does not fit the layers of the backbone.
@@ -305,19 +311,19 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
 
 
 def stored_variables(path: str) -> dict[str, Any]:
-    """Variables and slots of a checkpoint as NumPy arrays, by canonical name."""
+    """Reads all variables and slots of a checkpoint, as NumPy arrays by canonical name."""
     stored = _StoredCheckpoint(path, "")
     keys = sorted(key for key in stored.shapes if key.startswith(("model/", "slots/")))
     return {_name_of_key(key): stored.tensor(key) for key in keys}
 
 
 class _StoredCheckpoint:
-    """A checkpoint's tensors, by key. Each is read separately, because their dtypes may differ.
+    """Reads the tensors of a checkpoint by key. Tensors are converted to the variables' dtypes.
 
     Args:
-      mismatch: the error message if variables are missing or have different shapes.
+      mismatch: end of the error message if variables are missing or have different shapes.
       spec: the network, which is needed to read a checkpoint of tf_cnn_benchmarks. FlagError if the
-        checkpoint is that of another network.
+        checkpoint is from another network.
     """
 
     def __init__(self, path: str, mismatch: str, spec: ModelSpec | None = None) -> None:
@@ -325,7 +331,7 @@ class _StoredCheckpoint:
         with self._converting_read_errors():
             self._reader = tf.train.load_checkpoint(path)
             self.shapes = self._reader.get_variable_to_shape_map()
-        # tf.train.Checkpoint also stores a graph of objects; tf.compat.v1.train.Saver does not.
+        # Unlike tf.compat.v1.train.Saver, tf.train.Checkpoint also stores a graph of objects.
         written_here = "_CHECKPOINTABLE_OBJECT_GRAPH" in self.shapes
         self.is_old = not written_here and any(re.match("v0?/", key) for key in self.shapes)
         old = "those of tf_cnn_benchmarks are read only from --train_dir"
@@ -354,7 +360,7 @@ class _StoredCheckpoint:
         return all(key in self.shapes for key in variables)
 
     def tensor(self, key: str) -> Any:
-        """The stored value, a NumPy array."""
+        """Reads the stored value of a key, as a NumPy array."""
         with self._converting_read_errors():
             value = self._reader.get_tensor(self._old_keys.get(key, key))
         if image := self._channels_first.get(key):
@@ -362,7 +368,7 @@ class _StoredCheckpoint:
         return value
 
     def passed_over(self) -> tuple[int, ...]:
-        """See `RestoredState`. Empty if no record was skipped."""
+        """Numbers of skipped records, see `RestoredState`; empty if no record was skipped."""
         return tuple(self.tensor(_PASSED_OVER).tolist()) if self.has([_PASSED_OVER]) else ()
 
     def optimizer(self) -> str:
@@ -389,9 +395,9 @@ class _StoredCheckpoint:
                 raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
 
     def assign_stored_values(self, variables: Mapping[str, tf.Variable]) -> str:
-        """Assigns stored values to variables by key.
+        """Assigns the stored values to variables, which are given by key.
 
-        Returns the first key with a value that is not finite.
+        Returns the first key whose value is not finite, or "".
         """
         first = ""
         for key, variable in variables.items():
@@ -403,10 +409,11 @@ class _StoredCheckpoint:
 
     @contextlib.contextmanager
     def _converting_read_errors(self) -> Iterator[None]:
+        """A context in which errors of TensorFlow's reader become BenchmarkErrors."""
         try:
             yield
         except (tf.errors.OpError, ValueError, LookupError) as error:
-            # The reader reports a file that is too short as an IndexError.
+            # TensorFlow's reader raises IndexError if a file is too short.
             reason = first_line(error)
             raise BenchmarkError(f"checkpoint {self._path} cannot be read: {reason}") from error
 
@@ -415,35 +422,37 @@ _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GLOBAL_STEP = f"global_step{_ATTRIBUTE}"
 _OPTIMIZER = f"optimizer{_ATTRIBUTE}"
 _UNNAMED = ("sgd", "momentum", "rmsprop", "adam")
-"""Optimizers of cnnbench versions that stored no name."""
+"""Optimizers of the versions of cnnbench that did not store the name of the optimizer."""
 _EXAMPLES = f"examples{_ATTRIBUTE}"
 _PASSED_OVER = f"passed_over{_ATTRIBUTE}"
 
 
 def _key_of_name(part: str, name: str) -> str:
+    """The key in a checkpoint of the value `name` in "model", "slots" or "loss_scale"."""
     # tf.train escapes '/' inside the name of a child as '.S'.
     return f"{part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
 
 
 def _name_of_key(key: str) -> str:
-    """The canonical name of a variable, for messages."""
+    """The canonical name of the variable with a key in a checkpoint, for messages."""
     escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/").removeprefix("slots/")
     return escaped.replace(".S", "/").replace("..", ".")
 
 
-# Names in checkpoints of tf_cnn_benchmarks. It numbers the layers of a kind through the whole
-# network, in the order of their creation. For example, ``v/cg/resnet_v10/conv1/batchnorm1/beta``
-# belongs to the second batch norm. cnnbench declares the layers in the same order, except in the
-# networks that docs/migrating.md lists. In these networks, at least one shape differs. ``v0/`` is
-# the copy of the first device. Names of optimizer slots have one more part.
+# Matches names in checkpoints of tf_cnn_benchmarks, which numbers the layers of each kind.
+# For example, ``v/cg/resnet_v10/conv1/batchnorm1/beta`` belongs to the second batch norm. cnnbench
+# declares layers in the same order, except in the networks that docs/migrating.md lists. In these
+# networks, at least one shape differs. The prefix ``v0/`` is the copy of the first device. Names of
+# optimizer slots have one more part.
 _OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\w+)")
 # Matches the first convolution in a graph (a serialized NodeDef): its operation and an attribute.
 _FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)", re.DOTALL)
 
 
 def _old_keys(path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec) -> dict[str, str]:
-    """Keys of tf_cnn_benchmarks by key of cnnbench. FlagError if the checkpoint is of another
-    network.
+    """The keys in a checkpoint of tf_cnn_benchmarks, by the corresponding keys of cnnbench.
+
+    FlagError if the checkpoint is from another network.
     """
     matches = filter(None, map(_OLD_NAME.fullmatch, shapes))
     unmatched = {(m[1], int(m[2]), m[3]): m[0] for m in matches}
@@ -465,21 +474,21 @@ def _old_keys(path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec) -
     return keys
 
 
-# --export_dir: network and weights as a SavedModel that does not need cnnbench.
+# --export_dir: writes network and weights as a SavedModel that can be used without cnnbench.
 
 SIGNATURE = "serving_default"
 
 
 class Exporter:
-    """Traces the network once, with its own variables, and writes it on request.
+    """Traces the network once, and writes it with the current weights on request.
 
     The arguments of the signature are the features of the model by name, prepared as for
-    evaluations, for any number of examples. The results are "logits" and "probabilities" for a
-    classifier. For other models, they are the values of a mapping by name, or "outputs".
+    evaluations, for any number of examples. The results of a classifier are "logits" and
+    "probabilities". Other models have one result "outputs", or results with names of their own.
 
     Args:
       manager: contains the weights. Copy 0 is exported, which is also the copy in checkpoints.
-      cpu_device: device of the copies that are exported.
+      cpu_device: device of the exported copies.
       averages: moving averages by the name of their variable. They are exported instead of the
         variables.
     """
@@ -541,7 +550,7 @@ class Exporter:
             if isinstance(target, UrlPath):
                 tf.saved_model.save(self._module, str(target), signatures=signatures)
                 return
-            # The folder of the new checkpoint is not used, because it is removed after a kill.
+            # The old model is not moved into the scratch folder, which is removed after a kill.
             old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
             with Scratch("cnnbench-export-", target.parent) as scratch:
                 new = scratch.path / "model"
@@ -553,7 +562,7 @@ class Exporter:
                     os.rename(new, target)
                 except OSError:
                     with contextlib.suppress(FileNotFoundError):
-                        os.rename(old, target)  # if that fails too, its error has both paths
+                        os.rename(old, target)  # The error of a second failure has both paths.
                     raise
             shutil.rmtree(old, ignore_errors=True)
         except FlagError as error:

@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from cnnbench.run.driver.step_profile import StepProfiler
 
 
-# Standard output of a run, byte for byte as tf_cnn_benchmarks printed it.
+# The standard output of a run, byte for byte as tf_cnn_benchmarks prints it.
 
 _RULE = "-" * 64
-# Printed names of two metrics, as in tf_cnn_benchmarks. Other metrics are printed with their own
-# names.
+# Printed names of two metrics, as in tf_cnn_benchmarks. Other metrics keep their own names.
 _TITLES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
 _RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
 
@@ -42,8 +41,9 @@ class DisplayInterval:
     """Determines after which steps a line of progress is printed.
 
     Args:
-      every: number of steps between two lines, or the time after which the next step prints a line.
-        The time is measured from the previous line, or at first from the creation of this object.
+      every: number of steps between two lines, or a duration after which the next step prints a
+        line. The duration begins with the previous line, or at first with the creation of this
+        object.
     """
 
     def __init__(self, every: int | Duration) -> None:
@@ -52,7 +52,7 @@ class DisplayInterval:
         self._step = 0
 
     def is_over(self, step: int) -> bool:
-        """Whether a line is printed after this step, counted from 1. The next interval then begins.
+        """Returns whether to print a line after this step (from 1), and begins the next interval.
 
         If the interval is a number of steps, a line is printed if a multiple of this number is
         among the steps since the previous call.
@@ -76,11 +76,11 @@ class Console:
     def __init__(
         self, stream: TextIO | None = None, before_line: Callable[[], None] | None = None
     ) -> None:
-        """Writes to a stream.
+        """Creates a console that writes to a stream.
 
         Args:
           stream: text stream; standard output if None.
-          before_line: called before each write; clears a progress bar.
+          before_line: called before each write, to clear a progress bar.
         """
         self._writer = LineWriter(sys.stdout if stream is None else stream, before_line)
 
@@ -90,11 +90,11 @@ class Console:
         return cls(io.StringIO())
 
     def lines(self, *lines: str) -> None:
-        """Prints lines, such as the header."""
+        """Prints lines, such as the header of a run."""
         self._writer.lines(lines)
 
     def table_header(self, loss_name: str = "total_loss", metrics: Sequence[str] = ()) -> None:
-        """Prints the titles of the columns of `row`."""
+        """Prints the titles of the table's columns. `row` prints the rows."""
         titles = [_TITLES.get(name, name) for name in metrics]
         self.lines("\t".join(["Step", "Img/sec", loss_name.replace("/", " "), *titles]))
 
@@ -112,24 +112,24 @@ class Console:
         self.lines(f"{step}\t{rate}\t{values}")
 
     def footer(self, images_per_sec: float) -> None:
-        """Prints the total, as the last lines of a successful run. A failed run does not print it.
+        """Prints the total images/sec, which are the last lines of a successful run.
 
         Runs that train and evaluate have no total, because one rate for both would have no meaning.
         """
         self.lines(_RULE, f"total images/sec: {images_per_sec:.2f}", _RULE)
 
     def evaluation_row(self, step: int, examples_per_sec: float) -> None:
-        """Prints the rate over the evaluation steps since the previous such row."""
+        """Prints the rate of the evaluation steps since the previous evaluation row."""
         self.lines(f"{step}\t{examples_per_sec:.1f} examples/sec")
 
     def evaluation_result(self, metrics: Mapping[str, float], examples: int) -> None:
-        """Prints the metrics over all examples of one evaluation. Accuracies are from 0 to 1."""
+        """Prints the metrics of one evaluation over all its examples. Accuracies are from 0 to 1."""
         values = [f"{_RESULTS.get(name, name)} = {value:.4f}" for name, value in metrics.items()]
         self.lines(" ".join([*values, f"[{examples} examples]"]))
 
 
 class RunOutput(NamedTuple):
-    """Outputs of a run: log, notices and warnings, progress, and result files."""
+    """The outputs of a run: its log, messages, progress line, and result files."""
 
     console: Console
     messages: Messages
@@ -138,15 +138,15 @@ class RunOutput(NamedTuple):
 
 
 class Run:
-    """The parts of a run that scenarios.py and `Training` use; see `BenchmarkCNN`.
+    """The attributes of `BenchmarkCNN` that scenarios.py and `Training` use.
 
     Attributes:
       plan: the plan of the run.
       output: what the run prints, and its result files.
-      measurements: filled during the run.
-      watch: measures conditions of the machine; entered before the timed loop and left after it.
-        None if nothing runs in this process.
-      membership: the other processes of the job.
+      measurements: results and facts, which are filled in during the run.
+      watch: a context manager around the timed loop, which measures conditions of the machine; None
+        if nothing runs in this process.
+      membership: connections to the other processes of the job.
       profiler: profiles the last steps of the warm-up; None if nothing is profiled.
     """
 
@@ -158,11 +158,11 @@ class Run:
     profiler: StepProfiler | None
 
 
-# Notices about the results of a run, printed on standard error at its end.
+# Notices about the results of a run, which are printed on standard error at its end.
 
 
 def print_notices(record: RunRecord, messages: Messages) -> None:
-    """Prints the notices about a run that has ended."""
+    """Prints notices and warnings about the results of a run that has ended."""
     for text, warning in ended_run_notices(record):
         if warning:
             messages.warning(text, warning)
@@ -171,9 +171,10 @@ def print_notices(record: RunRecord, messages: Messages) -> None:
 
 
 def ended_run_notices(record: RunRecord) -> Iterator[tuple[str, str]]:
-    """Notices about a run that has ended: texts, and for each warning its name.
+    """Yields texts about the results of a run that has ended, each with the name of its warning.
 
-    A run that has failed gets only the notices about its loss scale and its skipped records.
+    The name is "" if a text is only a notice. For a failed run, the texts are only about its loss
+    scale and its skipped records.
     """
     if record.loss_scaling is not None:
         yield from ((line, "") for line in _loss_scaling_lines(record, record.loss_scaling))
@@ -238,7 +239,7 @@ def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
 
 
 def _steady_state_notice(record: RunRecord, steady: SteadyState) -> tuple[str, str]:
-    """Text about the start of the steady state, and the name of the warning, if it is one."""
+    """Text about the step from which step times are steady, and the name of its warning or ""."""
     if steady.start is None:
         text = "step times reached no steady state"
         if len(steady.levels) > 1:

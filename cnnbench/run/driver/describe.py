@@ -1,4 +1,4 @@
-"""Descriptions of a run for its record, its header and the checks of the machine."""
+"""Describes a run: in its record, in the header of its output, and for checks of the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from cnnbench.run.step.train_step import TrainStep
 
 
-def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devices) -> None:
+def record_planned_facts(
+    measurements: Measurements, *, plan: RunPlan, devices: runtime.Devices
+) -> None:
     """Records the facts that are known before the first step: model, placement, batch, flags."""
     job = plan.place.job
     measurements.note(
@@ -45,7 +47,7 @@ def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devi
             num_towers=job.num_towers,
             num_workers=job.num_workers,
             variable_update=plan.place.mode.name,
-            # The actual reduction of gradients; the header prints the requested one.
+            # The record contains the actual all-reduce, the header the requested all-reduce.
             all_reduce=_reduction_names(plan, on_gpu=devices.kind == "gpu"),
         ),
         batch=Batch(
@@ -78,6 +80,7 @@ def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devi
 
 
 def _reduction_names(plan: RunPlan, *, on_gpu: bool) -> tuple[str, ...]:
+    """Names of the algorithms that reduce the gradients of a run, as text of a spec."""
     by_strategy = plan.exchange.reduction_without_all_reduce(on_gpu=on_gpu)
     if by_strategy is not None:
         return (by_strategy,)
@@ -87,13 +90,13 @@ def _reduction_names(plan: RunPlan, *, on_gpu: bool) -> tuple[str, ...]:
 
 def record_built_facts(measurements: Measurements, built: BuiltRun) -> None:
     """Records the numbers of variables and operations, and the network traffic of a step."""
-    # imported late: these modules load TensorFlow
+    # The late import keeps TensorFlow unloaded until the run has built its step.
     from cnnbench.run.observe.graphs import collective_implementations, messages_and_bytes
 
     if built.manager is None:
         return
     variables, job = built.manager.savable_variables().values(), built.devices.job
-    step = cast("TrainStep | None", built.step)  # only for a run with a network
+    step = cast("TrainStep | None", built.step)  # A run with a network has no InputOnlyStep.
     measurements.note(
         "placement",
         variables=len(variables),
@@ -112,7 +115,7 @@ def record_built_facts(measurements: Measurements, built: BuiltRun) -> None:
 
 
 def machine_check_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int = 0) -> RunFlags:
-    """Properties of a run on which the checks of the machine depend."""
+    """Returns the properties of a run that the checks of the machine depend on."""
     return RunFlags(
         on_gpu=devices.kind == "gpu",
         cards=plan.machine.cards,
@@ -123,10 +126,10 @@ def machine_check_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int
     )
 
 
-def header(
+def header_lines(
     plan: RunPlan, devices: runtime.Devices, tensorflow_version: str, device: str
 ) -> list[str]:
-    """The header on standard output. `device` is the kind of device, as in the record."""
+    """The lines of the header that a run prints first. `device` is the device kind in the record."""
     lines = [
         f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
         *network_and_data_lines(plan),
@@ -164,7 +167,7 @@ def network_and_data_lines(plan: RunPlan) -> list[str]:
 
 
 def update_lines(plan: RunPlan) -> list[str]:
-    """Lines of the header about the update of weights."""
+    """Lines of the header about the optimizer and the placement of variables."""
     return [
         f"Optimizer:   {plan.numerics.optimizer_spec.name}",
         f"Variables:   {plan.place.mode.name}",
@@ -201,11 +204,11 @@ def _is_single_session(plan: RunPlan) -> bool:
 
 
 def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
-    """The reduction in the header; None if towers exchange no gradients.
+    """The value of "AllReduce:" in the header; None if the mode has no all-reduce.
 
-    If tf_cnn_benchmarks printed the spec and the header lists all devices, the result is the spec.
-    Otherwise, it is the algorithm, the flag that selects it and the number of devices, because the
-    header does not list the devices of other processes.
+    In modes for which tf_cnn_benchmarks prints --all_reduce_spec, and whose devices are all listed
+    in the header, this is --all_reduce_spec. In other modes, it is the algorithm, the flag that
+    selects it, and the number of devices.
     """
     mode = plan.place.mode
     if mode.reduction not in (Reduction.ALL_REDUCE, Reduction.CROSS_DEVICE):
@@ -226,11 +229,11 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
 def _tower_device_names(devices: runtime.Devices, device: str) -> list[str]:
     """Names of the towers' devices, as tf_cnn_benchmarks prints them.
 
-    They are those of the whole job if it has one step.
+    If one process runs the steps of all workers, these are the devices of the whole job.
     """
     job = devices.job
     numbers: Sequence[int] = devices.numbers
-    if len(numbers) != job.towers_per_worker:  # the controller of a job has one CPU device
+    if len(numbers) != job.towers_per_worker:  # A controller has only one CPU device of its own.
         numbers = range(job.towers_per_worker)
     own = [f"{device}:{number}" for number in numbers]
     if len(job.own_workers) < 2:

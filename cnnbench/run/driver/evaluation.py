@@ -27,7 +27,7 @@ from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Name of the examples' weights (0 for padding) in the rows of a model.
+# Name of the example weights (0 for padding) among the values that `Model.host_rows` returns.
 _WEIGHTS = "/weights"
 
 
@@ -35,7 +35,7 @@ class Evaluator:
     """Traces the evaluation step once and runs it over a number of batches.
 
     Args:
-      manager: contains the weights. Tower t evaluates its own copy.
+      manager: contains the weights. Each tower evaluates its own copy of the weights.
       inputs: validation batches with weights (0 for padding).
       averages: moving averages by the name of their variable. Copy 0 of an average is evaluated
         instead of its variable.
@@ -63,13 +63,13 @@ class Evaluator:
         self._data_format = runtime.data_format(plan.params.data_format, kind)
         self._warm = False
         self.notices: list[str] = []
-        # Traced here. Otherwise the first printed rate would mostly include the time of tracing.
+        # Tracing now keeps its time out of the first printed rate.
         self._function = TracedFunction("the evaluation", self._evaluation_step, inputs.signature)
 
     def run(self, global_step: int, console: Console, interrupts: Interrupts) -> PendingEvaluation:
-        """Evaluates the planned number of batches. At the end of the data, starts again.
+        """Evaluates the planned number of batches, and repeats the data if it has fewer batches.
 
-        The first evaluation begins with an untimed step, whose results are ignored.
+        The first evaluation begins with an untimed step. The results of this step are ignored.
 
         Args:
           global_step: global step of the weights, for the result.
@@ -84,7 +84,7 @@ class Evaluator:
         share_moving_averages(self._manager)
         self._manager.wait_for_assignments(self.inputs.devices)
         if not self._warm:
-            # The first call optimizes and allocates. Its batch is read again afterwards.
+            # The first call, which optimizes and allocates, is not timed. Its batch is read again.
             self.inputs.restart()
             self._function(*self.inputs.next())[0].numpy()
             self._warm = True
@@ -107,14 +107,14 @@ class Evaluator:
             if batch == check:
                 check += interrupts.check((time.perf_counter() - start) / batch)
         elapsed = time.perf_counter() - start
-        # Prefetching would slow down the training that continues.
+        # If the input stayed open, its prefetching would slow down the training.
         self.inputs.close()
         return self._make_pending_evaluation(totals, _concatenate_rows(rows), elapsed, global_step)
 
     def _make_pending_evaluation(
         self, totals: list[float], rows: Rows, elapsed: float, global_step: int
     ) -> PendingEvaluation:
-        """The evaluation from the sums and rows of this worker and of all others."""
+        """Combines the sums and rows of all workers to the result of an evaluation."""
         workers = self._manager.workers
         if workers is not None:
             totals = workers.total(np.array(totals)).tolist()
@@ -138,7 +138,10 @@ class Evaluator:
     def _evaluation_step(
         self, *batches: TowerBatch
     ) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
-        """Sums over all towers, [metrics ..., loss, examples], and the rows of each tower."""
+        """Evaluates one batch per tower, inside of the traced function.
+
+        Returns sums over all towers, [metrics ..., loss, examples], and the rows of each tower.
+        """
         alone = len(self._devices) == 1
         make = (
             self._evaluate_tower
@@ -147,8 +150,8 @@ class Evaluator:
         )
 
         def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-            # Towers that train independently are different networks. The network of tower 0 is
-            # evaluated, which is also the one in checkpoints.
+            # If towers train independently, only the network of tower 0 is evaluated, which is also
+            # the network in checkpoints.
             source = tower if self._manager.replicas_in_sync else 0
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -168,6 +171,7 @@ class Evaluator:
     def _evaluate_tower(
         self, read: Reader, batch: TowerBatch, host: str
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Evaluates one tower's batch: sums over examples, and the rows of the examples."""
         outputs = GraphNetwork(
             self._model,
             self._plan.network.spec.num_classes,
@@ -180,11 +184,11 @@ class Evaluator:
         metrics = self._model.metrics(outputs, batch.labels)
         named = [metrics[name] for name in self._model.metric_names]
         columns = tf.stack([*named, losses, tf.ones_like(losses)])
-        # The rows are needed on the host, and some of their operations have no GPU kernel.
+        # Rows are needed on the host, and some operations that compute them have no GPU kernel.
         with tf.device(host):
             rows = dict(self._model.host_rows(batch.features, outputs, batch.labels))
         if batch.weights is not None:
-            # The loss of padding may be infinite.
+            # A multiplication by 0 would not remove the padding, because its loss may be infinite.
             columns = tf.where(batch.weights > 0, columns, 0.0)
             if rows:
                 rows[_WEIGHTS] = batch.weights
@@ -196,7 +200,7 @@ def _concatenate_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def _without_padding(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-    """Rows of one tower's batch on the host, without padding."""
+    """Copies the rows of one tower's batch to the host, without the padding of the batch."""
     values = {name: value.numpy() for name, value in rows.items()}
     weights = values.pop(_WEIGHTS, None)
     return values if weights is None else {name: v[weights > 0] for name, v in values.items()}

@@ -1,8 +1,8 @@
-"""Computes metrics from the rows of all examples. Publishes evaluations when they are complete.
+"""Computes metrics that need all examples of an evaluation, and publishes complete evaluations.
 
 The metrics are computed immediately or, with --collect_eval_results_async, in a child process while
 the training continues. Each evaluation has its own child process, a new interpreter. It imports
-this module, which does not load TensorFlow, finds the model by its name, and ends with its result.
+this module, which does not load TensorFlow, finds the model by its name, and prints its result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cnnbench.run.driver.observers import Observer  # which loads TensorFlow
 
 Rows = Mapping[str, Any]
-"""NumPy arrays ``[examples, ...]`` by the names of `Model.host_rows`; may be empty."""
+"""Values of `Model.host_rows` by name: NumPy arrays ``[examples, ...]``. May be empty."""
 
 
 class HostMetrics:
@@ -47,7 +47,7 @@ class HostMetrics:
         self._model = model
 
     def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """Starts the computation from the rows of an evaluation.
+        """Computes metrics from the rows of an evaluation; returns a future with the metrics.
 
         May raise the exceptions of the computation.
         """
@@ -56,27 +56,27 @@ class HostMetrics:
         return done
 
     def close(self) -> None:
-        """Cancels computations that have not ended."""
+        """Cancels computations that have not ended. Here, all computations have ended."""
 
 
 class HostMetricsInChild(HostMetrics):
-    """Computes the metrics of one evaluation after the other in a child process.
+    """Computes `Model.host_metrics` in a child process, for one evaluation after another.
 
     Args:
-      model, dataset: names with which the process finds the model.
-      files: flags and paths of plug-ins, which it loads first.
+      model, dataset: names with which the child process finds the model.
+      files: flags and paths of plug-ins, which the child process loads first.
     """
 
     def __init__(self, model: str, dataset: str, files: Sequence[tuple[str, str]] = ()) -> None:
         self._arguments = (model, dataset, files)
-        # A separate thread waits for the process.
+        # A separate thread waits for the child process.
         self._thread = ThreadPoolExecutor(1, "host-metrics")
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 
     def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """See `HostMetrics.submit`. The future of a failed process contains a BenchmarkError."""
+        """Starts a child process; returns a future with the metrics, or with a BenchmarkError."""
         return self._thread.submit(self._compute_in_child, rows)
 
     def close(self) -> None:
@@ -90,21 +90,20 @@ class HostMetricsInChild(HostMetrics):
         self._thread.shutdown(cancel_futures=True)
 
     def _compute_in_child(self, rows: Rows) -> dict[str, float]:
-        # The same import path as in this process.
+        # The child process gets the import path of this process.
         main = f"import {__name__} as m; m.main({os.getpid()})"
         code = f"import sys; sys.path[:] = {sys.path!r}; {main}"
         with self._lock:
             if self._closed:
                 return {}
             self._process = process = subprocess.Popen(
-                # Unbuffered, because otherwise the output of a plug-in would follow its error
-                # message.
+                # With -u, output of a plug-in comes before its error message.
                 [sys.executable, "-u", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**repository.environment(), "CUDA_VISIBLE_DEVICES": ""},
-                # The run handles Ctrl-C and ends this process.
+                # In its own session, the child gets no Ctrl-C. The run handles it and ends the child.
                 start_new_session=True,
             )
         output, errors = process.communicate(pickle.dumps((self._arguments, dict(rows))))
@@ -123,9 +122,12 @@ class HostMetricsInChild(HostMetrics):
 
 
 def main(parent: int) -> None:
-    """Main program of the child: model and rows from standard input, metrics as JSON to stdout."""
+    """Main program of the child process: reads model and rows, prints the metrics as JSON.
+
+    `parent` is the PID of the run: the child process ends when the run ends.
+    """
     supervisor.end_with_parent(parent)
-    # Keeps the output of plug-ins separate from the result.
+    # Output of plug-ins goes to standard error, so that standard output contains only the result.
     result = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     (model, dataset, files), rows = pickle.load(sys.stdin.buffer)
@@ -168,16 +170,16 @@ class PendingEvaluation(NamedTuple):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All metrics, in the order of printing. Waits until they are computed."""
+        """All metrics in the order in which they are printed. Waits until they are computed."""
         return {**self.means, **self.host.result()}
 
 
 class EvaluationResults:
-    """Passes evaluations to console, record and observers, in the order of evaluations.
+    """Passes evaluations to console, record and observers, in the order in which they were made.
 
     Args:
       host: computes metrics; closed together with this object.
-      warn: prints a line about metrics that are still missing at the end.
+      warn: prints a warning about metrics that are missing at the end.
     """
 
     def __init__(
@@ -214,11 +216,11 @@ class EvaluationResults:
 
     @property
     def ready(self) -> bool:
-        """Whether there is an evaluation to publish."""
+        """Whether the metrics of the next evaluation are computed, so that it can be published."""
         return bool(self._waiting) and self._waiting[0].host.done()
 
     def publish(self) -> None:
-        """Publishes complete evaluations."""
+        """Publishes evaluations until one is incomplete."""
         while self.ready:
             # If this raises an error, the evaluation stays in the queue, for `close`.
             metrics = self._waiting[0].metrics
@@ -257,8 +259,9 @@ class EvaluationResults:
             self._host.close()
 
     def _record_evaluation(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
+        """Passes an evaluation with its metrics to the record and the observers."""
         other_metrics = dict(metrics)
-        # There are separate fields for the accuracies.
+        # A record has separate fields for the top-1 and top-5 accuracies.
         top_1, top_5 = other_metrics.pop("top_1", None), other_metrics.pop("top_5", None)
         evaluation = dataclasses.replace(
             evaluation, top_1=top_1, top_5=top_5, metrics=other_metrics

@@ -1,6 +1,6 @@
-"""Handshake, connection, interrupts and shutdown of a process in a job with several processes.
+"""Connects this process with the other processes of its job, and shares interrupts and the end.
 
-In a job with one process, nothing in this module has an effect.
+In a job with one process, this module does almost nothing.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from cnnbench.run.runtime.turns import Turns
 if TYPE_CHECKING:
     from cnnbench.variable_mgr.base import WorkerGroup
 
-# Maximum wait for the other processes after a successful run: they are alive, but may be slow.
 _DISMISSAL_SECONDS = 60.0
-# Time for the other processes to fail for the same reason and to report it.
+"""Maximum time after a successful run in which other processes, which may be slow, must end."""
 _FAILURE_SECONDS = 5.0
-# Interval of checks for a stall in a process without a job.
+"""Time in which other processes may fail for the same reason and report it."""
 _STALL_CHECK_SECONDS = 10.0
+"""Interval between checks for a stall in a job of one process."""
 _CHECK_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _LINGER_SECONDS = 10.0
 
 
 class Membership:
-    """Connections of this process with the other processes of its job.
+    """The part of this process in its job: its connections, its activity and its end.
 
     Args:
-      plan: contains the job. In it, this process runs a step (as chief, worker or only process),
-        or serves.
+      plan: contains the job. In the job, this process runs a step (as chief, worker or only
+        process), or serves.
       tell: prints a line about missing tasks.
-      lost: see `Watchdog`.
+      lost: called with a message if a process is lost, see `Watchdog`.
       facts: versions and flags that must be equal in all processes.
       read_progress: returns the progress of this process; None if progress is not supervised.
 
@@ -75,7 +75,7 @@ class Membership:
         self._facts = facts
         self._tell = tell
         check_seconds = min(_STALL_CHECK_SECONDS, plan.params.stall_timeout / 4)
-        # The watchdog may end a command of cnnbench, but not a program that runs it as a library.
+        # The watchdog may end a cnnbench command, but not a program that uses cnnbench as a library.
         stalls = (
             read_progress is not None and plan.params.stall_timeout > 0 and supervisor.state.program
         )
@@ -104,7 +104,7 @@ class Membership:
 
     @contextmanager
     def doing(self, activity: ProcessActivity) -> Iterator[None]:
-        """Sets the activity of this process within the block."""
+        """A context in which the activity of this process is `activity`."""
         before, self.activity = self.activity, activity
         try:
             yield
@@ -112,7 +112,9 @@ class Membership:
             self.activity = before
 
     def connect(self) -> Collection[int]:
-        """Waits for all processes, then starts the watchdog. Call it before TensorFlow is loaded.
+        """Waits for all processes of the job, then starts the watchdog.
+
+        Must be called before TensorFlow is loaded.
 
         Returns:
           PIDs of the other processes that run on this machine.
@@ -128,14 +130,16 @@ class Membership:
         return () if self._connections is None else self._connections.local
 
     def connect_tensorflow(self, devices: runtime.Devices) -> runtime.Devices:
-        """Connects TensorFlow, which must be configured; returns the devices of the run.
+        """Connects TensorFlow with the other processes; returns the devices of the run.
+
+        TensorFlow must be configured.
 
         Raises:
           BenchmarkError: a process or a device is missing.
         """
         if self._watchdog is None or self._connections is None:
             return devices
-        # Stays open until TensorFlow's server listens, so that no other program uses the port.
+        # The port is reserved until TensorFlow's server listens, so no other program can use it.
         with self._connections.port:
             if self._job.client_per_worker:
                 self._watchdog.announce_ready_together()
@@ -148,9 +152,9 @@ class Membership:
         return devices
 
     def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:
-        """Connects the process that runs the steps of all workers with the workers' servers.
+        """Connects this process, which runs the steps of all workers, with the workers' servers.
 
-        In a controller without GPUs, the devices of the returned job are the GPUs of the workers.
+        If this process is a controller without GPUs, the returned devices are the workers' GPUs.
         """
         import tensorflow as tf
 
@@ -158,7 +162,7 @@ class Membership:
         wait_for_servers(job, self._plan.params.cluster_timeout, self._tell)
         try:
             if self._plan.place.coordinated:
-                from cnnbench.variable_mgr import strategies  # late, because it loads TensorFlow
+                from cnnbench.variable_mgr import strategies  # This module loads TensorFlow.
 
                 strategies.connect_parameter_server_strategy(job)
             else:
@@ -187,14 +191,14 @@ class Membership:
         return devices._replace(job=job)
 
     def _connect_worker(self, job: Job) -> None:
-        """Connects a worker that runs its own step with the other workers, for collectives."""
+        """Connects this worker, which runs its own step, with the other workers for collectives."""
         import tensorflow as tf
 
         from cnnbench.variable_mgr import strategies
 
         try:
             strategies.connect_multi_worker_strategy(job)
-        except RuntimeError as error:  # the devices of this process are already in use
+        except RuntimeError as error:  # The devices of this process are already in use.
             reason = "a plug-in runs TensorFlow operations when it is imported; in a job whose"
             raise BenchmarkError(
                 f"{job.task}: {reason} workers run steps of their own, make them in its functions"
@@ -205,7 +209,7 @@ class Membership:
             raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
 
     def serve(self) -> RunEnding:
-        """Loads TensorFlow and serves the chief until the chief reports the end of the run."""
+        """Loads TensorFlow, and runs a server for the chief until the chief ends the run."""
         self.connect()
         assert self._connections is not None
         assert self._watchdog is not None
@@ -224,8 +228,7 @@ class Membership:
             raise
         self._watchdog.end(chief_ending)
         if chief_ending.code == 0:
-            # Continues after the chief has ended, because the chief's operations fail if a process
-            # is lost.
+            # The chief's operations fail if a server is lost, so servers end after the chief.
             until = time.monotonic() + _LINGER_SECONDS
             while time.monotonic() < until and probe(self._job.address(chief), 1.0) == OK:
                 time.sleep(_POLL_SECONDS)
@@ -233,14 +236,14 @@ class Membership:
         return chief_ending
 
     def lost_tasks(self) -> dict[str, str]:
-        """The lost tasks, with the reasons."""
+        """The lost tasks of the job, with the reason for each loss."""
         lost = {} if self._watchdog is None else self._watchdog.lost_tasks
         return {str(task): why for task, why in {**lost, **self._culprits}.items()}
 
     def failure(self, error: BaseException) -> BenchmarkError | None:
-        """An error that names the lost process, if its loss explains an error of TensorFlow."""
+        """An error that names the lost process, if a loss explains an error of TensorFlow."""
         if not self._tensorflow_connected:
-            return None  # a failed handshake must not import TensorFlow, which takes seconds
+            return None  # A failed handshake must not import TensorFlow, which takes seconds.
         import tensorflow as tf
 
         unreachable = (
@@ -268,8 +271,7 @@ class Membership:
         write: Callable[[str, BaseException | None], object],
         explain: Callable[[Exception], BenchmarkError | None] = lambda error: None,
     ) -> Iterator[None]:
-        """Runs the block as this process's part of the job, and reports its end to the other
-        processes.
+        """A context for the whole run, which reports its end to the other processes of the job.
 
         Args:
           write: writes the record of a block that ends early. Its arguments are "interrupted" or
@@ -283,7 +285,8 @@ class Membership:
             self.end(ExitCode.FAILED, str(error))
             raise
         except KeyboardInterrupt:
-            write("interrupted", None)  # before `end`, which waits for the other processes
+            # The record is written first, because `end` waits for the other processes.
+            write("interrupted", None)
             self.end(ExitCode.INTERRUPTED, "interrupted")
             raise
         except Exception as error:
@@ -296,12 +299,12 @@ class Membership:
         self.end(ExitCode.OK)
 
     def end(self, code: int, reason: str = "") -> None:
-        """Reports the end of the run to servers. From now on, other processes may end."""
+        """Reports the end of the run to the other processes, which may end from now on."""
         if self._watchdog is None:
             return
         together = self._job.client_per_worker
-        # Workers that run their own steps end, or fail for the same reason, at the same step. The
-        # last messages of a collective may not have arrived, and fail when this process ends.
+        # Workers that run their own steps end at the same step, or fail there for the same reason.
+        # If this process ended at once, undelivered messages of the last collective would fail.
         seconds = _FAILURE_SECONDS if code or together else _DISMISSAL_SECONDS
         self._watchdog.end(RunEnding(code, reason), seconds, lost=together and code != 0)
 
@@ -310,7 +313,7 @@ class Interrupts:
     """Shares interrupts between all workers of a job.
 
     Attributes:
-      pending: whether this process was interrupted and has not yet informed the others.
+      pending: whether this process was interrupted and has not yet informed the other workers.
     """
 
     def __init__(self, workers: WorkerGroup | None) -> None:
@@ -318,18 +321,18 @@ class Interrupts:
         self.pending = False
 
     def check(self, seconds: float) -> int:
-        """Raises KeyboardInterrupt in all workers if one was interrupted.
+        """Raises KeyboardInterrupt in all workers if one of the workers was interrupted.
 
-        All call it, between steps.
+        All workers call it between steps.
 
         Args:
           seconds: duration of one pass of the caller's loop in this process.
 
         Returns:
-          Number of passes until the next call, which take the chief about a second.
+          Number of passes until the next call. The chief needs about one second for them.
         """
         if self._workers is None:
-            raise_if_interrupted()  # a job of one process shares no interrupts
+            raise_if_interrupted()
             return 1
         passes = max(1, int(_CHECK_SECONDS / seconds)) if self._workers.is_chief else 0
         pending, passes = self._workers.total([int(self.pending), passes])
@@ -339,7 +342,7 @@ class Interrupts:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Context manager: Ctrl-C in one worker ends all workers after the same step."""
+        """A context in which Ctrl-C in one worker ends all workers after the same step."""
         if self._workers is None:
             yield
             return
@@ -349,4 +352,4 @@ class Interrupts:
 
         with handling_signals(note_interrupt):
             yield
-            self.check(1.0)  # handles a signal after the last check in the block
+            self.check(1.0)  # Handles a signal that came after the last check in the block.

@@ -1,7 +1,7 @@
-"""Observers of a run: benchmark logs, MLPerf logs and summaries.
+"""Observers write the benchmark log, the MLPerf log, summaries and profiles of a run.
 
 `benchmark_run.log` is one JSON object about the run, which is replaced atomically. `metric.log` has
-one JSON object per line, and lines are appended.
+one JSON object per line; lines are appended.
 
 The MLPerf log has the keys and the format of MLCommons' logging package for training (mllog 1.0 and
 later), as its compliance checker requires for resnet and ssd. docs/observability.md lists the
@@ -9,8 +9,8 @@ omitted keys.
 
 An event file is a TFRecord file of `Event` messages. The dashboard's name and the shape of the
 tensor determine whether a value is a scalar, histogram or image. `tf.summary` is not used, because
-it cannot write the events that hide the values of an earlier run. Its functions such as `scalar`
-also need the package tensorboard, which TensorFlow no longer installs.
+it cannot write the events that hide the values of an earlier run. Functions such as
+`tf.summary.scalar` also need the package tensorboard, which TensorFlow no longer installs.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from cnnbench.run.step.train_step import TrainStep
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.version import __version__
 
-# Callbacks that run outside timed steps: summaries and logs.
+# Callbacks of a run, which are called outside timed steps.
 
 
 class TrainingState(NamedTuple):
-    """State of a training after a step of the warm-up or after a timed step.
+    """The state of a training after a step of the warm-up or of the timed loop.
 
     Attributes:
       global_step: global step of the weights.
@@ -78,30 +78,30 @@ class TrainingState(NamedTuple):
 
 
 class Observer:
-    """Receives the events of a run. By default, it ignores them."""
+    """Base class of objects that are called at the events of a run. It ignores all events."""
 
     def begins(self, global_step: int, steps: int) -> None:
-        """Called when the training begins: a warm-up, and then at most `steps` timed steps."""
+        """Called when the training begins, which runs a warm-up and at most `steps` timed steps."""
 
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
-        """The row of a timed step was printed; the first step is 1.
+        """Called when the table's row for a timed step was printed. The first step is 1.
 
         `metrics` is as in `TrainingState`.
         """
 
     def pauses_after(self, global_step: int) -> bool:
-        """Whether `paused` must be called after this step of the warm-up or of the timed loop."""
+        """Returns whether to call `paused` after this step of the warm-up or of the timed loop."""
         del global_step
         return False
 
     def paused(self, state: TrainingState) -> None:
-        """Called while no step is running. It may take a long time."""
+        """Called while no step is running, so that the call may take a long time."""
 
     def evaluating(self, global_step: int) -> None:
         """Called when an evaluation begins. The training is paused or has ended."""
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """An evaluation has ended."""
+        """Called when the metrics of an evaluation are complete."""
 
     def resuming(self, global_step: int) -> None:
         """Called when the training continues after an evaluation."""
@@ -109,14 +109,14 @@ class Observer:
     def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
         """Called when the training and its last evaluation have ended.
 
-        Gets the steps and the rate of the timed loop.
+        `steps` and `images_per_sec` are the number of steps and the rate of the timed loop.
         """
 
     def close(self) -> None:
         """Called when the run has ended, successfully or not."""
 
 
-# The benchmark log of TensorFlow's official models, which tf_cnn_benchmarks also wrote.
+# The benchmark log, as TensorFlow's official models and tf_cnn_benchmarks write it.
 
 _RUN, _METRICS = "benchmark_run.log", "metric.log"
 _RATE = "examples per second"
@@ -129,7 +129,7 @@ class BenchmarkLog(Observer):
     """Creates a folder, and writes `benchmark_run.log` and `metric.log` into it.
 
     Args:
-      config: every parameter of the run, resolved, as plain JSON values.
+      config: resolved values of all flags of the run, as plain JSON values.
       parameters: `cnnbench.run.driver.describe.benchmark_log_parameters`.
       facts: facts about machine and software, as in records, without unknown ones.
     """
@@ -149,7 +149,7 @@ class BenchmarkLog(Observer):
         write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
 
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
-        """Logs a row of the table. Steps have the same numbers as in the table."""
+        """Logs the values of a row of the table, with the row's step number."""
         self._log_metric("current_examples_per_sec", images_per_sec, step, _RATE)
         for name, value in metrics.items():
             self._log_metric(_ACCURACIES.get(name, name), value, step)
@@ -171,7 +171,7 @@ class BenchmarkLog(Observer):
     def _log_metric(self, name: str, value: float, step: int, unit: str | None = None) -> None:
         line: dict[str, Any] = {
             "name": name,
-            # JSON has no NaN and no infinities.
+            # JSON cannot represent NaN and infinities.
             "value": value if math.isfinite(value) else str(value),
             "unit": unit,
             "global_step": step,
@@ -189,7 +189,7 @@ def benchmark_run_info(
     facts: Mapping[str, Any],
     test_id: str | None,
 ) -> dict[str, Any]:
-    """Content of benchmark_run.log. The arguments are those of `BenchmarkLog`."""
+    """The content of benchmark_run.log. The arguments are the arguments of `BenchmarkLog`."""
     gpus = facts.get("gpu_names") or []
     cpu = {"num_cores": facts.get("logical_cpus"), "cpu_info": facts.get("cpu_model")}
     parameters = {**config, **parameters}
@@ -225,12 +225,12 @@ _BENCHMARKS = {"resnet50_v1.5": "resnet", "ssd300": "ssd"}
 
 
 class MLPerfLog(Observer):
-    """Logs a training: its settings, blocks of training between evaluations, and its end."""
+    """Logs a training for MLPerf: its settings, the blocks between evaluations, and its end."""
 
     def __init__(self, plan: RunPlan, write: Callable[[str], None]) -> None:
         self._plan, self._target, model = plan, plan.length.target, plan.network.model
         names = (*model.host_metric_names, *model.metric_names)
-        # The metric that is logged as accuracy.
+        # Chooses the metric that is logged as the accuracy.
         if plan.length.target is not None:
             self._accuracy = plan.length.target.metric
         elif model.top_1_accuracy in names:
@@ -259,7 +259,7 @@ class MLPerfLog(Observer):
             self._log_event(_POINT, key, value)
 
     def begins(self, global_step: int, steps: int) -> None:
-        """Logs the start of the training, with the warm-up."""
+        """Logs the start of the training, which includes the warm-up."""
         self._log_event(_END, "init_stop", None)
         self._log_event(_START, "run_start", None)
         self._started = True
@@ -277,7 +277,7 @@ class MLPerfLog(Observer):
         self._log_event(_START, "eval_start", None, **self._epoch_and_samples(global_step))
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Logs the metric of the target or, without target, the model's accuracy."""
+        """Logs the metric of --stop_at or, without this flag, the model's accuracy."""
         position = self._epoch_and_samples(evaluation.global_step)
         value = evaluation.metric_value(self._accuracy)
         if value is not None:
@@ -287,7 +287,7 @@ class MLPerfLog(Observer):
         self._log_event(_END, "eval_stop", None, **position)
 
     def resuming(self, global_step: int) -> None:
-        """Logs the next block of training, if steps are left."""
+        """Logs the start of the next block of training, if steps are left."""
         length = next(self._lengths, 0)
         if not length:
             return
@@ -300,11 +300,11 @@ class MLPerfLog(Observer):
         )
 
     def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
-        """Logs the end of the training, after its last evaluation."""
+        """Records that the training has ended after its last evaluation, for `close`."""
         self._finished = True
 
     def close(self) -> None:
-        """Logs the end of the run, and whether it reached its target."""
+        """Logs the end of the run, and whether it reached the target of --stop_at."""
         if self._started:
             self._log_block_end()
             done = self._finished if self._target is None else self._reached
@@ -336,7 +336,7 @@ class MLPerfLog(Observer):
 
 
 def _network_settings(plan: RunPlan) -> dict[str, Any]:
-    """Settings of batch norm and of the training images."""
+    """MLPerf's settings of batch norm and of the training images, by key."""
     settings: dict[str, Any] = {}
     if plan.network.spec.statistics:
         sync = plan.params.bn_stats == "sync"
@@ -349,7 +349,7 @@ def _network_settings(plan: RunPlan) -> dict[str, Any]:
 
 
 def _optimizer_settings(plan: RunPlan) -> dict[str, Any]:
-    """Settings of the optimizer, as its declaration names them, and of its learning rate."""
+    """MLPerf's settings of the optimizer and of its learning rate, by key."""
     rate = plan.rates.outline
     optimizer = plan.numerics.optimizer_spec
     settings: dict[str, Any] = {
@@ -374,18 +374,18 @@ def _optimizer_settings(plan: RunPlan) -> dict[str, Any]:
     return settings
 
 
-# TensorBoard summaries of training and evaluations, by --summary_verbosity.
+# TensorBoard summaries of training and evaluations (--summary_verbosity).
 
 _BUCKETS = 30
 _MOST_IMAGES = 3
-# Values of DataClass.
+# Values of the enumeration DataClass in TensorBoard's protocol buffers.
 _SCALAR, _TENSOR, _BLOBS = 1, 2, 3
-# Value of SessionLog.SessionStatus.
+# Value of the enumeration SessionLog.SessionStatus in TensorFlow's protocol buffers.
 _SESSION_START = 1
 
 
 class EventFile:
-    """An event file. It is created in the folder of a flag when the first value is written."""
+    """Writes an event file. It is created in the folder of a flag with the first value."""
 
     def __init__(self, flag: str, folder: str) -> None:
         self._flag = flag
@@ -394,11 +394,11 @@ class EventFile:
         self._start: int | None = None
 
     def hide(self, step: int) -> None:
-        """From now on, the next value hides earlier events of this step and of later steps."""
+        """Makes the next value hide earlier events of this step and of later steps."""
         self._start = step if self._start is None else min(step, self._start)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
-        """Writes a number."""
+        """Writes a number with a tag, which is the name of its chart."""
         self._write(tag, np.float32(value), step, "scalars", _SCALAR)
 
     def histogram(self, tag: str, values: npt.ArrayLike, step: int) -> None:
@@ -427,7 +427,7 @@ class EventFile:
                 self._writer.flush()
 
     def close(self) -> None:
-        """Ends the file."""
+        """Closes the event file."""
         if self._writer is not None:
             with writing_output(self._flag, self._folder, tf.errors.OpError):
                 self._writer.close()
@@ -440,7 +440,7 @@ class EventFile:
         with writing_output(self._flag, self._folder, tf.errors.OpError):
             if self._writer is None:
                 place(self._folder).mkdir(parents=True, exist_ok=True)
-                # The dashboard reads the files of a folder in the order of their names.
+                # TensorBoard reads the files of a folder in the order of their names.
                 host = f"{socket.gethostname()}.{os.getpid()}"
                 name = f"events.out.tfevents.{time.time():017.6f}.{host}"
                 self._writer = tf.io.TFRecordWriter(os.path.join(self._folder, name))
@@ -457,8 +457,8 @@ class EventFile:
 
 
 def histogram_buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The histogram of finite values: rows with left edge, right edge and count."""
-    # Copies in double precision are avoided, because the system would have to map memory for them.
+    """Counts finite values in buckets: rows with left edge, right edge and count."""
+    # Copies in double precision are avoided, because allocating memory for them takes time.
     flat = np.asarray(values).ravel()
     finite = np.isfinite(flat)
     if not finite.all():
@@ -476,25 +476,25 @@ _CHANNELS = (1, 3, 4)
 
 
 class _SummaryWriter(Observer):
-    """Writes an event file into the folder that a flag names."""
+    """Base class of observers that write an event file into the folder that a flag names."""
 
     def __init__(self, flag: str, folder: str) -> None:
         self._file = EventFile(flag, folder)
 
     def begins(self, global_step: int, steps: int) -> None:
-        """Hides events of an earlier run after the checkpoint from which this run continues."""
+        """Hides events of an earlier run that follow the checkpoint of this run's first step."""
         del steps
         self._file.hide(global_step + 1)
 
     def close(self) -> None:
-        """Ends the event file."""
+        """Closes the event file."""
         self._file.close()
 
 
 class TrainingSummaries(_SummaryWriter):
     """Writes summaries of a training into --train_dir.
 
-    The gradients of the step are traced again here, if they are requested.
+    If gradients are requested, they are traced as a separate function.
     """
 
     def __init__(self, plan: RunPlan, step: TrainStep, manager: VariableMgr) -> None:
@@ -509,14 +509,11 @@ class TrainingSummaries(_SummaryWriter):
             self._last_gradients = step.last_gradients()
 
     def pauses_after(self, global_step: int) -> bool:
-        """Every --save_summaries_steps global steps."""
+        """Returns True after every --save_summaries_steps global steps."""
         return global_step % self._every == 0
 
     def paused(self, state: TrainingState) -> None:
-        """Called while no step is running.
-
-        Writes scalars, and statistics that only summaries need.
-        """
+        """Writes scalars, and the requested histograms of gradients and variables, and images."""
         step = state.global_step
         for tag, value in self._training_scalars(state).items():
             self._file.scalar(tag, value, step)
@@ -549,8 +546,8 @@ class EvaluationSummaries(_SummaryWriter):
     """Writes the results of evaluations into --eval_dir.
 
     Args:
-      newest: whether the newest checkpoints are evaluated. Results of later steps are then
-        obsolete.
+      newest: whether the newest checkpoints are evaluated. If so, earlier results for later steps
+        are obsolete.
     """
 
     def __init__(self, folder: str, newest: bool) -> None:
@@ -581,21 +578,23 @@ def _float32_array(tensor: Any) -> Any:
     return tf.cast(tensor, tf.float32).numpy()
 
 
-# Profilers of single warm-up steps.
+# Profilers of single steps of the warm-up.
 
-_MICROSECONDS = 1e-6  # microseconds per picosecond
-# Includes all operations of the host and the kernels of GPUs, but no Python functions.
+_MICROSECONDS = 1e-6
+"""Microseconds per picosecond."""
+# A profile includes all operations of the host and all GPU kernels, but no Python functions.
 _OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1}
 
 
 Probe = tuple[int, AbstractContextManager[None]]
-"""A profiler: the number of its step in the warm-up, from 1, and a context manager that is entered
-before the step and left after it. Neither is part of a step's time.
+"""A profiler of a warm-up step: the number of the step (from 1), and a context manager.
+
+The context manager is entered before the step and left after it, outside of the step's time.
 """
 
 
 def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe]:
-    """The probes that the parameters request."""
+    """Creates the profilers of warm-up steps that the flags request."""
     outputs = plan.outputs
     partitions: list[Any] = []
     if outputs.trace_file or outputs.tfprof_file or outputs.profile_layers:
@@ -609,8 +608,8 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
             ),
         )
     if outputs.tfprof_file or outputs.profile_layers or outputs.partitioned_graph_file_prefix:
-        # The runtime partitions a graph when it runs for the first time. If this step is profiled,
-        # too, this probe is left before the profile is read.
+        # TensorFlow partitions a graph when it runs for the first time. This probe comes last and
+        # is left first: the partitions are known before a profile of the first step is read.
         yield 1, _writing_partitions(partitions, outputs.partitioned_graph_file_prefix, messages)
 
 
@@ -618,7 +617,7 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
 def profiling_step(
     step: int, folder: str | None, use: Callable[[tuple[XPlane, ...]], None]
 ) -> Iterator[None]:
-    """Profiles the block, which runs the warm-up step with this number, from 1.
+    """A context that profiles its block, which runs the warm-up step with the number `step`.
 
     Copies the profile to `folder` (if given) for `tensorboard --logdir`, and passes its planes to
     `use`. An event with the number marks the step, because TensorBoard's pages about steps need it.
@@ -629,7 +628,7 @@ def profiling_step(
             options = tf.profiler.experimental.ProfilerOptions(**_OPTIONS)
             tf.profiler.experimental.start(os.fspath(scratch), options)
         try:
-            # TensorBoard recognizes a step by this name and this root mark.
+            # TensorBoard recognizes a step by the name "train" and the root mark `_r`.
             with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
                 yield
         except BaseException:
@@ -649,7 +648,7 @@ def profiling_step(
 def _write_profile_files(
     plan: RunPlan, graph: Any, partitions: Sequence[Any], step: int, planes: tuple[XPlane, ...]
 ) -> None:
-    """Writes the requested files of a profile."""
+    """Writes a profile of a step to --trace_file, --tfprof_file and --profile_layers."""
     model, batch = plan.network.model, plan.length.batch_per_device
     together = plan.params.steps_per_execution
     before = (step - 1) // together * together
@@ -683,9 +682,9 @@ def _write_profile_files(
 def _writing_partitions(
     partitions: list[Any], prefix: str | None, messages: Messages
 ) -> Iterator[None]:
-    """Appends the partitions of the function that is called in the block to `partitions`.
+    """A context that appends the partitions of the function called in it to `partitions`.
 
-    Writes them to numbered paths that begin with `prefix`, if any.
+    If `prefix` is given, writes the partitions to numbered paths that begin with `prefix`.
     """
     with collecting_partitions(partitions):
         yield
@@ -699,10 +698,10 @@ def _writing_partitions(
 
 
 def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The trace, with a process for every plane and a thread for every line. `about` describes the
-    run.
+    """Converts a profile to Chrome's trace format: planes are processes, their lines are threads.
 
-    Events without a duration are omitted, because they only show the management of thread pools.
+    `about` describes the run. Events without a duration are omitted, because they only show the
+    management of thread pools.
     """
     planes = tuple(planes)
     origin = min((e.start for p in planes for _, line in p.lines for e in line), default=0)

@@ -1,6 +1,6 @@
-"""Checks before a run is built: its output files and its memory.
+"""Checks the output files and the memory of a run before it is built.
 
-`scripts/measure_memory` compares the memory with the measured peak (docs/evidence.md).
+`scripts/measure_memory` compares estimated memory with the measured peak (docs/evidence.md).
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ from cnnbench.records.result_files import ResultFiles
 from cnnbench.run.runtime.tensorflow import published_peak_flops
 from cnnbench.variable_mgr.modes import Copies
 
-# Output files and folders of a run, checked before TensorFlow is loaded.
+# Checks of output files and folders, before TensorFlow is loaded.
 
-_RESTART_SECONDS = 3.0  # A killed earlier process may need this long to exit.
+_RESTART_SECONDS = 3.0
+"""Time that a killed predecessor may need to exit."""
 
 
 def partition_file(prefix: str, number: int) -> str:
-    """The file of one device's graph: PREFIX0, PREFIX1, ..., with the suffix at the end."""
+    """The path of the graph of one device: the number is inserted before the suffix of `prefix`."""
     stem, suffix = os.path.splitext(prefix)
     return f"{stem}{number}{suffix}"
 
 
 @contextlib.contextmanager
 def locked_outputs(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[None]:
-    """Context manager that checks all outputs of a run, and locks the folder of its checkpoints.
+    """A context that checks all outputs of a run first, and locks the folder of its checkpoints.
 
     A file in the folder shows that the training is running and, after the block, how it has ended.
     A refused run does not change the folder.
@@ -111,7 +112,7 @@ def prepare_folders(plan: RunPlan) -> None:
 
 
 def output_files(plan: RunPlan) -> Iterator[Output]:
-    """Output files of a run, except its records."""
+    """The output files of a run except its records, each with its flag and kind."""
     yield Output("graph_file", plan.outputs.graph_file, _graph_kind(plan.outputs.graph_file))
     yield Output("tfprof_file", plan.outputs.tfprof_file, "table of operations")
     yield Output("profile_json", plan.outputs.profile_json, "step_profile")
@@ -126,7 +127,7 @@ def output_files(plan: RunPlan) -> Iterator[Output]:
         path = partition_file(prefix or "", number)
         yield Output("partitioned_graph_file_prefix", path, _graph_kind(path))
     if plan.outputs.profile_layers:
-        from cnnbench.base.charts.draw import FORMATS  # late, because few runs draw
+        from cnnbench.base.charts.draw import FORMATS  # Few runs need this module.
         from cnnbench.run.observe.work import TABLES
 
         suffixes = (*TABLES, *FORMATS)
@@ -141,32 +142,34 @@ def _graph_kind(path: str | None) -> str:
     return "graph as text" if (path or "").endswith("txt") else "graph"
 
 
-# Estimated memory and duration of a run, before anything large is allocated.
+# Estimates of a run's memory and duration, before it allocates memory.
 
 PROCESS_BYTES = 620 * 2**20
 """Memory of a process with TensorFlow 2.21 and a traced step, without tensors."""
 
-_SHUFFLE_BUFFER = 10_000  # records, see `InputSpec.shuffle_buffer`
+_SHUFFLE_BUFFER = 10_000
+"""Number of records in the shuffle buffer, see `InputSpec.shuffle_buffer`."""
 
-# Ratios of estimated to existing memory from which on a run is refused, or leads to a warning.
 _CERTAIN = 1.5
+"""Ratio of estimated to existing memory above which a run is refused."""
 _NEAR = 0.9
+"""Ratio of estimated to available memory above which a run causes a warning."""
 
 _START_SECONDS = {"cpu": 7.0, "gpu": 20.0}
-"""Seconds for importing TensorFlow, tracing the step, and determining the peak rate."""
+"""Seconds to import TensorFlow, trace the step, and determine the peak FLOP rate."""
 
 _STEP_SECONDS = 0.003
-"""Time of a step without arithmetic."""
+"""Seconds of a step in addition to its arithmetic."""
 
 _EFFICIENCY = {"cpu": 0.5, "gpu": 0.3}
-"""Share of the peak rate that networks reach."""
+"""Share of the peak FLOP rate that networks reach."""
 
 _MATRIX = 1024
 _RATE_SECONDS = 0.2
 
 
 class MemoryEstimate(NamedTuple):
-    """Estimated bytes of a process with CPU devices, or of one GPU.
+    """Estimated memory of a process with CPU devices, or of one GPU, in bytes.
 
     Attributes:
       fixed: bytes that do not depend on the batch size.
@@ -180,16 +183,17 @@ class MemoryEstimate(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Bytes for the whole batch."""
+        """Bytes that a step with the whole batch needs."""
         return self.fixed + self.per_image * self.batch
 
     def largest_batch(self, memory: int) -> int:
-        """The largest batch size per device that fits into this many bytes; 0 if none fits."""
+        """The largest batch size per device that fits into `memory` bytes; 0 if none fits."""
         return max(0, (memory - self.fixed) // max(1, self.per_image))
 
 
 def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
-    """The largest batch size per device that should fit, and the smallest that is refused.
+    """The largest batch size per device that should fit into memory, and the smallest that is
+    refused.
 
     None on GPUs, and if the size of the main memory is unknown.
     """
@@ -202,14 +206,17 @@ def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
 
 
 def available_memory(plan: RunPlan, kind: str) -> Memory | None:
-    """Memory of the machine ("cpu"), or of one GPU of the run ("gpu"); None if unknown."""
+    """Memory of the machine if `kind` is "cpu", of one GPU of the run if it is "gpu".
+
+    None if it is unknown.
+    """
     if kind == "cpu":
         return main_memory()
     return least_free_gpu_memory(plan.machine.cards, plan.machine.flags.gpus_per_card)
 
 
 def computes_on_cpu(plan: RunPlan) -> bool:
-    """Whether a run will probably compute on the CPU. It is used before TensorFlow is loaded."""
+    """Whether a run will compute on the CPU, as far as is known before TensorFlow is loaded."""
     device = plan.machine.flags.device
     return device == "cpu" or (device == "auto" and not _count_machine_gpus())
 
@@ -220,19 +227,19 @@ def _count_machine_gpus() -> int:
 
 
 def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
-    """Estimated peak memory: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
+    """Estimates peak memory: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
     towers = plan.machine.flags.num_gpus if kind == "cpu" else 1
     fixed = PROCESS_BYTES + _encoded_bytes(plan) if kind == "cpu" else 0
     per_image = 0
     if plan.work is not WorkKind.INPUT:
         fixed += _variable_bytes(plan, towers)
         per_image = _activation_bytes(plan, plan.work.trains)
-    waiting = plan.length.passes  # the synthetic examples of all passes are on the device
+    waiting = plan.length.passes  # Synthetic examples of all passes are on the device.
     if plan.params.data_dir:
         together = plan.params.steps_per_execution
         waiting = plan.input.training.datasets_prefetch_buffer_size
         waiting += 1 if together == 1 else together * plan.length.passes
-        # Mixing keeps the images, and the images that are mixed into them.
+        # Mixing needs memory for both images of each pair.
         waiting += 2 * plan.input.training.mixes
     example = MASTER_BYTES * sum(math.prod(element.sizes) for element in plan.network.spec.elements)
     step = MemoryEstimate(
@@ -249,17 +256,16 @@ def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
 
 
 def estimate_job_memory(plan: RunPlan) -> int:
-    """Bytes of all processes of a job together, if they run on one machine. For GPUs, bytes of
-    each GPU.
-    """
+    """Estimates the memory of a job: all processes together on one machine or, for GPUs, each GPU."""
     if not computes_on_cpu(plan):
         return estimate_memory(plan, "gpu").total
     job, size = plan.place.job, sum(variable.bytes for variable in plan.network.spec.variables)
     worker = estimate_memory(plan, "cpu").total
     if plan.work.trains and job.client_per_worker and job.num_workers > 1:
-        worker += 2 * size  # joined gradients, and the gradients that arrive from all workers
+        # A worker also stores joined gradients, and gradients that arrive from other workers.
+        worker += 2 * size
     serving = len(job.tasks) - job.num_workers
-    # All ps tasks together: variables, their slots, and the gradients that are being added.
+    # The ps tasks together store variables, slots, and the gradients that are being added.
     values_per_weight = 2 + _slots_per_weight(plan) if plan.work.trains else 1
     return (
         job.num_workers * worker
@@ -279,17 +285,18 @@ def _activation_bytes(plan: RunPlan, training: bool) -> int:
 
 
 def _variable_bytes(plan: RunPlan, towers: int) -> int:
-    """Bytes of variables, gradients and slots, on all devices."""
+    """Bytes of variables, gradients and optimizer slots on the devices of `towers` towers."""
     size = sum(variable.bytes for variable in plan.network.spec.variables)
     copies = 1 if plan.place.mode.copies is Copies.ONE else towers
-    width = 1.0 if plan.params.precision == "fp32" else 1.5  # plus 16-bit copies for reading
+    # With 16-bit numbers, each 32-bit weight also has a 16-bit copy.
+    width = 1.0 if plan.params.precision == "fp32" else 1.5
     if not plan.work.trains:
         return round(size * copies * width)
     slots = _slots_per_weight(plan)
-    # The gradients of each tower, and their sum with weight decay, which the update uses.
+    # Memory contains the gradients of each tower, and per copy the sum that the update uses.
     gradients = towers + (1 if copies == 1 else towers)
     if plan.length.passes > 1:
-        gradients += towers  # sums of the passes
+        gradients += towers  # Each tower also adds up the gradients of its passes.
     return round(size * (copies * (width + slots) + gradients))
 
 
@@ -299,12 +306,12 @@ def _slots_per_weight(plan: RunPlan) -> int:
 
 
 def _encoded_bytes(plan: RunPlan) -> int:
-    """Bytes of encoded files in memory."""
+    """Bytes of encoded examples in the shuffle buffer or cache of the input pipeline."""
     if plan.params.data_dir is None:
         return 0
     subset = "validation" if plan.work is WorkKind.EVALUATION else "train"
     files = plan.network.dataset.find(plan.params.data_dir, subset)
-    # Shards behind a URL are assumed to be equal, because each would need a request.
+    # Shards behind a URL are assumed to have equal sizes, which saves a request per shard.
     measured = files[:1] if is_url(plan.params.data_dir) else files
     size = sum(place(file).stat().st_size for file in measured) * len(files) // len(measured)
     if plan.input.training.datasets_use_caching or not plan.network.dataset.skips_bad_records:
@@ -316,7 +323,7 @@ def _encoded_bytes(plan: RunPlan) -> int:
 def check_memory_estimate(
     needed: MemoryEstimate, memory: Memory, plan: RunPlan, *, refuse: bool = True
 ) -> str | None:
-    """A warning if an estimate is close to or above the existing memory; otherwise None.
+    """Compares estimated memory with existing memory. Returns a warning, or None if it suffices.
 
     Args:
       refuse: whether to raise an error if the memory is much too small.
@@ -342,10 +349,11 @@ def check_memory_estimate(
 
 @dataclass(frozen=True)
 class RunWork:
-    """Amount of computation of a run.
+    """The amount of computation of a run, from which its duration is estimated.
 
     Attributes:
       kind: kind of device, "cpu" or "gpu".
+      dtype: compute dtype.
       steps: number of warm-up, timed and evaluation steps.
       flops: FLOPs of all steps together; on GPUs, FLOPs of one device.
     """
@@ -356,7 +364,10 @@ class RunWork:
     flops: float
 
     def seconds(self, facts: Mapping[str, Any]) -> float | None:
-        """Estimated seconds on a machine with these facts; None if a GPU's peak rate is unknown."""
+        """Estimates the seconds of the run on a machine with the facts `facts`.
+
+        Returns None if the peak FLOP rate of the GPU is unknown.
+        """
         if self.kind == "cpu":
             rate = measure_cpu_flops()
         else:
@@ -372,7 +383,7 @@ class RunWork:
 
 
 def estimate_run_work(plan: RunPlan) -> RunWork:
-    """Amount of computation of a run."""
+    """Computes numbers of steps and FLOPs of a run from its plan."""
     on_cpu = computes_on_cpu(plan)
     training, forward = (
         plan.network.spec.training_flops_per_image,
@@ -397,7 +408,7 @@ def estimate_run_work(plan: RunPlan) -> RunWork:
 
 @cache
 def measure_cpu_flops() -> float:
-    """FLOP/s of a matrix product on the CPU, measured once per process."""
+    """Measures the FLOP/s of a matrix product on the CPU, once per process."""
     import numpy as np
 
     matrix = np.ones((_MATRIX, _MATRIX), np.float32)

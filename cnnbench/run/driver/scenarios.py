@@ -1,8 +1,9 @@
 """The scenarios of a run: training, evaluation, forward passes, or only the input.
 
-If a mode keeps copies equal, they get the same updates, so their bits are equal. If they differ, an
-update was lost, or devices got different sums from a reduction. No other part of a run would detect
-this, because checkpoints and evaluations use copy 0.
+`ReplicaCheck` compares the copies of variables. If a mode keeps the copies equal, they get the same
+updates, so their bits are equal. If copies differ, an update was lost, or a reduction gave
+different sums to the devices. No other part of a run would detect this, because checkpoints and
+evaluations use only copy 0.
 """
 
 from __future__ import annotations
@@ -57,27 +58,26 @@ from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# --check_replica_consistency: checks whether the copies of every variable are equal.
+# --check_replica_consistency: compares the copies of every variable.
 
-# GPU kernels exist for comparing unsigned integers. Signed 32-bit integers would be compared on the
-# host.
 _DIGEST_BYTES = 16
+# GPUs have kernels that compare unsigned integers. Signed 32-bit integers are compared on the host.
 _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 
 
 class ReplicaCheck(Observer):
     """Compares the copies of variables before the first step and after every `every` global steps.
 
-    It compares variables in the order of their creation, then slots. Moving averages of batch norm
-    are not compared: a step only updates copy 0, and the other copies are replaced before they are
-    read, see `cnnbench.run.step.tower`.
+    It compares variables in the order of their creation, then optimizer slots. Moving averages of
+    batch norm are not compared: a step only updates copy 0, and the other copies are replaced
+    before they are read, see `cnnbench.run.step.tower`.
 
     Each copy is compared on its own device with the copy of tower 0. One bit per copy is sent to
     the host, which reads a variable only if its copies differ. If every worker of a job has its own
-    copies, all workers compare digests of the first copies, with the same result.
+    copies, all workers also compare digests of their first copies, and find the same result.
 
     Args:
-      variables: at least one variable; all have the same number of copies.
+      variables: at least one variable; all variables have the same number of copies.
       every: number of global steps between two checks.
       workers: workers with their own copies; None if all copies are in this process.
     """
@@ -96,23 +96,23 @@ class ReplicaCheck(Observer):
         self._differing = TracedFunction("the comparison of copies", self._compare_towers)
 
     def begins(self, global_step: int, steps: int) -> None:
-        """Checks initial or restored values. This also traces the function."""
+        """Checks the initial or restored values. This also traces the comparison."""
         del steps
         self._check_replicas(global_step)
 
     def pauses_after(self, global_step: int) -> bool:
-        """Every --check_replica_consistency global steps."""
+        """Returns True after every --check_replica_consistency global steps."""
         return global_step % self._every == 0
 
     def paused(self, state: TrainingState) -> None:
-        """Checks the weights after a step. ReplicaDivergenceError if copies differ."""
+        """Compares the copies after a step. Raises ReplicaDivergenceError if copies differ."""
         self._check_replicas(state.global_step)
 
     def _check_replicas(self, global_step: int) -> None:
         differing = np.array([flags.numpy() for flags in self._differing()])
         checks = self._measurements.parts.measured.replica_checks or 0
         self._measurements.note("measured", replica_checks=checks + 1)
-        # Called before this worker raises an error, because the other workers wait for this call.
+        # The other workers wait for this call, so it comes before this worker raises an error.
         error = self._compare_workers(bool(differing.any()), global_step)
         if differing.any():
             raise self._divergence_error(differing, global_step)
@@ -122,7 +122,7 @@ class ReplicaCheck(Observer):
     def _compare_workers(
         self, differs_here: bool, global_step: int
     ) -> ReplicaDivergenceError | None:
-        """Compares the workers' copies. Returns the differences on other workers, or None."""
+        """Compares the workers' copies. Returns the error if workers differ, otherwise None."""
         if self._workers is None:
             return None
         own = b"".join(map(_digest_of_variable, self._variables)) + bytes([differs_here])
@@ -144,14 +144,17 @@ class ReplicaCheck(Observer):
         return None
 
     def _compare_towers(self) -> list[tf.Tensor]:
-        """For each tower but the first, whether its variables differ from tower 0's, bool [n]."""
+        """Compares each tower's variables with tower 0's, inside of the traced function.
+
+        Returns a bool tensor ``[variables]`` for each tower except tower 0: True if copies differ.
+        """
         differing = []
         for tower in range(1, len(self._variables[0].copies)):
             flags = []
             for variable in self._variables:
                 copy = variable.copies[tower]
                 with tf.device(copy.device):
-                    # Bits are compared, because NaN is unequal to itself, and 0 is equal to -0.
+                    # The bits are compared, because NaN is unequal to itself, and 0 equal to -0.
                     bits = _BITS[variable.dtype.size]
                     both = (tower_variable.read(v) for v in (copy, variable.primary))
                     mine, first = (tf.bitcast(value, bits) for value in both)
@@ -161,7 +164,10 @@ class ReplicaCheck(Observer):
         return differing
 
     def _divergence_error(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
-        """Names the first variable that differs; `differing` has shape [towers - 1, variables]."""
+        """The error for copies that differ. Its message names the first variable that differs.
+
+        `differing` has the shape [towers - 1, variables].
+        """
         index, *other_variables = np.flatnonzero(differing.any(axis=0))
         variable = self._variables[index]
         towers = [int(tower) + 1 for tower in np.flatnonzero(differing[:, index])]
@@ -169,7 +175,7 @@ class ReplicaCheck(Observer):
         elements, largest = 0, 0.0
         for tower in towers:
             copy = variable.copies[tower].numpy()
-            bits = f"u{first.itemsize}"  # as integers, because NaN is unequal to itself
+            bits = f"u{first.itemsize}"  # NaN is unequal to itself, so integers are compared.
             elements = max(elements, int(np.sum(copy.view(bits) != first.view(bits))))
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.abs(copy.astype(np.float64) - first.astype(np.float64))
@@ -187,11 +193,11 @@ def _digest_of_variable(variable: TowerVariable) -> bytes:
     return hashlib.blake2b(value.tobytes(), digest_size=_DIGEST_BYTES).digest()
 
 
-# Scenarios of a run: training, evaluation, measurement of the input alone.
+# The scenarios: training, evaluation, measurement of the input alone.
 
 
 def measure_input(run: Run, built: BuiltRun) -> float | None:
-    """Times the whole input pipeline and its stages, without a network. Then closes the pipeline.
+    """Times the whole input pipeline and its stages without a network, and closes the pipeline.
 
     Returns:
       Images/sec of the whole pipeline.
@@ -199,12 +205,12 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     length, measurements, inputs = run.plan.length, run.measurements, built.inputs
     assert inputs is not None
     turns = run.membership.turns
-    run.membership.turns = Turns()  # this process keeps its turn until the end of the run
+    run.membership.turns = Turns()  # This process keeps its turn until the end of the run.
     try:
         total = Training(run, built).run(length.batches)
     finally:
         run.membership.turns = turns
-    # It would be the time of the whole loop.
+    # Without a network, the wait for input is the whole loop, so it is not a separate result.
     measurements.note("measured", input_wait_seconds=None)
     inputs.close()
     examples = len(measurements.timed.seconds) * length.global_batch
@@ -222,23 +228,23 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
 
 
 def measure_speed_limits(run: Run, built: BuiltRun) -> None:
-    """Measures the limits with which a record compares a run.
+    """Measures the speed of the input pipeline alone, and the peak FLOP rate of the devices.
 
-    The limits are the throughput of the input pipeline alone, and the peak FLOP rate of the
-    devices. They are measured after the run, which takes seconds on a CPU.
+    A record compares the speed of the run with these limits. The measurement follows the run, and
+    takes some seconds on a CPU.
     """
     plan, job, kind = run.plan, built.devices.job, built.devices.kind
     if plan.params.data_dir is not None and built.inputs is not None:
         try:
             run.measurements.note(input_stages=(time_pipeline(built.inputs),))
-        except DataError as error:  # in records that the run has not read
+        except DataError as error:  # The run has not read the records with this error.
             text = f"the input pipeline alone was not measured: {error}"
             run.output.messages.warning(text, "pipeline")
     built.close()
     if run.measurements.lost_workers:
-        return  # TensorFlow accepts no new function after a process is lost
+        return  # TensorFlow cannot run new functions after a process is lost.
     if plan.params.precision == "int8" and plan.machine.flags.peak_flops is None:
-        return  # TensorFlow has no matrix product of 8-bit integers that could be measured
+        return  # TensorFlow has no matrix product of 8-bit integers to measure the peak with.
     peak = runtime.peak(
         kind,
         built.devices.job.own_tower_devices,
@@ -252,7 +258,7 @@ def measure_speed_limits(run: Run, built: BuiltRun) -> None:
         parts = job.machines
     else:
         parts = job.num_workers if job.client_per_worker else 1
-        # Logical GPUs share the rate of their card.
+        # Logical GPUs of the same card share the FLOP rate of the card.
         rate *= len(plan.machine.cards) / plan.machine.flags.num_gpus
     peak_flops = {"peak_flops_per_sec": rate * parts, "peak_flops_source": source}
     run.measurements.note("measured", **peak_flops)
@@ -262,7 +268,7 @@ def measure_speed_limits(run: Run, built: BuiltRun) -> None:
 def _open_observers(
     run: Run, built: BuiltRun
 ) -> Iterator[tuple[list[Observer], EvaluationResults | None]]:
-    """Makes the observers and the evaluation results of the run; closes them after the block."""
+    """A context with the observers and the evaluation results of a run, which it closes at its end."""
     plan, manager, outputs = run.plan, built.manager, run.plan.outputs
     assert manager is not None
     observers: list[Observer] = []
@@ -301,7 +307,7 @@ def _open_observers(
 
 
 def train(run: Run, built: BuiltRun) -> float | None:
-    """Runs the built training (or forward-only run).
+    """Runs the training (or the forward passes) of a run that is built.
 
     Returns:
       Images/sec in the total; None for runs without a total.
@@ -315,8 +321,7 @@ def train(run: Run, built: BuiltRun) -> float | None:
         if outputs.graph_file:
             write_graph("graph_file", outputs.graph_file, step.graph.as_graph_def())
         restored, steps = _restore_or_initialize(run, built, manager)
-        # All numbers that depend on the checkpoint come from the chief, because other workers find
-        # no checkpoint.
+        # Only the chief reads the checkpoint, so it sends the numbers that depend on it.
         global_step, examples, steps, *passed_over = built.send_restored_to_workers(
             restored.global_step, restored.examples, steps, *restored.passed_over
         )
@@ -328,7 +333,7 @@ def train(run: Run, built: BuiltRun) -> float | None:
         probes = [] if run.profiler is None else [*run.profiler.probes(step.graph)]
         files_of_probes = outputs.trace_file, outputs.tfprof_file, outputs.profile_layers
         if any((*files_of_probes, outputs.partitioned_graph_file_prefix)):
-            # Imported late, because it loads readers of profiles, which few runs need.
+            # The late import saves most runs the time to load readers of profiles.
             from cnnbench.run.driver.observers import make_probes
 
             probes += make_probes(plan, step.graph, run.output.messages)
@@ -353,7 +358,7 @@ def train(run: Run, built: BuiltRun) -> float | None:
 
 
 def run_evaluation(run: Run, built: BuiltRun) -> float | None:
-    """Runs the built evaluation, or evaluates every new checkpoint if this was requested.
+    """Evaluates the newest checkpoint or, with --eval_interval_secs, every new checkpoint.
 
     Returns:
       Examples/sec of the last evaluation.
@@ -369,7 +374,10 @@ def run_evaluation(run: Run, built: BuiltRun) -> float | None:
 def _restore_or_initialize(
     run: Run, built: BuiltRun, manager: VariableMgr
 ) -> tuple[RestoredState, int]:
-    """Restores a checkpoint if there is one. Returns its state and the number of steps to run."""
+    """Initializes the variables, or restores a checkpoint if there is one.
+
+    Returns the state of the checkpoint and the number of steps to run.
+    """
     plan = run.plan
     run.output.console.lines("Initializing graph")
     manager.after_initialization()
@@ -398,7 +406,7 @@ def _restore_or_initialize(
         run.output.messages.warning(restored.warning, "nonfinite")
     if not plan.work.trains:
         return restored, plan.length.batches
-    # As in tf_cnn_benchmarks, --num_batches includes the steps of earlier runs.
+    # As in tf_cnn_benchmarks, --num_batches includes the steps before the checkpoint.
     steps = plan.length.batches - restored.global_step
     assert plan.outputs.train_dir is not None
     plan.length.check_steps_left(plan.outputs.train_dir, restored.global_step)
@@ -413,12 +421,12 @@ def _restore_or_initialize(
 def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Sequence[int]) -> None:
     """Continues the input after the examples that earlier runs have used."""
     plan = run.plan
-    # Asynchronous workers have used approximately equal numbers of them.
+    # Asynchronous workers have used approximately equal numbers of examples.
     together = plan.length.global_batch * (
         plan.place.job.num_workers if plan.place.asynchronous else 1
     )
     if inputs.resume(-(-examples // together), passed_over):
-        # Printed because the first step may wait for its input for a long time.
+        # This notice explains why the first step may wait for its input for a long time.
         notice = f"the input continues after the {examples} examples trained on"
     else:
         notice = "the input starts over: its data set cannot be resumed in the middle"
@@ -428,10 +436,14 @@ def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Seq
 def _evaluate_new_checkpoints(
     run: Run, built: BuiltRun, results: EvaluationResults
 ) -> float | None:
+    """Runs the chief's evaluations: of one checkpoint, or of new checkpoints until training ends.
+
+    Returns examples/sec; None after evaluations of several checkpoints.
+    """
     assert built.evaluator is not None
     assert built.checkpoints is not None
     train_dir = run.plan.outputs.train_dir
-    assert train_dir is not None  # ensured by the checks of flags
+    assert train_dir is not None  # The checks of the flags ensure this.
     assert run.watch is not None
     pause = run.plan.params.eval_interval_secs
     interrupts = Interrupts(built.group)
@@ -439,7 +451,7 @@ def _evaluate_new_checkpoints(
     done: str | None = None
     while True:
         raise_if_interrupted()
-        # Read before the search: a training that has ended writes no more checkpoints.
+        # The status is read first: if the training has ended, no checkpoint follows the search.
         end.update_status()
         path = files.find_latest_checkpoint(train_dir)
         if path is None:
@@ -451,7 +463,7 @@ def _evaluate_new_checkpoints(
                 restored = built.checkpoints.restore(path)
             except BenchmarkError:
                 if pause and files.find_latest_checkpoint(train_dir) != path:
-                    continue  # the training has replaced this checkpoint by a newer one
+                    continue  # The training has replaced this checkpoint by a newer checkpoint.
                 raise
             built.send_restored_to_workers(restored.global_step)
             run.output.console.lines(f"Successfully loaded model from {path}.")
@@ -469,7 +481,7 @@ def _evaluate_new_checkpoints(
                 _write_saved_model(run, built.exporter)
             if not pause:
                 return evaluated.evaluation.images_per_sec
-            # Each repeated evaluation prints a total, and which outputs could not be written.
+            # Each repeated evaluation reports failed outputs, and prints a total.
             check_written(run.output.messages.warning)
             run.output.console.footer(evaluated.evaluation.images_per_sec)
             end.evaluated()
@@ -487,36 +499,37 @@ def _evaluate_new_checkpoints(
             time.sleep(max(0.0, wake - time.monotonic()))
 
 
-_NO_CHECKPOINT = -1  # sent instead of a global step if no further evaluation follows
+_NO_CHECKPOINT = -1
+"""Number that is sent instead of a global step if no further evaluation follows."""
 
 
 class TrainingEndDetector:
     """Determines when an evaluator that waits for checkpoints ends; see --eval_interval_secs."""
 
     def __init__(self, folder: str, timeout: float) -> None:
-        """Begins to wait. `timeout` is the value of --eval_timeout_secs; 0 means no limit."""
+        """Starts the time limit, --eval_timeout_secs. `timeout` 0 means no limit."""
         self._folder, self._timeout = folder, timeout
         self._since = time.monotonic()
         self._before, self._status, self._is_new = "", "", False
 
     def update_status(self) -> None:
-        """Reads whether the training continues."""
+        """Reads from the checkpoint folder whether the training continues."""
         self._before, self._status = self._status, files.training_status(self._folder)
         self._is_new |= self._status == files.RUNNING
 
     def evaluated(self) -> None:
-        """Records that a new checkpoint has been evaluated."""
+        """Records that a new checkpoint was evaluated, which restarts the time limit."""
         self._since = time.monotonic()
 
     def seconds_left(self, pause: float) -> float:
-        """Seconds until the next check for a checkpoint: `pause`, or less before the timeout."""
+        """Seconds until the next check for a checkpoint: `pause`, or less if the limit is near."""
         remaining = self._since + self._timeout - time.monotonic()
         return min(pause, max(0.0, remaining)) if self._timeout else pause
 
     def reason(self) -> str:
-        """Why no further checkpoint is expected; "" if there may be one."""
+        """The reason why no further checkpoint is expected; "" if a checkpoint may follow."""
         ended = self._status not in ("", files.RUNNING)
-        # At the first check, the file may be from an earlier training that is now being resumed.
+        # The first status may be from an earlier training, which is now being resumed.
         if ended and (self._is_new or self._before == self._status):
             return f"the training has ended ({self._status})"
         if self._timeout and time.monotonic() - self._since >= self._timeout:
@@ -525,11 +538,11 @@ class TrainingEndDetector:
 
 
 def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResults) -> float | None:
-    """Runs this worker's part of the chief's evaluations."""
+    """Runs this worker's part of the chief's evaluations. Returns as `_evaluate_new_checkpoints`."""
     assert built.evaluator is not None
     interrupts = Interrupts(built.group)
     while True:
-        # Waits for the chief, which waits for a checkpoint.
+        # This worker waits for the chief, which waits for a checkpoint.
         with run.membership.doing(ProcessActivity.OTHERS):
             (global_step,) = built.send_restored_to_workers(0)
         if global_step == _NO_CHECKPOINT:

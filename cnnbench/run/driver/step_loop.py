@@ -6,13 +6,14 @@ kernels. The next step is launched while a step runs (`lag=1`), so the device al
 time of a step is the interval between two completions. The loss of a step depends on all of its
 weight updates, so the step has finished when its loss has been read.
 
-A result is read on a second thread, because the read waits for its step. It must not wait for the
-next step. So the next step is launched after the read has reported that later launches cannot delay
-it (`cnnbench.data.pipeline.ScalarReader`). Results of a step remain on its device: a function that
-returns tensors on the host would return only when they have been copied, and the device would be
-idle until the next launch. A step ends when its values arrive on the host, which the read reports.
+A second thread reads the results of a step, because the read waits for the step. The read must not
+wait for the next step, too. So the next step is launched after the read has reported that later
+launches cannot delay it (`cnnbench.data.pipeline.ScalarReader`). Results remain on the device of
+the step: a function that returns tensors on the host would return only when they are copied, and
+the device would be idle until the next launch. A step ends when its values arrive on the host,
+which the read reports.
 
-The CPU time of a step is that of all threads of this process in the same interval
+The CPU time of a step is the CPU time of all threads of this process in the same interval
 (CLOCK_PROCESS_CPUTIME_ID). This clock is read immediately before and after the wall clock.
 
 With asynchronous updates, every worker has a thread, which gets the numbers of its updates from the
@@ -20,9 +21,9 @@ loop. A run has an exact number of updates, for any distribution over the worker
 the loop issues no more updates and waits for the updates in flight, so variables do not change
 during a pause.
 
-The time of an update is the interval between its end and the end of the previous update of any
-worker, as measured by the workers' threads. Its CPU time is that of all threads of this process in
-the same interval.
+The workers' threads measure the ends of updates. The time of an update is the interval since the
+end of the previous update of any worker. Its CPU time is the CPU time of all threads of this
+process in the same interval.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from cnnbench.data.pipeline import ReadCallbacks
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.run.runtime.supervisor import ProcessActivity, time_limit
 
-# Executes and times steps without making the device wait.
+# The loop of synchronous steps, which keeps a GPU busy between steps.
 
 Handle = TypeVar("Handle")
 Values = TypeVar("Values")
@@ -52,24 +53,27 @@ RESOLUTION = 1e-6
 
 
 class StepTime(NamedTuple):
-    """Wall time of a step, and CPU time of all threads of this process (user and system)."""
+    """The wall time of a step and the CPU time of this process's threads (user and system).
+
+    Both are seconds: of a step, or readings of the clocks.
+    """
 
     seconds: float
     cpu_seconds: float
 
     @classmethod
     def now(cls) -> StepTime:
-        """Readings of the clocks."""
+        """Reads both clocks."""
         return cls(time.perf_counter(), time.process_time())
 
     def since(self, start: StepTime, steps: int = 1) -> StepTime:
-        """The time from the reading `start` of the clocks to this reading, divided by `steps`."""
+        """The mean time of `steps` steps that began at the reading `start` and ended at this one."""
         cpu_seconds = self.cpu_seconds - start.cpu_seconds
         return StepTime((self.seconds - start.seconds) / steps, cpu_seconds / steps)
 
 
 def never(step: int) -> bool:
-    """Returns False: no pause after this step."""
+    """The pause condition of a loop without pauses: returns False after every step."""
     del step
     return False
 
@@ -79,12 +83,12 @@ class StepLoop(Generic[Handle, Values]):
 
     Attributes:
       launch: fetches input and starts one execution. Returns a handle on its results.
-      read: returns the values for a handle; blocks until the execution has finished. Executions
-        that are launched before it calls `issued` may delay it. The execution ends when it calls
-        `arrived` or, without this call, when it returns.
-      lag: 1 on asynchronous devices: an execution is launched while the previous one runs. 0 if an
-        execution has finished when `launch` returns, or must finish before the next launch.
-      together: number of steps in an execution. The number of steps of `run` is a multiple of it.
+      read: returns the values for a handle, when the execution has finished. Executions that are
+        launched before `read` calls `issued` may delay it. An execution ends when `read` calls
+        `arrived` or, without this call, when `read` returns.
+      lag: 1 if executions are launched while the previous execution runs, on asynchronous devices.
+        0 if an execution has finished when `launch` returns, or must finish before the next launch.
+      together: number of steps in an execution. It must divide the number of steps of `run`.
     """
 
     def __init__(
@@ -111,9 +115,9 @@ class StepLoop(Generic[Handle, Values]):
         Args:
           done: called after each execution, in order. Its arguments are the number (from 1) of the
             last step, the mean time of the steps, and the values.
-          pause_due: whether `pause` must be called after the step with this number, the last of an
-            execution.
-          pause: called when nothing is in flight; not part of a step's time. If it returns True,
+          pause_due: returns whether to call `pause` after the step with this number, which is the
+            last step of an execution.
+          pause: called when no step is in flight; not part of a step's time. If it returns True,
             the loop ends.
         """
         if self.lag:
@@ -133,12 +137,13 @@ class StepLoop(Generic[Handle, Values]):
         pause_due: Callable[[int], bool],
         pause: Callable[[int], bool],
     ) -> int:
+        """Implements `run` with one execution in flight while the previous results are read."""
         start = StepTime.now()
 
         def finish(step: int, reading: Future[tuple[Values, StepTime]]) -> None:
             nonlocal start
             values, end = reading.result()
-            # Steps end in order, but the loop may have read the end of a later step first.
+            # Steps end in order, but the end of a later step may have been read first.
             end = StepTime(
                 max(end.seconds, start.seconds + RESOLUTION),
                 max(end.cpu_seconds, start.cpu_seconds),
@@ -146,7 +151,7 @@ class StepLoop(Generic[Handle, Values]):
             done(step, end.since(start, self.together), values)
             start = end
 
-        # The read of a step starts while the read of the previous step waits.
+        # Two threads: the read of a step starts while the read of the previous step waits.
         threads = ThreadPoolExecutor(2, "cnnbench-reader")
         try:
             before: Future[tuple[Values, StepTime]] | None = None
@@ -156,7 +161,8 @@ class StepLoop(Generic[Handle, Values]):
                     handle = self.launch()
                 except Exception:
                     if before is not None:
-                        finish(step - self.together, before)  # it was launched, so it is measured
+                        # The previous execution was launched, so it is measured in spite of the error.
+                        finish(step - self.together, before)
                     raise
                 reading = threads.submit(self._read_values_and_time, handle, issued.set)
                 if before is not None:
@@ -171,24 +177,24 @@ class StepLoop(Generic[Handle, Values]):
                     start = StepTime.now()
                 issued.wait()
         finally:
-            threads.shutdown(wait=False)  # after an error, reads from a GPU may never return
+            threads.shutdown(wait=False)  # After an error, a read from a GPU may never return.
         return steps
 
     def _read_values_and_time(
         self, handle: Handle, issued: Callable[[], None]
     ) -> tuple[Values, StepTime]:
-        """The values of a step, and the time of its end."""
+        """Reads the values of an execution. Also returns the clock readings of its end."""
         ages: list[float] = []
         try:
             values = self.read(handle, ReadCallbacks(issued, ages.append))
         finally:
-            issued()  # done also after an error, which the caller raises
+            issued()  # Without this call, the loop would wait forever after an error.
         now = StepTime.now()
         return values, now._replace(seconds=now.seconds - ages[0]) if ages else now
 
 
 class LoopTime(NamedTuple):
-    """Seconds: wall time, and user and system CPU time of all threads of this process.
+    """Seconds of a loop: wall time, and user and system CPU time of all threads of this process.
 
     The kernel measures the sum of user and system time exactly. It estimates their shares by
     sampling at timer ticks.
@@ -200,36 +206,34 @@ class LoopTime(NamedTuple):
 
     @classmethod
     def now(cls) -> LoopTime:
-        """Readings of the clocks."""
+        """Reads the three clocks."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return cls(time.perf_counter(), usage.ru_utime, usage.ru_stime)
 
     def since(self, start: LoopTime) -> LoopTime:
-        """The time from the reading `start` to this reading."""
+        """The times from the reading `start` to this reading."""
         return LoopTime(self.wall - start.wall, self.user - start.user, self.system - start.system)
 
     def measured(self) -> dict[str, float]:
-        """The seconds, by attribute of `Measured` in a record."""
+        """The seconds by the names that they have in a record (`Measured`)."""
         names = ("loop_seconds", "loop_user_seconds", "loop_system_seconds")
         return dict(zip(names, self, strict=True))
 
 
 class LoopTimer:
-    """Times the loop, which starts with the creation of the timer."""
+    """Times a loop, which starts when the timer is created."""
 
     def __init__(self) -> None:
         self._start = LoopTime.now()
         self._began = self._start.wall
 
     def loop(self) -> LoopTime:
-        """The time of the loop so far. It is undefined within `away`."""
+        """The time of the loop so far, without excluded blocks. Undefined within such a block."""
         return LoopTime.now().since(self._start)
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
-        """Context manager that excludes its block, such as an evaluation, from the time of the
-        loop.
-        """
+        """A context that excludes its block, such as an evaluation, from the time of the loop."""
         before = self.loop()
         try:
             yield
@@ -238,18 +242,19 @@ class LoopTimer:
 
     @property
     def wall_seconds(self) -> float:
-        """Wall time since the beginning of the loop, including blocks of `away`."""
+        """Wall seconds since the beginning of the loop, including excluded blocks."""
         return LoopTime.now().wall - self._began
 
 
-# Loop and timing of asynchronous updates.
+# The loop of asynchronous updates.
 
 _ASK_SECONDS = 1.0
-_SHORTEST = 1e-9  # seconds; with a coarse clock, two updates may end at the same time
+_SHORTEST = 1e-9
+"""Minimum seconds of an update: with a coarse clock, two updates may end at the same time."""
 
 
 class _UpdateOutcome(NamedTuple):
-    """A message from a worker's thread: the values of an update, or the reason for its end."""
+    """A message from a worker's thread: the values of an update, or the error that ended it."""
 
     worker: str
     end: StepTime
@@ -258,14 +263,14 @@ class _UpdateOutcome(NamedTuple):
 
 
 class StuckDetector:
-    """Detects workers whose update does not end.
+    """Detects workers with an update that does not end.
 
-    Adds up the time between calls in which the same update is in flight. The caller limits each of
-    these times, so that time during which this process was stopped is mostly excluded.
+    Adds up the time between calls in which the same update is in flight. The caller limits the time
+    per call, so that time during which this process was stopped is mostly excluded.
 
     Args:
       limit: seconds, as in `time_limit`.
-      waits: returns, by worker, for how many seconds it has been waiting for input.
+      waits: returns the seconds for which each worker has been waiting for input.
     """
 
     def __init__(self, limit: float = 0.0, waits: Callable[[], Mapping[str, float]] = dict) -> None:
@@ -276,10 +281,10 @@ class StuckDetector:
         self._longest = 0.0
 
     def stuck_workers(self, in_flight: Mapping[str, int], seconds: float) -> dict[str, float]:
-        """Workers that are stuck: seconds without progress, by name of the worker.
+        """Finds workers that are stuck. Returns their seconds without progress, by name.
 
         Args:
-          in_flight: number of the current update, for each worker that has one.
+          in_flight: number of the current update, for each worker that runs an update.
           seconds: time since the previous call.
         """
         for (worker, number), waited in self._waited.items():
@@ -295,16 +300,16 @@ class StuckDetector:
 
 
 class AsyncLoop(Generic[Values]):
-    """Distributes updates over workers. Has the interface of `StepLoop`.
+    """Distributes asynchronous updates over workers, with the same methods as `StepLoop`.
 
-    If an update fails, its worker is lost. The other workers continue, and one of them repeats the
-    update. Errors of cnnbench itself (such as unreadable data) end the loop instead.
+    If an update fails, its worker is lost. The other workers continue, and another worker repeats
+    the update. Errors of cnnbench itself (such as unreadable data) end the loop instead.
 
     Args:
       workers: functions by name. A function runs the update with the given number, from 1, and
         returns its values. Each function is called in its own thread.
       lost: called for each lost worker, in the thread that runs the loop.
-      lost_workers: returns workers that will never return from an update, such as those of stopped
+      lost_workers: returns workers that will never return from an update, such as stopped
         processes, and the reasons. It is called once a second.
       stuck: finds workers that respond, but will never return from an update. It is also called
         once a second.
@@ -328,8 +333,9 @@ class AsyncLoop(Generic[Values]):
         self._errors: dict[str, Exception] = {}
         self._outcomes: queue.SimpleQueue[_UpdateOutcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        # State of the current call of `run`; guarded by `_operation_count_changes`.
-        self._running = 0  # number of the current call of `run`; threads of earlier calls end
+        # State of the current call of `run`, which the lock of `_changed` guards. `_running` is the
+        # number of the call: threads of earlier calls end.
+        self._running = 0
         self._limit = self._next = 0
         self._to_repeat: list[int] = []
         self._in_flight: dict[str, int] = {}
@@ -340,7 +346,7 @@ class AsyncLoop(Generic[Values]):
 
     @property
     def remaining(self) -> tuple[str, ...]:
-        """Names of the workers that are not lost."""
+        """The names of the workers that are not lost."""
         return tuple(name for name in self._workers if name not in self._errors)
 
     def run(
@@ -352,16 +358,16 @@ class AsyncLoop(Generic[Values]):
     ) -> int:
         """Runs `steps` updates, or fewer if `pause` ends the loop. Returns their number.
 
-        In the first call, every worker runs at least one update (if there are enough), because a
-        worker's first update is slow.
+        In the first call, every worker runs at least one update (if there are enough updates),
+        because a worker's first update is slow.
 
         Args:
           done: called after each update, in order. Its arguments are the number (from 1), the time
             and the values.
-          pause_due: whether `pause` must be called after this number of updates. It is called once
+          pause_due: returns whether to call `pause` after this number of updates. It is called once
             for each number, in order, from any thread.
-          pause: called when nothing is in flight; not part of an update's time. If it returns True,
-            the loop ends.
+          pause: called when no update is in flight; not part of an update's time. If it returns
+            True, the loop ends.
 
         Raises:
           BenchmarkError: all workers are lost, or cnnbench raised this error in one of them.
@@ -384,7 +390,7 @@ class AsyncLoop(Generic[Values]):
                         self._changed.notify_all()
             return steps
         finally:
-            with self._changed:  # ends the threads without joining them: an update may hang
+            with self._changed:  # The threads end, but are not joined: an update may hang.
                 self._running += 1
                 self._changed.notify_all()
 
@@ -406,13 +412,14 @@ class AsyncLoop(Generic[Values]):
             threading.Thread(target=self._work, args=arguments, daemon=True).start()
 
     def _determine_pauses(self, first: int, last: int) -> None:
-        """Calls `pause_due` for these numbers, up to the first number with a pause after it."""
+        """Notes which updates from number `first` to `last` are followed by a pause."""
         for number in range(first, last + 1):
             if self._pause_due(number):
                 self._pauses.add(number)
                 self._limit = min(self._limit, number)
 
     def _work(self, worker: str, run: int) -> None:
+        """Runs updates in a worker's thread, until call number `run` of `run` has ended."""
         work = self._workers[worker]
         self._begin_thread()
         while True:
@@ -426,11 +433,11 @@ class AsyncLoop(Generic[Values]):
                 return
             with self._changed:
                 if self._running != run or self._in_flight.pop(worker, None) != number:
-                    return  # the loop has ended, or the worker was given up
+                    return  # The loop has ended, or the worker was removed.
                 self._outcomes.put(_UpdateOutcome(worker, StepTime.now(), values))
 
     def _next_number(self, worker: str, run: int) -> int | None:
-        """Waits for the number of the worker's next update, and returns it; None at the end."""
+        """Waits until the worker may run its next update, and returns its number; None at the end."""
         with self._changed:
             while True:
                 if self._running != run or worker in self._errors:
@@ -442,6 +449,7 @@ class AsyncLoop(Generic[Values]):
                 self._changed.wait()
 
     def _available_number(self, worker: str) -> int | None:
+        """The number of an update that the worker may run now; None before a pause or the end."""
         if self._first.get(worker, self._limit + 1) <= self._limit:
             return self._first.pop(worker)
         if self._to_repeat and self._to_repeat[0] <= self._limit:
@@ -502,16 +510,16 @@ class AsyncLoop(Generic[Values]):
 
 
 class CoordinatedLoop(AsyncLoop[Values]):
-    """Passes updates to a coordinator, which runs each of them on an idle worker.
+    """Passes updates to a coordinator of tf.distribute, which runs each update on an idle worker.
 
-    The coordinator repeats updates of lost workers on other workers, so they do not fail. Any other
-    failure ends the loop.
+    The coordinator repeats updates of lost workers on other workers, so these updates do not fail.
+    Any other failure ends the loop.
 
     Args:
-      slots: functions by name, each of which runs one update. All may be in flight at the same
-        time.
+      slots: functions by name. Each function runs one update; all functions may be called at the
+        same time.
       lost, lost_workers: see `AsyncLoop`; their arguments and results are workers.
-      stuck: see `AsyncLoop`. It is used for slots, but its `waits` are those of workers.
+      stuck: see `AsyncLoop`. It detects stuck slots, but its `waits` returns seconds by worker.
     """
 
     def __init__(
@@ -526,9 +534,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         self._remaining_workers = list(workers)
 
     def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
-        """Ends the loop if an update is stuck, because only TensorFlow knows which worker runs
-        it.
-        """
+        """Ends the loop if an update is stuck, because only TensorFlow knows the update's worker."""
         waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
         suspects = ", ".join(waits) or f"one of {', '.join(self._remaining_workers)}"
         doing = ProcessActivity.INPUT if waits else ProcessActivity.STEP
@@ -538,12 +544,12 @@ class CoordinatedLoop(AsyncLoop[Values]):
         raise error
 
     def _handle_failure(self, worker: str, error: Exception) -> None:
-        del worker  # a slot, which does not determine a worker
+        del worker  # This is the name of a slot, which does not determine a worker.
         self._cancel_updates_in_flight(error)
         raise error
 
     def _cancel_updates_in_flight(self, error: Exception) -> None:
-        """Stops waiting for updates that are in flight, because they may never end."""
+        """Stops waiting for updates in flight, which may never end."""
         with self._changed:
             self._errors = dict.fromkeys(self._workers, error)
 

@@ -1,4 +1,4 @@
-"""Profiles the last steps of a warm-up and attributes their time to layers and directions."""
+"""Profiles the last warm-up steps of a run, and divides their time among layers and directions."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 
 _SHORTEST = 1 / 2000
-"""Shortest span, and shortest gap between spans, in a timeline, as a share of the step."""
+"""Shortest span in a timeline, and shortest gap between two spans, as a share of the step."""
 
 
 class StepProfiler:
     """Profiles the last steps of a run's warm-up.
 
     Attributes:
-      steps: division of the time of each profiled step among operations.
-      waits: seconds for which each step waited for its input.
+      steps: time of each profiled step, divided among operations.
+      waits: seconds for which each profiled step waited for its input.
       allocated: number of allocations in the last profiled step, and bytes; None if unknown.
       last: operations of the last profiled step.
 
@@ -63,14 +63,14 @@ class StepProfiler:
         self.last: list[ExecutedOperation] = []
 
     def probes(self, graph: Any) -> Iterator[Probe]:
-        """The probes of a run. `graph` is its traced step."""
+        """Creates the profilers of the run's last warm-up steps. `graph` is the traced step."""
         from cnnbench.run.observe.graphs import collecting_partitions
 
         self._graph, last = graph, self._plan.length.warm_up.least
         for step in range(last - self._count + 1, last + 1):
             yield step, self._profile_step(step)
-        # The runtime partitions a graph when it runs for the first time. If this step is profiled,
-        # too, this probe is left before the profile is read.
+        # TensorFlow partitions a graph when it runs for the first time. This probe comes last and
+        # is left first: the partitions are known before a profile of the first step is read.
         yield 1, collecting_partitions(self._partitions)
 
     @contextmanager
@@ -94,12 +94,12 @@ class StepProfiler:
 
     @cached_property
     def works(self) -> StepWork:
-        """The work of the step's operations. It is known after the first step."""
+        """Layers, FLOPs and bytes of the step's operations, which are known after the first step."""
         return make_step_work(self._plan, self._graph, self._partitions)
 
     @cached_property
     def flops(self) -> Mapping[str, FlopCounts]:
-        """FLOPs of all devices in a step, by layer."""
+        """FLOPs of a step on all devices, by layer."""
         images = self._plan.length.global_batch
         return {
             name: FlopCounts(*(images * part for part in of_image))
@@ -107,7 +107,7 @@ class StepProfiler:
         }
 
     def profile(self, record: RunRecord) -> StepProfile:
-        """The profile of a run that has ended."""
+        """Creates the profile of a run that has ended, with the record of the run."""
         seconds = record.warmup_step_seconds[: self._plan.length.warm_up.least][-len(self.steps) :]
         works = {
             operation: self.works(*operation) for step in self.steps for operation in step.counts
@@ -128,7 +128,7 @@ class StepProfiler:
         )
 
     def _profiled_layers(self, works: Iterable[OperationWork]) -> Iterable[ProfiledLayer]:
-        """The layers with trainable variables, in the order of the body."""
+        """The layers with trainable variables, in the order in which the network creates them."""
         kinds = {work.part.layer: work.part.kind for work in works if work.is_product}
         shapes: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
         for variable in self._plan.network.spec.variables:
@@ -152,21 +152,21 @@ def profile_rows(
     flops: Mapping[str, FlopCounts],
     types: StepWork,
 ) -> Iterable[ProfiledPart]:
-    """The rows of profiled steps, which add up to the times of the steps.
+    """Adds up the times of operations by layer and direction. All rows add up to the step times.
 
     Args:
-      steps: for each step, division of its time among operations.
+      steps: time of each profiled step, divided among operations.
       step_seconds: wall time of each step.
       waits: seconds for which each step waited for its input.
-      works: work of every operation, by name and type.
-      flops: FLOPs of all devices in a step, by layer.
+      works: layer, direction, FLOPs and bytes of every operation, by name and type.
+      flops: FLOPs of a step on all devices, by layer.
       types: returns the type of an operation's result.
     """
     seconds: defaultdict[Part, list[float]] = defaultdict(lambda: [0.0] * len(steps))
     moved: Counter[Part] = Counter()
     operations: defaultdict[Part, Counter[str]] = defaultdict(Counter)
     for (name, kernel), work in works.items():
-        # Operations in branches do not run in every step.
+        # An operation in a branch of the graph does not run in every step.
         share = sum((name, kernel) in step.counts for step in steps) / len(steps)
         moved[work.part] += round(share * work.bytes)
         if times := steps[-1].counts[name, kernel]:
@@ -193,7 +193,7 @@ def profile_rows(
 
 
 def timeline_spans(ran: Sequence[ExecutedOperation], works: StepWork) -> list[ProfiledSpan]:
-    """Computes the timeline of a step from its operations in the order of their starts."""
+    """Joins the operations of a step, in the order of their starts, to the spans of a timeline."""
     from cnnbench.run.observe.operations import PICOSECONDS
 
     shortest = _SHORTEST * PICOSECONDS * max((operation.end for operation in ran), default=0)
@@ -202,7 +202,7 @@ def timeline_spans(ran: Sequence[ExecutedOperation], works: StepWork) -> list[Pr
     for operation in ran:
         start, end = operation.start * PICOSECONDS, operation.end * PICOSECONDS
         part = works(operation.name, operation.type).part if operation.own else INPUT_OPERATIONS
-        # If the node of an operation is unknown, its device follows from the plane.
+        # If the graph node of an operation is unknown, the profile's plane contains its device.
         gpu = (
             operation.plane.rpartition("device:")[2].lower()
             if "device:" in operation.plane

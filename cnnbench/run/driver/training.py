@@ -44,12 +44,12 @@ from cnnbench.run.step.train_step import StepResult, TrainStep
 if TYPE_CHECKING:
     from cnnbench.run.driver.observers import Probe
 
-# Without a progress bar, a warm-up prints a line after this many seconds.
+# Without a progress bar, a warm-up prints a line whenever it was silent for this many seconds.
 _SILENT_SECONDS = 60.0
 
 
 class LoopProgress(NamedTuple):
-    """Progress of the timed loop: its wall seconds so far, and the loss of its last step."""
+    """The state of the timed loop: its wall seconds so far, and the loss of its last step."""
 
     seconds: float
     loss: float
@@ -58,22 +58,25 @@ class LoopProgress(NamedTuple):
 ENDINGS: Mapping[str, Callable[[float, LoopProgress], bool]] = {
     "max_seconds": lambda limit, loop: loop.seconds >= limit,
 }
-"""Flags that end the timed loop after a step. The condition depends on the flag's value."""
+"""Flags that end the timed loop after a step, and conditions on the flag's value and the loop."""
 
-# A worker that requests the end of the loop sends a number: the position of a flag in ENDINGS, from
-# 1, or this number for an interrupt. Only the chief sends positions of flags. So the sum over the
-# workers is at least the number of an interrupt if any worker was interrupted.
 _INTERRUPTED = 1.0 + len(ENDINGS)
+"""Number with which an interrupted worker requests the end of the loop.
+
+The chief requests the end by the position of a flag in ENDINGS, from 1. The requests of all workers
+are added up. Only the chief sends positions of flags, so the sum is at least `_INTERRUPTED` if any
+worker was interrupted.
+"""
 
 
 class StepValues(NamedTuple):
-    """Results of one step on the host.
+    """The results of one step, on the host.
 
     Attributes:
       metrics: metrics of the model, in its order; empty if they are not computed.
       skipped, staleness: see `StepResult`.
-      worker: the worker that ran the update; "" if all workers take part in each update.
-      stop: see `StepResult`; 0 if one step has all towers.
+      worker: the worker that ran the update; "" if all workers contribute to each update.
+      stop: see `StepResult`; 0 if all towers are part of one step.
     """
 
     loss: float
@@ -88,14 +91,15 @@ _Loop: TypeAlias = "StepLoop[StepResult, Sequence[StepValues]] | AsyncLoop[Seque
 
 
 class Training:
-    """Runs one training (or forward-only run), and fills its measurements.
+    """Runs one training (or forward-only run), and fills the measurements of the run.
 
     Args:
-      run: the run, whose measurements are filled.
       built: TensorFlow parts of the run, with a step and its input.
-      results: receives evaluations; None if the plan has none.
-      global_step: number of the first step; above 0 after a restore. Warm-up steps are included,
-        because they train.
+      results: receives evaluations; None if the plan has no evaluations.
+      global_step: number of training steps before this run; above 0 after a restore. Warm-up steps
+        are included, because they train.
+      probes: profilers of warm-up steps.
+      observers: called at the events of the training.
     """
 
     def __init__(
@@ -118,7 +122,7 @@ class Training:
         self._interrupts = Interrupts(built.group)
         self._steps_per_execution = run.plan.params.steps_per_execution
         self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.outputs.display_perf_ewma)
-        self._display: DisplayInterval | None = None  # only in the timed loop
+        self._display: DisplayInterval | None = None  # None until the timed loop.
         self._timer = LoopTimer()
         self.global_step = self._start = self._steps_before_loop = global_step
         self._steps = 0
@@ -126,7 +130,7 @@ class Training:
         self._last_save = self._silent_since = time.monotonic()
         self._unjudged_evaluation: PendingEvaluation | None = None
         self._stopped_early = False
-        # Position in ENDINGS, from 1, of the flag that ends the loop; 0 if none does.
+        # Position in ENDINGS, from 1, of the flag that ends the loop; 0 if no flag does.
         self._ending = 0
         values = (getattr(run.plan.params, flag) for flag in ENDINGS)
         self._limits = [
@@ -136,7 +140,7 @@ class Training:
         ]
 
     def run(self, steps: int) -> float | None:
-        """Runs the warm-up and `steps` timed steps; prints, saves and evaluates.
+        """Runs the warm-up and `steps` timed steps, with output, checkpoints and evaluations.
 
         Returns:
           Images/sec of the whole timed loop. None if no total is printed: without steps, or with
@@ -145,7 +149,7 @@ class Training:
         run, membership = self._run, self._run.membership
         assert run.watch is not None
         with self._interrupts.shared():
-            if not steps:  # the run was resumed after its last step
+            if not steps:  # The run was resumed after its last step.
                 return self._finish_training(0.0, steps)
             loop = self._make_loop()
             for observer in self._observers:
@@ -163,7 +167,8 @@ class Training:
             waited = self._input_wait_seconds()
             self._steps = steps
             with membership.doing(ProcessActivity.OTHERS):
-                membership.turns.wait()  # waits until the other processes have warmed up
+                # Waits until all processes that take turns with this one have warmed up.
+                membership.turns.wait()
             if membership.turns.takes_turns:
                 run.measurements.begin_turn(membership.turns.seconds)
             with run.watch:
@@ -174,7 +179,7 @@ class Training:
                     steps = loop.run(
                         steps, self._after_timed_steps, self._pause_due, self._pause_loop
                     )
-                    # In a job, this call would contact other processes, which may be lost.
+                    # In a job of several processes, this call would contact lost processes, too.
                     if self._built.group is None and not self._built.workers:
                         tf.test.experimental.sync_devices()
                 finally:
@@ -191,7 +196,7 @@ class Training:
             return self._finish_training(spent.wall, steps)
 
     def _measure_latency(self) -> None:
-        """Times single batches of a forward-only run, because its timed steps overlapped."""
+        """Times single batches of a forward-only run, because its timed steps overlap on a GPU."""
         latencies, progress = list[float](), self._run.output.progress_line
         batches = min(len(self._run.measurements.timed.seconds), FEWEST_FOR_P99)
 
@@ -208,9 +213,7 @@ class Training:
             progress.finish()
 
     def _input_wait_seconds(self) -> float:
-        """Seconds in which the run waited for input: the mean over workers that wait
-        independently.
-        """
+        """Seconds for which the run has waited for input: of asynchronous workers, the mean."""
         if not self._built.workers:
             return self._inputs.wait_seconds
         return fmean(step.input_wait_seconds for step in self._built.workers.values())
@@ -236,7 +239,7 @@ class Training:
         )
 
     def _run_update(self, worker: str, step: TrainStep, number: int) -> tuple[StepValues, ...]:
-        """Runs one update of an asynchronous worker. Called in the worker's thread."""
+        """Runs one update of an asynchronous worker, in the worker's thread."""
         rate = self._run.plan.rates.schedule(self._steps_before_loop + number - 1)
         values = self._step_values(step(rate))
         return (values if values.worker else values._replace(worker=worker),)
@@ -259,7 +262,7 @@ class Training:
         )
         steady = False
 
-        # A probe is entered in the pause before its execution, and left in the pause after it.
+        # The loop pauses before and after each profiled execution to enter and leave the profiler.
         length = self._steps_per_execution
         begins = [(step - 1) // length * length for step, _ in self._probes]
         edges = {edge for begin in begins for edge in (begin, begin + length)}
@@ -296,12 +299,13 @@ class Training:
         run.output.console.lines("Done warm up")
 
     def _launch_steps(self) -> StepResult:
+        """Launches the next execution of steps, with their learning rates."""
         group = self._built.group
         stop = float(self._ending_reached()) if group is not None and group.is_chief else 0.0
         if self._interrupts.pending:
             stop = _INTERRUPTED
         if stop:
-            assert isinstance(self._step, TrainStep)  # runs with a group of workers have one
+            assert isinstance(self._step, TrainStep)  # A group of workers always trains.
             self._step.request_stop(stop)
         steps = range(self.global_step, self.global_step + self._steps_per_execution)
         result = self._step(*map(self._run.plan.rates.schedule, steps))
@@ -317,8 +321,7 @@ class Training:
             *((step_values.loss, step_values.skipped) for step_values in values), strict=True
         )
         measurements.warmup.add(spent.seconds, *losses, skipped=skipped)
-        # Warm-up steps have the numbers -W to -1, where W is their maximum number. The first timed
-        # step has number 1.
+        # The last possible warm-up step has number -1, the first timed step has number 1.
         self._check_results(step - 1 - most, values)
         shown = self._run.output.progress_line.update(step)
         if not shown and time.monotonic() >= self._silent_since + _SILENT_SECONDS:
@@ -350,9 +353,9 @@ class Training:
         self._run.output.progress_line.update(step)
 
     def _check_results(self, step: int, values: Sequence[StepValues]) -> None:
-        """Ends the run after an interrupt, or after steps with a loss that is not finite."""
+        """Raises an error after an interrupt, or after steps with a loss that is not finite."""
         self._last = values[-1]
-        if self._last.worker:  # synchronous steps are counted when they are launched
+        if self._last.worker:  # Synchronous steps were counted when they were launched.
             self.global_step += 1
         self._obey_stop_request(self._last)
         for number, step_values in enumerate(values, step - len(values) + 1):
@@ -366,20 +369,20 @@ class Training:
         raise_if_interrupted()
 
     def _ending_reached(self) -> int:
-        """Position in ENDINGS, from 1, of a flag that ends the loop now; 0 if none does.
+        """Position in ENDINGS, from 1, of a flag that ends the loop now; 0 if no flag does.
 
         Uses the clock of this process.
         """
-        if not self._limits or not self._steps:  # saves most runs a reading of the clocks
+        if not self._limits or not self._steps:  # Most runs need not read the clocks.
             return 0
         loop = LoopProgress(self._timer.loop().wall, self._last.loss)
         reached = (position for position, value, ended in self._limits if ended(value, loop))
         return next(reached, 0)
 
     def _pause_due(self, step: int) -> bool:
-        """Whether a pause is needed after this step of the warm-up or of the timed loop."""
+        """Returns whether to pause after this step of the warm-up or of the timed loop."""
         executed = self._executed_steps(step)
-        if self._built.group is None:  # a group learns the ending from the results of a step
+        if self._built.group is None:  # A group of workers gets the request with a step's results.
             self._ending = self._ending or self._ending_reached()
         return (
             (self._ending > 0 and step < self._steps)
@@ -391,7 +394,7 @@ class Training:
         )
 
     def _executed_steps(self, step: int) -> range:
-        """Global steps of the execution whose last step has this number in the current loop."""
+        """Global steps of the execution that ends with step number `step` of the current loop."""
         last = self._steps_before_loop + step
         return range(last - self._steps_per_execution + 1, last + 1)
 
@@ -406,6 +409,7 @@ class Training:
         return False
 
     def _pause_loop(self, step: int) -> bool:
+        """Saves, evaluates and calls observers as due after a step. Returns True to end the loop."""
         executed = self._executed_steps(step)
         with self._run.membership.doing(ProcessActivity.PAUSE):
             if self._save_due(executed[-1]):
@@ -436,10 +440,7 @@ class Training:
             return self._stopped_early
 
     def _give_turn(self) -> None:
-        """Waits while other processes have their turns.
-
-        Step times and the loop time do not include this.
-        """
+        """Waits while other processes run their steps, without timing the wait."""
         turns, watch = self._run.membership.turns, self._run.watch
         assert watch is not None
         with (
@@ -465,10 +466,11 @@ class Training:
         return dict(zip(names, self._last.metrics, strict=False))
 
     def _evaluate_for_target(self, loop_seconds: float | None) -> bool:
-        """Evaluates, unless the previous evaluation has reached the target.
+        """Evaluates, and returns whether the target of --stop_at was reached.
 
         Metrics from a child process are compared with the target at the next evaluation, which
-        waits for them. So the number of steps does not depend on the speed of that process.
+        waits for the metrics: the number of steps does not depend on the speed of the child
+        process. If they reach the target, there is no further evaluation.
         """
         plan, console = self._run.plan, self._run.output.console
         model, target = plan.network.model, plan.length.target
@@ -496,12 +498,15 @@ class Training:
         return True
 
     def _reaches_target(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
-        """Whether the chief's metrics reach the target. Those of another worker may differ."""
+        """Returns whether the chief's metrics reach the target. Other workers' metrics may differ."""
         reached, group = target.reached(metrics.get(target.metric)), self._built.group
         return reached if group is None else group.value_of_chief(reached)
 
     def _evaluate(self, loop_seconds: float | None) -> PendingEvaluation:
-        """Evaluates. `loop_seconds` is the time of the timed loop so far; None in the warm-up."""
+        """Evaluates the current weights, and passes the result to console, record and observers.
+
+        `loop_seconds` is the time of the timed loop so far; None in the warm-up.
+        """
         run, job, evaluator = self._run, self._run.plan.place.job, self._built.evaluator
         assert evaluator is not None
         assert self._results is not None
@@ -528,6 +533,7 @@ class Training:
         self._last_save = time.monotonic()
 
     def _finish_training(self, elapsed: float, steps: int) -> float | None:
+        """Runs the last evaluation and saves the last checkpoint. Returns the result of `run`."""
         plan, console = self._run.plan, self._run.output.console
         if self._built.evaluator is not None:
             console.lines("Done with training")
@@ -536,7 +542,7 @@ class Training:
                 self._evaluate(elapsed)
         if plan.saves_into is not None and self.global_step > self._start:
             with ExitStack() as stack:
-                if not plan.place.job.in_cluster:  # otherwise, a lost process may be the cause
+                if not plan.place.job.in_cluster:  # In a job, a lost process may be the cause.
                     stack.enter_context(writing_output("train_dir", plan.saves_into))
                 self._save_checkpoint()
         if self._results is not None:
@@ -562,7 +568,7 @@ class Training:
     def _step_values(self, result: StepResult) -> StepValues:
         plan, loss = self._run.plan, float(result.loss)
         if not plan.work.trains and math.isfinite(loss):
-            loss = 0.0  # a forward pass has no loss, and tf_cnn_benchmarks prints 0
+            loss = 0.0  # A forward pass has no loss; tf_cnn_benchmarks prints 0.
         names = plan.network.model.metric_names if result.metrics else ()
         return StepValues(
             loss=loss,

@@ -97,7 +97,7 @@ def header(kind="cpu", numbers=(), version="2.21.0", **flags):
     plan = make_plan(Params.from_dict(own))
     own = numbers or tuple(range(plan.machine.flags.num_gpus))
     devices = Devices(job=plan.place.job.on(kind), numbers=own, intra_threads=0, inter_threads=0)
-    return describe.header(plan, devices, version, kind)
+    return describe.header_lines(plan, devices, version, kind)
 
 
 def test_development_versions_of_tensorflow_print_major_and_minor():
