@@ -110,7 +110,7 @@ def _checked_plan(
 
 
 def _resolve_valid_flags(params: Params, names: JobFlagNames) -> RunPlan:
-    """Resolves the flags; FlagError for an invalid value or for flags that contradict each other."""
+    """Resolves the flags; FlagError for invalid values or flags that contradict each other."""
     for spec in SPECS.values():
         value = getattr(params, spec.name)
         if value is not spec.default:

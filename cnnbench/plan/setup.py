@@ -236,7 +236,7 @@ class MachinePlan:
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Numbers of the GPUs of the run, in order. With --gpus_per_card, GPUs are parts of cards."""
+        """Numbers of the run's GPUs, in order. With --gpus_per_card, GPUs are parts of cards."""
         named = [int(number) for number in self.flags.gpu_indices.split(",") if number]
         return tuple(named or range(self.flags.num_gpus))[: self.flags.num_gpus]
 
@@ -246,7 +246,7 @@ class MachinePlan:
         return tuple(dict.fromkeys(number // self.flags.gpus_per_card for number in self.gpus))
 
     def of_task(self, job: Job) -> MachinePlan:
-        """The settings for this process's task in `job`. Tasks without towers get one CPU device."""
+        """The settings for this process's task in `job`: one CPU device if it has no towers."""
         if job.in_cluster and job.task.job != WORKER:
             return MachinePlan(self.flags.replace(device="cpu", num_gpus=1, gpu_indices=""))
         return self

@@ -230,7 +230,7 @@ class _Handshake:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Reads the card of a caller, answers with the own card, and checks that facts are equal."""
+        """Reads a caller's card, answers with the own card, and checks that facts are equal."""
         card = _ProcessFacts.read(await reader.readline())
         if card is None or card.nonce == self._own.nonce:
             return

@@ -123,7 +123,7 @@ class Console:
         self.lines(f"{step}\t{examples_per_sec:.1f} examples/sec")
 
     def evaluation_result(self, metrics: Mapping[str, float], examples: int) -> None:
-        """Prints the metrics of one evaluation over all its examples. Accuracies are from 0 to 1."""
+        """Prints the metrics of an evaluation over all its examples. Accuracies are from 0 to 1."""
         values = [f"{_RESULTS.get(name, name)} = {value:.4f}" for name, value in metrics.items()]
         self.lines(" ".join([*values, f"[{examples} examples]"]))
 

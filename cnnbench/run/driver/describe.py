@@ -129,7 +129,7 @@ def machine_check_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int
 def header_lines(
     plan: RunPlan, devices: runtime.Devices, tensorflow_version: str, device: str
 ) -> list[str]:
-    """The lines of the header that a run prints first. `device` is the device kind in the record."""
+    """The lines of the header that a run prints. `device` is the kind of device in the record."""
     lines = [
         f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
         *network_and_data_lines(plan),

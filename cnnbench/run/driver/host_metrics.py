@@ -103,7 +103,7 @@ class HostMetricsInChild(HostMetrics):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**repository.environment(), "CUDA_VISIBLE_DEVICES": ""},
-                # In its own session, the child gets no Ctrl-C. The run handles it and ends the child.
+                # In its own session, the child gets no Ctrl-C. The run ends the child.
                 start_new_session=True,
             )
         output, errors = process.communicate(pickle.dumps((self._arguments, dict(rows))))

@@ -75,7 +75,7 @@ class Membership:
         self._facts = facts
         self._tell = tell
         check_seconds = min(_STALL_CHECK_SECONDS, plan.params.stall_timeout / 4)
-        # The watchdog may end a cnnbench command, but not a program that uses cnnbench as a library.
+        # The watchdog may end a cnnbench command, but not a program that imports cnnbench.
         stalls = (
             read_progress is not None and plan.params.stall_timeout > 0 and supervisor.state.program
         )

@@ -256,7 +256,7 @@ def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
 
 
 def estimate_job_memory(plan: RunPlan) -> int:
-    """Estimates the memory of a job: all processes together on one machine or, for GPUs, each GPU."""
+    """Estimates the memory of all processes of a job on one machine or, with GPUs, of each GPU."""
     if not computes_on_cpu(plan):
         return estimate_memory(plan, "gpu").total
     job, size = plan.place.job, sum(variable.bytes for variable in plan.network.spec.variables)

@@ -268,7 +268,7 @@ def measure_speed_limits(run: Run, built: BuiltRun) -> None:
 def _open_observers(
     run: Run, built: BuiltRun
 ) -> Iterator[tuple[list[Observer], EvaluationResults | None]]:
-    """A context with the observers and the evaluation results of a run, which it closes at its end."""
+    """A context that creates and closes the observers and the evaluation results of a run."""
     plan, manager, outputs = run.plan, built.manager, run.plan.outputs
     assert manager is not None
     observers: list[Observer] = []
@@ -538,7 +538,7 @@ class TrainingEndDetector:
 
 
 def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResults) -> float | None:
-    """Runs this worker's part of the chief's evaluations. Returns as `_evaluate_new_checkpoints`."""
+    """Runs this worker's part of the evaluations. Returns as `_evaluate_new_checkpoints`."""
     assert built.evaluator is not None
     interrupts = Interrupts(built.group)
     while True:

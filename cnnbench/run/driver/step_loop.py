@@ -67,7 +67,7 @@ class StepTime(NamedTuple):
         return cls(time.perf_counter(), time.process_time())
 
     def since(self, start: StepTime, steps: int = 1) -> StepTime:
-        """The mean time of `steps` steps that began at the reading `start` and ended at this one."""
+        """The mean time of `steps` steps between the reading `start` and this reading."""
         cpu_seconds = self.cpu_seconds - start.cpu_seconds
         return StepTime((self.seconds - start.seconds) / steps, cpu_seconds / steps)
 
@@ -161,7 +161,7 @@ class StepLoop(Generic[Handle, Values]):
                     handle = self.launch()
                 except Exception:
                     if before is not None:
-                        # The previous execution was launched, so it is measured in spite of the error.
+                        # The previous execution was launched, so it is still measured.
                         finish(step - self.together, before)
                     raise
                 reading = threads.submit(self._read_values_and_time, handle, issued.set)
@@ -437,7 +437,7 @@ class AsyncLoop(Generic[Values]):
                 self._outcomes.put(_UpdateOutcome(worker, StepTime.now(), values))
 
     def _next_number(self, worker: str, run: int) -> int | None:
-        """Waits until the worker may run its next update, and returns its number; None at the end."""
+        """Waits until a worker may run an update; returns the update's number, None at the end."""
         with self._changed:
             while True:
                 if self._running != run or worker in self._errors:
@@ -534,7 +534,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         self._remaining_workers = list(workers)
 
     def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
-        """Ends the loop if an update is stuck, because only TensorFlow knows the update's worker."""
+        """Ends the loop after a stuck update, because only TensorFlow knows the update's worker."""
         waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
         suspects = ", ".join(waits) or f"one of {', '.join(self._remaining_workers)}"
         doing = ProcessActivity.INPUT if waits else ProcessActivity.STEP

@@ -94,7 +94,7 @@ class StepProfiler:
 
     @cached_property
     def works(self) -> StepWork:
-        """Layers, FLOPs and bytes of the step's operations, which are known after the first step."""
+        """Layers, FLOPs and bytes of the step's operations, known after the first step."""
         return make_step_work(self._plan, self._graph, self._partitions)
 
     @cached_property

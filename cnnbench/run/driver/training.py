@@ -305,7 +305,7 @@ class Training:
         if self._interrupts.pending:
             stop = _INTERRUPTED
         if stop:
-            assert isinstance(self._step, TrainStep)  # A group of workers always trains.
+            assert isinstance(self._step, TrainStep)  # A group of workers always has a network.
             self._step.request_stop(stop)
         steps = range(self.global_step, self.global_step + self._steps_per_execution)
         result = self._step(*map(self._run.plan.rates.schedule, steps))
@@ -409,7 +409,10 @@ class Training:
         return False
 
     def _pause_loop(self, step: int) -> bool:
-        """Saves, evaluates and calls observers as due after a step. Returns True to end the loop."""
+        """Saves, evaluates and calls observers if this is due after a step.
+
+        Returns whether to end the loop.
+        """
         executed = self._executed_steps(step)
         with self._run.membership.doing(ProcessActivity.PAUSE):
             if self._save_due(executed[-1]):
@@ -498,7 +501,7 @@ class Training:
         return True
 
     def _reaches_target(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
-        """Returns whether the chief's metrics reach the target. Other workers' metrics may differ."""
+        """Returns whether the chief's metrics, which all workers must use, reach the target."""
         reached, group = target.reached(metrics.get(target.metric)), self._built.group
         return reached if group is None else group.value_of_chief(reached)
 

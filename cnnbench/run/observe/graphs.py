@@ -24,22 +24,26 @@ from cnnbench.records.files import write_bytes
 from cnnbench.run.observe.operations import message_class
 from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of_device
 
-# Writes the graph of a step to files, as traced, and as partitioned among devices.
+# The graph of a step in files: as it was traced, and as it is partitioned among devices.
 
 
 def write_graph(flag: str, path: str, graph_def: Any) -> None:
-    """Writes a GraphDef: as text if the name ends in txt, otherwise as binary."""
+    """Writes a GraphDef to a file: as text if the path ends in txt, otherwise as binary.
+
+    `flag` is the flag of the path, for errors.
+    """
     text = path.endswith("txt")
     write_bytes(flag, path, str(graph_def).encode() if text else graph_def.SerializeToString())
 
 
 @contextmanager
 def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
-    """Appends to `partitions` the graph partitions, by device, of the function that the block
-    calls.
+    """A context that appends the graph of the function called in it, partitioned by device.
+
+    The GraphDefs are appended to `partitions`.
     """
     tf.summary.trace_on(graph=True, profiler=False)
-    # Discards earlier graphs, because in TensorFlow 2.21 trace_off does not stop collecting.
+    # Earlier graphs are discarded: in TensorFlow 2.21, trace_off does not stop collecting.
     _exported_metadata()
     tf.summary.trace_on(graph=True, profiler=False)
     try:
@@ -52,12 +56,12 @@ def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
 
 def _collected_partitions() -> list[Any]:
     """GraphDefs of the largest function that has run since `trace_on`, sorted by device."""
-    graph_def = type(tf.Graph().as_graph_def())  # the only public access to the class
+    graph_def = type(tf.Graph().as_graph_def())  # TensorFlow has no public name for this class.
     functions = [
         [graph_def.FromString(graph) for graph in function.partitions]
         for function in message_class("RunMetadata").FromString(_exported_metadata()).functions
     ]
-    # Other functions are small: they feed the step and read its results.
+    # The step is the largest function. Others feed the step and read its results.
     step = max(functions, key=lambda graphs: sum(len(g.node) for g in graphs), default=[])
     if not step:
         raise BenchmarkError("TensorFlow has collected no graphs of the step")
@@ -65,7 +69,7 @@ def _collected_partitions() -> list[Any]:
 
 
 def _exported_metadata() -> bytes:
-    """The RunMetadata that has been collected since `trace_on`, serialized."""
+    """Returns the serialized RunMetadata that TensorFlow has collected since `trace_on`."""
     with Scratch("cnnbench-graphs-") as scratch:
         folder = scratch.path / "events"
         writer = tf.summary.create_file_writer(os.fspath(folder))
@@ -80,10 +84,9 @@ def _exported_metadata() -> bytes:
     raise BenchmarkError("TensorFlow has collected no graphs of the step")
 
 
-# Data sent between the processes of a job in one call of a traced function.
+# Messages between the processes of a job in one call of a traced function.
 
-# The operations in a branch read the inputs of the branch from their devices. The branch operation
-# sends no data.
+# Conditional operations send no data: operations in their branches read the inputs themselves.
 _BRANCHES = ("If", "StatelessIf")
 
 _REDUCE = ("CollectiveReduce", "CollectiveReduceV2")
@@ -91,15 +94,18 @@ _GATHER = ("CollectiveGather", "CollectiveGatherV2")
 
 
 def messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
-    """Messages and bytes between processes in one call of a `ConcreteFunction` with a graph.
+    """Counts the messages and bytes between processes in one call of a traced function.
 
-    A message is a tensor or a chunk of one. The bytes are None if a shape is unknown.
+    A message is a tensor or a part of a tensor. The bytes are None if a shape is unknown.
 
     Control dependencies between processes are not counted. Collectives are assumed to use
     TensorFlow's ring, with the same number of devices in each process and with the devices of a
     process as neighbours. For n devices and s bytes, each link between processes transfers 2(n-1)
-    messages with 2(n-1)/n s bytes in total. If each process traces its own function, pass the graph
-    of any process.
+    messages with 2(n-1)/n s bytes in total.
+
+    Args:
+      graph: graph of the function. If each process traces its own function, any of these graphs.
+      processes: number of processes of the job.
     """
     sent: dict[tuple[str, str], tuple[int, int | None]] = {}
     rings: dict[tuple[int, int], tuple[int, int | None]] = {}
@@ -107,7 +113,7 @@ def messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
     for op in _needed_operations(graph):
         if op.type in (*_REDUCE, *_GATHER):
             if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
-                # Every call creates a new key.
+                # The key of this collective is created in each call, so it is not in the graph.
                 unnumbered[op.device].append(_ring_traffic(op, processes))
             else:
                 instance = (
@@ -121,7 +127,7 @@ def messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
             made_on = tensor.op.device
             if made_on and process_of_device(made_on) != process_of_device(op.device):
                 sent[tensor.name, op.device] = 1, _tensor_bytes(tensor)
-    # Every device takes part in each collective of a strategy.
+    # All devices take part in each of these collectives, so one device's are counted.
     of_strategy = next(iter(unnumbered.values()), [])
     transfers = (*sent.values(), *rings.values(), *of_strategy)
     sizes = [size for _, size in transfers if size is not None]
@@ -130,7 +136,7 @@ def messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
 
 
 def collective_implementations(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
-    """Implementations of TensorFlow's collectives on the given devices: "nccl", "ring" or both.
+    """Finds the implementations of TensorFlow's collectives on `devices`: "nccl", "ring" or both.
 
     A collective uses NCCL if its hint requests NCCL and it is on a GPU; otherwise, it uses
     TensorFlow's ring. `devices` contains full device strings.
@@ -144,7 +150,10 @@ def collective_implementations(graph: Any, devices: Collection[str]) -> tuple[st
 
 
 def _needed_operations(graph: Any) -> Iterator[Any]:
-    """Operations on which outputs and side effects depend. TensorFlow prunes all others."""
+    """Yields the operations that outputs or side effects of a graph depend on.
+
+    TensorFlow removes all other operations.
+    """
     visited: set[Any] = set()
     todo = [tensor.op for tensor in graph.outputs]
     todo += [op for op in graph.get_operations() if op.op_def.is_stateful]
@@ -157,7 +166,7 @@ def _needed_operations(graph: Any) -> Iterator[Any]:
 
 
 def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
-    """`messages_and_bytes` of a ring collective between all processes."""
+    """Messages and bytes between processes of one ring collective of all processes."""
     size = _collective_number(op, "group_size", 1)
     reduces = op.type in _REDUCE
     hops = processes * (2 if reduces else 1) * (size - 1)
@@ -168,7 +177,7 @@ def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
 
 
 def _collective_number(op: Any, name: str, position: int) -> int:
-    """A number that a collective uses. It is an attribute or, in V2 operations, an input."""
+    """Reads a number of a collective: an attribute `name` or, in V2 operations, an input."""
     if not op.type.endswith("V2"):
         return int(op.get_attr(name))
     return int(tf.get_static_value(op.inputs[position]))

@@ -1,6 +1,7 @@
-"""Reads the operations of a profiled step, and divides its wall time among them.
+"""Reads the operations of a profiled step, and divides the step's wall time among them.
 
-Does not import TensorFlow. https://protobuf.dev/programming-guides/encoding/ explains the format.
+This module does not import TensorFlow. https://protobuf.dev/programming-guides/encoding/ explains
+the format of profiles.
 
 A profile consists of planes (host, GPUs). A plane consists of lines (threads, streams), and a line
 consists of events. Names are stored once per plane and referenced by number.
@@ -19,11 +20,10 @@ from typing import Any, NamedTuple
 from cnnbench.base.terminal import align_table
 from cnnbench.base.text import number, percent
 
-# TensorFlow's protobuf messages without a public class. Only the fields that are used here are
-# declared.
+# Protobuf messages of TensorFlow without a public class, declared with the fields used here.
 
-# Type, name and number of each field; an asterisk means a repeated field. Texts are declared as
-# bytes, because names may not be valid UTF-8.
+# Type, name and number of each field; an asterisk means a repeated field.
+# Texts are declared as bytes, because names may not be valid UTF-8.
 _MESSAGES = {
     # Messages of the profiler. XStat contains one field for each type of its value.
     "XSpace": "XPlane* planes 1",
@@ -49,7 +49,7 @@ _MESSAGES = {
 
 
 def message_class(name: str) -> Any:
-    """The class of a message, such as "XSpace"."""
+    """Returns the class of a protobuf message, such as "XSpace"."""
     return _message_classes()[name]
 
 
@@ -75,14 +75,14 @@ def _message_classes() -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in descriptors}
 
 
-# Profiles of TensorFlow's profiler: one XSpace message per host (`*.xplane.pb`).
+# Profiles of TensorFlow's profiler, which are one XSpace message per host (`*.xplane.pb`).
 
 
 @dataclass(frozen=True, slots=True)
 class XEvent:
-    """An interval in picoseconds from a common origin; a point in time if `duration` is 0.
+    """An event in a profile. Its start and duration are picoseconds from a common origin.
 
-    Operations on the host have names "name:type".
+    Operations on the host have names "name:type". An event with duration 0 is a point in time.
     """
 
     name: str
@@ -92,7 +92,7 @@ class XEvent:
 
 
 class XPlane(NamedTuple):
-    """A host ("/host:CPU") or a GPU ("/device:GPU:0").
+    """The events of a host ("/host:CPU") or of a GPU ("/device:GPU:0") in a profile.
 
     `lines` contains the threads of the host or the streams of the GPU, with names and events.
     """
@@ -102,7 +102,7 @@ class XPlane(NamedTuple):
 
 
 def read(profile: bytes) -> tuple[XPlane, ...]:
-    """The planes of a profile that contain events."""
+    """Reads a serialized profile (XSpace). Returns its planes that contain events."""
     planes = tuple(map(_convert_plane, message_class("XSpace").FromString(profile).planes))
     return tuple(plane for plane in planes if plane.lines)
 
@@ -142,7 +142,7 @@ def _decode_name(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-# Operations of a profile: individual runs, and times by name and type.
+# The operations of a profile: individual runs, and times by name and type.
 
 _TIMES = (
     "times of operations side by side add up; collectives and copies between devices count where "
@@ -154,12 +154,11 @@ MOST = 20
 
 _GPU = "/device:GPU:"
 _ON_HOST = re.compile(r"([\w.][\w./>-]*):([A-Za-z_]\w*)")
-# Keys of the statistic with the name of a kernel's operation, in current and older versions.
+# Keys of the name of a kernel's operation, in current and older versions of TensorFlow.
 _LAUNCHED_BY = ("tf_op", "kernel_annotation")
 PICOSECONDS = 1e-12
 _ALLOCATION = "MemoryAllocation"
-# Names of NCCL's kernels: "ncclAllReduce", "ncclBroadcast", ... A thread of TensorFlow's
-# NcclManager launches them and does not record the operation.
+# Matches names of NCCL's kernels, such as "ncclAllReduce", for which no operation is recorded.
 _BY_NCCL = re.compile(r"nccl([A-Z]\w*)")
 _COLLECTIVE = re.compile(r"_?(Collective|Nccl)")
 _TRANSFER = re.compile(r"_(Host|)(?:Send|Recv)$")
@@ -167,35 +166,41 @@ _SENT = re.compile(r"/_\d+$")
 
 
 def is_collective(type: str) -> bool:
-    """Whether kernels of this type exchange values between several devices."""
+    """Whether operations of this type exchange values between several devices."""
     return bool(_COLLECTIVE.match(type))
 
 
 def is_transfer(type: str) -> bool:
-    """Whether kernels of this type copy a value from one device to another."""
+    """Whether operations of this type copy a value from one device to another."""
     return bool(_TRANSFER.match(type))
 
 
 def source_operation(name: str) -> str:
-    """The operation whose result a copy copies. Other names are returned unchanged."""
+    """Name of the operation whose result a copy between devices copies, from the copy's name.
+
+    Names of other operations are returned unchanged.
+    """
     return _SENT.sub("", name)
 
 
 class Rank(enum.IntEnum):
-    """Rank of an operation. Each moment is attributed to the running operations of lowest rank."""
+    """Determines which of several running operations get the time.
+
+    Each moment is attributed to the running operations with the lowest rank.
+    """
 
     COMPUTES = 0
-    # Collectives and copies between devices run at the same time as kernels, and wait for other
-    # devices. Only the time in which no computation runs is attributed to them (exposed
-    # communication).
+    # Rank of collectives and copies, which get only time without computation (exposed
+    # communication): they run at the same time as kernels, and wait for other devices.
     WAITS = 1
-    OTHER = 2  # operations outside of the step
+    OTHER = 2  # This is the rank of operations outside of the step.
 
 
 class ExecutedOperation(NamedTuple):
-    """One run of an operation. Times are in picoseconds from the profile's first operation.
+    """One run of an operation in a profile.
 
-    `plane` is "/host:CPU" or the name of a GPU's plane.
+    `start` and `end` are picoseconds from the profile's first operation. `plane` is "/host:CPU" or
+    the name of a GPU's plane.
     """
 
     name: str
@@ -212,12 +217,12 @@ class ExecutedOperation(NamedTuple):
 
 
 class WallTimes(NamedTuple):
-    """Division of the wall time of a step, from its first to its last operation.
+    """The wall time of a step from its first to its last operation, divided among operations.
 
     Attributes:
       seconds: time of each operation of the step, by name and type. Concurrent operations get equal
-        parts. Collectives and copies between devices get no time while other operations of the step
-        run.
+        shares. Collectives and copies between devices get no time while other operations of the
+        step run.
       other_seconds: time in which only operations outside of the step ran.
       idle_seconds: time in which no operations ran.
       counts: number of runs of each operation of the step.
@@ -232,8 +237,8 @@ class WallTimes(NamedTuple):
 def divide_wall_time_of_step(runs: Sequence[ExecutedOperation]) -> WallTimes:
     """Divides the wall time of a step among its operations.
 
-    Other operations, such as those of the input pipeline, get no time while an operation of the
-    step runs.
+    Operations outside of the step, such as operations of the input pipeline, get no time while an
+    operation of the step runs.
     """
     parts, other, idle = _divide_wall_time(runs)
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -248,11 +253,11 @@ def divide_wall_time_of_step(runs: Sequence[ExecutedOperation]) -> WallTimes:
 def sorted_operations(
     planes: Iterable[XPlane], is_own: Callable[[str], bool]
 ) -> list[ExecutedOperation]:
-    """The operations of a profile in order of start.
+    """Collects the operations of a profile, sorted by their starts.
 
     If GPUs were profiled, only operations on GPUs are included: on the host, an operation for a GPU
-    ends when its kernels have been launched. `is_own` is a function that returns, from a name,
-    whether an operation belongs to the step.
+    ends when its kernels have been launched. `is_own` returns whether the operation with a name
+    belongs to the step.
     """
     planes = tuple(planes)
     on_gpus = list(_named_events([p for p in planes if p.name.startswith(_GPU)], _kernel_operation))
@@ -275,7 +280,7 @@ def sorted_operations(
 
 
 def _rank_of_operation(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
-    if _BY_NCCL.fullmatch(name):  # Only steps contain collectives.
+    if _BY_NCCL.fullmatch(name):  # A collective always belongs to the step.
         return Rank.WAITS
     if not is_own(name):
         return Rank.OTHER
@@ -283,10 +288,10 @@ def _rank_of_operation(name: str, type: str, is_own: Callable[[str], bool]) -> R
 
 
 def _divide_wall_time(runs: Sequence[ExecutedOperation]) -> tuple[list[float], int, int]:
-    """Divides the time from the first to the last operation of the step.
+    """Divides the time from the first to the last operation of the step among the runs.
 
-    Returns the picoseconds of each run (0 for `OTHER`), the picoseconds in which only other
-    operations ran, and the picoseconds in which no operation ran.
+    Returns the picoseconds of each run (0 for rank `OTHER`), the picoseconds in which only
+    operations with rank `OTHER` ran, and the picoseconds in which no operation ran.
     """
     edges: list[tuple[int, bool, int]] = []
     for index, run in enumerate(runs):
@@ -318,10 +323,10 @@ def _divide_wall_time(runs: Sequence[ExecutedOperation]) -> tuple[list[float], i
 
 
 def allocations(planes: Iterable[XPlane]) -> tuple[int, int] | None:
-    """Number of allocations by pooling allocators, and requested bytes; None if not reported.
+    """Counts memory allocations in a profile, and adds up the requested bytes.
 
-    The allocators of GPUs report allocations. With oneDNN, the CPU allocator reports those of at
-    least 256 KiB.
+    Returns None if the profile contains no allocations. The allocators of GPUs report all
+    allocations. With oneDNN, the CPU allocator reports allocations of at least 256 KiB.
     """
     events = (event for plane in planes for _, line in plane.lines for event in line)
     stats = (event.stats for event in events if event.name == _ALLOCATION)
@@ -334,7 +339,7 @@ def allocations(planes: Iterable[XPlane]) -> tuple[int, int] | None:
 def _named_events(
     planes: Iterable[XPlane], names_of: Callable[[XEvent], tuple[str, str] | None]
 ) -> Iterator[tuple[tuple[str, str, str], XEvent]]:
-    """Name, type and plane of every operation, and its event."""
+    """Yields the name, type and plane of every operation in the planes, and its event."""
     for plane in planes:
         for _, events in plane.lines:
             for event in events:
@@ -352,11 +357,10 @@ def _kernel_operation(event: XEvent) -> tuple[str, str] | None:
     for key in _LAUNCHED_BY:
         text = event.stats.get(key)
         if isinstance(text, str):
-            # The outermost annotation is the operation.
+            # The first annotation in the text is the operation.
             match = _ON_HOST.match(text)
             if match:
-                # The sender or the receiver of a transfer may start the copy, so both have the same
-                # type.
+                # The sender or the receiver may start a copy, so both get the type of the sender.
                 return match[1], _TRANSFER.sub(r"_\1Send", match[2])
             if match := _BY_NCCL.match(text):
                 return match[0], f"Nccl{match[1]}"
@@ -364,13 +368,13 @@ def _kernel_operation(event: XEvent) -> tuple[str, str] | None:
 
 
 def operation_table(runs: Sequence[ExecutedOperation], title: str) -> str:
-    """A table of times by type of operation, and of the longest operations.
+    """Formats two tables: times by type of operation, and the longest operations.
 
     Operations of the input pipeline are included.
 
     The time of an operation is its time on its thread (CPU), or the time of its kernels and copies
-    (GPU). For a collective or a copy between devices, it is the part of the wall time as in
-    `divide_wall_time_of_step`.
+    (GPU). The time of a collective or of a copy between devices is its share of the wall time, as
+    in `divide_wall_time_of_step`.
     """
     parts, _, _ = _divide_wall_time(runs)
     seconds = [

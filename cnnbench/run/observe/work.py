@@ -1,4 +1,4 @@
-"""Determines layers, FLOPs and bytes of the operations in a profiled step.
+"""Determines the layers, FLOPs and bytes of the operations in a profiled step.
 
 With ONEDNN_VERBOSE=1, oneDNN prints a line to standard output for each call of a primitive:
 
@@ -50,16 +50,16 @@ from cnnbench.run.observe.operations import WallTimes, is_collective, is_transfe
 # The verbose log of oneDNN, which shows the kernels that a step calls and their layouts.
 
 VARIABLES = {"ONEDNN_VERBOSE": "1"}
-"""Environment variable with which a process prints the log. Newer versions interpret 1 as
-"profile_exec".
+"""Environment variable with which a process prints oneDNN's log.
+
+Newer versions of oneDNN interpret the value 1 as "profile_exec".
 """
 
 FLAGS = {
     **{"display_every": 1, "warmup": "fixed", "num_warmup_batches": 1, "num_batches": 2},
     "peak_flops": 0,
 }
-"""Flags of `cnnbench run`, by name, with which the log contains one complete step between two
-progress lines.
+"""Flags of `cnnbench run` with which the log contains one complete step between two progress lines.
 """
 
 _MARKERS = ("onednn_verbose", "dnnl_verbose")
@@ -72,9 +72,9 @@ _LONGEST_LINE = 1 << 14
 
 
 def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
-    """The primitives that the last complete step called.
+    """Reads the oneDNN primitives that the last complete step called, from a log of oneDNN.
 
-    Only the first 64 MiB of the output are read. Empty if they contain no complete step.
+    Only the first 64 MiB of the log are read. The result is empty if they contain no complete step.
     """
     calls: Counter[Primitive] = Counter()
     step: Counter[Primitive] = Counter()
@@ -92,6 +92,7 @@ def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
 
 
 def _parse_call(line: str) -> Primitive | None:
+    """Parses a line of oneDNN's log; None if the line is not a call of a primitive on a CPU."""
     words = line.split(",")
     if words[0] not in _MARKERS or "exec" not in words[1:5]:
         return None
@@ -106,23 +107,23 @@ def _parse_call(line: str) -> Primitive | None:
         propagation="" if propagation == "undef" else propagation,
         types=", ".join(sorted({type for _, type, _, _ in tensors})),
         implementation=implementation,
-        # Vectors are omitted, because they have only one possible layout.
+        # A vector has only one possible layout, so its layout is omitted.
         layouts=", ".join(f"{tensor} {layout}" for tensor, layout in layouts if len(layout) > 1),
         calls=1,
     )
 
 
-# Attributes of the operations in a step: layer, kind, direction, bytes moved.
+# The layer, kind, direction and memory traffic of the operations in a step.
 
 TOWER = re.compile(r"(?:^|/)tower_(\d+)/(.+)")
-"""Matches the number of the tower, and the name of an operation in it."""
+"""Matches names of operations in a tower: the number of the tower, and the rest of the name."""
 
 _BACKWARD = re.compile(r"(^|/)gradient_tape/")
 _PASSED_ON = ("Cast", "Identity", "Reshape")
 _DEVICE = re.compile(r"device:(\w+:\d+)$")
 _DECORATION = re.compile(r"^_(Mkl)?(Native)?")
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
-# Operations that rearrange inputs and result, for gradients that are computed in a different form.
+# Operations that rearrange inputs and results of gradients with a different form.
 _LAYOUT = ("Transpose", "ReverseV2", "Pad", "ConcatV2", "StridedSlice", "DepthToSpace")
 _KINDS = (
     (re.compile("BatchNorm"), "batch norm"),
@@ -135,14 +136,14 @@ _KINDS = (
 )
 _OTHER = "other"
 _WEIGHTS = ("ReadVariableOp", "Const")
-# Operations that return their input's memory, or use no memory.
+# Operations whose result is the memory of their input, or that use no memory.
 _NO_TRAFFIC = (
     *("ReadVariableOp", "AssignVariableOp", "Identity", "Reshape", "Squeeze", "ExpandDims"),
     *("Shape", "Const", "NoOp", "StopGradient", "PreventGradient", "Switch", "Merge"),
 )
 
 _INTO_BRANCHES = ("Switch", "Identity")
-_RESOURCE = 20  # DT_RESOURCE
+_RESOURCE = 20  # The value of DT_RESOURCE in TensorFlow's enumeration of dtypes.
 
 
 class OperationWork(NamedTuple):
@@ -150,9 +151,9 @@ class OperationWork(NamedTuple):
 
     Attributes:
       part: the layer, the reduction or the update that contains the operation.
-      is_product: whether the operation is a convolution or matrix product. FLOPs are only counted
-        for these.
-      bytes: bytes of all inputs and outputs, each counted once.
+      is_product: whether the operation is a convolution or matrix product, which are the only
+        operations with FLOPs.
+      bytes: bytes of all inputs and outputs. A tensor that is used twice is counted once.
     """
 
     part: Part
@@ -161,7 +162,7 @@ class OperationWork(NamedTuple):
 
 
 class StepWork:
-    """Determines the work of every operation in a step.
+    """Determines the part of the step, the FLOPs and the bytes of every operation in a step.
 
     Attributes:
       image_flops: FLOPs of one image in a step, by layer; 0 for scopes without FLOPs.
@@ -193,7 +194,7 @@ class StepWork:
         self._kernels = kernels
 
     def __call__(self, name: str, type: str) -> OperationWork:
-        """The work of an operation in a profile."""
+        """Determines part and memory traffic of an operation in a profile, by name and type."""
         if is_transfer(type):
             kind = REDUCTION if source_operation(name) in self._backward else COPIES
             return OperationWork(Part(REST, kind, OUTSIDE), False, self._memory_traffic(name))
@@ -221,15 +222,12 @@ class StepWork:
                 kind += f" {kernel[0]}x{kernel[1]}"
         else:
             kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
-        # The traffic of a rearranged gradient is counted once, for its product.
+        # The traffic of a rearranged gradient is counted only for the product that computes it.
         moved = 0 if lays_out else self._memory_traffic(name)
         return OperationWork(Part(layer, kind, direction), is_product, moved)
 
     def is_of_step(self, name: str) -> bool:
-        """Whether an operation in a profile belongs to the step.
-
-        Most other operations belong to the input.
-        """
+        """Whether an operation in a profile belongs to the step, not for example to the input."""
         return (
             TOWER.search(name) is not None
             or source_operation(name) in self._traced
@@ -254,7 +252,10 @@ class StepWork:
         return dict(sorted(Counter(node.op for node in self._nodes.values()).items()))
 
     def _fused_product(self, name: str) -> Any:
-        """The convolution or matrix product with which an operation, such as a ReLU, was fused."""
+        """Finds the convolution or matrix product with which an operation, such as ReLU, was fused.
+
+        Returns the traced operation; None if the operation was not fused with a product.
+        """
         waiting = [self._traced[name]] if name in self._traced else []
         while waiting:
             operation = waiting.pop()
@@ -288,9 +289,9 @@ class StepWork:
         return layer in self._kernels and sizes == [kernel]
 
     def _is_kernel(self, tensor: Any) -> bool:
-        """Whether a tensor is a kernel.
+        """Whether a tensor is a layer's kernel, perhaps after casts and changes of its layout.
 
-        Synthetic images are also a variable, but with a different shape.
+        Synthetic images are also a variable, but have a different shape.
         """
         source = original_operation(tensor, *_LAYOUT)
         shape = source.outputs[0].shape
@@ -298,7 +299,7 @@ class StepWork:
         return source.type in _WEIGHTS and len(shape) > 1 and shape.num_elements() in sizes
 
     def _is_gradient_of(self, operation: Any, layer: str) -> bool:
-        """Whether an operation belongs to the gradients of the layer."""
+        """Whether an operation belongs to the gradients of a layer."""
         backward = operation.name in self._backward
         return backward and layer_of_operation(operation.name, self.image_flops) == layer
 
@@ -310,6 +311,7 @@ class StepWork:
         return REDUCTION if name in self._backward or is_collective(plain) else _OTHER
 
     def _memory_traffic(self, name: str) -> int:
+        """Bytes of the inputs and outputs of an operation; 0 if it moves no data."""
         operation, node = self._traced.get(name), self._nodes.get(name)
         variables = self._variable_count(name)
         if node is None or node.op in _NO_TRAFFIC or (operation is None and not variables):
@@ -323,7 +325,7 @@ class StepWork:
             if reference is not None
         ]
         written = 0 if operation is None else sum(map(_tensor_bytes, operation.outputs))
-        # An update reads and writes its variables, which are as large as the gradient.
+        # An update reads and writes its variables, each of which is as large as the gradient.
         return sum(sizes) + written + 2 * variables * max(sizes, default=0)
 
     def _variable_count(self, name: str) -> int:
@@ -337,7 +339,10 @@ class StepWork:
         return sum(node is not None and node.attr["T"].type == _RESOURCE for node in nodes)
 
     def _traced_tensor(self, name: str) -> Any:
-        """A hashable reference to the traced tensor; None if unknown or a control input."""
+        """A hashable reference to the tensor in the traced graph that an input `name` refers to.
+
+        None if the tensor is unknown, or if the input is a control dependency.
+        """
         operation, index = self._outside_of_branches(name)
         operation_traced = self._traced.get(operation)
         if operation_traced is None or index >= len(operation_traced.outputs):
@@ -345,7 +350,7 @@ class StepWork:
         return operation_traced.outputs[index].ref()
 
     def _outside_of_branches(self, name: str) -> tuple[str, int]:
-        """The operation outside of tf.cond that computed a tensor, and its output number."""
+        """Finds the operation outside of tf.cond that computed a tensor, and its output number."""
         while True:
             operation, _, index = name.partition(":")
             node = self._nodes.get(operation)
@@ -357,7 +362,7 @@ class StepWork:
 
 
 def make_step_work(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> StepWork:
-    """Makes the `StepWork` of a step that was traced as `graph`."""
+    """Creates the `StepWork` of a step from its traced graph and the partitions of this graph."""
     kernels = {
         variable.name.rpartition("/")[0]: variable.shape
         for variable in plan.network.spec.variables
@@ -377,7 +382,10 @@ def _tensor_bytes(tensor: Any) -> int:
 def flops_by_part(
     works: Iterable[OperationWork], flops: Mapping[str, FlopCounts]
 ) -> dict[Part, int]:
-    """Divides the FLOPs of each layer (per step, all devices) among its directions."""
+    """Divides the FLOPs of each layer among forward pass, input gradient and kernel gradient.
+
+    `flops` are FLOPs of a step on all devices, by layer.
+    """
     products: defaultdict[str, dict[str, Part]] = defaultdict(dict)
     for work in works:
         if work.is_product:
@@ -386,7 +394,7 @@ def flops_by_part(
     for layer, parts in products.items():
         of_layer = flops.get(layer, FlopCounts())
         for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), of_layer, strict=True):
-            # In attention, both gradients of a product may belong to the same part.
+            # In attention, both gradients of a product may belong to the same part of the step.
             other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
             part = parts.get(direction) or (None if direction == FORWARD else parts.get(other))
             if count and part is not None:
@@ -395,9 +403,9 @@ def flops_by_part(
 
 
 def layer_of_operation(operation: str, scopes: Collection[str]) -> str:
-    """The innermost scope that contains an operation; otherwise the kind of the operation.
+    """Finds the layer of an operation: the innermost of `scopes` that contains it.
 
-    The result is `REST` for operations outside of towers.
+    Without such a scope, it is the operation's kind or, outside of towers, `REST`.
     """
     match = TOWER.search(operation)
     if match is None:
@@ -409,7 +417,7 @@ def layer_of_operation(operation: str, scopes: Collection[str]) -> str:
 
 
 def backward_operations(graph: Any) -> set[str]:
-    """Names of operations that depend on a gradient."""
+    """Names of all operations in a graph that depend on a gradient."""
     names: set[str] = set()
     for operation in graph.get_operations():
         inputs = (tensor.op.name for tensor in operation.inputs)
@@ -419,7 +427,7 @@ def backward_operations(graph: Any) -> set[str]:
 
 
 def original_operation(tensor: Any, *transparent: str) -> Any:
-    """The operation that computed a value before casts, reshapes and `transparent` types."""
+    """Finds the operation that computed a value, before casts, reshapes and `transparent` types."""
     operation = tensor.op
     while operation.type in (*_PASSED_ON, *transparent):
         operation = operation.inputs[0].op
@@ -429,7 +437,7 @@ def original_operation(tensor: Any, *transparent: str) -> Any:
 # Time, memory and FLOPs of every layer in a step.
 
 TABLES = ("txt", "csv")
-"""Suffixes of files with a table. For plots, see `cnnbench.base.charts.draw.FORMATS`."""
+"""Suffixes of files with a table. The suffixes of plots are `cnnbench.base.charts.draw.FORMATS`."""
 
 _TIMES = (
     "every moment of the step counts once, divided among the operations that run at it; memory and "
@@ -440,13 +448,13 @@ _NO_ACTIVATIONS = ("Const", "Placeholder", "ReadVariableOp", "Shape")
 
 
 class Layer(NamedTuple):
-    """One layer, or a scope without the layers inside it.
+    """Time, memory and FLOPs of one layer in a step, or of a scope without the layers inside it.
 
     Attributes:
       name: name as in the layer's variables. For operations outside of layers, their kind.
-      forward_seconds, backward_seconds: part of the step's wall time, for all devices together.
+      forward_seconds, backward_seconds: shares of the step's wall time, of all devices together.
       memory_bytes: bytes of outputs on one device that other layers or the backward pass use.
-      flops: FLOPs of one device in one step; 0 if none are counted.
+      flops: FLOPs of one device in one step; 0 for layers without counted FLOPs.
     """
 
     name: str
@@ -457,17 +465,17 @@ class Layer(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Seconds of the forward and the backward pass."""
+        """Seconds of the forward and the backward pass together."""
         return self.forward_seconds + self.backward_seconds
 
 
 def layers_of_step(
     times: WallTimes, works: StepWork, graph: Any, flops: Mapping[str, int]
 ) -> list[Layer]:
-    """Time, memory and FLOPs of a profiled step, by layer.
+    """Computes time, memory and FLOPs of a profiled step, by layer.
 
-    The layers in `flops` (FLOPs of one device, 0 for scopes without FLOPs) are first, in this
-    order. Then follow operations outside of layers (sorted by time), the rest of the step,
+    The layers in `flops` (FLOPs of one device, 0 for scopes without FLOPs) come first, in the order
+    of `flops`. Then follow operations outside of layers (sorted by time), the rest of the step,
     operations of the input pipeline, and time without operations.
     """
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -488,7 +496,7 @@ def layers_of_step(
 
 
 def _activation_bytes_by_layer(graph: Any, scopes: Collection[str]) -> dict[str, int]:
-    """Bytes of the outputs that are used outside of their layer, by layer of the first tower."""
+    """Bytes of each layer's outputs that other layers or the backward pass use, in tower 0."""
     sizes: defaultdict[str, int] = defaultdict(int)
     backward = backward_operations(graph)
     for operation in graph.get_operations():
@@ -497,8 +505,7 @@ def _activation_bytes_by_layer(graph: Any, scopes: Collection[str]) -> dict[str,
             continue
         name = layer_of_operation(operation.name, scopes)
         for tensor in operation.outputs:
-            # Only tensors that depend on the input are counted, not weights and constants. Their
-            # size must be known.
+            # Weights and constants are not activations, nor are tensors of unknown size counted.
             keeps = (
                 original_operation(tensor).type not in _NO_ACTIVATIONS
                 and tensor.shape.is_fully_defined()
@@ -512,7 +519,10 @@ def _activation_bytes_by_layer(graph: Any, scopes: Collection[str]) -> dict[str,
 
 
 def write_layers(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:
-    """Writes a table (suffixes `TABLES`) or draws a plot (suffixes `charts.draw.FORMATS`)."""
+    """Writes the layers as a table or a plot, depending on the suffix of the path.
+
+    `TABLES` contains the suffixes of tables, `charts.draw.FORMATS` the suffixes of plots.
+    """
     suffix = Path(path).suffix.lower()[1:]
     if suffix == "csv":
         write_text(flag, path, _layers_as_csv(layers))
@@ -523,7 +533,7 @@ def write_layers(flag: str, path: str, layers: Sequence[Layer], title: str) -> N
 
 
 def layer_table(layers: Sequence[Layer], title: str) -> str:
-    """Formats the layers as aligned text."""
+    """Formats the layers as a table of aligned text."""
     total = sum(layer.seconds for layer in layers)
     rows = [["layer", "forward ms", "backward ms", "share", "memory", "GFLOP", "GFLOP/s"]]
     for layer in layers:
@@ -542,7 +552,7 @@ def layer_table(layers: Sequence[Layer], title: str) -> str:
 
 
 def layer_chart(layers: Sequence[Layer], title: str) -> Rows:
-    """Chart of the layers that take the most time, in the order of the network."""
+    """Creates a chart of the layers that take the most time, in the order of the network."""
     total = sum(layer.seconds for layer in layers)
     longest = sorted(layers, key=lambda layer: -layer.seconds)[:_MOST_IN_PLOT]
     shown = [layer for layer in layers if layer in longest]

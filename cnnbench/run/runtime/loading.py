@@ -1,6 +1,6 @@
-"""Imports TensorFlow, and filters the output of native code.
+"""Imports TensorFlow, and filters what native libraries write to standard error.
 
-TensorFlow, CUDA and libjpeg write to file descriptor 2, some of them before any log level is set.
+TensorFlow, CUDA and libjpeg write to file descriptor 2, in part before a log level can be set.
 
 Plug-ins are loaded while flags are checked. A plug-in module may import TensorFlow, before the run
 sets the log level and starts its clock.
@@ -30,12 +30,12 @@ from cnnbench.base.terminal import StandardStream
 from cnnbench.base.text import library_output_notices
 from cnnbench.errors import BenchmarkError, exhausted, first_line
 
-# Blocks without Python's garbage collection.
+# Switches off Python's garbage collection.
 
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Disables garbage collection in the block, because it pauses code and searches all objects."""
+    """A context without Python's garbage collection, which pauses code to search all objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -47,26 +47,26 @@ def without_garbage_collection() -> Iterator[None]:
 
 # Filters the standard error of native libraries.
 
-# Error 303 of cuInit means that no driver is installed. cnnbench reports this itself.
+# Error 303 of cuInit means that no GPU driver is installed, which cnnbench reports itself.
 _INFORMATIONAL = re.compile(
     r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$"
-    # The second line of a message about the instruction sets of a CPU.
+    # This is the second line of a message about the instruction sets of a CPU.
     r"|To enable the following instructions: .* rebuild TensorFlow)"
 )
 
 
-# Contains the file in which the next block stores output; empty while a block uses the file.
+# Contains the file in which the next `filtered_stderr` stores output, unless it is in use.
 _shared: list[IO[bytes]] = []
 
 
 def share_held_back_output() -> Callable[[], str]:
-    """Makes the next child process write its stored standard error to a file of this process.
+    """Shares a file with the next child process, in which `filtered_stderr` stores output there.
 
-    Returns a function. If that process has ended within a block that held back output, the function
-    returns this text without informational lines.
+    Returns a function that returns the stored output without informational lines. The output is
+    not empty if the child process has ended within `filtered_stderr`.
     """
     try:
-        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as both
+        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - both processes keep it open
     except OSError:
         return lambda: ""
     _shared[:] = [file]
@@ -80,19 +80,18 @@ def share_held_back_output() -> Callable[[], str]:
 
 @contextlib.contextmanager
 def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
-    """Stores output to file descriptor 2. At the end of the block, writes the part that `select`
-    returns.
+    """A context that stores output to file descriptor 2, and writes a part of it at its end.
 
-    `select` gets the text and the exception that ended the block, if any. Its result is written as
-    notices. Nothing is held back if TF_CPP_MIN_LOG_LEVEL is 0, or if file descriptor 2 or a
-    temporary file is not available.
+    `select` gets the stored text and the exception that ended the block, if any. It returns the
+    text that is written, as notices. Nothing is stored if TF_CPP_MIN_LOG_LEVEL is 0, or if file
+    descriptor 2 or a temporary file is not available.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         yield
         return
     shared = _shared.pop() if _shared else None
     try:
-        held = shared or tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+        held = shared or tempfile.TemporaryFile()  # noqa: SIM115 - the ExitStack closes it
         original = os.dup(2)
     except OSError:
         yield
@@ -125,7 +124,10 @@ def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Itera
 
 
 def without_info_lines() -> contextlib.AbstractContextManager[None]:
-    """Leaves out informational lines. Warnings and errors are written at the end of the block."""
+    """A context that drops informational lines of native code from standard error.
+
+    Warnings and errors are written at the end of the block.
+    """
     return filtered_stderr(_drop_informational_lines)
 
 
@@ -134,26 +136,30 @@ def _drop_informational_lines(text: str, _: BaseException | None) -> str:
     return "".join(line for line in lines if not _INFORMATIONAL.match(line))
 
 
-# Import of TensorFlow, by a run or by a plug-in, and check of its version.
+# Imports TensorFlow, for a run or for a plug-in, and checks its version.
 
 OLDEST = (2, 18)
+"""Major and minor version of TensorFlow before which a run is refused."""
 
 NEWEST_TESTED = (2, 21)
-"""Major and minor version of TensorFlow; newer ones get a notice, those before OLDEST an error."""
+"""Major and minor version of TensorFlow after which a run prints a notice."""
 
 _EAGERLY_LOADED = "keras.src.optimizers"
-"""The module of Keras that TensorFlow imports by itself, if it is installed."""
+"""The Keras module that TensorFlow imports when it is imported itself, if Keras is installed."""
 
 _PACKAGE = "tensorflow"
 early_import_seconds: list[float] = []
-"""Seconds of an import of TensorFlow by a plug-in; empty if there was none."""
+"""Seconds that a plug-in's import of TensorFlow took; empty if no plug-in imported it."""
 
 early_setup: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
-"""Context managers around an import of TensorFlow by a plug-in. They configure TensorFlow."""
+"""Functions that return context managers around a plug-in's import of TensorFlow.
+
+They configure TensorFlow.
+"""
 
 
 def load_tensorflow() -> Any:
-    """Imports TensorFlow within `faster_tensorflow_import`.
+    """Imports TensorFlow fast (see `faster_tensorflow_import`), and returns the module.
 
     Raises:
       BenchmarkError: TensorFlow is missing, broken or too old.
@@ -163,7 +169,7 @@ def load_tensorflow() -> Any:
     try:
         with restoring_interrupts(), faster_tensorflow_import():
             import tensorflow as tf
-    except Exception as error:  # Errors of any type can occur if there is too little memory.
+    except Exception as error:  # Any type of error can occur if there is too little memory.
         reason = exhausted(error) or first_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
     _note_created_variables()
@@ -181,7 +187,7 @@ MADE_AT = "_cnnbench_made_at"
 
 @functools.cache
 def _note_created_variables() -> None:
-    """From now on, gives variables that plug-ins create the attribute `MADE_AT`.
+    """Makes every variable that a plug-in creates from now on have the attribute `MADE_AT`.
 
     TensorFlow keeps a creator of variables for one thread and one default graph, which Keras'
     `clear_session` replaces. So each block that runs code of a plug-in has its own scope.
@@ -199,7 +205,7 @@ def _note_created_variables() -> None:
 
 @contextlib.contextmanager
 def faster_tensorflow_import() -> Iterator[None]:
-    """Makes an import of TensorFlow in the block twice as fast.
+    """A context in which an import of TensorFlow takes half the time.
 
     Keras is not imported, nor are scikit-learn, Matplotlib and pandas, which Keras imports.
     TensorFlow imports Keras at the first use of ``tf.keras``. Garbage collection is disabled in the
@@ -225,7 +231,7 @@ def _tensorflow_version(tf: Any) -> tuple[int, ...]:
 
 
 def untested_notices(tf: Any) -> tuple[str, ...]:
-    """A notice if TensorFlow is newer than the tested versions."""
+    """A notice if TensorFlow is newer than the versions that cnnbench was tested with."""
     if _tensorflow_version(tf) <= NEWEST_TESTED:
         return ()
     newest = ".".join(map(str, NEWEST_TESTED))
@@ -233,9 +239,7 @@ def untested_notices(tf: Any) -> tuple[str, ...]:
 
 
 def watch_early_import() -> None:
-    """If a plug-in imports TensorFlow: makes the import faster, filters its output and measures
-    its time.
-    """
+    """Makes an import of TensorFlow by a plug-in faster, filters its output, and times it."""
     if _PACKAGE not in sys.modules and not any(
         isinstance(finder, _TensorFlowFinder) for finder in sys.meta_path
     ):
@@ -243,7 +247,7 @@ def watch_early_import() -> None:
 
 
 class _TensorFlowFinder(MetaPathFinder):
-    """Finds TensorFlow with the other finders, once, and measures how long its loader takes."""
+    """A finder on `sys.meta_path` that finds TensorFlow once, and measures its import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -253,14 +257,14 @@ class _TensorFlowFinder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            # The loader keeps its type, because TensorFlow uses it to find the files of its
-            # package.
+            # The loader keeps its type: TensorFlow finds the files of its package by the loader.
             execute = partial(_timed_import, spec.loader.exec_module)
             spec.loader.exec_module = execute  # type: ignore[method-assign]
         return spec
 
 
 def _timed_import(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Executes TensorFlow's module for a plug-in, with the settings of this process."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # A run sets the same value.
     start = time.perf_counter()
     try:

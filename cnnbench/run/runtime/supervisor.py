@@ -1,11 +1,11 @@
-"""Records native crashes of a run, and ends it after an interrupt.
+"""Runs a measurement in a child process, records native crashes, and ends it after an interrupt.
 
 TensorFlow calls C's `exit` for a wrong environment variable, and its kernels may abort or crash. No
 Python code runs then. So a command measures in a child process, which is forked before TensorFlow
-is loaded, and the parent waits for it. Standard streams, signals and exit codes of the child pass
-through. The parent forwards the standard error of native code as notices, and keeps the last part.
-If the child ends without an announcement by Python, the parent prints a line, completes the record
-and exits with code 4.
+is loaded, and the parent waits for the child. Standard streams, signals and exit codes of the child
+pass through. The parent forwards the standard error of native code as notices, and keeps the last
+part. If the child ends without an announcement by Python, the parent prints a line, completes the
+record and exits with code 4.
 
 With --find_batch_size, the parent forks again after a child has run out of memory, because each
 attempt needs a process that has never loaded TensorFlow.
@@ -14,7 +14,7 @@ Python handles a signal only after a native call has returned, and the call may 
 parent kills a child that has not ended `grace` seconds after a signal, or that gets a second
 signal, and completes its record.
 
-Linux only: on other systems, a child would survive if its parent is killed.
+Processes are only forked on Linux: on other systems, a child would survive if its parent is killed.
 """
 
 from __future__ import annotations
@@ -51,14 +51,16 @@ from cnnbench.machine.cpu import count_oom_kills
 from cnnbench.run.runtime.turns import Turns
 
 GUARDED = "CNNBENCH_GUARDED"
-"""Environment variable, not empty in processes whose crash another process records."""
+"""Environment variable that is not empty in a process if another process records its crash."""
 
 RETRY = 75
-"""Announced in place of an exit code: the run has to be tried again in a new process."""
+"""Number that a child announces in place of its exit code if the run must be tried again."""
 
 _PR_SET_PDEATHSIG = 1
-_LONGEST_WAIT = 1e6  # In seconds. `sigtimedwait` does not accept an infinite time.
-_LOG_BYTES = 1 << 17  # More than a pipe can contain.
+_LONGEST_WAIT = 1e6
+"""Time limit in seconds, because `sigtimedwait` does not accept an infinite time."""
+_LOG_BYTES = 1 << 17
+"""Bytes to read at once and to keep of a log. They are more than a pipe can contain."""
 _HINTS = {
     "SIGKILL": "someone killed the process, or the kernel did for lack of memory",
     "SIGABRT": "native code gave up, often for lack of memory",
@@ -67,20 +69,20 @@ _HINTS = {
 
 
 class NativeDeathError(BenchmarkError):
-    """Native code ended the measuring process."""
+    """The error of a run whose measuring process was ended by native code."""
 
 
 @dataclass
 class _SupervisionState:
-    """The state of supervision in this process.
+    """How this process supervises a child process, or is supervised by its parent.
 
     Attributes:
       wanted, watched: whether `supervised` may fork, and whether `watched` has forked.
-      program: whether this process runs cnnbench only, not as part of another program.
+      program: whether this process runs only cnnbench, which is not part of another program.
       measuring: forks the process that measures; None in commands that measure in other processes.
       link: the descriptor by which a child announces its exit code; None in other processes.
-      connected: whether TensorFlow is connected with other processes. Its clean-up would wait for
-        them, although they may be lost.
+      connected: whether TensorFlow is connected with other processes. If so, TensorFlow's clean-up
+        would wait for these processes, although they may be lost.
       attempt: number of earlier children of the same parent, which ran out of memory.
     """
 
@@ -98,7 +100,7 @@ state = _SupervisionState()
 
 @contextlib.contextmanager
 def forks_allowed() -> Iterator[None]:
-    """Allows `supervised` to fork in the block, because this process runs only cnnbench."""
+    """A context in which `supervised` may fork, because this process runs only cnnbench."""
     state.wanted = sys.platform == "linux"
     state.program = True
     try:
@@ -109,7 +111,7 @@ def forks_allowed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited_connection_time(seconds: float) -> Iterator[None]:
-    """Ends a cnnbench program by SIGALRM if the block takes longer than `seconds`.
+    """A context that ends a cnnbench command by SIGALRM if it takes longer than `seconds`.
 
     A timeout in Python would not work, because TensorFlow runs no Python code while it connects.
     """
@@ -121,7 +123,7 @@ def limited_connection_time(seconds: float) -> Iterator[None]:
 
 
 def announce_exit_code(code: int) -> None:
-    """Announces to the parent, if there is one, that Python exits with this code."""
+    """Announces to a supervising parent process that Python exits with this code."""
     if state.link is not None:
         os.write(state.link, bytes([code & 0xFF]))
 
@@ -132,17 +134,17 @@ def end_soon(code: int) -> None:
     The interpreter waits for threads and exit handlers of plug-ins, which may never end.
     """
     announce_exit_code(code)
-    # The interpreter would restore the default actions, which end the process.
+    # At its end, the interpreter would restore the signals' default actions, which end the process.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     late = threading.Timer(AT_ONCE, os._exit, [code])
     late.daemon = True
-    with contextlib.suppress(RuntimeError):  # not enough memory for a thread
+    with contextlib.suppress(RuntimeError):  # The memory may not suffice for a thread.
         late.start()
 
 
 def leave(code: int) -> NoReturn:
-    """Ends this process without clean-up."""
+    """Ends this process with an exit code, without clean-up by the interpreter."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -166,14 +168,18 @@ def supervised(
     longest_step: Callable[[], float] = lambda: 0.0,
     retries: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Forks and continues in the child. The calling process waits for it and ends in the same way.
+    """Forks, and returns in the child. The parent waits for the child and ends in the same way.
 
-    Forks only within `forks_allowed`, and once. `prepare` is called before each fork, and shares
-    memory with the child. The parent calls the other functions: `longest_step` returns the seconds
-    of the child's longest step so far. `lost` writes a record if the child ends without an
-    announcement; its argument is None if the child is killed after an interrupt. If the child
-    announces `RETRY`, or if it ends for lack of memory and `retries` returns true, another child
-    continues from here, with a higher `state.attempt`.
+    Forks only within `forks_allowed`, and only once. If the child announces `RETRY`, or if it runs
+    out of memory and `retries` returns true, this function returns in another child, with a higher
+    `state.attempt`.
+
+    Args:
+      lost: called in the parent if the child ends without an announcement, to write a record. Its
+        argument is None if the child was killed after an interrupt.
+      prepare: called before each fork, to share memory with the child.
+      longest_step: called in the parent; returns the seconds of the child's longest step so far.
+      retries: called in the parent; returns whether to try again after a lack of memory.
     """
     if not state.wanted:
         return
@@ -182,12 +188,12 @@ def supervised(
 
 
 def watched() -> None:
-    """Forks and continues in the child, before plug-ins and NumPy are loaded.
+    """Forks and returns in the child, before plug-ins and NumPy are loaded.
 
     OpenBLAS, which NumPy uses, ends the process if there is too little memory. Forks only within
-    `forks_allowed`, and once. A command that measures in this process has set `state.measuring`,
-    which forks instead, because a plug-in may start threads of TensorFlow, and these do not survive
-    a fork.
+    `forks_allowed`, and only once. A command that measures in this process has set
+    `state.measuring`, which forks instead: a plug-in may start threads of TensorFlow, which do not
+    survive a later fork.
     """
     if state.measuring is not None:
         state.measuring()
@@ -204,11 +210,12 @@ def _continue_in_child(
     longest_step: Callable[[], float] | None = None,
     retries: Callable[[], bool] = lambda: False,
 ) -> None:
-    # Imported late, so that it is not imported for --help and refused flags.
+    """Forks. The child returns from this function; the parent ends with the child."""
+    # The late import saves time for --help and for refused flags.
     from cnnbench.run.runtime.loading import share_held_back_output
 
     parent = os.getpid()
-    # Done before the fork, because a signal must not end the parent while the child is alive.
+    # Signals are blocked first, because they must not end the parent while the child is alive.
     waited_for = {*SIGNALS, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     while True:
@@ -225,8 +232,8 @@ def _continue_in_child(
         if not child:
             break
         os.close(ours)
-        Turns.from_environment(os.environ)  # closes the link, whose end means the end of the child
-        # If there is no memory for a thread, this process reports it, and the child ends.
+        Turns.from_environment(os.environ)  # Only the child keeps the socket for turns open.
+        # If the memory does not suffice for a thread, this process raises an error, and both end.
         log.forward()
         os.write(theirs, b"\0")
         announced, status = _wait_for_child(child, theirs, waited_for, longest_step)
@@ -262,19 +269,19 @@ def _end_like_child(
         sys.stderr.write(library_output_notices(held_back))
         if status is not None and os.environ.get(GUARDED):
             code = os.waitstatus_to_exitcode(status)
-            if code < 0:  # This process ends in the same way, so that its parent can record it.
+            if code < 0:  # The same signal ends this process, so that its parent can record it.
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
                 os.kill(os.getpid(), -code)
             os._exit(code)
         reason = fatal_message(held_back) or fatal_message(printed)
         error = None if status is None else NativeDeathError(_death_text(status, reason))
         announced = _report_death(error, lost)
-    announce_exit_code(announced)  # Informs the parent of this process, if `watched` forked.
+    announce_exit_code(announced)  # If `watched` forked, this process also has a parent.
     os._exit(announced)
 
 
 def _end_forks_with(process: int) -> None:
-    """Makes processes that plug-ins fork end with this process, because they keep its output open.
+    """Makes processes that plug-ins fork end with this process, whose output they keep open.
 
     Processes that other threads fork are left alone: the kernel would end them with the thread.
     """
@@ -292,15 +299,15 @@ def _end_forks_with(process: int) -> None:
 
 
 class _NativeLog:
-    """Standard error of native code in a child, forwarded by its parent as notices.
+    """Forwards the standard error of native code in a child process as notices of its parent.
 
-    Python's standard error is not redirected, because it draws on terminals.
+    Python's standard error is not redirected, because it draws progress bars on terminals.
     """
 
     def __init__(self) -> None:
-        """Creates the pipe. It must be created before the process forks."""
+        """Creates the pipe, before the process forks."""
         self._out, self._in = os.pipe()
-        # Marks the end of the log, because processes of the child may outlive it.
+        # The mark ends the log: the pipe may stay open in processes that the child has started.
         self._mark = os.urandom(16)
         self._last = b""
 
@@ -318,26 +325,24 @@ class _NativeLog:
         self._thread.start()
 
     def end(self) -> str:
-        """Forwards the rest of the log of a child that has ended. Returns the last part of the
-        log.
-        """
+        """Forwards the rest of the log after the child has ended; returns the last part of it."""
         os.write(self._in, self._mark)
         self._thread.join()
         return self._last.decode(errors="replace")
 
     def _forward_log(self) -> None:
-        rest = b""  # the start of an incomplete line
+        rest = b""  # The beginning of a line whose end has not arrived yet.
         while self._mark not in self._last:
             part = os.read(self._out, _LOG_BYTES)
             self._last = self._last[-_LOG_BYTES:] + part
             lines, is_over, _ = (rest + part).partition(self._mark)
             if not is_over and len(lines) < _LOG_BYTES:
                 lines, _, rest = lines.rpartition(b"\n")
-            else:  # a crash may leave half a line
+            else:  # After a crash, the last line may be incomplete.
                 rest = b""
-            with contextlib.suppress(OSError):  # The reader may have closed the pipe.
+            with contextlib.suppress(OSError):  # The reader may have closed standard error.
                 text = lines.decode(errors="backslashreplace")
-                # If another process reports the reason, this parent does not report it.
+                # OpenBLAS's messages are hidden unless another process reports the crash.
                 hides = not os.environ.get(GUARDED)
                 os.write(2, library_output_notices(text, hides_openblas=hides).encode())
 
@@ -345,11 +350,11 @@ class _NativeLog:
 def _wait_for_child(
     child: int, link: int, waited_for: set[signal.Signals], longest_step: Callable[[], float] | None
 ) -> tuple[int | None, int | None]:
-    """Waits for the end of a child. Forwards signals to it, and kills it if they do not end it.
+    """Waits for a child to end. Forwards signals to the child, and kills it if it does not end.
 
     Returns the exit code that the child has announced, if any, and its wait status. The status is
-    None if the child was killed, or if a library let a signal end it. Without `longest_step`, the
-    child is never killed.
+    None if the child was killed, or if a signal of an interrupt ended it directly. Without
+    `longest_step`, the child is never killed.
     """
     first_signal, deadline, killed, status = 0.0, math.inf, False, 0
     while True:
@@ -357,7 +362,7 @@ def _wait_for_child(
         received = signal.sigtimedwait(waited_for, timeout)
         now, kill = time.monotonic(), False
         if received is None:
-            if killed:  # The child was killed a second ago, but it waits for a device.
+            if killed:  # The child was killed some time ago, but still waits for a device.
                 break
             if longest_step is not None and now >= deadline:
                 seconds = grace(longest_step())
@@ -371,10 +376,10 @@ def _wait_for_child(
                 break
         else:
             number = received.si_signo
-            # sent by a process; signals from a terminal reach the child anyway
+            # A signal from a terminal reaches the child anyway; a signal from a process does not.
             if received.si_code <= 0:
                 os.kill(child, number)
-            os.kill(child, signal.SIGCONT)  # a suspended process also obeys this signal
+            os.kill(child, signal.SIGCONT)  # A suspended child continues to handle the signal.
             if longest_step is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 first_signal = first_signal or now
                 kill = now - first_signal > SAME_SECONDS
@@ -413,17 +418,17 @@ def _death_text(status: int, reason: str) -> str:
     return f"{text}: {reason or _HINTS.get(name, 'native code crashed')}"
 
 
-# Progress of the training loop, read by the watchdog from another thread.
+# The progress of the training loop, which the watchdog reads from another thread.
 #
 # Within a step, the loop writes nothing for the watchdog. The watchdog uses the number of completed
-# steps, and how long callers of the inputs have been waiting. Only activities between steps are
-# marked, by `cnnbench.run.driver.membership.Membership.doing`.
+# steps, and the time for which callers of the inputs have been waiting. Only activities between
+# steps are marked, by `cnnbench.run.driver.membership.Membership.doing`.
 
 LONG = 10
-"""Factor of the time limit for the first step and for everything else that is not a step."""
+"""Factor of the time limit for the first step and for all activities between steps."""
 
 LONGEST_STEPS = 3
-"""A step may take this many times as long as the longest step so far, if that exceeds the limit."""
+"""A step may take this many times as long as the longest step so far, even beyond the limit."""
 
 
 class ProcessActivity(str, enum.Enum):
@@ -437,7 +442,9 @@ class ProcessActivity(str, enum.Enum):
     EVALUATION = "an evaluation"
     END = "after the last step"
     OTHERS = "others"
-    """Without a time limit: the turn of another run, a later checkpoint, or loops with own limits.
+    """Waits without a time limit: for another run's turn, or for a later checkpoint.
+
+    Loops that check time limits themselves have this activity, too.
     """
 
 
@@ -445,8 +452,8 @@ def time_limit(limit: float, longest: float, is_step: bool) -> float:
     """Seconds without progress after which a process is stalled; infinite for a `limit` of 0.
 
     For a step and its input, the result is the larger of `limit` and three times the longest step
-    so far. For the first step, which is traced and compiled, and for everything else, it is `LONG`
-    times `limit`.
+    so far. For the first step, which is traced and compiled, and for activities between steps, it
+    is `LONG` times `limit`.
     """
     if not limit:
         return math.inf
@@ -454,14 +461,16 @@ def time_limit(limit: float, longest: float, is_step: bool) -> float:
 
 
 class ProcessProgress(NamedTuple):
-    """Progress of a process.
+    """The progress of a process in its training loop.
 
     Attributes:
-      task: name of the task for which the others wait if there is no progress.
-      steps: number of completed steps, including the warm-up. `last` is the last one ("step 12").
-      batches: number of batches from all inputs, including those for evaluations.
-      idle: seconds without a change of the attributes above. `stalled` is whether they exceed the
-        time limit.
+      task: name of the task for which the other tasks wait if there is no progress.
+      steps: number of completed steps, including the warm-up.
+      last: name of the last completed step, such as "step 12".
+      doing: current activity of the process.
+      batches: number of batches from all inputs, including batches for evaluations.
+      idle: seconds without a change of the attributes above.
+      stalled: whether `idle` exceeds the time limit.
     """
 
     task: str
@@ -484,7 +493,7 @@ class ProcessProgress(NamedTuple):
 
 
 class StallDetector:
-    """Measures the time without progress. For `limit`, see `time_limit`."""
+    """Measures how long a process has made no progress. For `limit`, see `time_limit`."""
 
     def __init__(self, read_progress: Callable[[], ProcessProgress], limit: float) -> None:
         self._read_progress = read_progress
@@ -493,7 +502,7 @@ class StallDetector:
         self._last_progress: ProcessProgress | None = None
 
     def at(self, now: float) -> ProcessProgress:
-        """The progress, and the seconds since it changed."""
+        """Reads the progress at the time `now`, with the seconds since the progress changed."""
         progress, before = self._read_progress(), self._last_progress
         if progress != before:
             if before is not None and _is_in_steps(before):
@@ -505,9 +514,7 @@ class StallDetector:
         return progress._replace(idle=idle, stalled=idle > limit)
 
     def exclude(self, seconds: float) -> None:
-        """Excludes seconds in which the whole process was stopped from the time without
-        progress.
-        """
+        """Excludes a time in which the whole process was stopped from the time without progress."""
         self._since += seconds
 
 
@@ -516,10 +523,10 @@ def _is_in_steps(progress: ProcessProgress) -> bool:
 
 
 def blamed_tasks(progress: Mapping[Task, ProcessProgress]) -> dict[Task, ProcessProgress]:
-    """Tasks for which the other tasks wait, in a stalled job that synchronises in every step.
+    """Finds the tasks that block a stalled job, in which all tasks synchronise in every step.
 
-    These tasks wait for anything but a step. If all wait for a step, they are the tasks with the
-    fewest steps.
+    These are the tasks that do not wait for the end of a step. If all tasks wait for the end of a
+    step, these are the tasks with the fewest steps.
     """
     not_in_step = {
         task: state for task, state in progress.items() if state.doing is not ProcessActivity.STEP

@@ -1,11 +1,11 @@
-"""Configures TensorFlow's devices and threads, and determines the peak rate of the machine.
+"""Configures TensorFlow's devices and threads, and determines the machine's peak FLOP rate.
 
 TensorFlow fixes most settings when it first uses a device, so a process has one configuration. A
 second run in the same process can only use the same configuration.
 
-The peak rate of a GPU is the maker's number for dense (not sparse) arithmetic with float32
-accumulation. That of a CPU is measured here, by matrix products with the threads of the run,
-because published numbers do not account for clock rates and thread limits.
+The peak FLOP rate of a GPU is the maker's number for dense (not sparse) arithmetic with float32
+accumulation. The peak FLOP rate of a CPU is measured here, by matrix products with the threads of
+the run, because published numbers do not account for clock rates and thread limits.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
 
 # TensorFlow's process-wide settings and state: environment, threads, devices, peak memory.
 
-# Time limit for an addition and two copies of a number by a GPU. The machine may be busy.
 _SILENT_SECONDS = 6.0
-# Share of a card's memory for its logical GPUs; CUDA and its libraries need the rest.
+"""Time limit for a GPU, on a busy machine, to add two numbers and copy the result."""
 _DIVIDED = 0.9
+"""Share of a card's memory that its logical GPUs get. CUDA and its libraries need the rest."""
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Devices(NamedTuple):
-    """The devices of one run.
+    """The devices of one run, and the sizes of TensorFlow's thread pools.
 
     Attributes:
       job: all tasks and the devices of their towers, with the kind of device.
@@ -59,14 +59,12 @@ class Devices(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Kind of the towers' devices, "cpu" or "gpu"."""
+        """Kind of the devices of the run's towers, "cpu" or "gpu"."""
         return self.job.device
 
 
 def export_environment(machine: MachinePlan) -> tuple[str, ...]:
-    """Sets environment variables that TensorFlow reads during its import.
-
-    Call it before the import.
+    """Sets environment variables that TensorFlow reads when it is imported, before its import.
 
     Variables that are already set keep their values. Returns warnings about variables that
     contradict the flags.
@@ -89,7 +87,7 @@ def export_environment(machine: MachinePlan) -> tuple[str, ...]:
         # Without this flag, auto-clustering ignores operations on the CPU.
         xla_flags.append("--tf_xla_cpu_global_jit")
     if flags.xla_cache_dir:
-        # Absolute, because a relative path is resolved only at the first compilation.
+        # The path is absolute, because XLA resolves a relative path only at its first compilation.
         xla_flags.append(XLA_CACHE + os.path.abspath(flags.xla_cache_dir))
     if xla_flags:
         variables["TF_XLA_FLAGS"] = " ".join(xla_flags)
@@ -103,16 +101,14 @@ def export_environment(machine: MachinePlan) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-# Users set these variables on purpose. They do not contradict any flag.
+# Variables that users set on purpose. No warning says that they contradict a flag.
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 
 def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
-    """Selects devices as the flags request, without initialising them.
+    """Selects the devices that the flags request, without initialising them.
 
-    FlagError if there are too few.
-
-    Without `job`, the run has only this process.
+    FlagError if there are too few devices. Without `job`, the run has only this process.
     """
     import tensorflow as tf
 
@@ -121,12 +117,12 @@ def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
     kind, notices = _device_kind(machine, gpus)
     intra, inter = thread_counts(machine, kind, available_cores())
     chosen = _selected_gpus(machine, gpus) if kind == "gpu" else tuple(range(flags.num_gpus))
-    # TensorFlow allocates memory on every visible GPU, so only the GPUs of the run are visible.
-    # TensorFlow numbers them in the order of the machine.
+    # Only the GPUs of the run are visible, because TensorFlow allocates memory on all visible GPUs.
+    # TensorFlow numbers visible GPUs in the order of the machine.
     order = [sorted(chosen).index(number) for number in chosen]
     job = job or Job(towers_per_worker=flags.num_gpus)
     return Devices(
-        # A controller has no towers and only one CPU device.
+        # A controller has no towers, and only one CPU device.
         job=job.on(kind, order if len(order) == job.towers_per_worker else ()),
         numbers=chosen,
         intra_threads=intra,
@@ -136,7 +132,7 @@ def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
 
 
 def configure_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
-    """Applies thread, compiler and device flags to the devices of `choose_devices`.
+    """Selects devices (see `choose_devices`), and applies thread, compiler and device flags.
 
     Raises:
       FlagError: there are fewer devices than requested, or TensorFlow was already initialised in
@@ -147,7 +143,7 @@ def configure_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
     flags = machine.flags
     chosen = choose_devices(machine, job)
     _set_threads(tf, machine, chosen.intra_threads, chosen.inter_threads)
-    # Both are always set, because a process may run several configurations.
+    # Both options are always set, because an earlier run in this process may have set them.
     tf.config.optimizer.set_jit("autoclustering" if flags.xla else False)
     tf.config.optimizer.set_experimental_options(
         {"disable_meta_optimizer": not flags.enable_optimizations}
@@ -157,8 +153,7 @@ def configure_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
         gpus = tf.config.list_physical_devices("GPU")
         _use_gpus(tf, machine, [gpus[number] for number in sorted(machine.cards)])
     else:
-        # This also hides GPUs in the user's CUDA_VISIBLE_DEVICES. Otherwise TensorFlow would
-        # allocate memory on them.
+        # TensorFlow would allocate memory on GPUs in the user's CUDA_VISIBLE_DEVICES.
         with contextlib.suppress(RuntimeError):  # An earlier run may have initialised TensorFlow.
             tf.config.set_visible_devices([], "GPU")
         _make_logical_cpus(tf, flags.num_gpus)
@@ -168,11 +163,13 @@ def configure_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
 def prepare_for_plugins(
     fork: Callable[[], None], machine: MachinePlan, find: Callable[[], RunPlan | None]
 ) -> None:
-    """Prepares the measuring process for plug-ins that use TensorFlow when they are loaded.
+    """Prepares this process for plug-ins that use TensorFlow when they are loaded.
 
-    `fork` continues in that process, before the first plug-in is loaded. An import of TensorFlow
-    calls `find` and configures the devices. `find` refuses flags or returns the plan as far as it
-    is known. If it returns None, `machine` describes the devices.
+    Args:
+      fork: continues in the process that measures, before the first plug-in is loaded.
+      machine: the devices, if `find` returns no plan.
+      find: called when a plug-in imports TensorFlow, to configure the devices. Returns the plan as
+        far as it is known, or None; or raises an error for wrong flags.
     """
     supervisor.state.measuring = fork
     loading.early_setup[:] = [lambda: _configuring_early(machine, find)]
@@ -180,6 +177,7 @@ def prepare_for_plugins(
 
 @contextlib.contextmanager
 def _configuring_early(machine: MachinePlan, find: Callable[[], RunPlan | None]) -> Iterator[None]:
+    """A context around a plug-in's import of TensorFlow, which then configures the devices."""
     plan = find()
     settings = machine if plan is None else plan.machine.of_task(plan.place.job)
     export_environment(settings)
@@ -188,10 +186,10 @@ def _configuring_early(machine: MachinePlan, find: Callable[[], RunPlan | None])
 
 
 def start_server(machine: MachinePlan, job: Job) -> Any:
-    """TensorFlow's server on the port of this task, with one device for each tower."""
+    """Starts TensorFlow's server on the port of this task, with one device for each tower."""
     tf = load_tensorflow()
     chosen = choose_devices(machine)
-    # The only public class for the server's settings: devices, threads, visible GPUs.
+    # TensorFlow has no other public class for a server's devices, threads and visible GPUs.
     config = tf.compat.v1.ConfigProto(
         device_count={"CPU": len(chosen.numbers) if chosen.kind == "cpu" else 1},
         intra_op_parallelism_threads=chosen.intra_threads,
@@ -225,9 +223,10 @@ def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
 
 
 def conv_gradients(plan: RunPlan, kind: str) -> str:
-    """Resolves --conv_gradients: the kernels whose fastest forms a run uses, or `LIBRARY`.
+    """Resolves --conv_gradients: `LIBRARY`, or the CPU kernels with measured alternatives.
 
-    The choice depends only on the machine and the flags, so runs on equal machines use the same.
+    A run uses the fastest measured form of each convolution's gradient with these kernels. The
+    result depends only on the machine and the flags, so runs on equal machines use equal forms.
 
     Raises:
       FlagError: `fastest` on a GPU, or on a CPU whose kernels were not measured.
@@ -248,9 +247,9 @@ def conv_gradients(plan: RunPlan, kind: str) -> str:
 
 
 def check_channels_first(dtype: str) -> None:
-    """Refuses NCHW on CPUs whose convolutions need NHWC for this dtype.
+    """Raises FlagError if convolutions of this dtype do not support NCHW on this CPU.
 
-    Without oneDNN, all convolutions need NHWC.
+    Without oneDNN, convolutions of all dtypes need NHWC.
     """
     import tensorflow as tf
 
@@ -267,6 +266,7 @@ def check_channels_first(dtype: str) -> None:
 
 
 def _device_kind(machine: MachinePlan, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+    """Resolves --device to "cpu" or "gpu". Also returns notices for the user."""
     flags = machine.flags
     if flags.device == "cpu":
         return "cpu", ()
@@ -333,8 +333,7 @@ def _set_threads(tf: Any, machine: MachinePlan, intra: int, inter: int) -> None:
         try:
             getattr(tf.config.threading, f"set_{pool}_parallelism_threads")(size)
         except RuntimeError:
-            # TensorFlow is already initialised. This is an error only if a different size was
-            # requested.
+            # TensorFlow is already initialised, which is an error if the flag requests other sizes.
             have = getattr(tf.config.threading, f"get_{pool}_parallelism_threads")()
             if threads not in (None, have):
                 raise FlagError(
@@ -343,6 +342,7 @@ def _set_threads(tf: Any, machine: MachinePlan, intra: int, inter: int) -> None:
 
 
 def _use_gpus(tf: Any, machine: MachinePlan, gpus: Sequence[Any]) -> None:
+    """Makes only `gpus` visible, and divides their memory as the flags request."""
     flags = machine.flags
     parts = _memory_of_card_parts(machine)
     try:
@@ -361,13 +361,14 @@ def _use_gpus(tf: Any, machine: MachinePlan, gpus: Sequence[Any]) -> None:
 
 
 def thread_counts(machine: MachinePlan, kind: str, cores: int) -> tuple[int, int]:
-    """Sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
+    """Chooses sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
 
     On the CPU, TensorFlow's default is two pools with one thread per core, which all towers share.
     This is the fastest for one tower. With as many towers as cores, it is faster not to split
     operations: each core runs one operation of one tower, and no operation waits for its parts
-    (docs/evidence.md has the ratio). With fewer towers, the default is kept, because all towers
-    share the intra-op pool. GPUs need one host thread per kernel launch, as in tf_cnn_benchmarks.
+    (docs/evidence.md contains the ratio). With fewer towers, the default is kept, because all
+    towers share the intra-op pool. GPUs need one host thread per kernel launch, as in
+    tf_cnn_benchmarks.
     """
     flags = machine.flags
     intra, inter = flags.num_intra_threads, flags.num_inter_threads
@@ -379,11 +380,11 @@ def thread_counts(machine: MachinePlan, kind: str, cores: int) -> tuple[int, int
 
 
 def input_threads(machine: MachinePlan, kind: str) -> int:
-    """Number of threads in the input pipeline's own pool; 0 if it uses TensorFlow's pools.
+    """Chooses the number of threads in the input pipeline's own pool.
 
-    By default, the pipeline has its own pool. In an inter-op pool with one thread, it would wait
-    for the step that needs its batch. With GPUs, the pool has one thread for each core without
-    threads for kernel launches.
+    0 means that the pipeline uses TensorFlow's pools. By default, the pipeline has its own pool: in
+    an inter-op pool with one thread, it would wait for the step that needs its batch. With GPUs,
+    the pool has one thread for each core that is not needed to launch kernels.
     """
     flags = machine.flags
     if flags.datasets_num_private_threads is not None:
@@ -396,6 +397,7 @@ def input_threads(machine: MachinePlan, kind: str) -> int:
 
 
 def _make_logical_cpus(tf: Any, count: int) -> None:
+    """Divides the CPU into `count` or more logical devices. FlagError if it is too late."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     try:
         have = tf.config.get_logical_device_configuration(cpu)
@@ -423,11 +425,11 @@ def reset_peak_memory(device_kind: str) -> None:
 
 
 def peak_memory(device_kind: str) -> int | None:
-    """Peak memory of the run in bytes.
+    """Peak memory of a run in bytes.
 
-    For "gpu", it is the peak memory of tensors on the GPU with the highest peak, without memory
-    that is only reserved by TensorFlow's allocator; None if this process has no GPUs. Otherwise, it
-    is the peak resident set of this process since its start.
+    If `device_kind` is "gpu", this is the peak memory of tensors on the GPU with the highest peak,
+    without memory that TensorFlow's allocator only reserves; None if this process has no GPUs.
+    Otherwise, it is the peak resident set size of this process since its start.
     """
     if device_kind != "gpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
@@ -454,11 +456,11 @@ def physical_devices_of_gpus() -> list[Any]:
 
 
 def find_silent_gpus() -> list[str]:
-    """Names of this process's GPUs that do not add two numbers in time, such as "GPU:1"."""
+    """Finds GPUs of this process that do not add two numbers in time: names such as "GPU:1"."""
     import tensorflow as tf
 
     def add(gpu: str) -> None:
-        # A call of a function releases the GIL, but an eager copy does not.
+        # A function is used, because its call releases the GIL, unlike an eager copy.
         def add_on_gpu(number: Any) -> Any:
             with tf.device(gpu):
                 total = number + number
@@ -479,18 +481,18 @@ def find_silent_gpus() -> list[str]:
     return [gpu.rpartition("/device:")[2] for gpu, thread in threads.items() if thread.is_alive()]
 
 
-# Peak FLOP/s of the devices of a run, and the source of the number.
+# The peak FLOP/s of the devices of a run, and the source of this number.
 
 _TERA = 1e12
 
 
-# Columns of the table below, after the name and the pattern: dense TFLOP/s of one GPU, None if the
-# hardware does not support the type. The pattern matches the whole device name without maker and
-# product line.
 _TYPES = ("float32", "tf32", "float16", "bfloat16")
+"""Number formats of the TFLOP/s in `_GPUS`."""
 _Row = tuple[str, str, float, float | None, float | None, float | None]
-# The numbers for half precision are those of the tensor cores (P100: packed arithmetic). If a data
-# sheet has only the number with sparsity, half of that number is used.
+# Each row contains a GPU's name, a pattern for names of devices, and dense TFLOP/s by `_TYPES`.
+# The pattern matches the device name without maker and product line. The rate is None if the
+# hardware does not support the type. Rates for half precision are rates of the tensor cores (P100:
+# packed arithmetic). If a data sheet only contains the rate with sparsity, half of it is used.
 _GPUS: tuple[_Row, ...] = (
     # Tesla P100 data sheet (2016): 9.3/18.7 PCIe, 10.6/21.2 NVLink.
     ("P100 PCIe", r"P100-PCIE-1[26]GB", 9.3, None, 18.7, None),
@@ -501,7 +503,7 @@ _GPUS: tuple[_Row, ...] = (
     ("V100S PCIe", r"V100S-PCIE-32GB", 16.4, None, 130.0, None),
     # T4 data sheet (2019).
     ("T4", r"T4", 8.1, None, 65.0, None),
-    # A100 data sheet (2021); both memory sizes and both form factors.
+    # A100 data sheet (2021), for both memory sizes and both form factors.
     ("A100", r"A100(-SXM4?-(40|64|80)GB|-PCIE-40GB| 80GB PCIe)", 19.5, 156.0, 312.0, 312.0),
     # A10 data sheet (2021).
     ("A10", r"A10", 31.2, 62.5, 125.0, 125.0),
@@ -517,7 +519,7 @@ _GPUS: tuple[_Row, ...] = (
     ("H100 SXM", r"H100 80GB HBM3", 67.0, 494.5, 989.5, 989.5),
     ("H100 PCIe", r"H100 PCIe", 51.0, 378.0, 756.5, 756.5),
     ("H100 NVL", r"H100 NVL", 60.0, 417.5, 835.5, 835.5),
-    # GH200 data sheet (2023) and H200 data sheet (2024): the arithmetic of the H100.
+    # GH200 data sheet (2023) and H200 data sheet (2024): same arithmetic as the H100.
     ("GH200", r"GH200 \d+GB", 67.0, 494.5, 989.5, 989.5),
     ("H200 SXM", r"H200", 67.0, 494.5, 989.5, 989.5),
     ("H200 NVL", r"H200 NVL", 60.0, 417.5, 835.5, 835.5),
@@ -539,16 +541,16 @@ _MAX_REPETITIONS = 8
 def peak(
     device_kind: str, devices: Sequence[str], dtype: str, user_value: float | None = None
 ) -> tuple[float, str] | None:
-    """Peak FLOP/s of all devices of the run together, and the source of this number.
+    """Determines the peak FLOP/s of all devices of a run together, and the source of this number.
 
-    None for unknown GPUs or types.
+    Returns None for unknown GPUs or dtypes.
 
     Args:
       device_kind: "cpu" or "gpu".
       devices: TensorFlow name of each tower's device. The number of CPU towers has no effect,
         because they share one machine.
       dtype: dtype of the arithmetic: "float32", "float16" or "bfloat16".
-      user_value: value of --peak_flops, for one device. It takes precedence; 0 means no peak.
+      user_value: value of --peak_flops for one device, which takes precedence; 0 means no peak.
     """
     if user_value == 0:
         return None
@@ -568,12 +570,11 @@ def peak(
 def published_peak_flops(
     gpu_names: Sequence[str], dtype: str, tf32: bool | None = None
 ) -> tuple[float, str] | None:
-    """Sum of the manufacturers' peak rates for GPUs with the given names, and the source of the
-    sum.
+    """Adds up the manufacturers' peak FLOP/s of GPUs. Also returns the source of the sum.
 
     `tf32` is whether float32 products use TF32 if the hardware supports it; None reads the setting
     of TensorFlow and the environment. The result is None if a GPU is not in the table or does not
-    support the type.
+    support the dtype.
     """
     if tf32 is None:
         tf32 = uses_tensor_float_32(Host())
@@ -599,14 +600,12 @@ def published_peak_flops(
 
 
 def measured_peak_flops(dtype: str) -> tuple[float, str]:
-    """Measures the rate of square matrix products on the CPU; returns the highest and its source.
+    """Measures the highest FLOP/s of square matrix products on the CPU, in less than two seconds.
 
-    Takes less than two seconds.
-
-    Uses TensorFlow's threads in this process: one product at a time in the intra-op pool or, if
-    that pool has fewer threads than cores, so many products at once that all cores are used.
-    Matrices have 2048 columns, or fewer if that would take too long. Allocates up to 50 MB per
-    product.
+    Also returns the source of the number, as text. The products use TensorFlow's threads in this
+    process: one product at a time in the intra-op pool or, if that pool has fewer threads than
+    cores, so many products at once that all cores are used. Matrices have 2048 columns, or fewer if
+    that would take too long. Allocates up to 50 MB per product.
     """
     import tensorflow as tf
 
@@ -636,9 +635,7 @@ def gpu_name(device: str) -> str | None:
 
 
 def _matmul_seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
-    """Shortest time of several matrix products of this size (`streams` at once), within a time
-    limit.
-    """
+    """Shortest time of up to `repetitions` matrix products (`streams` at once), in seconds."""
     import tensorflow as tf
 
     with tf.device("/CPU:0"):

@@ -1,9 +1,9 @@
-"""Turns of this process, if several processes take turns in running steps.
+"""Lets processes take turns in running steps, so that only one process runs steps at a time.
 
-`cnnbench.campaigns.processes.campaign` starts the processes and gives each of them one end of a
-socket pair, whose descriptor is in an environment variable. A process that waits sends a byte and
-sleeps until a byte arrives. Then it is the only process that runs steps, until it waits again. It
-waits only between steps, so the time of a step contains no wait.
+`cnnbench.campaigns.processes.campaign` starts the processes, and gives each process one end of a
+socket pair. The descriptor of the socket is in an environment variable. A process that waits for
+its turn sends a byte and sleeps until a byte arrives. Then it is the only process that runs steps,
+until it waits again. It waits only between steps, so the time of a step contains no wait.
 
 This module uses only the standard library.
 """
@@ -19,16 +19,19 @@ from collections.abc import Callable, MutableMapping
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, raise_if_interrupted
 
 VARIABLE = "CNNBENCH_TURNS"
-"""Environment variable: the descriptor, a colon, and the seconds of a turn."""
+"""Environment variable with the descriptor of a socket, a colon, and the seconds of a turn."""
 
 WAITS, WAITS_AFTER_STEPS, GO_ON = b"w", b"a", b"g"
-"""Messages: a process waits, a process waits after its timed steps, and the answer to both."""
+"""Messages: a process waits; it waits after its timed steps; the answer that starts its turn."""
 
 
 class Turns:
-    """Turns of this process. Without a socket to the process that assigns turns, it never waits.
+    """Turns of this process, in which no other process of an experiment runs steps.
 
-    A turn ends with the first step that ends after `seconds`. `clock` is monotonic.
+    Args:
+      link: socket to the process that assigns turns. Without a link, this process never waits.
+      seconds: length of a turn, which ends with the first step that ends later.
+      clock: a monotonic clock.
     """
 
     def __init__(
@@ -44,9 +47,10 @@ class Turns:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> Turns:
-        """The turns that the parent process assigns by an environment variable.
+        """Creates the turns of this process from the environment variable `VARIABLE`.
 
-        Removes the variable from `environ`, because child processes must not use it.
+        The parent process sets the variable if it assigns turns. The variable is removed from
+        `environ`, because child processes must not use it.
         """
         descriptor, _, seconds = environ.pop(VARIABLE, "").partition(":")
         if not descriptor:
@@ -60,7 +64,7 @@ class Turns:
         return self._link is not None
 
     def is_over(self) -> bool:
-        """Whether the turn is over."""
+        """Whether this process's turn is over, so that it should wait for the next turn."""
         return self._link is not None and self._clock() >= self._end
 
     def wait(self, *, steps_left: bool = True) -> tuple[float, float]:
@@ -68,7 +72,7 @@ class Turns:
 
         Returns the seconds of the wait (0 if no other process takes turns), and the CPU seconds of
         all threads during the wait. If `steps_left` is false, it also waits until the timed steps
-        of the others have ended.
+        of all other processes have ended.
         """
         if self._link is None:
             return 0.0, 0.0
@@ -78,7 +82,7 @@ class Turns:
             message = self._receive(self._link)
         except ConnectionError:
             message = b""
-        if not message:  # the process that assigns turns has ended
+        if not message:  # The process that assigns turns has ended.
             self._link.close()
             self._link = None
         now = self._clock()
@@ -87,7 +91,7 @@ class Turns:
 
     @staticmethod
     def _receive(link: socket.socket) -> bytes:
-        """Reads the answer; b"" if the parent has ended."""
+        """Reads the answer of the process that assigns turns; b"" if this process has ended."""
         link.settimeout(LONGEST_WAIT_SECONDS)
         while True:
             raise_if_interrupted()

@@ -1,15 +1,15 @@
-"""The forward and backward pass of a tower.
+"""The forward and backward pass of a tower, batch norm over towers, and loss scaling.
 
-The loss is multiplied by a factor before gradients are computed. Gradients contain the factor while
-they are sent between devices, because they may have 16 bits there, too. They are divided by the
-factor before they are applied. Gradients that wait for the next step are divided before the wait,
-because the factor may change.
+The loss is multiplied by a factor, the loss scale, before gradients are computed. Gradients contain
+the factor while they are sent between devices, because they may have 16 bits there, too. They are
+divided by the factor before they are applied. Gradients that are applied in the next step are
+divided in their own step, because the factor may change.
 
 An automatic factor is computed as follows. If aggregated gradients contain NaN or infinity, the
 step is skipped: weights, optimizer state and moving averages do not change, and the factor is
-halved. After N consecutive steps that were not skipped, it is doubled. It is never halved below
-`FLOOR` or doubled above `CAP`. If the initial factor is outside these bounds, it is not moved
-further away from them.
+halved. After N consecutive steps that were not skipped, the factor is doubled. It is never halved
+below `FLOOR` or doubled above `CAP`. If the initial factor is outside these bounds, it does not
+move further away from them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import Guard, VariableMgr, WorkerGroup
 from cnnbench.variable_mgr.gradients import Gradient
 
-# Batch normalisation over towers: moments of the batches of all towers, and moving averages.
+# Batch normalisation over towers, and the moving averages of its moments.
 
 _Pair = tuple[tf.Tensor, tf.Tensor]
 
@@ -49,21 +49,21 @@ def moments_over_towers(
     workers: WorkerGroup | None,
     merged: dict[str, tuple[_Pair, int]] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, int]:
-    """Mean and variance over the batches of all towers, and the number of towers.
+    """Computes mean and variance over the batches of all towers. Also returns the tower count.
 
-    Call it in towers that are built at the same time. The gradient of a tower's moments is the
-    gradient of the losses of all towers. So the reduced gradients equal those of a single tower
-    with all batches.
+    It is called in towers that are built at the same time. The gradient of a tower's moments is the
+    gradient of the losses of all towers. So the reduced gradients equal the gradients of a single
+    tower with all batches.
 
     Args:
       layer: a unique name.
       mean, variance: moments of the tower's batch, float32 [channels]; biased (divided by the
         count). All batches have the same size.
-      workers: workers that build towers of the same network. The moments of a layer are one
-        collective between them, and their gradient is another. All workers trace them in the same
-        order.
-      merged: results of this tower by layer. A layer that the backward pass computes again takes
-        the moments of the forward pass, so that towers exchange them once.
+      workers: workers that build towers of the same network. They exchange the moments of a layer
+        in one collective, and the gradients in another. All workers trace the collectives in the
+        same order.
+      merged: results of this tower by layer. A layer that the backward pass computes again uses the
+        moments of the forward pass, so that towers exchange them once.
     """
     results = {} if merged is None else merged
 
@@ -72,7 +72,7 @@ def moments_over_towers(
         if layer not in results:
             merge = partial(_moments_of_job, workers)
             results[layer] = towers.merge_over_towers(layer, (mean, variance), merge)
-        # The values are constants in the backward pass. The function below computes their gradient.
+        # The backward pass treats the values as constants; `gradient` computes their gradient.
         all_mean, all_variance = map(tf.stop_gradient, results[layer][0])
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -89,6 +89,7 @@ def moments_over_towers(
 def _moments_of_job(
     workers: WorkerGroup | None, moments: Sequence[_Pair]
 ) -> list[tuple[_Pair, int]]:
+    """Mean and variance over the towers of all workers, and their number, once for each tower."""
     with tf.device(moments[0][0].device):
         of_all = moments
         if workers is not None:
@@ -104,7 +105,7 @@ def _gradients_of_job(workers: WorkerGroup | None, pairs: Sequence[_Pair]) -> li
     with tf.device(pairs[0][0].device):
         first, second = _mean_of_pairs(pairs)
         if workers is not None:
-            # All workers have equally many towers.
+            # All workers have the same number of towers, so the mean of their means is exact.
             first, second = (total / float(workers.size) for total in workers.add([first, second]))
     return [(first, second)] * len(pairs)
 
@@ -121,7 +122,7 @@ def update_moving_averages(
     policy: str,
     guards: Sequence[Guard],
 ) -> list[Any]:
-    """Adds the updates of moving averages to the step being traced; returns the operations.
+    """Adds the updates of moving averages to the traced step. Returns their operations.
 
     During training, only copy 0 contains the averages. `share_moving_averages` copies them to the
     other copies before they are read. Values without decay replace every copy, because towers
@@ -129,10 +130,10 @@ def update_moving_averages(
 
     Args:
       towers: for each tower, the updates of its untrained variables, in the same order.
-      policy: "first" (tower 0's values), "mean" (over towers; integers are tower 0's) or "sync"
-        (all towers have the same).
-      guards: guards of the apply devices. A skipped step does not change the averages either,
-        because its moments may have overflowed like its gradients.
+      policy: "first" (values of tower 0), "mean" (means over towers; integers of tower 0) or "sync"
+        (all towers have the same values).
+      guards: guards of the devices that apply updates. A skipped step does not change the averages
+        either, because its moments may have overflowed like its gradients.
     """
     if not towers[0]:
         return []
@@ -142,7 +143,7 @@ def update_moving_averages(
             for t, (updates, guard) in enumerate(zip(towers, guards, strict=True))
             for update in guard(partial(_assign_updates, manager, [t], updates))
         ]
-    # Equal copies are updated or skipped together, so the guard of any device can be used.
+    # Equal copies are updated or skipped together, so the guard of any device is correct.
     run = guards[0]
     if policy == "mean" and manager.num_towers > 1:
         with tf.device(manager.get_devices()[0]):
@@ -152,7 +153,7 @@ def update_moving_averages(
 
 
 def share_moving_averages(manager: VariableMgr) -> None:
-    """Copies copy 0 of every untrained variable to the other copies (eagerly)."""
+    """Copies the first copy of every untrained variable to the other copies, outside of a graph."""
     if not manager.replicas_in_sync:
         return
     variables = manager.savable_variables().values()
@@ -162,6 +163,7 @@ def share_moving_averages(manager: VariableMgr) -> None:
 def _mean_updates(
     manager: VariableMgr, towers: Sequence[Sequence[StateUpdate]]
 ) -> list[StateUpdate]:
+    """The updates of tower 0, with the means over towers in place of real values."""
     first = list(towers[0])
     real = [i for i, update in enumerate(first) if update.value.dtype.is_floating]
     sums = manager.add_up([gradients.sum_tensors([own[i].value for own in towers]) for i in real])
@@ -173,6 +175,7 @@ def _mean_updates(
 def _assign_updates(
     manager: VariableMgr, towers: Sequence[int], updates: Sequence[StateUpdate]
 ) -> list[Any]:
+    """Assigns values to the towers' copies of untrained variables. Returns the operations."""
     operations = []
     for spec, value, decay in updates:
         copies = {(v := manager.variable(tower, spec.name)).ref(): v for tower in towers}
@@ -186,66 +189,67 @@ def _assign_updates(
     return operations
 
 
-# Loss scaling: a factor of the loss, so that small fp16 gradients do not become zero.
+# Loss scaling, which multiplies the loss by a factor so that fp16 gradients do not become zero.
 
 FLOOR = 1.0
-"""Factors below 1 would move gradients out of the range of fp16."""
+"""Minimum of an automatic factor: smaller factors move gradients out of the range of fp16."""
 CAP = 2.0**24
-"""Much larger than gradients need. Without a limit, zero gradients would make the factor infinite.
-"""
+"""Maximum of an automatic factor, which zero gradients would otherwise make infinite."""
 
-# A float32 scalar on the current device, a constant, or None for 1.
+# The loss scale: a float32 scalar on the current device, a constant, or None for 1.
 Factor: TypeAlias = Any
 
 
 class LossScale:
-    """A constant loss scale, with which no update is skipped."""
+    """A constant loss scale. No update is skipped."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self._factor = None if factor == 1.0 else factor
 
     @property
     def value(self) -> float | None:
-        """The current factor; None if it is constant."""
+        """The current value of an automatic factor; None if the factor is constant."""
         return None
 
     def variables(self) -> dict[str, tf.Variable]:
-        """State that checkpoints contain, by canonical name."""
+        """The variables of the loss scale that checkpoints contain, by canonical name."""
         return {}
 
     def factor(self) -> Factor:
-        """The factor of this step. Call this method in the traced step."""
+        """The factor of this step. It is called in the traced step."""
         return self._factor
 
     def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
-        """Returns a function that runs updates.
-
-        With an automatic factor, it runs only finite updates.
-        """
+        """Returns a function that runs an update. An automatic factor requires finite `tensors`."""
         del tensors
         return _run_update
 
     def judge(
         self, gradients: Sequence[Sequence[tf.Tensor]]
     ) -> tuple[list[Guard], tf.Tensor | None, list[Any]]:
-        """Determines which updates are skipped. Call it once in the traced step.
+        """Determines which updates are skipped. It is called once in the traced step.
 
-        `gradients` are the results of the reduction for each apply device, before clipping, which
-        would hide infinities. Equal replicas get equal gradients, so their updates are skipped
-        together.
+        `gradients` are the results of the reduction for each device that applies updates, before
+        clipping, which would hide infinities. Equal replicas get equal gradients, so their updates
+        are skipped together.
 
         Returns:
-          A guard per apply device; a bool scalar, whether an update is skipped (None if updates are
-          never skipped); operations that update the loss scale.
+          A guard for each of these devices; a bool scalar, whether an update is skipped (None if
+          updates are never skipped); operations that update the loss scale.
         """
         return [_run_update for _ in gradients], None, []
 
 
 class AutoLossScale(LossScale):
-    """An automatic factor (see the module). It starts at `initial`. `every_n` is N.
+    """An automatic loss scale, which is halved after infinite gradients and doubled after N steps.
 
-    Its state is on the host, `device`, because the host needs the decision. The scalar is sent to
-    the towers during their forward passes.
+    The docstring of the module describes the algorithm. The state of the loss scale is on the host,
+    because the host decides. The factor is sent to the towers during their forward passes.
+
+    Args:
+      initial: initial factor.
+      every_n: N, the number of consecutive finite steps after which the factor is doubled.
+      device: the CPU of the host.
     """
 
     def __init__(self, initial: float, every_n: int, device: str) -> None:
@@ -290,7 +294,7 @@ class AutoLossScale(LossScale):
     def _update_loss_scale(self, finite: tf.Tensor) -> list[Any]:
         scale = towers.read(self._scale)
         counted = towers.read(self._good_steps) + 1
-        # The checkpoint may have been written with a different N.
+        # The comparison is >=, because a checkpoint may have been written with a larger N.
         grows = counted >= self._every_n
         grown = tf.maximum(scale, tf.minimum(scale * 2.0, CAP))
         halved = tf.minimum(scale, tf.maximum(scale * 0.5, FLOOR))
@@ -307,9 +311,7 @@ def _run_update(update: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _update_if_finite(finite: tf.Tensor, update: Callable[[], list[Any]]) -> list[Any]:
-    """Builds an update in a conditional branch, so that a skipped step does not change
-    variables.
-    """
+    """Builds an update in a conditional branch, so that a skipped step changes no variables."""
 
     def updated() -> tf.Tensor:
         with tf.control_dependencies(update()):
@@ -319,14 +321,14 @@ def _update_if_finite(finite: tf.Tensor, update: Callable[[], list[Any]]) -> lis
 
 
 def inverse_scale(factor: Factor) -> Factor:
-    """1 / factor on the current device; None if the factor is None."""
+    """The reciprocal of a loss scale, on the current device; None if the loss scale is None."""
     return None if factor is None else 1.0 / factor
 
 
 def divide_by_scale(gradient: Gradient, inverse: Factor) -> Gradient:
-    """The gradient divided by the factor, float32, on the current device.
+    """Divides a gradient by the loss scale, in float32 on the current device.
 
-    Unchanged if it is None.
+    `inverse` is the reciprocal of the loss scale. If it is None, the gradient is unchanged.
     """
     if gradient is None or inverse is None:
         return gradient
@@ -338,9 +340,9 @@ def divide_by_scale(gradient: Gradient, inverse: Factor) -> Gradient:
 
 
 def all_finite(tensors: Sequence[tf.Tensor], device: str) -> tf.Tensor:
-    """Whether no element of any tensor is infinite or NaN: a bool scalar on `device`.
+    """Checks that no element of any tensor is infinite or NaN. Returns a bool scalar on `device`.
 
-    Every distinct tensor is checked once, on its device. Each device sends one bool.
+    Every distinct tensor is checked once, on its own device. Each device sends one bool.
     """
     by_device: dict[str, dict[int, tf.Tensor]] = {}
     for tensor in tensors:
@@ -354,15 +356,15 @@ def all_finite(tensors: Sequence[tf.Tensor], device: str) -> tf.Tensor:
         return tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
 
 
-# One tower of a step: forward pass, loss, gradients and accuracy on its device.
+# One tower of a step: forward pass, loss, gradients and metrics on one device.
 
 
-# Examples whose values set the ranges of 8-bit integers.
 _CALIBRATION_EXAMPLES = 8
+"""Number of examples that determine the ranges of 8-bit integers."""
 
 
 def calibration_examples(plan: RunPlan) -> Any:
-    """Synthetic examples, as the model takes them, for computing in 8-bit integers."""
+    """Creates synthetic inputs of a model, which determine the ranges of its 8-bit integers."""
     rows = tf.range(_CALIBRATION_EXAMPLES)
     preprocess = plan.network.preprocess(training=False)
     drawn = synthetic_rows(rows, plan.params.tf_random_seed, plan.network.examples, preprocess)
@@ -372,7 +374,7 @@ def calibration_examples(plan: RunPlan) -> Any:
 
 
 class TowerResult(NamedTuple):
-    """Output of one tower.
+    """The output of one tower in a step.
 
     Attributes:
       gradients: gradients of the scaled loss without its L2 term, in the order of trainable
@@ -392,10 +394,10 @@ class Tower:
     """Builds the graph of one tower. The graph does not change variables.
 
     Args:
-      workers: the workers that build a step of their own each, or None.
+      workers: the workers of the job, if each worker builds its own step; otherwise None.
       synchronises: whether batch norm synchronises with the towers of the step and of `workers`.
-      examples: examples, as the model takes them, for the ranges of 8-bit integers (of a frozen
-        run, see `cnnbench.models.int8`); None to compute in the plan's dtype alone.
+      examples: inputs of the model that determine the ranges of 8-bit integers (see
+        `cnnbench.models.int8`); None if all layers compute in the plan's dtype.
     """
 
     def __init__(
@@ -433,19 +435,18 @@ class Tower:
         seed: tf.Tensor,
         factor: Factor,
     ) -> TowerResult:
-        """Builds the tower. Call it in the traced step, on the tower's device.
+        """Builds the tower. It is called in the traced step, on the tower's device.
 
         Args:
           read: returns the tower's value of a variable, in the given dtype.
-          seed: int64 [2], the seed of dropout. It differs in each step.
-          factor: loss scale. It is a factor of the returned gradients.
+          seed: int64 [2], the seed of dropout, which differs in each step.
+          factor: loss scale, which is a factor of the returned gradients.
         """
         frozen = self._plan.numerics.frozen
         if not self._plan.params.xla_compile:
             return self._run_forward_and_backward(read, features, labels, seed, factor)
-        # Variables are read outside of the compiled computation, because they may be on another
-        # device, which it cannot access. Constants are created inside, so that the compiler can
-        # fold them.
+        # A compiled computation cannot access other devices, so variables are read outside of it.
+        # Constants are created inside, so that the compiler can fold them.
         dtypes = {} if frozen else self._dtypes_of_read_variables(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         updates: list[StateUpdate] = []
@@ -464,15 +465,12 @@ class Tower:
             return result.gradients, result.loss, [u.value for u in updates], result.metrics
 
         gradients, loss, averaged, metrics = compiled(values, features, labels, seed, factor)
-        # The tensors in `updates` are inside of the compiled computation.
+        # The tensors in `updates` belong to the compiled computation; its outputs replace them.
         outside = tuple(u._replace(value=v) for u, v in zip(updates, averaged, strict=True))
         return TowerResult(list(gradients), loss, outside, metrics)
 
     def _dtypes_of_read_variables(self, features: Any) -> dict[VariableSpec, tf.DType]:
-        """The dtypes in which the network reads its variables.
-
-        They are determined by a trace that is discarded.
-        """
+        """Determines the dtypes in which the network reads its variables, by a discarded trace."""
         dtypes: dict[VariableSpec, tf.DType] = {}
 
         def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -487,7 +485,7 @@ class Tower:
     def _make_network(self, read: Reader, seed: tf.Tensor) -> GraphNetwork:
         make: Callable[..., GraphNetwork] = GraphNetwork
         if self._examples is not None:
-            with tf.init_scope(), tf.device(self._device):  # before tracing, which needs the ranges
+            with tf.init_scope(), tf.device(self._device):  # Tracing needs the ranges.
                 self.calibration = record_value_ranges(
                     self._model, self._spec.num_classes, self._examples, read
                 )
@@ -501,7 +499,7 @@ class Tower:
             data_format=self._data_format,
             compute_dtype=self._plan.numerics.dtype,
             seed=seed,
-            # The seeds of random draws depend on the number of the pass.
+            # The seeds of random draws depend on the pass, so passes are counted, not steps.
             training_steps=self._plan.length.training_steps * self._plan.length.passes,
             on_cpu=is_cpu(self._device),
             conv_gradients=self._conv_gradients,
@@ -520,13 +518,12 @@ class Tower:
     ) -> TowerResult:
         if self._forward_only:
             outputs = self._make_network(read, seed).forward(features)
-            # No loss is computed. A value that depends on every output prevents that outputs are
-            # pruned.
+            # TensorFlow would prune outputs that the result does not depend on.
             means = [tf.reduce_mean(tf.cast(x, tf.float32)) for x in tf.nest.flatten(outputs)]
             loss = means[0] if len(means) == 1 else tf.add_n(means)
             return TowerResult([], loss, (), self._mean_metrics(outputs, labels))
         values: dict[str, tf.Tensor] = {}
-        # The outer tape detects variables that do not belong to the network.
+        # The outer tape detects variables that a plug-in creates without declaring them.
         with tf.GradientTape() as outer, tf.GradientTape(watch_accessed_variables=False) as tape:
 
             def read_and_watch(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -545,7 +542,7 @@ class Tower:
             for added in network.losses:
                 loss += added
             target = loss if factor is None else loss * factor
-            if self._plan.length.passes > 1:  # the mean over the batches of all passes
+            if self._plan.length.passes > 1:  # The update uses the mean over all passes.
                 target /= float(self._plan.length.passes)
         sources = [values[v.name] for v in self._trainables if v.name in values]
         computed = iter(tape.gradient(target, sources))
@@ -557,7 +554,7 @@ class Tower:
     def _check_trained_variables(
         self, gradients: Sequence[Any], foreign: Sequence[tf.Variable]
     ) -> None:
-        """Sets `foreign`. UsageError if no variable of the network has a gradient."""
+        """Sets `foreign`. Raises UsageError if no variable of the network has a gradient."""
         where = plugin_location_prefix(self._model)
         places = (getattr(v, MADE_AT, "") or f"{where}{v.name}" for v in foreign)
         self.foreign = tuple(dict.fromkeys(places))
@@ -575,7 +572,7 @@ class Tower:
             )
 
     def _example_losses(self, outputs: Any, labels: Any) -> tf.Tensor:
-        """Loss of each example. Labels are smoothed as in arXiv:1512.00567."""
+        """The loss of each example. Labels are smoothed as in arXiv:1512.00567."""
         losses = self._weighted_over_labels(partial(self._model.loss, outputs), labels)
         share = self._plan.params.label_smoothing
         if not share:
@@ -591,10 +588,10 @@ class Tower:
         return {name: tf.reduce_mean(columns[name]) for name in self._metric_names}
 
     def _weighted_over_labels(self, of_label: Callable[[Any], Any], labels: Any) -> Any:
-        """Values of each example for its label; for a mixed image, weighted over both labels.
+        """Computes values of each example for its label; for a mixed image, their weighted mean.
 
-        The cross entropy and the hits are linear in the labels, so this is the value for the mixed
-        label, as in arXiv:1710.09412 and arXiv:1905.04899.
+        The cross entropy and the hits are linear in the labels, so the mean over both labels is the
+        value for the mixed label, as in arXiv:1710.09412 and arXiv:1905.04899.
         """
         if not self._plan.input.training.mixes:
             return of_label(labels)
@@ -607,11 +604,11 @@ class Tower:
         )
 
 
-# Gradient accumulation: a step with several passes and one update.
+# Gradient accumulation, for a step with several passes and one update.
 
 
 class PassSums:
-    """Sums over the passes of a step, in float32 variables on the devices of the towers.
+    """Adds up the results of a step's passes, in float32 variables on the devices of the towers.
 
     A network computes the moments of batch norm in each pass. The moving averages are updated with
     the moments of each pass, but are assigned together with the update, which may be skipped.
@@ -622,14 +619,13 @@ class PassSums:
         self._manager = manager
         self._trainables = [v for v in plan.network.spec.variables if v.trainable]
         self._loss_scale = loss_scale
-        # The sums by tower. The first trace creates them, because it determines which variables
-        # have gradients.
+        # The first trace creates the sums, by tower: it shows which variables have gradients.
         self._sums: dict[int, list[tf.Variable]] = {}
 
     def add(self, results: Sequence[TowerResult]) -> None:
-        """Adds the results of a pass.
+        """Adds the results of a pass to the sums.
 
-        If they are finite, also assigns state that has no moving average.
+        State without a moving average is assigned, too, if the results are finite.
         """
         added: list[tf.Tensor] = []
         for tower, result in enumerate(results):
@@ -644,10 +640,7 @@ class PassSums:
             update_moving_averages(self._manager, state, self._plan.params.bn_stats, guards)
 
     def total(self, results: Sequence[TowerResult]) -> list[TowerResult]:
-        """Results of the step.
-
-        `results` are those of its last pass. Gradients are read from the sums.
-        """
+        """Adds the results of the last pass to the sums, and returns the results of the step."""
         totals = []
         for tower, result in enumerate(results):
             with tf.device(self._manager.get_devices()[tower]):
@@ -660,10 +653,10 @@ class PassSums:
         return totals
 
     def clear(self, rate: tf.Tensor, updates: Sequence[Any]) -> list[Any]:
-        """Operations that set the sums to zero after the `updates` of the step.
+        """Sets the sums to zero after the `updates` of the step. Returns the operations.
 
-        The zeros depend on `rate`, a float32 scalar. Otherwise TensorFlow would make them constants
-        of the graph, which are as large as the sums and are never freed.
+        The zeros depend on `rate`, a float32 scalar. Otherwise TensorFlow would make the zeros
+        constants of the graph, which are as large as the sums and are never freed.
         """
         operations = []
         for tower, totals in self._sums.items():
@@ -681,7 +674,7 @@ class PassSums:
         return total.assign(factor * tower_variable.read(total) + term, read_value=False)
 
     def _terms_and_factors(self, tower: int, result: TowerResult) -> list[tuple[float, tf.Tensor]]:
-        """The values that a pass adds to the sums, and the factor of the previous sum."""
+        """The values that a pass adds to the sums, each with the factor of the previous sum."""
         pairs = zip(self._trainables, result.gradients, strict=True)
         dense = [
             gradients.to_dense(gradient, self._manager.variable(tower, spec.name))
@@ -706,6 +699,7 @@ class PassSums:
         return self._sums[tower]
 
     def _mean_result(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:
+        """The result of a tower for the step, from the sums and the result of its last pass."""
         values, passes = iter(sums), self._plan.length.passes
         summed = [None if gradient is None else next(values) for gradient in last.gradients]
         loss, *metrics = (next(values) / float(passes) for _ in range(1 + len(last.metrics)))

@@ -2,7 +2,7 @@
 
 Tracing again would make a timed step seconds longer, and later steps would run a different graph
 than the warm-up. Therefore, functions that are called between timed steps are traced for one
-signature. A call with another signature is an error that names this signature.
+signature. A call with another signature raises an error that names the difference.
 
 Tracing creates every operation and its gradients individually from Python. An import creates all
 operations at once. For ResNet-50, tracing a tower takes 1.1 s of CPU time, and a copy takes 0.2 s.
@@ -25,12 +25,12 @@ from cnnbench.models.spec import VariableSpec
 
 
 class TracedFunction:
-    """A function traced for one signature.
+    """A TensorFlow function that is traced for one signature when it is created.
 
     Args:
-      name: for messages, such as "the training step".
-      function: takes and returns nests of tensors. It must not create variables, because then it
-        would be traced twice.
+      name: name for error messages, such as "the training step".
+      function: takes and returns nests of tensors. It must not create variables, because TensorFlow
+        traces functions that create variables twice.
       signature: for each argument, a nest of tf.TensorSpec.
     """
 
@@ -49,7 +49,7 @@ class TracedFunction:
         self.concrete = traced.get_concrete_function(*self._signature)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Calls the function. RetraceError if the arguments do not have its signature."""
+        """Calls the function. RetraceError if the arguments do not fit the function's signature."""
         try:
             return self.concrete(*arguments)
         except TypeError as error:
@@ -62,6 +62,7 @@ class TracedFunction:
 
 
 def _signature_changes(signature: Any, arguments: Any) -> list[str]:
+    """Texts about tensors in `arguments` whose dtype or shape differs from the signature."""
     before, now = (dict(_tensor_descriptions(value, "")) for value in (signature, arguments))
     return [
         f"{path} was {before.get(path, 'not there')} and is {now.get(path, 'not there')}"
@@ -71,7 +72,7 @@ def _signature_changes(signature: Any, arguments: Any) -> list[str]:
 
 
 def _tensor_descriptions(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Path and "dtype[shape]" of every tensor in a nest, such as "0.features"."""
+    """Yields the path (such as "0.features") and "dtype[shape]" of every tensor in a nest."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, (list, tuple)):
@@ -84,7 +85,7 @@ def _tensor_descriptions(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, f"{tf.as_dtype(value.dtype).name}[{sizes}]"
 
 
-# Copies of the first tower's graph, because copying is faster than tracing each tower.
+# Copies of the first tower's graph, which take less time than tracing each tower.
 
 _R = TypeVar("_R")
 
@@ -92,11 +93,14 @@ _WITH_BODIES = frozenset({"StatelessWhile", "StatelessIf", "StatelessCase"})
 
 
 class CopiedTowers(Generic[_R]):
-    """Builds towers in one traced function. The towers differ only in device and inputs.
+    """Builds the towers of one traced function: traces the first tower, and copies its graph.
+
+    The towers must differ only in device and inputs.
 
     Args:
-      trace: builds the first tower in the current name scope, on the current device. trace(read,
-        *inputs) returns a nest of tensors, and of values that are the same for all towers.
+      trace: builds the first tower in the current name scope, on the current device.
+        ``trace(read, *inputs)`` returns a nest of tensors, and of values that are equal for all
+        towers.
       tell: prints a line if TensorFlow rejects a copy. All towers are then traced.
     """
 
@@ -109,8 +113,8 @@ class CopiedTowers(Generic[_R]):
     def __call__(self, read: Reader, *inputs: Any) -> _R:
         """Builds one tower in the current name scope, on the current device.
 
-        `inputs` contains nests with the other inputs of the tower. They contain at least one
-        tensor, and all tensors belong to the traced function.
+        `inputs` are nests with the inputs of the tower except its variables. They contain at least
+        one tensor, and all tensors belong to the traced function.
         """
         tensors = [x for x in tf.nest.flatten(inputs) if isinstance(x, tf.Tensor)]
         assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
@@ -118,13 +122,13 @@ class CopiedTowers(Generic[_R]):
             try:
                 with restoring_interrupts():
                     return self._original.copy(read, tensors)  # type: ignore[no-any-return]
-            except Exception as error:  # other versions of TensorFlow may raise other errors
+            except Exception as error:  # Other versions of TensorFlow may raise other errors.
                 self._give_up_copying(error)
         if self._traced:
             return self._trace(read, *inputs)
         graph = tensors[0].graph
         reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
-        of_reads: set[int] = set()  # numbers of operations
+        of_reads: set[int] = set()  # Contains the numbers of operations that read variables.
 
         def read_and_record(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
             begin = len(graph.get_operations())
@@ -152,23 +156,26 @@ class CopiedTowers(Generic[_R]):
 
 
 def _operations_to_copy(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """The operations of a tower that a copy repeats; empty if the tower cannot be copied."""
-    # A captured tensor is a placeholder of the function. It is the same for all towers.
+    """The operations of a traced tower that its copies repeat; empty if it cannot be copied."""
+    # Placeholders are captured tensors of the function, which are the same for all towers.
     body = [operation for operation in operations if operation.type != "Placeholder"]
-    # A stateful operation, such as tf.random.uniform, would share its state with its copies, or
-    # draw the same numbers. Bodies of loops and branches contain the name of the first tower's
-    # device. If an operation is on a different device than its tower, its device in other towers is
-    # unknown.
+    # Copies of a stateful operation, such as tf.random.uniform, would draw the same numbers.
+    # Bodies of loops and branches contain the name of the first tower's device. If operations are
+    # on several devices, their devices in other towers are unknown.
     if any(operation.op_def.is_stateful or operation.type in _WITH_BODIES for operation in body):
         return []
     return body if len({operation.device for operation in body}) == 1 else []
 
 
 class _TowerDefinition:
-    """A definition of the tower that was traced in the current name scope. It names no devices.
+    """A copyable definition, without devices, of the tower traced in the current name scope.
 
-    `body` contains its operations, except those that read variables. `reads` contains variable,
-    dtype and value of each read. `inputs` contains its other inputs as a flat list.
+    Args:
+      graph: graph of the traced function.
+      body: operations of the tower, except operations that read variables.
+      reads: variable, dtype and value of each read.
+      inputs: the other inputs of the tower, as a flat list.
+      result: result of the tower, a nest.
     """
 
     def __init__(
@@ -185,7 +192,7 @@ class _TowerDefinition:
         self._result = result
         self._scope = f"{graph.get_name_scope()}/"
         self._inside = {operation.name for operation in body}
-        # Inputs from outside the tower, by their names in the definition.
+        # Names of tensors from outside the tower, by their names in the definition.
         self._outer: dict[str, str] = {}
         self._nodes = [self._node_definition(operation) for operation in body]
 
@@ -207,10 +214,10 @@ class _TowerDefinition:
             self._graph_definition(renamed),
             input_map={key: self._outer_tensor(name, own) for key, name in self._outer.items()},
             return_elements=[renamed(name) for name in wanted],
-            name="",  # keeps the names that a trace would have
+            name="",  # The copy gets the names that a trace would give its operations.
         )
         for name, tensor in zip(wanted, outputs, strict=True):
-            # A GraphDef does not contain shapes that were set by `set_shape`.
+            # A GraphDef does not contain shapes from `set_shape`, so they are set again.
             tensor.set_shape(shapes[name])
             tensors[name] = tensor
         own_parts = [tensors[x.name] if isinstance(x, tf.Tensor) else x for x in parts]
@@ -222,6 +229,7 @@ class _TowerDefinition:
         return own[name] if name in own else self._graph.get_tensor_by_name(name)
 
     def _node_definition(self, operation: tf.Operation) -> Any:
+        """The NodeDef of an operation without device, with names for inputs from outside."""
         node = operation.node_def
         node.input[:] = [self._input_name(name) for name in node.input]
         node.device = ""
@@ -256,21 +264,21 @@ class _TowerDefinition:
         return definition
 
 
-# Several calls in one call from the host.
+# Loops in a traced function, so that one call from the host runs several steps.
 
 
 def build_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
-    """Builds a loop in the traced function. A call begins when the previous call has ended.
+    """Builds a loop in the traced function. Each iteration begins when the previous one has ended.
 
     Args:
-      count: number of calls.
-      call: traces the body; called once. Its argument is the number of the call from 0, an int32
-        scalar. It returns a nest of tensors, whose parts may be None.
-      like: a nest with the same shapes and dtypes as that nest.
+      count: number of iterations.
+      call: traces the body of the loop; called once. Its argument is the number of the iteration
+        from 0, an int32 scalar. It returns a nest of tensors, whose parts may be None.
+      like: a nest with the structure, shapes and dtypes of the result of `call`.
 
     Returns:
       A nest with the structure of `like`. The rows of its tensors, [count, ...], are the results of
-      the calls.
+      the iterations.
     """
     parts = tf.nest.flatten(like)
     tensor_places = [place for place, part in enumerate(parts) if part is not None]
@@ -295,7 +303,7 @@ def build_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
 
 
 def select_nest(number: tf.Tensor, nests: Sequence[Any]) -> Any:
-    """The nest with the given number (int32 scalar).
+    """Selects one of several nests of tensors by its number, an int32 scalar of the graph.
 
     All nests have the same structure, shapes and dtypes.
     """

@@ -50,20 +50,20 @@ from cnnbench.variable_mgr.strategies import StrategyVariableMgr
 # One training step of all towers, as a single traced function.
 
 RATE = tf.TensorSpec([], tf.float32, name="learning_rate")
-"""The first argument of a traced step."""
+"""Signature of the first argument of a traced step."""
 _PASS = tf.TensorSpec([], tf.int64, name="pass")
 
 
 class StepResult(NamedTuple):
-    """Results of one step over all towers, as scalars; for several steps, as vectors.
+    """Results of one step over all towers, as scalars; of several steps, as vectors.
 
     Attributes:
-      loss: float32.
+      loss: mean loss, float32.
       metrics: metrics of the model by name, float32; empty unless requested.
       skipped: bool, whether the update was skipped because of gradients that are not finite; None
         if updates are not conditional.
       stop: float32, sum over all workers of the arguments of `TrainStep.request_stop` before this
-        step; None if one step has all towers.
+        step; None if all towers are part of one step.
       staleness: int64, number of updates by other workers since the variables were read; None if
         updates are not counted.
       worker: int64, number of the worker that ran the update; None if the caller knows it.
@@ -80,15 +80,17 @@ class StepResult(NamedTuple):
 class TrainStep:
     """Builds and runs the step of a plan under one variable manager.
 
-    `function` takes the learning rate (float32) and the batches of one step, and `graph` is its
-    traced graph; `notices` are lines for the user.
+    Attributes:
+      function: the traced step, which takes the learning rate (float32) and the batches of a step.
+      graph: the graph of `function`.
+      notices: lines for the user.
 
     Args:
-      optimizer: its slots have been created; None if the step only computes outputs, whose mean
-        replaces the loss.
+      optimizer: the optimizer, whose slots exist; None for a step that only computes outputs. The
+        mean of the outputs then replaces the loss.
       host: full name of the CPU of the process that calls the step.
-      first_tower: number of the step's first tower in the job, on which draws depend.
-      counter: counts the updates where other steps update the same variables.
+      first_tower: number of the step's first tower in the job, which random draws depend on.
+      counter: counts updates, if other steps update the same variables.
     """
 
     _counts_steps = True
@@ -124,7 +126,7 @@ class TrainStep:
         self._updates_counter = counter
         self._rate_tensors: dict[tuple[float, ...], tf.Tensor] = {}
         if self._counts_steps:
-            # Created before tracing, because a function that creates variables is traced twice.
+            # The variable exists before tracing: functions that create variables are traced twice.
             with tf.device(self._devices[0]):
                 self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
         self._update: Updater | None = None
@@ -158,7 +160,7 @@ class TrainStep:
     def _trace(self) -> TracedFunction:
         """Traces the step without running it. This takes seconds for a deep network."""
         function = TracedFunction("the step", self._step, (RATE, *self._inputs.signature))
-        device = self._devices[0]  # the device of the results, see `_result`
+        device = self._devices[0]  # Results are on this device, see `_result`.
         self._reader: ScalarReader | None = None
         if not is_cpu(device):
             outputs = function.concrete.structured_outputs
@@ -167,29 +169,30 @@ class TrainStep:
 
     @property
     def reduction_operations(self) -> int | None:
-        """See `Updater.reduction_operations`; None without an optimizer."""
+        """Number of operations that reduce the gradients; None without an optimizer."""
         return None if self._update is None else self._update.reduction_operations
 
     @property
     def input_wait_seconds(self) -> float:
-        """Total time of waiting for batches."""
+        """Total seconds for which steps have waited for batches."""
         return self._inputs.wait_seconds
 
     def request_stop(self, reason: float) -> None:
-        """Makes the next step inform all workers of the reason why the run ends
-        (`StepResult.stop`).
+        """Makes the next step send a number to all workers: the reason to end the run.
+
+        The number is added to `StepResult.stop` of each worker.
         """
         assert self._stop is not None
         self._stop.assign(reason)
 
     def resume(self, global_step: int) -> None:
-        """Sets the number of completed steps, on which random draws depend."""
+        """Sets the number of completed steps, which random draws depend on."""
         self._counter.assign(global_step)
 
     def __call__(self, *learning_rates: float) -> StepResult:
         """Fetches a batch for each tower and pass, and launches a step for each learning rate.
 
-        There must be one learning rate for each step of an execution.
+        The number of learning rates must be --steps_per_execution.
         """
         if self._execution is not None:
             fetches = len(learning_rates) * self._plan.length.passes
@@ -207,20 +210,15 @@ class TrainStep:
         return result
 
     def on_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
-        """The result in host memory.
-
-        A `ScalarReader` reads it from a GPU; on a CPU, it is unchanged.
-        """
+        """Copies the result of a step to host memory. On a CPU, returns the result itself."""
         return result if self._reader is None else self._reader(result, events)
 
     def last_gradients(self) -> Callable[[], tuple[dict[str, tf.Tensor], list[tf.Tensor]]]:
-        """Traces a function that recomputes gradients.
+        """Traces a function that recomputes the gradients of the last step, for summaries.
 
-        From now on, the batches of the last step are kept.
-
-        The function returns the existing gradients of tower 0, by canonical name, and the parts of
-        its batch. It computes them from the batch of the last step and the weights after this step,
-        without weight decay and loss scale. It updates nothing.
+        From now on, the batches of the last step are kept. The function returns tower 0's
+        gradients by canonical name, and the parts of its batch. It uses the batch of the last step
+        and the weights after this step, without weight decay and loss scale. It updates nothing.
         """
         self._keeps_batches = True
         name = "the gradients for summaries"
@@ -228,7 +226,10 @@ class TrainStep:
         return lambda: traced(*self._batches)
 
     def _rate_tensor(self, *rates: float) -> tf.Tensor:
-        """Learning rates for updates by reduced gradients. Equal rates return the same tensor."""
+        """The learning rates as a tensor, multiplied by the plan's factor for learning rates.
+
+        Equal rates return the same tensor.
+        """
         tensor = self._rate_tensors.get(rates)
         if tensor is None:
             scaled = [rate * self._plan.exchange.update.rate_factor for rate in rates]
@@ -238,7 +239,7 @@ class TrainStep:
         return tensor
 
     def _steps(self, rates: tf.Tensor, *batches: TowerBatch) -> StepResult:
-        """Runs the steps of an execution one after the other, each by a call of the traced step."""
+        """Builds a loop over the steps of an execution, each of which calls the traced step."""
         passes, signature = self._plan.length.passes, self._inputs.signature
         per_tower = len(signature) == len(self._devices)
         devices = self._devices if per_tower else [self._host] * len(signature)
@@ -267,6 +268,7 @@ class TrainStep:
             return cast("StepResult", result)
 
     def _step(self, rate: tf.Tensor, *batches: TowerBatch) -> StepResult:
+        """Builds the step (of the last pass): towers, reduction, updates and results."""
         factor = None if self._update is None else self.loss_scale.factor()
         counter = self._updates_counter
         count_before = None if counter is None else counter.read()
@@ -293,7 +295,7 @@ class TrainStep:
         return result._replace(skipped=skipped, staleness=staleness)
 
     def _run_earlier_pass(self, number: tf.Tensor, *batches: TowerBatch) -> None:
-        """Builds a pass before the last pass of a step. It only adds its results."""
+        """Builds a pass before the last pass of a step, which only adds up its results."""
         assert self._sums is not None
         last, self._pass = self._pass, number
         self._sums.add(self._run_all_towers(batches, self.loss_scale.factor(), None))
@@ -302,8 +304,7 @@ class TrainStep:
     def _run_all_towers(
         self, batches: Sequence[TowerBatch], factor: Factor, count_before: tf.Tensor | None
     ) -> list[TowerResult]:
-        # Towers that synchronise are built at the same time; frozen towers have different
-        # constants.
+        # Synchronised towers are built at the same time. Frozen towers have different constants.
         alone = len(self._towers) == 1 or self._synchronises or self._plan.numerics.frozen
         copied = None if alone else CopiedTowers(self._towers[0], self.notices.append)
         return self._manager.run_towers(
@@ -313,7 +314,7 @@ class TrainStep:
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """Places where a plug-in creates variables that the network uses but does not declare."""
+        """Places in plug-ins where variables are created that the network uses undeclared."""
         return self._towers[0].foreign
 
     @property
@@ -322,8 +323,8 @@ class TrainStep:
         return self._towers[0].calibration
 
     def _seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
-        """Seed of a tower and step, int64 [2]."""
-        del count_before  # used by `CoordinatedStep`
+        """The seed of random draws in a tower and step, int64 [2]."""
+        del count_before  # Only `CoordinatedStep` uses this argument.
         number, done = self._first_tower + tower, self._counter
         if self._plan.length.passes > 1:
             done = done * self._plan.length.passes + self._pass
@@ -339,10 +340,10 @@ class TrainStep:
         *,
         staged: bool = True,
     ) -> TowerResult:
-        """Builds the pass of a tower, with `copied` if given.
+        """Builds the pass of one tower, as a copy of the first tower if `copied` is given.
 
-        It reads variables after `count_before`. `staged` is whether reads return the values of the
-        previous step if the variables are staged.
+        The tower reads variables after `count_before`. With `staged`, reads of staged variables
+        return the values of the previous step.
         """
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             features, labels, _ = self._inputs.of_tower(tower, batches)
@@ -363,16 +364,17 @@ class TrainStep:
     def _gradients_of_tower_0(
         self, *batches: TowerBatch
     ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        """Builds the gradients of tower 0 by canonical name, and the parts of its batch."""
         factor = self.loss_scale.factor()
         build = partial(self._tower, batches=batches, factor=factor, staged=False)
-        # Towers that synchronise can only be built together.
+        # Synchronised towers can only be built together.
         together = self._synchronises
         of_towers = self._manager.run_towers(build, meeting=True) if together else [build(0)]
         gradients_of_pass = of_towers[0].gradients
         with tf.device(self._devices[0]):
             inverse = inverse_scale(factor)
             passes = self._plan.length.passes
-            if passes > 1:  # the gradients of a pass are divided by their number
+            if passes > 1:  # Gradients of a pass are divided by the number of passes.
                 inverse = float(passes) * (1.0 if inverse is None else inverse)
             trainables = [v for v in self._plan.network.spec.variables if v.trainable]
             by_name = {
@@ -384,8 +386,9 @@ class TrainStep:
             return by_name, [tf.identity(part) for part in parts if part is not None]
 
     def _scalar_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
-        """Sums of the loss and the metrics over this step's towers, and the request to stop, if
-        there is one.
+        """Sums of the loss and the metrics over this step's towers.
+
+        If workers can request the end of the run, the last value is this worker's request.
         """
         columns = [[tower.loss for tower in towers]]
         columns += [[tower.metrics[name] for tower in towers] for name in towers[0].metrics]
@@ -402,7 +405,10 @@ class TrainStep:
         weight_losses: Sequence[tf.Tensor],
         updates: Sequence[Any],
     ) -> StepResult:
-        """Means over all towers of the job, after all updates. `totals` is from `_scalar_sums`."""
+        """Builds the means over all towers of the job, which depend on all `updates`.
+
+        `totals` are the sums of `_scalar_sums` over all workers.
+        """
         with tf.device(self._devices[0]), tf.name_scope("means"):
             sums, stop = list(totals), None
             if self._stop is not None:
@@ -418,23 +424,23 @@ class TrainStep:
                 return StepResult(tf.identity(loss), by_name, stop=stop)
 
 
-# One step for all workers of a job. A ClusterCoordinator runs it on any idle worker.
+# The step of a job with a ClusterCoordinator, which runs the step on any idle worker.
 
 _RETRY_SECONDS = 0.05
 
 
 class CoordinatedStep(TrainStep):
-    """A `TrainStep` with a counter, and with a `CoordinatedInput` that reads the number of its
-    worker.
+    """A `TrainStep` that a coordinator of tf.distribute runs on any idle worker.
 
-    Random draws depend on the number of the worker and on the count of updates.
+    It needs a counter, and a `CoordinatedInput`, which also reads the worker's number. Random draws
+    depend on the worker's number and on the count of updates.
     """
 
     _inputs: CoordinatedInput
     _counts_steps = False
 
     def _trace(self) -> TracedFunction:
-        # Hides messages about lost workers, which cnnbench reports.
+        # TensorFlow's messages about lost workers are hidden, because cnnbench reports the losses.
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
         assert isinstance(self._manager, StrategyVariableMgr)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
@@ -444,7 +450,7 @@ class CoordinatedStep(TrainStep):
 
     @property
     def input_wait_seconds(self) -> float:
-        """Mean time for which workers waited for batches."""
+        """Mean seconds for which a worker has waited for batches."""
         return self._waited / len(self._inputs.devices)
 
     def resume(self, global_step: int) -> None:
@@ -453,9 +459,9 @@ class CoordinatedStep(TrainStep):
         self._updates_counter.resume(global_step)
 
     def __call__(self, *learning_rates: float) -> StepResult:
-        """Schedules an update and waits for it. Thread-safe.
+        """Schedules an update on an idle worker, and waits for its result. Thread-safe.
 
-        If its worker is killed, the update is repeated on another worker, although it may have been
+        If the worker is killed, the update is repeated on another worker, although it may have been
         applied.
         """
         self._inputs.next()
@@ -472,6 +478,7 @@ class CoordinatedStep(TrainStep):
         return StepResult(**values)
 
     def _wait_for_result(self, remote: Any) -> tf.Tensor:
+        """Waits for the result of a scheduled update, on another worker if its worker is lost."""
         while True:
             try:
                 return remote.get()
@@ -481,14 +488,12 @@ class CoordinatedStep(TrainStep):
                 lost = isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
                 if not lost or "/job:ps" in str(error):
                     raise
-            # The worker was killed between the end of the step and the copy of its result. The
-            # coordinator repeats the step on another worker, whose result is used.
+            # The worker was killed after the step and before its result was copied. The coordinator
+            # repeats the step on another worker, whose result is used.
             time.sleep(_RETRY_SECONDS)
 
     def _scheduled_update(self, rate: tf.Tensor) -> tf.Tensor:
-        """`StepResult` and the time of waiting for input in one float64 tensor, so that one
-        message is sent.
-        """
+        """Builds a step with results and input wait in one float64 tensor, sent in one message."""
         result = self._step(rate)._replace(worker=self._inputs.worker())
         scalars = {name: value for name, value in result._asdict().items() if value is not None}
         scalars["waited"] = self._inputs.waited

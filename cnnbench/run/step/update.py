@@ -1,42 +1,43 @@
 """The update of variables by aggregated gradients.
 
-With decay d and learning rate r, an update is w (1 - r d) - r g. Computing the gradient g + d w
-would need additional passes over memory. The proximal step of Duchi and Singer, "Efficient online
-and batch learning using forward backward splitting", JMLR 10, 2009, works in place: (w - a g) / (1
-+ x), where a = r (1 + x) and x = 1 / (1 - r d) - 1, is the same update.
+With weight w, gradient g, decay d and learning rate r, an update is w (1 - r d) - r g. Computing
+g + d w would need additional passes over memory. The proximal step of Duchi and Singer, "Efficient
+online and batch learning using forward backward splitting", JMLR 10, 2009, works in place: it is
+(w - a g) / (1 + x), which is the same update for a = r (1 + x) and x = 1 / (1 - r d) - 1.
 
-In float32, 1 + x is a multiple of 2^-23, and x is 4e-8 to 4e-6 for usual r and d. Rounded in the
-same direction in every step, decay would be up to twice what is due, or none. A step therefore
-uses a multiple of a quantum q, which is exact in float32:
+In float32, 1 + x is a multiple of 2^-23, and x is 4e-8 to 4e-6 for usual r and d. If x was rounded
+in the same direction in every step, the decay would be up to twice as large, or zero. Each step
+therefore uses a multiple of a quantum q, which is exact in float32:
 
     x_t = q floor(x / q + frac(t φ)),  φ = (sqrt(5) - 1) / 2
 
-for the global step t. By Weyl's theorem its mean over steps is x for any irrational φ; sums of the
-golden ratio stay the closest to it. There is no other state than t, so a resumed run continues bit
-for bit. A weight is at most a few q times itself away from that of an exact decay.
+for the global step t. By Weyl's theorem, the mean of x_t over steps is x for any irrational φ. With
+the golden ratio, sums of x_t remain closest to the exact decay. There is no state except t, so a
+resumed run continues bit for bit. The relative difference between a weight and its value with exact
+decay is at most a few q.
 
-q is 2^-23 where x is at least `PIECE`, and otherwise `PIECE` itself, so that no step divides by
-less than 1 + `PIECE`: the difference to a weight is rounded to whole units in its last place, which
-is too coarse for few of them (with pieces of 2^-20, decay of some mantissas is 3 % off). Of larger
-pieces the mean would take more steps. Steps with x_t = 0 are updates of plain SGD, without the
-division, which is a second pass over w.
+If x is at least `PIECE`, q is 2^-23, otherwise q is `PIECE`. So no step divides by less than
+1 + `PIECE`: a change of a weight is rounded to units in the weight's last place, which is too
+coarse for a change of few units (with pieces of 2^-20, the decay of some mantissas is 3 % off).
+With larger pieces, the mean would be exact only over more steps. Steps with x_t = 0 are updates of
+plain SGD, without the division, which is a second pass over w.
 
-An operation updates a variable and its slots in the variable's dtype. A function computes in
-float32. Its step is subtracted in place, so that no asynchronous update is lost. Weight decay and
-clipping are first applied to the gradient (`UpdatePlan`), except for decay that is a part of the
-update.
+An optimizer is an operation or a function. An operation updates a variable and its slots in the
+variable's dtype. A function computes in float32, and its step is subtracted in place, so that no
+asynchronous update is lost. Weight decay and clipping are first applied to the gradient
+(`UpdatePlan`), except decay that is a part of the update.
 
 Every tower's loss contains the L2 loss of its own weights. So the reduced gradient contains the
 gradient of the L2 loss once for "mean", and once per tower for "sum".
 
 A read of a variable returns the variable's own buffer. If an update runs while an operation uses
-this buffer, it first copies the whole variable; otherwise it works in place. TensorFlow only orders
-updates after reads, not after operations that use the result of a read. So updates here wait for
-these operations.
+this buffer, the update first copies the whole variable; otherwise it works in place. TensorFlow
+only orders updates after reads, not after operations that use the result of a read. So updates here
+wait for these operations.
 
 Only updates of variables on CPUs wait, and only for operations on CPUs of the same task. Operations
-on a GPU or in another task have a copy, and waiting for each of them would need a signal between
-devices. Copying a variable within a GPU takes less time than these signals.
+on a GPU or in another task have a copy, and waiting for each of these operations would need a
+signal between devices. Copying a variable within a GPU takes less time than these signals.
 """
 
 from __future__ import annotations
@@ -72,21 +73,22 @@ from cnnbench.variable_mgr.gradients import (
     map_on_devices,
 )
 
-# Clips the gradients that are applied together on one device.
+# Clips gradients that are applied together on one device.
 
 
 def by_value(
     gradients: Sequence[tf.Tensor], devices: Sequence[str], bound: float
 ) -> list[tf.Tensor]:
-    """Clips every element to [-bound, bound]."""
+    """Clips every element of the gradients to [-bound, bound], each on its device."""
     return map_on_devices(devices, lambda g: tf.clip_by_value(g, -bound, bound), gradients)
 
 
 CLIPPINGS: Mapping[str, Callable[[Sequence[tf.Tensor], Sequence[str], float], list[tf.Tensor]]] = {
     "gradient_clip": by_value
 }
-"""Functions by the flag with the bound. The arguments are reduced float32 gradients without loss
-scale, the devices of their variables, and the bound.
+"""Functions that clip gradients, by the flag with the bound.
+
+Arguments are reduced float32 gradients without loss scale, their variables' devices, and the bound.
 """
 
 
@@ -95,12 +97,13 @@ scale, the devices of their variables, and the bound.
 PIECE = 2.0**-18
 """Smallest decay in a step with decay, as a share of the weight."""
 
-_ULP = 2.0**-23  # distance of float32 numbers above 1
+_ULP = 2.0**-23
+"""Distance between neighbouring float32 numbers above 1."""
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 class FusedDecay:
-    """Updates variables by SGD with weight decay.
+    """Updates variables by SGD with weight decay, in place (see the docstring of the module).
 
     Args:
       decay: d in the module's description.
@@ -112,9 +115,7 @@ class FusedDecay:
         self._steps_done = steps_done
 
     def apply(self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], rate: tf.Tensor) -> list[Any]:
-        """Updates each variable on its device.
-
-        Returns operations or tensors that depend on the updates.
+        """Updates each variable on its device. Returns tensors that depend on the updates.
 
         Args:
           pairs: float32 gradients without decay, and float32 variables on CPUs.
@@ -130,10 +131,10 @@ class FusedDecay:
         return ends
 
     def _decay_piece(self, rate: tf.Tensor) -> tf.Tensor:
-        """x_t, a float32 scalar."""
+        """The decay x_t of the current step, a float32 scalar (see the docstring of the module)."""
         product = tf.cast(rate, tf.float64) * self._decay
         kept_share = 1.0 - product
-        # If this is 0, 2^-24 is used instead. It is smaller than the precision of float32.
+        # Instead of 0, the divisor is 2^-24, which is smaller than the precision of float32.
         exact = product / tf.where(kept_share == 0.0, tf.constant(2.0**-24, tf.float64), kept_share)
         phase = tf.cast(towers.read(self._steps_done), tf.float64) * _GOLDEN
         quantum = tf.where(exact < PIECE, tf.constant(PIECE, tf.float64), _ULP)
@@ -148,6 +149,8 @@ def _completion(updates: Iterable[Any]) -> tf.Tensor:
 def _apply_sgd(
     pairs: Sequence[tuple[tf.Tensor, tf.Variable]], rate: tf.Tensor, piece: tf.Tensor
 ) -> tf.Tensor:
+    """Updates variables by SGD, with the decay `piece` unless it is 0."""
+
     def decayed() -> tf.Tensor:
         alpha = rate * (1.0 + piece)
         return _completion(
@@ -166,13 +169,17 @@ def _apply_sgd(
     return tf.cond(tf.not_equal(piece, 0.0), decayed, plain)
 
 
-# Optimizers: each update is one of TensorFlow's fused operations, or a function.
+# Optimizers, whose updates are one of TensorFlow's fused operations, or a function.
 
 
 class Optimizer:
-    """Updates variables in place. `values` contains the values of `spec.flags`.
+    """Updates variables in place by an optimizer, and stores the optimizer's slots.
 
-    If `average_decay` is above 0, every variable has a moving average, which is one of its slots.
+    Args:
+      spec: declaration of the optimizer.
+      values: values of the optimizer's flags (`spec.flags`).
+      average_decay: decay of moving averages. If it is above 0, every variable has a moving
+        average, which is one of its slots.
     """
 
     def __init__(
@@ -195,10 +202,10 @@ class Optimizer:
         self._decay: dict[Any, float] = {}
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
-        """Creates the state of one group of variables, outside any traced function.
+        """Creates the slots of one group of variables, outside of traced functions.
 
-        Call it once for each set of variables that `apply_gradients` gets together: once for shared
-        variables, otherwise once per tower. An empty group is ignored.
+        It is called once for each set of variables that `apply_gradients` gets together: once for
+        shared variables, otherwise once per tower. An empty group is ignored.
         """
         if not variables:
             return
@@ -226,30 +233,28 @@ class Optimizer:
             )
 
     def fuse_decay(self, variables: Iterable[tf.Variable], decay: FusedDecay) -> None:
-        """From now on, `decay` runs the updates of these variables. `spec` must be the spec of
-        SGD.
-        """
+        """Makes `decay` run the updates of `variables`, for an optimizer that is plain SGD."""
         self._fused_decay = decay
         self._decayed = {variable.ref() for variable in variables}
 
     def decay(self, variables: Iterable[tf.Variable], factor: float) -> None:
-        """From now on, updates of these variables apply weight decay. `spec` must be decoupled."""
+        """Makes updates of `variables` apply weight decay. The optimizer has decoupled decay."""
         self._decay.update({variable.ref(): factor for variable in variables})
 
     def slot_variables(self) -> dict[tuple[str, Any], tf.Variable]:
-        """Slots by (slot name, `Variable.ref()` of the variable)."""
+        """All slots, by (slot name, `Variable.ref()` of the variable)."""
         return dict(self._slots)
 
     def shared_variables(self) -> dict[str, list[tf.Variable]]:
-        """Scalars that belong to a group of variables: one scalar per group, by name."""
+        """Scalar state of the optimizer by name, with one scalar for each group of variables."""
         return {name: [group[name] for group in self._groups] for name in self._bases}
 
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
     ) -> list[Any]:
-        """Updates variables of a group, each on its device, by dense gradients.
+        """Updates variables of one group by dense gradients. Returns the operations.
 
-        Returns operations.
+        Each variable is updated on its own device.
         """
         ops = []
         updated = [variable for _, variable in pairs] if self._average_decay else []
@@ -258,11 +263,10 @@ class Optimizer:
             ops += self._fused_decay.apply(decayed, learning_rate)
             pairs = [pair for pair in pairs if pair[1].ref() not in self._decayed]
         rates = {tf.float32: learning_rate}
-        # Powers by number of the group. They are read once for all variables of a group, so that
-        # updates do not need their own conversion.
+        # Powers are read once for all variables of a group, so each is converted only once.
         powers: dict[int, dict[str, tf.Tensor]] = {}
         for gradient, variable in pairs:
-            # Functions compute in float32.
+            # Update functions compute in float32, operations in the variable's dtype.
             dtype = variable.dtype if self._spec.update is None else tf.float32
             if dtype not in rates:
                 rates[dtype] = tf.cast(learning_rate, dtype)
@@ -283,7 +287,7 @@ class Optimizer:
         return ops
 
     def _update_average(self, variable: tf.Variable) -> Any:
-        """Updates the moving average with the new value of a variable. Returns the operation."""
+        """Updates a variable's moving average with its new value. Returns the operation."""
         with tf.device(variable.device):
             average = self._slots[AVERAGE, variable.ref()]
             distance = towers.read(average) - towers.read(variable)
@@ -294,6 +298,7 @@ class Optimizer:
     def _update_variable(
         self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor, arguments: dict[str, Any]
     ) -> list[Any]:
+        """Updates one variable and its slots. Returns the operations."""
         spec = self._spec
         slots = {s.argument: self._slots[s.name, variable.ref()] for s in spec.slots}
         if spec.update is None:
@@ -306,8 +311,7 @@ class Optimizer:
             arguments["decay"] = self._decay.get(variable.ref(), 0.0)
         weight = cast(towers.read(variable), tf.float32)
         step, *states = spec.update(weight=weight, gradient=gradient, rate=rate, **arguments)
-        # Operations are used, because assignments to a strategy's variables depend on the calling
-        # scope.
+        # Methods of a strategy's variables depend on the calling scope; raw operations do not.
         ops = [
             tf.raw_ops.AssignVariableOp(resource=slot.handle, value=cast(state, slot.dtype))
             for slot, state in zip(slots.values(), states, strict=True)
@@ -316,9 +320,9 @@ class Optimizer:
         return [*ops, tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change)]
 
     def _advance_powers(self, powers: Mapping[int, Mapping[str, tf.Tensor]]) -> list[Any]:
-        """Operations that multiply the powers of the optimizer's constants.
+        """Multiplies the powers of the optimizer's constants by their bases.
 
-        They run after all updates, which read the powers.
+        Returns the operations, which run after all updates, because updates read the powers.
         """
         ops = []
         for number, of_group in powers.items():
@@ -329,20 +333,23 @@ class Optimizer:
         return ops
 
 
-# The updates of a step: gradients are reduced, completed and applied as planned.
+# The updates of a step, for which gradients are reduced, completed and applied as planned.
 
 _NO_LIMIT = 2**63 - 1
 _SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Squeeze"})
-"""Operations whose result uses the buffer of their first input."""
+"""Types of operations whose result uses the buffer of their first input."""
 
 
 class Updater:
-    """Executes `plan.exchange.update` inside the traced step.
+    """Reduces the gradients of a step, and updates the variables as `plan.exchange.update` says.
 
-    `host` is the full name of the CPU of the process that calls the step. `steps_done` is the
-    number of the step, an int64 scalar; fused decay depends on it. `reduction_operations` is the
-    number of operations that the manager has added between gradients and updates; None before the
-    step is traced.
+    Attributes:
+      reduction_operations: number of operations that the variable manager has added between
+        gradients and updates; None before the step is traced.
+
+    Args:
+      host: full name of the CPU of the process that calls the step.
+      steps_done: number of completed steps, an int64 scalar, which fused decay depends on.
     """
 
     def __init__(
@@ -367,7 +374,7 @@ class Updater:
             for name in decayed:
                 optimizer.decay(manager.updated(name).copies, update.decoupled_decay)
         decayed = decayed if update.weight_decay else []
-        # One list for each apply device.
+        # There is one list for each device that applies updates.
         self._decayed = gradients.transpose_lists(
             [manager.updated(name).copies for name in decayed]
         )
@@ -388,10 +395,13 @@ class Updater:
         sums: Sequence[tf.Tensor],
         rate: tf.Tensor,
     ) -> tuple[list[Any], tf.Tensor | None, list[tf.Tensor]]:
-        """Returns the operations of the update, `StepResult.skipped`, and `sums` of the whole job.
+        """Builds the updates of a step from the results of its towers.
 
         The gradients contain the loss scale `factor`. `sums` are float32 scalars, sums over this
-        step's towers. `rate` includes the factor of the plan.
+        step's towers. `rate` includes the plan's factor for learning rates.
+
+        Returns:
+          The operations of the update; `StepResult.skipped`; `sums` over the whole job.
         """
         manager = self._manager
         early, late = (factor, None) if self._plan.deferred else (None, factor)
@@ -427,8 +437,7 @@ class Updater:
         ops += manager.after_updates()
         updates = [tower.updates for tower in towers]
         if self._plan.deferred:
-            # The judged gradients are those of the previous step, but these values are of this
-            # step.
+            # The guards above are from gradients of the previous step, these values of this step.
             values = [one.value for one in itertools.chain.from_iterable(updates)]
             real = [value for value in values if value.dtype.is_floating]
             guards = [self._loss_scale.guard(real)] * len(towers)
@@ -437,7 +446,7 @@ class Updater:
 
     def weight_losses(self) -> list[tf.Tensor]:
         """Half the squared norm of every weight with decay, on the weight's device."""
-        # Equal replicas have equal norms, so one norm is sufficient.
+        # Equal copies have equal norms, so only the first copy is used.
         groups = self._decayed[:1] if self._manager.replicas_in_sync else self._decayed
         losses = []
         for variable in itertools.chain.from_iterable(groups):
@@ -446,11 +455,12 @@ class Updater:
         return losses
 
     def l2_loss(self, weight_losses: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The L2 loss (mean over towers), on the current device."""
+        """The L2 loss (mean over towers) from `weight_losses`, on the current device."""
         copies = 1 if self._manager.replicas_in_sync else len(self._devices)
         return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
 
     def _gradient_columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[Column]:
+        """Collects the gradients of all towers by variable, divided by the loss scale `factor`."""
         inverses = gradients.map_on_devices(self._devices, inverse_scale, [factor] * len(towers))
         columns = []
         by_variable = gradients.transpose_lists([tower.gradients for tower in towers])
@@ -464,17 +474,17 @@ class Updater:
         return columns
 
     def before_reduction(self, column: Column) -> Column:
-        """The column. The L2 gradients of the towers are added, if the plan adds them before the
-        reduction.
+        """Completes the gradients of a column (one variable in all towers) for the reduction.
 
-        Otherwise, a weight that only affects its L2 loss gets zeros.
+        Adds L2 gradients if the plan adds them before the reduction. Otherwise, a weight that only
+        affects its own L2 loss gets zeros as gradients.
         """
         if column.variables[0].ref() not in self._read:
             return column
         if self._plan.deferred:
             return column.map_gradients(self._devices, self._add_weight_decay)
         if self._manager.replicas_in_sync and any(g is not None for g in column.gradients):
-            return column  # the reduction replaces None by zeros of the correct shape
+            return column  # The reduction replaces None by zeros of the correct shape.
         return column.map_gradients(
             self._devices,
             lambda gradient, variable: tf.zeros(variable.shape) if gradient is None else gradient,
@@ -487,14 +497,14 @@ class Updater:
     def _completed_gradient(
         self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor
     ) -> tf.Tensor:
-        """A reduced gradient without loss scale and with decay, on the device of its variable."""
+        """Removes the loss scale from a reduced gradient, and adds decay."""
         with tf.device(variable.device):
             gradient = divide_by_scale(gradient, inverse)
             late = variable.ref() in self._added_late
             return self._add_weight_decay(gradient, variable) if late else gradient
 
     def _rates_by_device(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
-        """The learning rate for updates on each device. It is sent once to every process."""
+        """The learning rate as a tensor for each device. It is sent once to every process."""
         by_home: dict[str, tf.Tensor] = {}
         for home in dict.fromkeys((self._host, *map(cpu_of_device, devices))):
             with tf.device(home):
@@ -503,14 +513,17 @@ class Updater:
 
 
 class BufferReaders:
-    """Operations that use variables' buffers in the traced function (see `tower_variable.read`)."""
+    """Finds the operations of a traced function that use the buffers of variables.
+
+    See `tower_variable.read`.
+    """
 
     def __init__(self, graph: tf.Graph) -> None:
         handles = tower_variable.handles_read.get(graph, {})
-        # By name of a tensor: handle of the variable whose buffer the tensor uses.
+        # Maps the name of a tensor to the handle of the variable whose buffer the tensor uses.
         values: dict[str, int] = {}
         self._readers: dict[int, list[tf.Operation]] = defaultdict(list)
-        for operation in graph.get_operations():  # in topological order
+        for operation in graph.get_operations():  # The order is topological.
             names = [tensor.name for tensor in operation.inputs]
             if operation.type == "ReadVariableOp" and names[0] in handles:
                 values[operation.outputs[0].name] = handles[names[0]]
@@ -521,11 +534,11 @@ class BufferReaders:
                 values[operation.outputs[0].name] = values[names[0]]
 
     def before_update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
-        """The gradient. It depends on the operations that use the variable's buffer."""
+        """Makes a gradient, and so an update, wait for operations that use a variable's buffer."""
         home = _cpu_task(variable.device)
         if home is None:
             return gradient
-        # Operations without a task run in the calling process. It stores no variables of a ps task.
+        # Operations without a task run in the calling process, which is not a ps task.
         near = {home} if home.startswith("ps:") else {home, ""}
         of_variable = self._readers.get(id(variable.handle), ())
         readers = [reader for reader in of_variable if _cpu_task(reader.device) in near]
@@ -537,15 +550,15 @@ class BufferReaders:
 
 
 def control_signals(operations: Sequence[Any], device: str) -> list[Any]:
-    """Control dependencies for a device. Each other device sends it only one signal."""
+    """Joins control dependencies for `device`, so that each other device sends only one signal."""
     if all(operation.device == device for operation in operations):
         return list(operations)
-    return [tf.group(*operations)]  # creates one operation per device
+    return [tf.group(*operations)]  # tf.group creates one operation per device.
 
 
 @functools.cache
 def _cpu_task(device: str) -> str | None:
-    """The task of a CPU device, such as ps:0; "" if the device names no task; None for a GPU."""
+    """The task of a CPU device, such as "ps:0"; "" if its name contains no task; None for a GPU."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.device_type not in (None, "CPU"):
         return None
@@ -569,17 +582,17 @@ class UpdateCounter:
         self._count.assign(count)
 
     def read(self) -> tf.Tensor:
-        """The number of updates so far, an int64 scalar. It is read before any variable."""
+        """Reads the number of updates so far, an int64 scalar, before any variable is read."""
         return tower_variable.read(self._count)
 
     def increment(self, count_before: tf.Tensor, updates: Sequence[Any] = ()) -> tf.Tensor:
         """Counts an update after all its assignments. Returns its staleness, an int64 scalar.
 
-        `count_before` is what `read` returned in the same step.
+        `count_before` is the result of `read` in the same step.
         """
         home = self._count.device
         with tf.device(home), tf.control_dependencies(control_signals(updates, home)):
-            # One operation reads and increments, so that no two updates get the same number.
+            # One operation both reads and increments, so that no two updates get the same number.
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=self._count.handle, limit=_NO_LIMIT, T=tf.int64
             )
