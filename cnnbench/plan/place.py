@@ -58,8 +58,7 @@ class WorkKind(enum.Enum):
         return self in (WorkKind.EVALUATION, WorkKind.FORWARD)
 
 
-# Rules about flags. A rule says which flags are refused or have no effect, under which condition,
-# and why.
+# Rules about flags: which flags are refused or have no effect, under which condition, and why.
 
 
 class _HasParams(Protocol):

@@ -309,8 +309,8 @@ def plan_update(
       narrow: whether variables have 16 bits.
     """
     deferred = aggregation.relaxed and mode.reduction is Reduction.ALL_REDUCE
-    # A learning rate divided by the number of towers saves one pass over all gradients. This is
-    # impossible with clipping, which depends on the size of gradients, and with 16-bit sums.
+    # A learning rate divided by the number of towers saves one pass over all gradients.
+    # It cannot replace the mean before clipping, which depends on gradient sizes, or in 16 bits.
     rate_has_mean = (
         optimizer.linear
         and reduction == "mean"

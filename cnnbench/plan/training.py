@@ -436,8 +436,7 @@ def make_schedule(
         # One step earlier than a model's own boundaries, as in tf_cnn_benchmarks.
         schedule = _piecewise_schedule([boundary - 1 for boundary in boundaries], rates)
     elif flags.init_learning_rate is None and defaults.decay_epochs:
-        # As in tf_cnn_benchmarks, epochs are converted to examples of the data set, not to whole
-        # steps of an epoch.
+        # As in tf_cnn_benchmarks, epochs are converted to examples, not to whole steps of an epoch.
         period = max(1, int(defaults.decay_epochs * examples_per_epoch // global_batch))
 
         def schedule(step: int) -> float:

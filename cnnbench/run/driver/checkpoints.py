@@ -440,10 +440,10 @@ def _name_of_key(key: str) -> str:
 
 
 # Matches names in checkpoints of tf_cnn_benchmarks, which numbers the layers of each kind.
-# For example, ``v/cg/resnet_v10/conv1/batchnorm1/beta`` belongs to the second batch norm. cnnbench
-# declares layers in the same order, except in the networks that docs/migrating.md lists. In these
-# networks, at least one shape differs. The prefix ``v0/`` is the copy of the first device. Names of
-# optimizer slots have one more part.
+# For example, ``v/cg/resnet_v10/conv1/batchnorm1/beta`` belongs to the second batch norm.
+# cnnbench declares layers in the same order, except in the networks that docs/migrating.md lists.
+# In each of the networks on that page, at least one shape differs.
+# The prefix ``v0/`` is the copy of the first device. Names of optimizer slots have one more part.
 _OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\w+)")
 # Matches the first convolution in a graph (a serialized NodeDef): its operation and an attribute.
 _FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)", re.DOTALL)

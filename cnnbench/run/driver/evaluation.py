@@ -150,8 +150,7 @@ class Evaluator:
         )
 
         def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-            # If towers train independently, only the network of tower 0 is evaluated, which is also
-            # the network in checkpoints.
+            # If towers train independently, the network of tower 0 is evaluated, as in checkpoints.
             source = tower if self._manager.replicas_in_sync else 0
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:

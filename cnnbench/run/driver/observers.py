@@ -608,8 +608,8 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
             ),
         )
     if outputs.tfprof_file or outputs.profile_layers or outputs.partitioned_graph_file_prefix:
-        # TensorFlow partitions a graph when it runs for the first time. This probe comes last and
-        # is left first: the partitions are known before a profile of the first step is read.
+        # TensorFlow partitions a graph when it runs for the first time, so in the first step.
+        # This probe comes last, so it is left first, before a profile of the same step is read.
         yield 1, _writing_partitions(partitions, outputs.partitioned_graph_file_prefix, messages)
 
 

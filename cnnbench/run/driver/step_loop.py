@@ -333,9 +333,8 @@ class AsyncLoop(Generic[Values]):
         self._errors: dict[str, Exception] = {}
         self._outcomes: queue.SimpleQueue[_UpdateOutcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        # State of the current call of `run`, which the lock of `_changed` guards. `_running` is the
-        # number of the call: threads of earlier calls end.
-        self._running = 0
+        # The lock of `_changed` guards the following attributes, the state of a call of `run`.
+        self._running = 0  # Number of the call of `run`: threads of earlier calls end.
         self._limit = self._next = 0
         self._to_repeat: list[int] = []
         self._in_flight: dict[str, int] = {}

@@ -69,8 +69,8 @@ class StepProfiler:
         self._graph, last = graph, self._plan.length.warm_up.least
         for step in range(last - self._count + 1, last + 1):
             yield step, self._profile_step(step)
-        # TensorFlow partitions a graph when it runs for the first time. This probe comes last and
-        # is left first: the partitions are known before a profile of the first step is read.
+        # TensorFlow partitions a graph when it runs for the first time, so in the first step.
+        # This probe comes last, so it is left first, before a profile of the same step is read.
         yield 1, collecting_partitions(self._partitions)
 
     @contextmanager

@@ -190,8 +190,8 @@ class Rank(enum.IntEnum):
     """
 
     COMPUTES = 0
-    # Rank of collectives and copies, which get only time without computation (exposed
-    # communication): they run at the same time as kernels, and wait for other devices.
+    # Collectives and copies get only time without computation (exposed communication).
+    # They run at the same time as kernels, and wait for other devices.
     WAITS = 1
     OTHER = 2  # This is the rank of operations outside of the step.
 

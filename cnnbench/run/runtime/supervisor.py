@@ -420,9 +420,9 @@ def _death_text(status: int, reason: str) -> str:
 
 # The progress of the training loop, which the watchdog reads from another thread.
 #
-# Within a step, the loop writes nothing for the watchdog. The watchdog uses the number of completed
-# steps, and the time for which callers of the inputs have been waiting. Only activities between
-# steps are marked, by `cnnbench.run.driver.membership.Membership.doing`.
+# Within a step, the loop writes nothing for the watchdog.
+# The watchdog uses the number of completed steps, and how long the loop has waited for input.
+# Only activities between steps are marked, by `Membership.doing` in cnnbench.run.driver.membership.
 
 LONG = 10
 """Factor of the time limit for the first step and for all activities between steps."""

@@ -490,9 +490,10 @@ _TYPES = ("float32", "tf32", "float16", "bfloat16")
 """Number formats of the TFLOP/s in `_GPUS`."""
 _Row = tuple[str, str, float, float | None, float | None, float | None]
 # Each row contains a GPU's name, a pattern for names of devices, and dense TFLOP/s by `_TYPES`.
-# The pattern matches the device name without maker and product line. The rate is None if the
-# hardware does not support the type. Rates for half precision are rates of the tensor cores (P100:
-# packed arithmetic). If a data sheet only contains the rate with sparsity, half of it is used.
+# The pattern matches the device name without maker and product line.
+# A rate is None if the hardware does not support the number format.
+# Rates for half precision are rates of the tensor cores (for the P100, of packed arithmetic).
+# If a data sheet only contains the rate with sparsity, half of this rate is used.
 _GPUS: tuple[_Row, ...] = (
     # Tesla P100 data sheet (2016): 9.3/18.7 PCIe, 10.6/21.2 NVLink.
     ("P100 PCIe", r"P100-PCIE-1[26]GB", 9.3, None, 18.7, None),
@@ -523,8 +524,8 @@ _GPUS: tuple[_Row, ...] = (
     ("GH200", r"GH200 \d+GB", 67.0, 494.5, 989.5, 989.5),
     ("H200 SXM", r"H200", 67.0, 494.5, 989.5, 989.5),
     ("H200 NVL", r"H200 NVL", 60.0, 417.5, 835.5, 835.5),
-    # Blackwell data sheet (2024): HGX B200 and GB200, per GPU, TF32 2200 and 2500,
-    # FP16 4500 and 5000 with sparsity.
+    # Blackwell data sheet (2024), HGX B200 and GB200 per GPU: TF32 2200 and 2500 with sparsity.
+    # The same data sheet: FP16 4500 and 5000 with sparsity.
     ("B200", r"B200", 75.0, 1100.0, 2250.0, 2250.0),
     ("GB200", r"GB200", 80.0, 1250.0, 2500.0, 2500.0),
     # GA102 white paper (2021), appendix; tensor cores at float32 accumulation.

@@ -160,8 +160,8 @@ def _operations_to_copy(operations: Sequence[tf.Operation]) -> list[tf.Operation
     # Placeholders are captured tensors of the function, which are the same for all towers.
     body = [operation for operation in operations if operation.type != "Placeholder"]
     # Copies of a stateful operation, such as tf.random.uniform, would draw the same numbers.
-    # Bodies of loops and branches contain the name of the first tower's device. If operations are
-    # on several devices, their devices in other towers are unknown.
+    # Bodies of loops and branches contain the name of the first tower's device.
+    # If the operations of a tower are on several devices, their devices in a copy are unknown.
     if any(operation.op_def.is_stateful or operation.type in _WITH_BODIES for operation in body):
         return []
     return body if len({operation.device for operation in body}) == 1 else []

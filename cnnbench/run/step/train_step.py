@@ -488,8 +488,8 @@ class CoordinatedStep(TrainStep):
                 lost = isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
                 if not lost or "/job:ps" in str(error):
                     raise
-            # The worker was killed after the step and before its result was copied. The coordinator
-            # repeats the step on another worker, whose result is used.
+            # The worker was killed after the step and before its result was copied.
+            # The coordinator repeats the step on another worker, whose result is used.
             time.sleep(_RETRY_SECONDS)
 
     def _scheduled_update(self, rate: tf.Tensor) -> tf.Tensor:
