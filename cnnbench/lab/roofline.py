@@ -75,7 +75,7 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     """
     benchmark = BenchmarkCNN(run, **options)
     plan = benchmark.plan
-    profiler = benchmark.profiled(plan.length.batches)
+    profiler = benchmark.profile_warm_up_steps(plan.length.batches)
     record = benchmark.run()
     machine, steps = _measure_machine(plan, record), profiler.steps
     profiled = record.warmup_step_seconds[-len(steps) :]

@@ -134,7 +134,7 @@ def _no_effect_in_mode(flags: str, which: Callable[[Mode], object], why: str) ->
     )
 
 
-def idle_reductions(
+def unused_all_reduce_rules(
     running: Callable[[P], frozenset[str] | None],
     has_two_levels: Callable[[P], bool],
     groups: Callable[[P], Sequence[int]],
@@ -366,7 +366,7 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
         "with this all-reduce: of all algorithms, only copy uses it",
     ),
     *_DECLARED.values(),
-    *idle_reductions(
+    *unused_all_reduce_rules(
         _running_algorithms,
         _has_two_levels,
         lambda p: (_count_device_groups(p),),

@@ -115,7 +115,7 @@ def requirement_rule(flag: str, when: Condition[P], why: Reason[P]) -> FlagRule[
 
 
 def exclusion_rule(settings: str, why: str, other: str = "") -> FlagRule[P]:
-    """A rule for settings that exclude each other (see `on`): the flag of the last one is refused.
+    """A rule for settings that exclude each other (see `on`). It refuses the last setting's flag.
 
     The message is "cannot be used with --", `other` and `why`. The default of `other` is the first
     setting.

@@ -42,7 +42,12 @@ from cnnbench.base.rendezvous import failed_probes, probe, task_with_address, ta
 from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.machine.cpu import Host, pid_namespace
-from cnnbench.run.runtime.supervisor import LONG, ProcessProgress, StallDetector, blamed_tasks
+from cnnbench.run.runtime.supervisor import (
+    LONG,
+    ProcessProgress,
+    StallDetector,
+    find_blocking_tasks,
+)
 
 # The handshake of all processes. It uses only the standard library, not TensorFlow.
 
@@ -167,8 +172,8 @@ class _Handshake:
         except BenchmarkError as error:
             await self._say_goodbye(str(error), until)
             raise
-        server = await asyncio.start_server(self._visited, sock=listener, limit=LONGEST_LINE)
-        work = [asyncio.create_task(self._reach(peer)) for peer in self._job.peers]
+        server = await asyncio.start_server(self._handle_caller, sock=listener, limit=LONGEST_LINE)
+        work = [asyncio.create_task(self._call_until_arrived(peer)) for peer in self._job.peers]
         work.append(
             asyncio.create_task(rendezvous.report_missing(self._tell, self._missing_peers_text))
         )
@@ -216,7 +221,9 @@ class _Handshake:
                     f"{task_with_address(self._job, self._job.task)}: {reason}"
                 ) from error
 
-    async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_caller(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._visits += 1
         try:
             if self._visits <= 64 + 2 * len(self._by_name):
@@ -250,7 +257,7 @@ class _Handshake:
 
     # Calls to the ports of the other processes.
 
-    async def _reach(self, peer: Task) -> None:
+    async def _call_until_arrived(self, peer: Task) -> None:
         """Calls a peer again and again until it has arrived."""
         while not self._has_arrived(peer):
             if peer not in self._reached or peer in self._called_by:
@@ -479,7 +486,7 @@ class Watchdog:
     so that all tasks report the same loss. The other tasks only watch the chief. If the chief does
     not answer, they probe all tasks and report all lost tasks.
 
-    The chief also compares the progress of all tasks; see `StallDetector` and `blamed_tasks`.
+    The chief also compares the progress of all tasks; see `StallDetector`.
     """
 
     def __init__(
@@ -548,7 +555,7 @@ class Watchdog:
             self._peers[task] = _PeerConnection(line, self._start)
             self._selector.register(line, selectors.EVENT_READ, task)
 
-    def up(self, *, all_others: bool = False) -> None:
+    def announce_server(self, *, all_others: bool = False) -> None:
         """Records that this process's TensorFlow server answers, and tells the other tasks.
 
         With `all_others`, the servers of all other tasks answer, too. From then on, a task that
@@ -566,13 +573,13 @@ class Watchdog:
         process, so a lost worker could not be detected.
         """
         if not self._job.is_chief:
-            self.up()
+            self.announce_server()
         with self._changed:
             while not all(peer.up for peer in self._peers.values()):
                 raise_if_interrupted()
                 self._changed.wait(LONGEST_WAIT_SECONDS)
         if self._job.is_chief:
-            self.up()
+            self.announce_server()
 
     def wait(self) -> RunEnding:
         """Waits until the chief announces the end of the run, and returns it."""
@@ -595,7 +602,9 @@ class Watchdog:
         with self._changed:
             self._changed.wait_for(self._all_peers_ended, seconds)
 
-    def explained(self, states: Mapping[Task, str], seconds: float = 0.0) -> dict[Task, str]:
+    def replace_by_sent_reasons(
+        self, states: Mapping[Task, str], seconds: float = 0.0
+    ) -> dict[Task, str]:
         """Replaces the states of lost tasks by the reasons that the tasks have sent.
 
         Waits up to `seconds` for reasons. If `states` is empty, returns all tasks that have sent a
@@ -610,7 +619,7 @@ class Watchdog:
             reasons = {task: self._reasons.get(task, state) for task, state in states.items()}
             return reasons or dict(self._reasons)
 
-    def explanation(self) -> str:
+    def own_stop_text(self) -> str:
         """The reason if this process was stopped for too long in the last half minute; else ""."""
         now = self._clock()
         seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
@@ -787,7 +796,7 @@ class Watchdog:
         for task in [task for task, state in lost.items() if self._spares(task, state)]:
             self.lost_tasks[task] = to_terminal_line(f"{self._job.address(task)}: {lost.pop(task)}")
         if any(task in suspects for task in lost):
-            lost = self.explained(lost)
+            lost = self.replace_by_sent_reasons(lost)
             self.lost_tasks |= lost
             self._report_failure_and_end(f"lost {tasks_with_states(self._job, lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
@@ -813,7 +822,7 @@ class Watchdog:
             return
         # A loop that drives the towers of all workers reports the worker that it waits for.
         by_name = {str(task): task for task in self._job.tasks}
-        stalled = blamed_tasks(progress_by_task)
+        stalled = find_blocking_tasks(progress_by_task)
         tasks = {
             by_name.get(progress.task, task): str(progress) for task, progress in stalled.items()
         }
@@ -825,7 +834,7 @@ class Watchdog:
         """Reports a failure and ends the process. Returns only if a test replaces `leave`."""
         if self._stopped.is_set() or not self._once.acquire(blocking=False):
             return
-        message = self.explanation() or message
+        message = self.own_stop_text() or message
         if self._job.is_chief:
             self._tell({"lost": message})
 

@@ -40,7 +40,7 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.plan import RunPlan
 from cnnbench.plan import make_plan as plan_run
-from cnnbench.plan.notices import idle_reductions
+from cnnbench.plan.notices import unused_all_reduce_rules
 from cnnbench.plan.place import (
     OF_A_PROCESS,
     FlagRule,
@@ -408,7 +408,7 @@ UNUSED: tuple[FlagRule[AllReducePlan], ...] = (
             ("local_parameter_device", "copy"),
         )
     ),
-    *idle_reductions(
+    *unused_all_reduce_rules(
         _used_algorithms,
         lambda plan: any(spec.has_two_levels for spec in plan.specs or ()),
         lambda plan: [len(_device_groups(plan, count)) for count in plan.counts],

@@ -149,13 +149,13 @@ class BenchmarkCNN(Run):
         self.profiler: StepProfiler | None = None
         self.record: RunRecord | None = None
         if plan.outputs.profile_json is not None:
-            self.profiled(plan.outputs.profile_steps)
+            self.profile_warm_up_steps(plan.outputs.profile_steps)
         if plan.machine.flags.device == "cpu":
             self._check_memory("cpu")
         if notice := _long_run_notice(plan):
             messages.notice(notice)
 
-    def profiled(self, steps: int) -> StepProfiler:
+    def profile_warm_up_steps(self, steps: int) -> StepProfiler:
         """Requests a profile of the last warm-up steps, at most `steps`, and returns the profiler.
 
         `run` then makes the profile.

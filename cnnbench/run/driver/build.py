@@ -59,7 +59,7 @@ _DRAIN_SECONDS = 0.5
 
 
 class InputOnlyStep:
-    """A step that fetches a batch for each tower, and waits until they are on the devices."""
+    """A step that fetches a batch for each tower, and waits until the batches are on devices."""
 
     notices, calibration = (), None
     foreign: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ class BuiltRun:
 
     @property
     def group(self) -> WorkerGroup | None:
-        """The workers of the job if each runs its own step; otherwise None."""
+        """The workers of the job, if each worker runs its own step; otherwise None."""
         return None if self.manager is None else self.manager.workers
 
     @property

@@ -356,7 +356,7 @@ class _StoredCheckpoint:
                         )
 
     def has(self, variables: Iterable[str]) -> bool:
-        """Whether the checkpoint contains all these keys."""
+        """Whether the checkpoint contains all of the keys `variables`."""
         return all(key in self.shapes for key in variables)
 
     def tensor(self, key: str) -> Any:

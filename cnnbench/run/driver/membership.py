@@ -148,7 +148,7 @@ class Membership:
                 self._tensorflow_connected = True
             else:
                 devices = self._connect_chief(devices)
-                self._watchdog.up(all_others=True)
+                self._watchdog.announce_server(all_others=True)
         return devices
 
     def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:
@@ -219,7 +219,7 @@ class Membership:
             runtime.export_environment(settings)
             with self._connections.port, without_info_lines():
                 server = runtime.start_server(settings, self._job)
-            self._watchdog.up()
+            self._watchdog.announce_server()
             self._tell(f"serving {chief} ({self._job.address(chief)})")
             chief_ending = self._watchdog.wait()
         except BaseException as error:
@@ -240,7 +240,7 @@ class Membership:
         lost = {} if self._watchdog is None else self._watchdog.lost_tasks
         return {str(task): why for task, why in {**lost, **self._culprits}.items()}
 
-    def failure(self, error: BaseException) -> BenchmarkError | None:
+    def lost_process_error(self, error: BaseException) -> BenchmarkError | None:
         """An error that names the lost process, if a loss explains an error of TensorFlow."""
         if not self._tensorflow_connected:
             return None  # A failed handshake must not import TensorFlow, which takes seconds.
@@ -253,7 +253,7 @@ class Membership:
         causes = (error, error.__cause__)
         if not any(isinstance(cause, unreachable) for cause in causes):
             return None
-        own = "" if self._watchdog is None else self._watchdog.explanation()
+        own = "" if self._watchdog is None else self._watchdog.own_stop_text()
         if own:
             return BenchmarkError(own)
         lost = unresponsive_tasks(self._job, error)
@@ -261,7 +261,7 @@ class Membership:
         if not isinstance(error, unreachable):
             lost = {task: state for task, state in lost.items() if state != NAMED}
         if self._watchdog is not None:
-            lost = self._watchdog.explained(lost, _FAILURE_SECONDS)
+            lost = self._watchdog.replace_by_sent_reasons(lost, _FAILURE_SECONDS)
         self._culprits = lost
         return BenchmarkError(f"lost {tasks_with_states(self._job, lost)}") if lost else None
 
@@ -290,7 +290,7 @@ class Membership:
             self.end(ExitCode.INTERRUPTED, "interrupted")
             raise
         except Exception as error:
-            failure = self.failure(error) or explain(error)
+            failure = self.lost_process_error(error) or explain(error)
             write("failed", failure or error)
             self.end(ExitCode.FAILED, str(failure or error))
             if failure is None or failure is error:

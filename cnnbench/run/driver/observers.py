@@ -49,7 +49,7 @@ from cnnbench.run.observe.operations import (
     divide_wall_time_of_step,
     message_class,
     operation_table,
-    read,
+    read_profile,
     sorted_operations,
 )
 from cnnbench.run.observe.work import make_step_work
@@ -642,7 +642,7 @@ def profiling_step(
         if folder is not None:
             with writing_output("trace_file", folder):
                 shutil.copytree(scratch, folder, dirs_exist_ok=True)
-        use(tuple(plane for path in written for plane in read(path.read_bytes())))
+        use(tuple(plane for path in written for plane in read_profile(path.read_bytes())))
 
 
 def _write_profile_files(

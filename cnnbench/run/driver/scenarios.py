@@ -476,7 +476,7 @@ def _evaluate_new_checkpoints(
                 )
             results.add(evaluated)
             images = evaluated.evaluation.examples
-            run.measurements.note("measured", **timer.loop().measured(), loop_images=images)
+            run.measurements.note("measured", **timer.elapsed().record_fields(), loop_images=images)
             if built.exporter is not None:
                 _write_saved_model(run, built.exporter)
             if not pause:

@@ -214,7 +214,7 @@ class LoopTime(NamedTuple):
         """The times from the reading `start` to this reading."""
         return LoopTime(self.wall - start.wall, self.user - start.user, self.system - start.system)
 
-    def measured(self) -> dict[str, float]:
+    def record_fields(self) -> dict[str, float]:
         """The seconds by the names that they have in a record (`Measured`)."""
         names = ("loop_seconds", "loop_user_seconds", "loop_system_seconds")
         return dict(zip(names, self, strict=True))
@@ -227,14 +227,14 @@ class LoopTimer:
         self._start = LoopTime.now()
         self._began = self._start.wall
 
-    def loop(self) -> LoopTime:
+    def elapsed(self) -> LoopTime:
         """The time of the loop so far, without excluded blocks. Undefined within such a block."""
         return LoopTime.now().since(self._start)
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
         """A context that excludes its block, such as an evaluation, from the time of the loop."""
-        before = self.loop()
+        before = self.elapsed()
         try:
             yield
         finally:

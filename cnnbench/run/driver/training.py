@@ -183,9 +183,9 @@ class Training:
                     if self._built.group is None and not self._built.workers:
                         tf.test.experimental.sync_devices()
                 finally:
-                    spent = self._timer.loop()
+                    spent = self._timer.elapsed()
                     waited = self._input_wait_seconds() - waited
-                    figures = {**spent.measured(), "input_wait_seconds": waited}
+                    figures = {**spent.record_fields(), "input_wait_seconds": waited}
                     run.measurements.note("measured", **figures)
                     run.output.progress_line.finish()
             if self._built.lag and not plan.work.trains and self._steps_per_execution == 1:
@@ -375,7 +375,7 @@ class Training:
         """
         if not self._limits or not self._steps:  # Most runs need not read the clocks.
             return 0
-        loop = LoopProgress(self._timer.loop().wall, self._last.loss)
+        loop = LoopProgress(self._timer.elapsed().wall, self._last.loss)
         reached = (position for position, value, ended in self._limits if ended(value, loop))
         return next(reached, 0)
 
@@ -433,7 +433,7 @@ class Training:
                 self._give_turn()
             if self._run.plan.length.eval_steps.isdisjoint(executed):
                 return False
-            loop_seconds = self._timer.loop().wall if self._steps else None
+            loop_seconds = self._timer.elapsed().wall if self._steps else None
             with self._timer.excluded():
                 self._stopped_early = self._evaluate_for_target(loop_seconds)
                 if not self._stopped_early:

@@ -101,7 +101,7 @@ class XPlane(NamedTuple):
     lines: tuple[tuple[str, tuple[XEvent, ...]], ...]
 
 
-def read(profile: bytes) -> tuple[XPlane, ...]:
+def read_profile(profile: bytes) -> tuple[XPlane, ...]:
     """Reads a serialized profile (XSpace). Returns its planes that contain events."""
     planes = tuple(map(_convert_plane, message_class("XSpace").FromString(profile).planes))
     return tuple(plane for plane in planes if plane.lines)

@@ -522,7 +522,7 @@ def _is_in_steps(progress: ProcessProgress) -> bool:
     return progress.steps > 0 and progress.doing in (ProcessActivity.STEP, ProcessActivity.INPUT)
 
 
-def blamed_tasks(progress: Mapping[Task, ProcessProgress]) -> dict[Task, ProcessProgress]:
+def find_blocking_tasks(progress: Mapping[Task, ProcessProgress]) -> dict[Task, ProcessProgress]:
     """Finds the tasks that block a stalled job, in which all tasks synchronise in every step.
 
     These are the tasks that do not wait for the end of a step. If all tasks wait for the end of a

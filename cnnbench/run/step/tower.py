@@ -216,7 +216,7 @@ class LossScale:
         return {}
 
     def factor(self) -> Factor:
-        """The factor of this step. It is called in the traced step."""
+        """The factor of this step. Must be called in the traced step."""
         return self._factor
 
     def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
@@ -224,7 +224,7 @@ class LossScale:
         del tensors
         return _run_update
 
-    def judge(
+    def find_skipped_updates(
         self, gradients: Sequence[Sequence[tf.Tensor]]
     ) -> tuple[list[Guard], tf.Tensor | None, list[Any]]:
         """Determines which updates are skipped. It is called once in the traced step.
@@ -266,25 +266,25 @@ class AutoLossScale(LossScale):
 
     @property
     def value(self) -> float:
-        """See `LossScale.value`."""
+        """The current factor."""
         return float(self._scale.numpy())
 
     def variables(self) -> dict[str, tf.Variable]:
-        """See `LossScale.variables`."""
+        """The factor, and the number of finite steps since its last change, by canonical name."""
         return {"scale": self._scale, "good_steps": self._good_steps}
 
     def factor(self) -> Factor:
-        """See `LossScale.factor`."""
+        """Reads the factor of this step, in the traced step."""
         return towers.read(self._scale)
 
     def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
-        """See `LossScale.guard`."""
+        """Returns a function that runs an update if `tensors` are finite."""
         return partial(_update_if_finite, all_finite(tensors, self._device))
 
-    def judge(
+    def find_skipped_updates(
         self, gradients: Sequence[Sequence[tf.Tensor]]
     ) -> tuple[list[Guard], tf.Tensor | None, list[Any]]:
-        """See `LossScale.judge`."""
+        """Skips updates by gradients that are not finite, see `LossScale.find_skipped_updates`."""
         flags = [all_finite(of_device, self._device) for of_device in gradients]
         with tf.device(self._device), tf.name_scope("loss_scale"):
             finite = tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)

@@ -454,7 +454,7 @@ class CoordinatedStep(TrainStep):
         return self._waited / len(self._inputs.devices)
 
     def resume(self, global_step: int) -> None:
-        """See `TrainStep.resume`."""
+        """Sets the number of completed updates, which random draws depend on."""
         assert self._updates_counter is not None
         self._updates_counter.resume(global_step)
 

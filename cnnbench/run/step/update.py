@@ -414,7 +414,7 @@ class Updater:
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 reduced.append(manager.get_gradients_to_apply(index, state))
-        guards, skipped, ops = self._loss_scale.judge(
+        guards, skipped, ops = self._loss_scale.find_skipped_updates(
             [[gradient for gradient, _ in one] for one in reduced]
         )
         readers = BufferReaders(towers[0].loss.graph)

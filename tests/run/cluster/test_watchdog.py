@@ -63,7 +63,7 @@ class Process:
         )
         self.dog.open(lines)
         if up:
-            self.dog.up()
+            self.dog.announce_server()
 
     def leave(self, code):
         self.codes.append(code)
@@ -211,9 +211,9 @@ def test_workers_that_fail_in_one_step_leave_when_all_have_said_why(cluster):
     for task, one in job.processes.items():
         assert one.dog._all_peers_ended()
         others = {other: f"{other} diverged" for other in tasks if other != task}
-        assert one.dog.explained({}) == others
+        assert one.dog.replace_by_sent_reasons({}) == others
         (*_, last) = others
-        assert one.dog.explained({last: REFUSED}) == {last: others[last]}
+        assert one.dog.replace_by_sent_reasons({last: REFUSED}) == {last: others[last]}
 
 
 def test_a_busy_interpreter_is_no_loss_until_it_has_said_nothing_for_very_long(cluster):
@@ -339,7 +339,7 @@ def test_workers_start_their_servers_when_all_can(cluster, comes):
     lost = [] if comes else [f"lost {job.named(last.task)}: {REFUSED}"]
     assert job.chief.messages == lost
     for task in tasks[:-1]:
-        job.processes[task].dog.up(all_others=True)  # what is lost ends the process
+        job.processes[task].dog.announce_server(all_others=True)  # what is lost ends the process
         starts[task].join()
 
 
@@ -353,10 +353,10 @@ def test_one_that_stood_still_says_so(cluster, stopped):
     assert (third.messages, third.codes) == ([f"lost {job.named(stopped)}: {SILENT}"], [4])
     one.go_on()
     message = f"{job.named(stopped)} was stopped for 60 s, and the others ended without it"
-    assert one.dog.explanation() == message
+    assert one.dog.own_stop_text() == message
     job.run(10)
     assert one.messages == [message]
-    assert one.dog.explanation() == message
+    assert one.dog.own_stop_text() == message
 
 
 def test_a_stop_of_all_names_the_heartbeat(cluster):
@@ -368,7 +368,7 @@ def test_a_stop_of_all_names_the_heartbeat(cluster):
         one.go_on()
     why = "was stopped for 25 s, too long for the heartbeat of TensorFlow's coordination service"
     for task, one in job.processes.items():
-        assert one.dog.explanation() == f"{job.named(task)} {why}"
+        assert one.dog.own_stop_text() == f"{job.named(task)} {why}"
 
 
 def test_a_stop_long_ago_explains_nothing(cluster):
@@ -378,7 +378,7 @@ def test_a_stop_long_ago_explains_nothing(cluster):
     job.run(2 * LONG * STALL)
     for one in job.processes.values():
         one.go_on()
-    assert job.chief.dog.explanation()
+    assert job.chief.dog.own_stop_text()
     job.run(40)
     assert job.chief.messages == []
     job.processes[OTHER].end()

@@ -134,7 +134,7 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     if wrapped:
         error = BenchmarkError(f"no checkpoint could be written: {text}")
         error.__cause__ = cause
-    found = one.failure(error)
+    found = one.lost_process_error(error)
     if wrapped and answers:
         assert (found, one.lost_tasks()) == (None, {})
         return

@@ -65,7 +65,7 @@ def gpu_step():
 
 
 def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
-    host, gpu = operations.read(gpu_step)
+    host, gpu = operations.read_profile(gpu_step)
     assert (host.name, gpu.name) == ("/host:CPU", "/device:GPU:0")
     (stream,) = gpu.lines
     name, (first, *_) = stream
@@ -75,7 +75,7 @@ def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
 
 
 def test_kernels_of_gpus_count_and_launches_do_not(gpu_step):
-    ran = sorted_operations(operations.read(gpu_step), lambda name: True)
+    ran = sorted_operations(operations.read_profile(gpu_step), lambda name: True)
     assert {(one.name, one.type, one.end - one.start) for one in ran} == {
         ("tower_0/conv0/Conv2D", "Conv2D", 4_000_000),
         ("tower_0/relu/Relu", "Relu", 1_000_000),
@@ -132,7 +132,12 @@ def test_a_folder_for_tensorboard(run, tmp_path):
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
     names = {m.name for plane in space.planes for m in plane.event_metadata.values()}
     assert any(PRODUCT.fullmatch(name.removeprefix("tower_0/affine0/")) for name in names)
-    ours = {e.name for p in operations.read(path.read_bytes()) for _, line in p.lines for e in line}
+    ours = {
+        e.name
+        for p in operations.read_profile(path.read_bytes())
+        for _, line in p.lines
+        for e in line
+    }
     assert ours <= names
     assert len(ours) > 20
     assert "tower_0/affine0/" in (tmp_path / "top").read_text()
@@ -143,7 +148,9 @@ def test_the_profiled_step_is_marked_with_its_number(run, tmp_path, warm_up, pro
     flags = f"--trace_file={tmp_path}", "--nouse_chrome_trace_format"
     run(*flags, f"--num_warmup_batches={warm_up}")
     (path,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
-    events = [e for p in operations.read(path.read_bytes()) for _, line in p.lines for e in line]
+    events = [
+        e for p in operations.read_profile(path.read_bytes()) for _, line in p.lines for e in line
+    ]
     # TensorBoard recognizes a step by this name and the root mark.
     (mark,) = [e for e in events if e.name == "train"]
     assert (mark.stats["step_num"], mark.stats["_r"]) == (profiled, 1)

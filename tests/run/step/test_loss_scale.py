@@ -38,7 +38,7 @@ def test_the_scale_stays_within_its_bounds(initial, finite, expected, cpu_device
 
     @tf.function(autograph=False)
     def step():
-        scale.judge([[tf.constant([1.0, 1.0 if finite else np.inf])]])
+        scale.find_skipped_updates([[tf.constant([1.0, 1.0 if finite else np.inf])]])
 
     step()
     assert (scale.value, good_steps.numpy()) == (expected, 0)
