@@ -146,7 +146,7 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_fits(tmp_path):
         "cnnbench: --batch_size=6 does not fit into memory: trying 3",
         "cnnbench: out of memory: lower --batch_size (counted per device)",
         "cnnbench: --batch_size=3 does not fit into memory: trying 1",
-        "cnnbench: --find_batch_size: 1 image per device fits into memory, 6 were asked for",
+        "cnnbench: --find_batch_size: 1 image per device fits into memory, 6 were requested",
     ]
     record = record_from_json(json.loads((tmp_path / "r.json").read_text()))
     assert record.batch == Batch(per_device=1, global_=1, requested_per_device=6)

@@ -338,7 +338,7 @@ class _Handshake:
                 for peer in self._job.peers
                 if peer not in self._came
             ]
-            self._tell(f"{reason}; waiting for {_join_phrases(absent)} to tell it, too")
+            self._tell(f"{reason}; waiting for {_join_phrases(absent)} to report it, too")
             await asyncio.wait([telling], timeout=left)
         telling.cancel()
 
@@ -629,7 +629,7 @@ class Watchdog:
             return ""
         own = task_with_address(self._job, self._job.task)
         heartbeat = "too long for the heartbeat of TensorFlow's coordination service"
-        ended = heartbeat if self._job.client_per_worker else "and the others ended without it"
+        ended = heartbeat if self._job.client_per_worker else "and the other tasks ended without it"
         return f"{own} was stopped for {seconds:.0f} s, {ended}"
 
     def send_and_check_progress(self) -> None:

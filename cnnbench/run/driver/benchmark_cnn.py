@@ -71,7 +71,8 @@ def _long_run_notice(plan: RunPlan) -> str:
     evaluated = length.eval_batches * (len(length.eval_steps) + 1) * plan.work.trains
     if warm_up <= 1000 and max(timed, evaluated) <= 1_000_000:
         return ""
-    return f"a long run: steps of the warm-up {warm_up}, timed {timed}, of evaluations {evaluated}"
+    steps = f"{warm_up} warm-up steps, {timed} timed steps, {evaluated} evaluation steps"
+    return f"a long run: up to {steps}"
 
 
 class BenchmarkCNN(Run):
@@ -113,7 +114,7 @@ class BenchmarkCNN(Run):
         job = plan.place.job
         if job.serves:
             raise FlagError(
-                "job_name", job.task.job, f"{job.task} is a server; start it as a command, cnnbench"
+                "job_name", job.task.job, f"{job.task} is a server; start it with cnnbench run"
             )
         tell = messages.notice
         lost = partial(self._write_failure_record, tell_error=messages.error)
@@ -254,7 +255,7 @@ class BenchmarkCNN(Run):
             self.output.messages.notice(notice)
         if built.step is not None and built.step.foreign:
             where = ", ".join(built.step.foreign)
-            reason = "the tf.Variable made here is not trained; make variables by net.variable"
+            reason = "the tf.Variable created here is not trained; use net.variable instead"
             self.output.messages.warning(f"{where}: {reason}", "untrained")
         calibration = None if built.step is None else built.step.calibration
         if calibration is not None:
@@ -333,7 +334,7 @@ class BenchmarkCNN(Run):
         if older is not None and target and target.metric != "top_1":
             messages.notice(
                 f"for {plan.network.model.name}, --stop_at_top_1_accuracy means {target.metric}, "
-                f"as in tf_cnn_benchmarks: --stop_at={target}"
+                f"as in tf_cnn_benchmarks; --stop_at={target} has the same effect"
             )
         if devices.kind == "gpu" and plan.params.precision == "int8":
             reason = (
@@ -476,11 +477,11 @@ def _to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | Non
         return OutOfMemoryError(f"out of memory: lower {flags} (counted per device); {reason}")
     torn = (tf.errors.OutOfRangeError, tf.errors.DataLossError)
     if plan.machine.flags.xla_cache_dir and isinstance(error, torn):
-        reason = f"a file there cannot be read, remove it: {reason}"
+        reason = f"a file in this folder cannot be read; remove the file: {reason}"
         return BenchmarkError(f"--xla_cache_dir={plan.machine.flags.xla_cache_dir}: {reason}")
     if isinstance(error, tf.errors.OpError):
         if "grouped convolutions" in reason:
-            reason += "; oneDNN has them: TF_ENABLE_ONEDNN_OPTS=1"
+            reason += "; oneDNN supports grouped convolutions: set TF_ENABLE_ONEDNN_OPTS=1"
         full = is_out_of_memory(type(error).__name__, reason)
         kind = OutOfMemoryError if full else BenchmarkError
         return kind(f"TensorFlow: {type(error).__name__}: {reason}")

@@ -200,9 +200,9 @@ class Checkpoints:
         if not has_averages:
             notices.append(f"{path} has no moving averages; they start from its weights")
         if not has_scale:
-            notices.append(f"{path} has no loss scale; --fp16_loss_scale is its first value")
+            notices.append(f"{path} has no loss scale; the loss scale begins at --fp16_loss_scale")
         if not self._in_sync:
-            notices.append(f"{path} holds the weights of one tower; all towers start from them")
+            notices.append(f"{path} contains one tower's weights; all towers start from them")
         warning = ""
         if nonfinite:
             warning = f"{path} has values that are not finite, first in {_name_of_key(nonfinite)}"
@@ -216,7 +216,7 @@ class Checkpoints:
         `before` is the optimizer with which the checkpoint was written.
         """
         if stored.is_old:
-            yield f"{path} is of tf_cnn_benchmarks: no state of an optimizer is restored"
+            yield f"{path} is from tf_cnn_benchmarks: the optimizer's state is not restored"
         elif before != self._optimizer:
             starts = f"the state of {self._optimizer} starts afresh"
             yield f"{path} was written with --optimizer={before}; {starts}"
@@ -303,7 +303,7 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
         for name, variable in manager.savable_variables().items()
         if name.startswith(f"{scope}/")
     }
-    stored = _StoredCheckpoint(path, "it is not of a network with the layers of this backbone")
+    stored = _StoredCheckpoint(path, "it is not from a network with the layers of this backbone")
     stored.check(backbone)
     stored.assign_stored_values(backbone)
     manager.after_restore()
@@ -334,7 +334,7 @@ class _StoredCheckpoint:
         # Unlike tf.compat.v1.train.Saver, tf.train.Checkpoint also stores a graph of objects.
         written_here = "_CHECKPOINTABLE_OBJECT_GRAPH" in self.shapes
         self.is_old = not written_here and any(re.match("v0?/", key) for key in self.shapes)
-        old = "those of tf_cnn_benchmarks are read only from --train_dir"
+        old = "checkpoints of tf_cnn_benchmarks can be read only from --train_dir"
         self._mismatch = old if self.is_old else mismatch
         self._old_keys: dict[str, str] = {}
         self._channels_first: dict[str, tuple[int, int, int]] = {}
@@ -345,7 +345,7 @@ class _StoredCheckpoint:
                 meta = f"{path}.meta"
                 match = tf.io.gfile.exists(meta) and _FORMAT.search(tf.io.read_file(meta).numpy())
                 if not match:
-                    problem = f"is of tf_cnn_benchmarks, and {meta} does not show its data format"
+                    problem = f"is from tf_cnn_benchmarks, and {meta} does not show its data format"
                     raise FlagError("train_dir", path, f"{problem} (docs/migrating.md)")
                 if match[1] == b"NCHW":
                     for name, (height, width, channels) in spec.flattened.items():
@@ -391,7 +391,7 @@ class _StoredCheckpoint:
         for key, variable in variables.items():
             shape, wanted = self.shapes[key], list(variable.shape)
             if shape != wanted:
-                problem = f"holds {_name_of_key(key)} with the shape {shape}, not {wanted}"
+                problem = f"contains {_name_of_key(key)} with the shape {shape}, not {wanted}"
                 raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
 
     def assign_stored_values(self, variables: Mapping[str, tf.Variable]) -> str:
@@ -467,7 +467,7 @@ def _old_keys(path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec) -
             unmatched[kind, number, name] = variable.name
         keys[_key_of_name("model", variable.name)] = old
     if unmatched:
-        problem = f"is of tf_cnn_benchmarks, but none of --model={spec.name} that can be read"
+        problem = f"is from tf_cnn_benchmarks, but does not fit --model={spec.name}"
         raise FlagError(
             "train_dir", path, f"{problem} (docs/migrating.md): {min(unmatched.values())}"
         )

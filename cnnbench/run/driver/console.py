@@ -190,7 +190,7 @@ def ended_run_notices(record: RunRecord) -> Iterator[tuple[str, str]]:
     if record.batch and requested:
         used = record.batch.per_device
         fits = f"{used} images per device fit" if used > 1 else "1 image per device fits"
-        yield f"--find_batch_size: {fits} into memory, {requested} were asked for", ""
+        yield f"--find_batch_size: {fits} into memory, {requested} were requested", ""
     summary = record.summary()
     for metric in SUMMARY.values():
         line = None if metric.line is None else metric.line(summary)
@@ -202,7 +202,7 @@ def ended_run_notices(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield f"the input pipeline without training reads {number(pipeline_rate)} images/s", ""
         if parts:
             stages = ", ".join(f"{name} {number(rate)}" for name, rate in parts)
-            yield f"the pipeline up to each of its stages, in images/s: {stages}", ""
+            yield f"images/s of the pipeline up to and including each stage: {stages}", ""
     if record.warmup_status == "limit":
         steps = record.warmup_steps
         text = f"step times were not steady after {steps} warm-up steps, the most that "

@@ -253,7 +253,7 @@ class EvaluationResults:
                 missing.append(str(evaluated.evaluation.global_step))
         if missing:
             steps = ", ".join(missing)
-            text = f"no metrics of all rows for the evaluations at global_step {steps}"
+            text = f"metrics that need all examples are missing: evaluations at global_step {steps}"
             self._warn(text, "eval_metrics")
         if self._host is not None:
             self._host.close()

@@ -104,7 +104,7 @@ def prepare_folders(plan: RunPlan) -> None:
     if cache := plan.machine.flags.xla_cache_dir:
         resolve_links("xla_cache_dir", cache)
         if re.search(r"[\s'\"]", os.path.abspath(cache)):
-            why = "must have no spaces or quotes in its whole path, where TensorFlow ends an option"
+            why = "must have no spaces or quotes in its absolute path, which would end it in XLA"
             raise FlagError("xla_cache_dir", cache, why)
         check_folder_writable("xla_cache_dir", cache)
     if plan.outputs.benchmark_log_dir:
@@ -342,7 +342,7 @@ def check_memory_estimate(
     if needed.total > _NEAR * memory.available:
         return (
             f"--batch_size={needed.batch} {figures}{binary(memory.available)} is available; "
-            "lower --batch_size or --num_gpus if the run ends for lack of it"
+            "lower --batch_size or --num_gpus if the run runs out of memory"
         )
     return None
 

@@ -247,7 +247,7 @@ class Training:
     def _note_lost_worker(self, worker: str, error: Exception) -> None:
         self._run.measurements.lost_workers.append(worker)
         self._run.output.messages.warning(
-            f"{worker} is lost; the others continue: {first_line(error)}", "workers"
+            f"{worker} is lost; the other workers continue: {first_line(error)}", "workers"
         )
 
     def _run_warm_up(self, loop: _Loop) -> None:

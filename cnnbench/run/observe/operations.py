@@ -145,8 +145,8 @@ def _decode_name(name: bytes) -> str:
 # The operations of a profile: individual runs, and times by name and type.
 
 _TIMES = (
-    "times of operations side by side add up; collectives and copies between devices count where "
-    "no other operation of the step runs"
+    "times of concurrent operations add up; collectives and copies between devices get only time "
+    "in which no other operation of the step runs"
 )
 
 MOST = 20

@@ -440,8 +440,8 @@ TABLES = ("txt", "csv")
 """Suffixes of files with a table. The suffixes of plots are `cnnbench.base.charts.draw.FORMATS`."""
 
 _TIMES = (
-    "every moment of the step counts once, divided among the operations that run at it; memory and "
-    "FLOPs of one device"
+    "the wall time of the step is divided among the operations that run at each moment; memory and "
+    "FLOPs are those of one device"
 )
 _MOST_IN_PLOT = 30
 _NO_ACTIVATIONS = ("Const", "Placeholder", "ReadVariableOp", "Shape")

@@ -62,7 +62,7 @@ _LONGEST_WAIT = 1e6
 _LOG_BYTES = 1 << 17
 """Bytes to read at once and to keep of a log. They are more than a pipe can contain."""
 _HINTS = {
-    "SIGKILL": "someone killed the process, or the kernel did for lack of memory",
+    "SIGKILL": "a user killed the process, or the kernel killed it for lack of memory",
     "SIGABRT": "native code gave up, often for lack of memory",
     "SIGALRM": "the other processes of the job did not connect within --cluster_timeout",
 }

@@ -97,7 +97,10 @@ def export_environment(machine: MachinePlan) -> tuple[str, ...]:
     for name, value in variables.items():
         value_set = os.environ.setdefault(name, value)
         if value_set != value and name not in _FOR_THE_USER:
-            warnings.append(f"the environment has {name}={value_set}, which wins over {value!r}")
+            warnings.append(
+                f"the environment variable {name}={value_set} overrides the flags, which need "
+                f"{value!r}"
+            )
     return tuple(warnings)
 
 
@@ -285,7 +288,7 @@ def _device_kind(machine: MachinePlan, visible_gpus: int) -> tuple[str, tuple[st
         )
     if flags.gpus_per_card > 1:
         parts = f"--gpus_per_card={flags.gpus_per_card}: the GPUs are parts of cards"
-        return "gpu", (f"{parts}, and their speed is not that of whole ones",)
+        return "gpu", (f"{parts}, which are slower than whole cards",)
     return "gpu", ()
 
 
@@ -305,7 +308,7 @@ def _memory_of_card_parts(machine: MachinePlan) -> dict[int, list[int]]:
         return {}
     memory = least_free_gpu_memory(machine.cards, flags.gpus_per_card)
     if memory is None:
-        reason = "needs the memory of the cards, which NVML tells: pip install nvidia-ml-py"
+        reason = "needs the cards' memory size, which NVML reports: pip install nvidia-ml-py"
         raise FlagError("gpus_per_card", flags.gpus_per_card, reason)
     used = Counter(number // flags.gpus_per_card for number in machine.gpus)
     return {card: [int(_DIVIDED * memory.total) >> 20] * used[card] for card in sorted(used)}
@@ -337,7 +340,7 @@ def _set_threads(tf: Any, machine: MachinePlan, intra: int, inter: int) -> None:
             have = getattr(tf.config.threading, f"get_{pool}_parallelism_threads")()
             if threads not in (None, have):
                 raise FlagError(
-                    flag, threads, f"this process already runs TensorFlow with {have}"
+                    flag, threads, f"this process already runs TensorFlow with {have} threads"
                 ) from None
 
 

@@ -65,7 +65,7 @@ def _signature_changes(signature: Any, arguments: Any) -> list[str]:
     """Texts about tensors in `arguments` whose dtype or shape differs from the signature."""
     before, now = (dict(_tensor_descriptions(value, "")) for value in (signature, arguments))
     return [
-        f"{path} was {before.get(path, 'not there')} and is {now.get(path, 'not there')}"
+        f"{path} was {before.get(path, 'missing')} and is {now.get(path, 'missing')}"
         for path in dict.fromkeys((*before, *now))
         if before.get(path) != now.get(path)
     ]
@@ -152,7 +152,9 @@ class CopiedTowers(Generic[_R]):
     def _give_up_copying(self, error: Exception) -> None:
         self._original = None
         reason = f"{type(error).__name__}: {first_line(error)}"
-        self._tell(f"every tower is traced, which takes longer: its graph has no copy ({reason})")
+        self._tell(
+            f"every tower is traced, because TensorFlow rejects a copy of the graph: {reason}"
+        )
 
 
 def _operations_to_copy(operations: Sequence[tf.Operation]) -> list[tf.Operation]:

@@ -124,7 +124,7 @@ def test_a_killed_worker_is_left_behind_and_an_interrupt_ends_the_others(tmp_pat
         chief, victim = tasks.processes["worker:0"], tasks.processes["worker:1"]
         tasks.wait_for("worker:0", "\n40\t")
         victim.kill()
-        tasks.wait_for("worker:0", "worker:1 is lost; the others continue", "err")
+        tasks.wait_for("worker:0", "worker:1 is lost; the other workers continue", "err")
         tasks.wait_for("worker:0", "\n100\t")
         chief.send_signal(signal.SIGINT)
         assert chief.wait(SECONDS) == tasks.processes["ps:0"].wait(SECONDS) == 130

@@ -156,7 +156,7 @@ def test_a_killed_worker_is_left_behind_and_a_killed_ps_ends_the_run(tmp_path):
     with started(tmp_path, flags, order, controller=True, chief_flags=chief_flags) as tasks:
         tasks.wait_for("controller:0", "\n40\t")
         tasks.processes["worker:1"].send_signal(signal.SIGKILL)
-        tasks.wait_for("controller:0", "worker:1 is lost; the others continue", "err")
+        tasks.wait_for("controller:0", "worker:1 is lost; the other workers continue", "err")
         tasks.wait_for("controller:0", "images/sec", seen=len(tasks.printed("controller:0")))
         tasks.processes["ps:0"].send_signal(signal.SIGKILL)
         codes = tasks.wait()

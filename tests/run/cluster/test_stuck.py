@@ -127,5 +127,7 @@ def test_workers_that_do_not_wait_for_one_another_go_on_without_it(flags, tmp_pa
         # Late enough that threads of worker 1 hang in its input and keep its step from ending.
         tasks.wait_for("worker:0", "\n1000\t")
         closed(tmp_path / "worker:1")
-        tasks.wait_for("worker:0", "worker:1 is lost; the others continue: no progress", "err")
+        tasks.wait_for(
+            "worker:0", "worker:1 is lost; the other workers continue: no progress", "err"
+        )
         tasks.wait_for("worker:0", "images/sec", seen=len(tasks.printed("worker:0")))

@@ -352,7 +352,7 @@ def test_one_that_stood_still_says_so(cluster, stopped):
     job.run(60)
     assert (third.messages, third.codes) == ([f"lost {job.named(stopped)}: {SILENT}"], [4])
     one.go_on()
-    message = f"{job.named(stopped)} was stopped for 60 s, and the others ended without it"
+    message = f"{job.named(stopped)} was stopped for 60 s, and the other tasks ended without it"
     assert one.dog.own_stop_text() == message
     job.run(10)
     assert one.messages == [message]

@@ -265,7 +265,7 @@ def test_the_job_of_an_environment_is_found_by_a_program_too(monkeypatch):
     cluster = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
     task = {"type": "ps", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-    with pytest.raises(FlagError, match="ps:0 is a server; start it as a command"):
+    with pytest.raises(FlagError, match="ps:0 is a server; start it with cnnbench run"):
         BenchmarkCNN(Params(**TINY, cluster="tf_config"))
 
 
@@ -542,5 +542,7 @@ def test_a_cpu_without_gradients_of_grouped_convolutions_is_told_where_they_are(
         raise tf.errors.InvalidArgumentError(None, None, text)
 
     monkeypatch.setattr(TrainStep, "__call__", fails)
-    with pytest.raises(BenchmarkError, match="oneDNN has them: TF_ENABLE_ONEDNN_OPTS=1"):
+    with pytest.raises(
+        BenchmarkError, match="oneDNN supports grouped convolutions: set TF"
+    ):
         run()

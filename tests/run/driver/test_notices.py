@@ -21,7 +21,7 @@ def test_a_long_warm_up_is_said_before_it_and_shows_its_progress(monkeypatch, ca
     monkeypatch.setattr(training, "_SILENT_SECONDS", 0.1)
     assert command(num_warmup_batches=1001, num_batches=1) == 0
     lines = capsys.readouterr().err.splitlines()
-    said = "cnnbench: a long run: steps of the warm-up 1001, timed 1, of evaluations 0"
+    said = "cnnbench: a long run: up to 1001 warm-up steps, 1 timed steps, 0 evaluation steps"
     assert lines[0] == said
     progress = [line for line in lines if "cnnbench: warm-up step " in line]
     assert re.fullmatch(r"cnnbench: warm-up step \d+ of 1001, .+ left", progress[-1])

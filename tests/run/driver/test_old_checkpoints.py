@@ -152,7 +152,7 @@ def test_a_training_goes_on_after_its_steps(tmp_path, call):
     err = call(*flags, f"--num_batches={STEP + 1}").err
     path = f"{tmp_path}/model.ckpt-{STEP}"
     assert f"resuming from {path} at global step {STEP}\n" in err
-    assert f"{path} is of tf_cnn_benchmarks: no state of an optimizer is restored\n" in err
+    assert f"{path} is from tf_cnn_benchmarks: the optimizer's state is not restored\n" in err
     assert "--optimizer=" not in err
     # The next checkpoint is one of cnnbench, with the weights unchanged.
     reader = tf.train.load_checkpoint(f"{tmp_path}/model.ckpt-{STEP + 1}")
@@ -173,7 +173,7 @@ OTHERS = {
     "another network": (
         resnet20(),
         "NHWC",
-        r"but none of --model=lenet that can be read \(docs/migrating.md\): .*",
+        r"but does not fit --model=lenet \(docs/migrating.md\): .*",
     ),
     "a shape": ({**LENET, "conv1/biases": (32,)}, "NHWC", r"but none of .*: conv1/bias"),
     "one less": (without(LENET, "affine1/biases"), "NHWC", r"but none of .*: affine1/bias"),
@@ -193,7 +193,9 @@ def test_what_cannot_be_read_is_told_before_the_network_is_built(other, task, tm
     before = sorted(path.name for path in tmp_path.iterdir())
     said = call(*CPU, "--model=lenet", task, f"--train_dir={tmp_path}", "--num_batches=9", code=2)
     (line,) = (line for line in said.err.splitlines() if "error" in line)
-    start = f"cnnbench: error: --train_dir={tmp_path}/model.ckpt-{STEP}: is of tf_cnn_benchmarks, "
+    start = (
+        f"cnnbench: error: --train_dir={tmp_path}/model.ckpt-{STEP}: is from tf_cnn_benchmarks, "
+    )
     assert line.startswith(start)
     assert re.fullmatch(reason, line.removeprefix(start))
     assert "Generating" not in said.out
@@ -204,4 +206,4 @@ def test_a_backbone_is_not_read_from_them(tmp_path, call):
     write(tmp_path, {f"v/cg/{name}": shape for name, shape in LENET.items()}, "NHWC")
     flags = [f"--model_plugin={NETWORKS}", "--model=detector", "--data_name=cifar10"]
     err = call(*CPU, *flags, f"--backbone_model_path={tmp_path}", "--num_batches=1", code=4).err
-    assert err.endswith("; those of tf_cnn_benchmarks are read only from --train_dir\n")
+    assert err.endswith("; checkpoints of tf_cnn_benchmarks can be read only from --train_dir\n")

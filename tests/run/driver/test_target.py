@@ -151,8 +151,8 @@ def test_the_older_spelling_of_another_metric_is_explained(tmp_path, quick_start
     flags = own_forecast(tmp_path, "top_1_accuracy = 'rain_hits'")
     record, lines, notices = run(**flags, stop_at_top_1_accuracy=0.0)
     assert (
-        "for own, --stop_at_top_1_accuracy means rain_hits, as in tf_cnn_benchmarks: "
-        "--stop_at=rain_hits:0\n"
+        "for own, --stop_at_top_1_accuracy means rain_hits, as in tf_cnn_benchmarks; "
+        "--stop_at=rain_hits:0 has the same effect\n"
     ) in notices
     assert len(record.step_seconds) == 2
     assert record.config["stop_at"] == "rain_hits:0"

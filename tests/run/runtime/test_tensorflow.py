@@ -162,7 +162,7 @@ def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path):
     assert run(ExitCode.FAILED) == []
     lines = errors.read_text().splitlines()  # TensorFlow's threads write their own, at any time
     (error,) = [line for line in lines if line.startswith("cnnbench: error: ")]
-    assert f"--xla_cache_dir={cache}: a file there cannot be read" in error
+    assert f"--xla_cache_dir={cache}: a file in this folder cannot be read" in error
 
 
 def resident_bytes():

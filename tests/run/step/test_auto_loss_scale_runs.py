@@ -84,7 +84,7 @@ def test_scale_and_counter_go_on_after_a_resume(tmp_path):
 def test_checkpoints_with_and_without_a_scale_are_taken(tmp_path):
     run(num_batches=2, train_dir=str(tmp_path), fp16_enable_auto_loss_scale=False)
     record, err = run(num_batches=4, train_dir=str(tmp_path), fp16_loss_scale=32.0)
-    assert "has no loss scale; --fp16_loss_scale is its first value" in err
+    assert "has no loss scale; the loss scale begins at --fp16_loss_scale" in err
     assert record.loss_scaling.start == 32.0
     record, err = run(num_batches=6, train_dir=str(tmp_path), precision="fp32")
     assert record.loss_scaling is None
