@@ -288,7 +288,7 @@ def _device_kind(machine: MachinePlan, visible_gpus: int) -> tuple[str, tuple[st
         )
     if flags.gpus_per_card > 1:
         parts = f"--gpus_per_card={flags.gpus_per_card}: the GPUs are parts of cards"
-        return "gpu", (f"{parts}, which are slower than whole cards",)
+        return "gpu", (f"{parts}, and their speed is not that of whole cards",)
     return "gpu", ()
 
 
