@@ -80,15 +80,21 @@ class NetworkPlan:
             "image_size": getattr(model, "image_size", None),
             "num_classes": model.num_classes or dataset.num_classes,
         }
-        dataset = _resize_model(flags, model, dataset)
+        with _size_flag_in_errors(flags):
+            model.resize(flags.image_size, flags.num_classes)
+        dataset = replace(dataset, num_classes=flags.num_classes or dataset.num_classes)
         if flags.aux_head and model.aux_head is not None:
             model.aux_head = True
         if model.keras_layers is not None:
             model.keras_layers = flags.keras_layers
+        # Only --image_size can make sizes of layers impossible.
+        resized = flags.image_size is not None
+        with _size_flag_in_errors(flags) if resized else contextlib.nullcontext():
+            spec = declare(model, dataset.num_classes)
         return cls(
             dataset=dataset,
             model=model,
-            spec=_declare_model(flags, model, dataset),
+            spec=spec,
             examples=resolve_sizes(dataset.elements, model, dataset.num_classes),
             own_sizes=tuple(n for n, size in own.items() if size == getattr(flags, n)),
         )
@@ -114,24 +120,6 @@ def model_and_gradient_shapes(
     if not shapes:
         raise FlagError("model", name, "has no gradients to reduce")
     return model, shapes
-
-
-def _resize_model(flags: Params, model: Model, dataset: Dataset) -> Dataset:
-    """Sets the image size and the number of outputs of the model from the flags.
-
-    Returns the data set with the same number of classes. FlagError if the network does not support
-    the sizes.
-    """
-    with _size_flag_in_errors(flags):
-        model.resize(flags.image_size, flags.num_classes)
-    return replace(dataset, num_classes=flags.num_classes or dataset.num_classes)
-
-
-def _declare_model(flags: Params, model: Model, dataset: Dataset) -> ModelSpec:
-    if flags.image_size is None:
-        return declare(model, dataset.num_classes)
-    with _size_flag_in_errors(flags):
-        return declare(model, dataset.num_classes)
 
 
 @contextlib.contextmanager
@@ -383,7 +371,10 @@ class ExchangePlan:
         mode, job = place.mode, place.job
         exchanges = work.trains and job.num_towers > 1
         reduces = exchanges and mode.reduction is Reduction.ALL_REDUCE
-        all_reduce = _requested_all_reduce(flags, mode)
+        all_reduce = flags.all_reduce_spec
+        if all_reduce is None:
+            default = "hierarchical_copy" if flags.hierarchical_copy else "copy"
+            all_reduce = single(mode.all_reduce or default)
         groups = group_devices(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
         aggregation = _aggregation_spec(flags, mode, work, all_reduce, numerics)
         return cls(
@@ -413,23 +404,20 @@ class ExchangePlan:
             ),
         )
 
-    def reduction_without_all_reduce(self, *, on_gpu: bool) -> str | None:
-        """Name of the cross-device operation, or of the variable manager's own reduction.
+    def reduction_names(self, *, on_gpu: bool) -> tuple[str, ...]:
+        """Names of the algorithms that reduce the gradients; empty if towers exchange none.
 
-        None if gradients go through an all-reduce, or are not exchanged.
+        These are the ranges of the all-reduce with their algorithms, the cross-device operation, or
+        the variable manager's own algorithm.
         """
-        if not self.exchanges:
-            return None
-        if self.mode.reduction is Reduction.CROSS_DEVICE:
-            return self.cross_device.running(on_gpu)
-        return (self.mode.algorithm or None) if self.mode.reduction is Reduction.OWN else None
-
-
-def _requested_all_reduce(flags: Params, mode: Mode) -> AllReduceSpec:
-    if flags.all_reduce_spec is not None:
-        return flags.all_reduce_spec
-    default = "hierarchical_copy" if flags.hierarchical_copy else "copy"
-    return single(mode.all_reduce or default)
+        name: str | None = None
+        if self.exchanges and self.mode.reduction is Reduction.CROSS_DEVICE:
+            name = self.cross_device.running(on_gpu)
+        elif self.exchanges and self.mode.reduction is Reduction.OWN:
+            name = self.mode.algorithm or None
+        if name is not None:
+            return (name,)
+        return () if self.running is None else tuple(map(str, self.running.ranges))
 
 
 def _aggregation_spec(

@@ -113,9 +113,8 @@ class BenchmarkCNN(Run):
             plan = plan.with_changes(explicit_flags=tuple(explicit_flags))
         job = plan.place.job
         if job.serves:
-            raise FlagError(
-                "job_name", job.task.job, f"{job.task} is a server; start it with cnnbench run"
-            )
+            reason = f"{job.task} is a server; start it with cnnbench run"
+            raise FlagError("job_name", job.task.job, reason)
         tell = messages.notice
         lost = partial(self._write_failure_record, tell_error=messages.error)
         if not job.is_chief:

@@ -48,7 +48,7 @@ def record_planned_facts(
             num_workers=job.num_workers,
             variable_update=plan.place.mode.name,
             # The record contains the actual all-reduce, the header the requested all-reduce.
-            all_reduce=_reduction_names(plan, on_gpu=devices.kind == "gpu"),
+            all_reduce=plan.exchange.reduction_names(on_gpu=devices.kind == "gpu"),
         ),
         batch=Batch(
             per_device=plan.length.batch_per_device,
@@ -77,15 +77,6 @@ def record_planned_facts(
         num_inter_threads=devices.inter_threads,
         datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),
     )
-
-
-def _reduction_names(plan: RunPlan, *, on_gpu: bool) -> tuple[str, ...]:
-    """Names of the algorithms that reduce the gradients of a run, as text of a spec."""
-    by_strategy = plan.exchange.reduction_without_all_reduce(on_gpu=on_gpu)
-    if by_strategy is not None:
-        return (by_strategy,)
-    reducing = plan.exchange.running
-    return () if reducing is None else tuple(map(str, reducing.ranges))
 
 
 def record_built_facts(measurements: Measurements, built: BuiltRun) -> None:
@@ -216,7 +207,7 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
     if mode.reduction is Reduction.ALL_REDUCE and mode.processes is not Processes.CLIENT_PER_WORKER:
         spec = plan.params.all_reduce_spec
         return "None" if spec is None else spec.source
-    text = ":".join(_reduction_names(plan, on_gpu=devices.kind == "gpu")) or "None"
+    text = ":".join(plan.exchange.reduction_names(on_gpu=devices.kind == "gpu")) or "None"
     if mode.reduction is Reduction.CROSS_DEVICE and text != "None":
         text += f" (--cross_device_ops={plan.exchange.cross_device.ops})"
     elif "collective" in text:

@@ -421,7 +421,14 @@ class Training:
                 self._results.publish()
             for observer in self._observers:
                 if any(map(observer.pauses_after, executed)):
-                    observer.paused(self._training_state())
+                    state = TrainingState(
+                        self.global_step,
+                        self._run.plan.rates.schedule(self.global_step - 1),
+                        self._last.loss,
+                        self._metrics_by_name(),
+                        self._speed.current().mean if self._steps else None,
+                    )
+                    observer.paused(state)
             if self._ending and step < self._steps:
                 flag = [*ENDINGS][self._ending - 1]
                 self._run.measurements.note(ended_by=flag)
@@ -453,15 +460,6 @@ class Training:
         ):
             waited = turns.wait()
         self._run.measurements.begin_turn(turns.seconds, *waited)
-
-    def _training_state(self) -> TrainingState:
-        return TrainingState(
-            self.global_step,
-            self._run.plan.rates.schedule(self.global_step - 1),
-            self._last.loss,
-            self._metrics_by_name(),
-            self._speed.current().mean if self._steps else None,
-        )
 
     def _metrics_by_name(self) -> dict[str, float]:
         """Metrics of the last step; empty if the step computes none."""

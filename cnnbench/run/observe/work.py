@@ -280,7 +280,8 @@ class StepWork:
             users = [
                 consumer
                 for consumer in operation.outputs[0].consumers()
-                if self._is_gradient_of(consumer, layer)
+                if consumer.name in self._backward
+                and layer_of_operation(consumer.name, self.image_flops) == layer
             ]
             if users:
                 return self._is_kernel_gradient(users[0].name, users[0].type, layer)
@@ -297,11 +298,6 @@ class StepWork:
         shape = source.outputs[0].shape
         sizes = map(math.prod, self._kernels.values())
         return source.type in _WEIGHTS and len(shape) > 1 and shape.num_elements() in sizes
-
-    def _is_gradient_of(self, operation: Any, layer: str) -> bool:
-        """Whether an operation belongs to the gradients of a layer."""
-        backward = operation.name in self._backward
-        return backward and layer_of_operation(operation.name, self.image_flops) == layer
 
     def _kind_outside_towers(self, name: str, plain: str) -> str:
         if plain == "L2Loss":
@@ -525,7 +521,9 @@ def write_layers(flag: str, path: str, layers: Sequence[Layer], title: str) -> N
     """
     suffix = Path(path).suffix.lower()[1:]
     if suffix == "csv":
-        write_text(flag, path, _layers_as_csv(layers))
+        columns = ("forward_seconds", "backward_seconds", "memory_bytes", "flops")
+        rows = ((layer.name, *(getattr(layer, name) for name in columns)) for layer in layers)
+        write_text(flag, path, csv_text(("layer", *columns), rows))
     elif suffix in FORMATS:
         write_bytes(flag, path, render([layer_chart(layers, title)], suffix, title))
     else:
@@ -537,6 +535,7 @@ def layer_table(layers: Sequence[Layer], title: str) -> str:
     total = sum(layer.seconds for layer in layers)
     rows = [["layer", "forward ms", "backward ms", "share", "memory", "GFLOP", "GFLOP/s"]]
     for layer in layers:
+        timed = layer.flops and layer.seconds
         rows.append(
             [
                 layer.name,
@@ -545,7 +544,7 @@ def layer_table(layers: Sequence[Layer], title: str) -> str:
                 percent(layer.seconds / total if total else None),
                 binary(layer.memory_bytes or None),
                 number(layer.flops / 1e9 if layer.flops else None),
-                number(_gflops_per_second(layer)),
+                number(layer.flops / layer.seconds / 1e9 if timed else None),
             ]
         )
     return "\n".join([title, _TIMES, "", *align_table(rows)]) + "\n"
@@ -572,13 +571,3 @@ def layer_chart(layers: Sequence[Layer], title: str) -> Rows:
         share = sum(layer.seconds for layer in shown) / total if total else None
         note += f". The {len(shown)} longest of {len(layers)} rows, {percent(share)} of the time"
     return Rows(title=title, x=Axis(label="time (ms)", zero=True), rows=rows, note=note)
-
-
-def _gflops_per_second(layer: Layer) -> float | None:
-    return layer.flops / layer.seconds / 1e9 if layer.flops and layer.seconds else None
-
-
-def _layers_as_csv(layers: Iterable[Layer]) -> str:
-    header = ("forward_seconds", "backward_seconds", "memory_bytes", "flops")
-    rows = ((layer.name, *(getattr(layer, name) for name in header)) for layer in layers)
-    return csv_text(("layer", *header), rows)

@@ -279,22 +279,17 @@ def _device_kind(machine: MachinePlan, visible_gpus: int) -> tuple[str, tuple[st
             "--device=cpu avoids this notice, --device=gpu makes it an error",
         )
     if visible_gpus < flags.num_gpus:
+        parts = f", {flags.gpus_per_card} on each card" if flags.gpus_per_card > 1 else ""
         raise FlagError(
             "num_gpus",
             flags.num_gpus,
-            f"TensorFlow sees {visible_gpus} GPU(s){_gpus_per_card_text(machine)}; use at most "
-            "that many, "
-            "or --device=cpu for logical CPU devices",
+            f"TensorFlow sees {visible_gpus} GPU(s){parts}; use at most that many, or "
+            "--device=cpu for logical CPU devices",
         )
     if flags.gpus_per_card > 1:
         parts = f"--gpus_per_card={flags.gpus_per_card}: the GPUs are parts of cards"
         return "gpu", (f"{parts}, and their speed is not that of whole cards",)
     return "gpu", ()
-
-
-def _gpus_per_card_text(machine: MachinePlan) -> str:
-    parts = machine.flags.gpus_per_card
-    return f", {parts} on each card" if parts > 1 else ""
 
 
 def _memory_of_card_parts(machine: MachinePlan) -> dict[int, list[int]]:
