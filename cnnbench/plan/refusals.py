@@ -217,7 +217,7 @@ def _optimizer_constant_rules(
 
 
 CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
-    # The processes of the job.
+    # Rules about the processes of a job.
     refusal_rule(
         "summary_verbosity",
         # Worker 0, which alone computes summary gradients, would wait for batch norm values.
@@ -256,7 +256,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
         lambda p: f"--variable_update={p.place.mode.name} {p.place.mode.one_tower}",
     ),
     requirement_rule("variable_update", always, _check_mode),
-    # Workers that do not wait for each other.
+    # Rules about workers that do not wait for each other.
     refusal_rule(
         "cross_replica_sync",
         lambda p: _workers_are_independent(p) and not p.place.mode.asynchronous,
@@ -271,7 +271,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
         lambda p: _workers_are_independent(p) and p.params.precision == "fp16",
         "needs the gradients of all workers, so leave out --nocross_replica_sync",
     ),
-    # The work and its length.
+    # Rules about the kind of work and its length.
     exclusion_rule("eval,forward_only", ", which already runs the forward pass only"),
     exclusion_rule(
         "train_dir,forward_only,freeze_when_forward_only",
@@ -407,7 +407,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     refusal_rule(
         "stop_at_top_1_accuracy", on("stop_at"), f"cannot be used with --stop_at{_ONE_OF_TWO}"
     ),
-    # Number formats and the optimizer.
+    # Rules about number formats and the optimizer.
     requirement_rule(
         "use_fp16", always, lambda p: check_fp16(p.params.precision, p.params.use_fp16)
     ),
@@ -431,7 +431,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
         ("learning_rate_schedule",),
         ("init_learning_rate",),
     ),
-    # The exchange of gradients.
+    # Rules about the exchange of gradients.
     refusal_rule(
         "gradient_repacking",
         lambda p: p.exchange.reduces and p.params.gradient_repacking > MOST_PACKS,
@@ -463,7 +463,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
         _fault_of_default_all_reduce,
     ),
     requirement_rule("network_topology", always, _fault_of_default_all_reduce),
-    # Strategies of tf.distribute.
+    # Rules about strategies of tf.distribute.
     refusal_rule(
         names_of_flags(FLAGS, RunPart.CROSS_DEVICE),
         lambda p: p.place.mode.reduction is not Reduction.CROSS_DEVICE,
@@ -530,7 +530,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
         lambda p: not p.place.mode.uses_cross_device_ops,
         _needs_mode_reason(lambda mode: mode.uses_cross_device_ops),
     ),
-    # Devices and output.
+    # Rules about devices and output files.
     refusal_rule("gpu_indices", always, _fault_of_gpu_count),
     refusal_rule(
         "allow_growth",

@@ -433,7 +433,7 @@ def make_schedule(
     boundaries = [int(epoch * steps_per_epoch) for epoch in outline.boundaries_epochs]
     if flags.piecewise_learning_rate_schedule is not None:
         rates = flags.piecewise_learning_rate_schedule.rates
-        # One step earlier than a model's own boundaries, as in tf_cnn_benchmarks.
+        # As in tf_cnn_benchmarks, these boundaries are one step earlier than a model's boundaries.
         schedule = _piecewise_schedule([boundary - 1 for boundary in boundaries], rates)
     elif flags.init_learning_rate is None and defaults.decay_epochs:
         # As in tf_cnn_benchmarks, epochs are converted to examples, not to whole steps of an epoch.

@@ -214,7 +214,7 @@ class BenchmarkCNN(Run):
                 try:
                     total = scenario(self, built)
                 finally:
-                    # `_end` does not do this: the watchdog's thread must not wait for a library.
+                    # Libraries are listed here, because the watchdog's thread also calls `_end`.
                     facts = environment.with_loaded_libraries(measurements.parts.environment)
                     measurements.note(environment=facts)
                 self._note_peak_memory()

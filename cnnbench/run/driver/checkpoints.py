@@ -39,7 +39,7 @@ from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Checkpoints. They do not depend on the mode or on the number of towers.
+# Checkpoints, which do not depend on the mode or on the number of towers.
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 1.0
@@ -562,7 +562,7 @@ class Exporter:
                     os.rename(new, target)
                 except OSError:
                     with contextlib.suppress(FileNotFoundError):
-                        os.rename(old, target)  # The error of a second failure has both paths.
+                        os.rename(old, target)  # If this fails, too, the error has both paths.
                     raise
             shutil.rmtree(old, ignore_errors=True)
         except FlagError as error:

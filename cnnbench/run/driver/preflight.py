@@ -122,7 +122,7 @@ def output_files(plan: RunPlan) -> Iterator[Output]:
         "trace",
     )
     prefix = plan.outputs.partitioned_graph_file_prefix
-    # One file per device, and one for the host.
+    # There is one file for each device, and one file for the host.
     for number in range(plan.machine.flags.num_gpus + 1 if prefix else 0):
         path = partition_file(prefix or "", number)
         yield Output("partitioned_graph_file_prefix", path, _graph_kind(path))

@@ -485,7 +485,7 @@ class Tower:
     def _make_network(self, read: Reader, seed: tf.Tensor) -> GraphNetwork:
         make: Callable[..., GraphNetwork] = GraphNetwork
         if self._examples is not None:
-            with tf.init_scope(), tf.device(self._device):  # Tracing needs the ranges.
+            with tf.init_scope(), tf.device(self._device):  # Tracing needs the value ranges.
                 self.calibration = record_value_ranges(
                     self._model, self._spec.num_classes, self._examples, read
                 )

@@ -523,7 +523,7 @@ class BufferReaders:
         # Maps the name of a tensor to the handle of the variable whose buffer the tensor uses.
         values: dict[str, int] = {}
         self._readers: dict[int, list[tf.Operation]] = defaultdict(list)
-        for operation in graph.get_operations():  # The order is topological.
+        for operation in graph.get_operations():  # Operations are in topological order.
             names = [tensor.name for tensor in operation.inputs]
             if operation.type == "ReadVariableOp" and names[0] in handles:
                 values[operation.outputs[0].name] = handles[names[0]]
