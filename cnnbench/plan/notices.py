@@ -166,12 +166,12 @@ def unused_all_reduce_rules(
         no_effect_rule(
             "all_reduce_group_size",
             lambda p: max(groups(p)) == 1,
-            "with so few devices: they are one group",
+            "with so few devices, because all of them are one group",
         ),
         no_effect_rule(
             "all_reduce_spec",
             lambda p: has_two_levels(p) and 1 in groups(p),
-            "where all devices are one group: a group size of less than --num_gpus makes several",
+            "where all devices are one group: use --all_reduce_group_size of less than --num_gpus",
             says="has no second level",
         ),
         no_effect_rule(
@@ -303,7 +303,8 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
     no_effect_rule(
         "num_learning_rate_warmup_epochs",
         _follows_model,
-        "on a model's own schedule; add --init_learning_rate or --piecewise_learning_rate_schedule",
+        "on the model's own schedule; add --init_learning_rate or "
+        "--piecewise_learning_rate_schedule",
     ),
     no_effect_rule(
         "resnet_base_lr",
@@ -351,7 +352,7 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
     _no_effect_in_mode(
         "check_replica_consistency",
         lambda mode: not mode.in_sync,
-        ": its copies are meant to differ",
+        ": this mode does not keep the copies of a variable equal",
     ),
     no_effect_rule(
         "bytes_per_pack",
@@ -363,7 +364,7 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
     no_effect_rule(
         "local_parameter_device",
         lambda p: _all_reduces(p) and "copy" not in _running_algorithms(p),
-        "with this all-reduce: of all algorithms, only copy uses it",
+        "with this all-reduce: only copy uses the flag",
     ),
     *_DECLARED.values(),
     *unused_all_reduce_rules(
@@ -375,7 +376,7 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
     no_effect_rule(
         "allreduce_merge_scope",
         lambda p: p.params.allreduce_merge_scope > 1,
-        "as profiles show them: --gradient_repacking joins gradients",
+        "in profiles; to join gradients, use --gradient_repacking",
         says="changes only the names of operations",
     ),
     no_effect_rule(

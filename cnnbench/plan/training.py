@@ -344,7 +344,8 @@ def _refuse_too_many_steps(
 
 def _refuse_too_many(flag: str, value: float, count: float, what: str = "evaluations") -> None:
     if count > _MOST_COUNTED:
-        raise FlagError(flag, value, f"means {number(count)} {what}, but at most {_MOST_COUNTED}")
+        most = f"at most {_MOST_COUNTED} are possible"
+        raise FlagError(flag, value, f"means {number(count)} {what}, but {most}")
 
 
 # The learning rate of each step, from the flags or from the model's own schedule.

@@ -81,8 +81,8 @@ def test_its_row_gives_refusals_and_notices(plugin):
     assert notices == (
         "--all_reduce_spec has no effect without --variable_update=replicated, "
         "distributed_all_reduce or collective_all_reduce",
-        "--check_replica_consistency has no effect with --variable_update=own: its copies are "
-        "meant to differ",
+        "--check_replica_consistency has no effect with --variable_update=own: this mode does not "
+        "keep the copies of a variable equal",
     )
 
 

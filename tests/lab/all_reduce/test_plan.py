@@ -143,7 +143,7 @@ def test_notice_where_a_flag_changes_nothing(flag, idle, busy):
         ),
         (
             "SPEC=copy/xring --all_reduce_group_size=2",
-            ["has no effect with so few devices: they are one group", "has no second level where"],
+            ["has no effect with so few devices, because all", "has no second level where"],
         ),
         ("SPEC=copy --allreduce_merge_scope=2", ["changes only the names of operations"]),
         ("SPEC=copy --allreduce_merge_scope=1", []),
