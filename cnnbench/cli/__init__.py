@@ -46,9 +46,9 @@ def entry_point() -> NoReturn:
     """Main function of the console script: runs a command and exits with its exit code."""
     _open_closed_streams()
     plugins.before_loading += (
-        supervisor.watched,
+        supervisor.fork_before_plugins,
         loading.watch_early_import,
-    )  # `watched` forks
+    )  # `fork_before_plugins` forks
     with supervisor.forks_allowed():
         code = _run_command(sys.argv[1:])
     # At exit, Python would wait for non-daemon threads, whose calls may never return.
@@ -59,7 +59,7 @@ def entry_point() -> NoReturn:
     supervisor.end_soon(code)
     # After an interrupt in `exec`, which dataclasses call, Python would end itself by SIGINT.
     if supervisor.state.connected or is_held or interrupts.was_interrupted():
-        supervisor.leave(code)
+        supervisor.exit_without_cleanup(code)
     gc.freeze()  # If TensorFlow is loaded, garbage collection at exit takes a second.
     sys.exit(code)
 
@@ -147,7 +147,7 @@ def _run_named_command(argv: Sequence[str]) -> int:
         return ExitCode.OK
     silence_warnings(_quiet_conditions(arguments))
     if command in _JUDGING:
-        supervisor.watched()  # The command imports NumPy, which may end the process.
+        supervisor.fork_before_plugins()  # The command imports NumPy, which may end the process.
     module = import_module(f"cnnbench.cli.commands.{command}")
     return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
 

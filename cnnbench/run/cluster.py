@@ -636,7 +636,7 @@ class Watchdog:
         """Sends the progress of this process, and checks the reports of the other processes."""
         now = self._note_time_and_gaps()
         if self._progress is not None:
-            self._own = self._progress.at(now)
+            self._own = self._progress.progress_at(now)
         for peer in self._peers.values():
             beat = {"up": self._up, "standing": self._own}
             self._send_message(peer, beat if not peer.unsent else None)

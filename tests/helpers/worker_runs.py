@@ -298,7 +298,7 @@ def worker():
     if ended:  # as the last run ended: the other workers may still be in its last step
         end(ended[0][0], *ended[-1][1])
     if ps:
-        supervisor.leave(0)
+        supervisor.exit_without_cleanup(0)
 
 
 def in_process():

@@ -25,7 +25,7 @@ from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.measurements import SharedValue
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
 from cnnbench.run.driver.membership import Membership
-from cnnbench.run.runtime.supervisor import supervised
+from cnnbench.run.runtime.supervisor import fork_supervised
 from cnnbench.run.runtime.tensorflow import prepare_for_plugins
 
 _ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
@@ -83,7 +83,9 @@ def main(argv: Sequence[str]) -> int:
             complete_record(record, results, error, messages)
 
     in_run = partial(run_plan, params, max(params.num_gpus, default=1), None)
-    prepare_for_plugins(partial(supervised, complete_record_at_exit), MachinePlan(Params()), in_run)
+    prepare_for_plugins(
+        partial(fork_supervised, complete_record_at_exit), MachinePlan(Params()), in_run
+    )
     plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:
         facts = agreed_facts(vars(params), ALL_REDUCE_FLAGS)
@@ -111,6 +113,6 @@ def main(argv: Sequence[str]) -> int:
     )
     if plan.job.is_chief:
         first_record.set(bench.record("interrupted"))
-    supervised(complete_record_at_exit)
+    fork_supervised(complete_record_at_exit)
     bench.run()
     return ExitCode.OK

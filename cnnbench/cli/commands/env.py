@@ -24,7 +24,7 @@ from cnnbench.plan import make_plan, parse_run
 from cnnbench.records.codec import ABSENT, encode
 from cnnbench.run.driver.preflight import computes_on_cpu
 from cnnbench.run.runtime.loading import load_tensorflow, without_info_lines
-from cnnbench.run.runtime.supervisor import supervised
+from cnnbench.run.runtime.supervisor import fork_supervised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _load_tensorflow() -> None:
-    supervised()
+    fork_supervised()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # `cnnbench run` sets the same value.
     with without_info_lines():
         tf = load_tensorflow()

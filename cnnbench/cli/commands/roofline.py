@@ -22,7 +22,7 @@ from cnnbench.plan.place import ADDRESSES
 from cnnbench.plan.setup import MachinePlan
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.profiles import Roofline
-from cnnbench.run.runtime.supervisor import supervised
+from cnnbench.run.runtime.supervisor import fork_supervised
 from cnnbench.run.runtime.tensorflow import prepare_for_plugins
 
 _ABOUT = """\
@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
     progress = Progress(sys.stderr, params.progress)
     plan = make_plan(params.replace(model=named[0]), data=False)
     plan = plan.with_changes(explicit_flags=tuple(flags))
-    supervised()
+    fork_supervised()
     messages = Messages(sys.stderr, progress)
     roofline, plan = measure_roofline(
         make_plan(plan),
@@ -149,7 +149,7 @@ def _prepare_params(values: Mapping[str, Any]) -> Params:
     steps, before = params.num_batches or _STEPS, params.num_warmup_batches
     before = _WARM_UP if before is None else before
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
-    prepare_for_plugins(supervised, MachinePlan(params), partial(plan_before_plugins, params))
+    prepare_for_plugins(fork_supervised, MachinePlan(params), partial(plan_before_plugins, params))
     return params
 
 

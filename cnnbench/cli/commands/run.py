@@ -24,7 +24,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console, print_notices
-from cnnbench.run.runtime.supervisor import RETRY, leave, state, supervised
+from cnnbench.run.runtime.supervisor import RETRY, exit_without_cleanup, fork_supervised, state
 from cnnbench.run.runtime.tensorflow import prepare_for_plugins
 
 _FIND = "find_batch_size"
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the benchmark that the flags describe. Raises an exception if the run fails."""
     measurements = Measurements(command=["cnnbench", *argv])
     fork = partial(
-        supervised,
+        fork_supervised,
         partial(_write_missing_record, measurements),
         measurements.start_sharing,
         measurements.longest_execution,
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     except OutOfMemoryError as error:
         if measurements.halves_batch:
             messages.notice(str(error))
-            leave(RETRY)
+            exit_without_cleanup(RETRY)
         raise
     return ExitCode.OK
 
@@ -209,7 +209,7 @@ def serve_devices(plan: RunPlan, facts: Mapping[str, str], messages: Messages) -
     """
     from cnnbench.run.driver.membership import Membership
 
-    supervised()
+    fork_supervised()
     job = plan.place.job
     name = str(job.task)
     membership = Membership(

@@ -171,18 +171,18 @@ class Checkpoints:
         """
         stored = _StoredCheckpoint(path, _OTHER_MODEL, self._spec)
         model = {self._stored_key(name): v.primary for name, v in self._variables.items()}
-        if self._averaged and not stored.has(model):
+        if self._averaged and not stored.has_keys(model):
             missing = "has no moving averages: it was written without --ema_decay"
             raise BenchmarkError(f"{path} {missing}")
-        stored.check({**model, _GLOBAL_STEP: self._global_step})
+        stored.check_shapes({**model, _GLOBAL_STEP: self._global_step})
         averages = {n: slot for n, slot in self._slots.items() if n.endswith(f"/{AVERAGE}")}
         other_slots = {n: slot for n, slot in self._slots.items() if n not in averages}
         slots = {_key_of_name("slots", n): slot.primary for n, slot in other_slots.items()}
         average_variables = {_key_of_name("slots", n): slot.primary for n, slot in averages.items()}
         scale = {_key_of_name("loss_scale", name): v for name, v in self._loss_scale.items()}
-        before = stored.optimizer() if self._optimizer else None
-        has_slots = before == self._optimizer and stored.has(slots)
-        has_averages, has_scale = stored.has(average_variables), stored.has(scale)
+        before = stored.optimizer_name() if self._optimizer else None
+        has_slots = before == self._optimizer and stored.has_keys(slots)
+        has_averages, has_scale = stored.has_keys(average_variables), stored.has_keys(scale)
         nonfinite = stored.assign_stored_values({_GLOBAL_STEP: self._global_step, **model})
         complete = ((slots, has_slots), (scale, has_scale), (average_variables, has_averages))
         for values in (values for values, is_stored in complete if is_stored):
@@ -194,7 +194,7 @@ class Checkpoints:
         self._first_step = global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self._global_batch
         # Checkpoints of earlier versions of cnnbench do not contain the number of examples.
-        examples = int(stored.tensor(_EXAMPLES)) if stored.has([_EXAMPLES]) else by_this_batch
+        examples = int(stored.tensor(_EXAMPLES)) if stored.has_keys([_EXAMPLES]) else by_this_batch
         self._examples_offset = examples - by_this_batch
         notices = list(self._optimizer_notices(path, stored, before, has_slots))
         if not has_averages:
@@ -304,7 +304,7 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
         if name.startswith(f"{scope}/")
     }
     stored = _StoredCheckpoint(path, "it is not from a network with the layers of this backbone")
-    stored.check(backbone)
+    stored.check_shapes(backbone)
     stored.assign_stored_values(backbone)
     manager.after_restore()
     return len(backbone)
@@ -355,7 +355,7 @@ class _StoredCheckpoint:
                             width,
                         )
 
-    def has(self, variables: Iterable[str]) -> bool:
+    def has_keys(self, variables: Iterable[str]) -> bool:
         """Whether the checkpoint contains all of the keys `variables`."""
         return all(key in self.shapes for key in variables)
 
@@ -369,11 +369,11 @@ class _StoredCheckpoint:
 
     def passed_over(self) -> tuple[int, ...]:
         """Numbers of skipped records, see `RestoredState`; empty if no record was skipped."""
-        return tuple(self.tensor(_PASSED_OVER).tolist()) if self.has([_PASSED_OVER]) else ()
+        return tuple(self.tensor(_PASSED_OVER).tolist()) if self.has_keys([_PASSED_OVER]) else ()
 
-    def optimizer(self) -> str:
+    def optimizer_name(self) -> str:
         """The value of --optimizer with which the checkpoint was written."""
-        if self.has([_OPTIMIZER]):
+        if self.has_keys([_OPTIMIZER]):
             return str(self.tensor(_OPTIMIZER).decode())
         slots = (_name_of_key(key) for key in self.shapes if key.startswith("slots/"))
         slot_names = {name.rpartition("/")[2] for name in slots}
@@ -381,7 +381,7 @@ class _StoredCheckpoint:
         fitting = [o for o in candidates if {slot.name for slot in o.slots} <= slot_names]
         return max(fitting, key=lambda optimizer: len(optimizer.slots)).name
 
-    def check(self, variables: Mapping[str, tf.Variable]) -> None:
+    def check_shapes(self, variables: Mapping[str, tf.Variable]) -> None:
         """Raises BenchmarkError for the first variable that is missing or has a different shape."""
         missing = [key for key in variables if key not in self.shapes]
         if missing:

@@ -69,9 +69,9 @@ def record_planned_facts(
         )
     measurements.update_config(
         device=devices.kind,
-        data_format=runtime.data_format(plan.params.data_format, devices.kind),
+        data_format=runtime.resolve_data_format(plan.params.data_format, devices.kind),
         conv_gradients=(
-            LIBRARY if runtime.conv_gradients(plan, devices.kind) == LIBRARY else "fastest"
+            LIBRARY if runtime.resolve_conv_gradients(plan, devices.kind) == LIBRARY else "fastest"
         ),
         num_intra_threads=devices.intra_threads,
         num_inter_threads=devices.inter_threads,
@@ -126,7 +126,7 @@ def header_lines(
         *network_and_data_lines(plan),
         f"Devices:     {_tower_device_names(devices, device)}",
         "NUMA bind:   False",
-        f"Data format: {runtime.data_format(plan.params.data_format, devices.kind)}",
+        f"Data format: {runtime.resolve_data_format(plan.params.data_format, devices.kind)}",
         *update_lines(plan),
     ]
     all_reduce = _all_reduce_text(plan, devices)

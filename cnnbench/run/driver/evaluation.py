@@ -60,7 +60,7 @@ class Evaluator:
         self.host = host
         self._devices = manager.get_devices()
         kind = "cpu" if is_cpu(self._devices[0]) else "gpu"
-        self._data_format = runtime.data_format(plan.params.data_format, kind)
+        self._data_format = runtime.resolve_data_format(plan.params.data_format, kind)
         self._warm = False
         self.notices: list[str] = []
         # Tracing now keeps its time out of the first printed rate.

@@ -90,7 +90,7 @@ class Membership:
                 lost,
                 patience=max(plan.params.cluster_timeout, PATIENCE),
                 period=PERIOD if job.in_cluster else check_seconds,
-                leave=supervisor.leave,
+                leave=supervisor.exit_without_cleanup,
                 spares=spares,
                 read_progress=read_progress,
                 stall_timeout=plan.params.stall_timeout,
@@ -342,7 +342,7 @@ class Interrupts:
         return int(passes)
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
+    def sharing_interrupts(self) -> Iterator[None]:
         """A context in which Ctrl-C in one worker ends all workers after the same step."""
         if self._workers is None:
             yield

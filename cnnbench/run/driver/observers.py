@@ -393,7 +393,7 @@ class EventFile:
         self._writer: Any = None
         self._start: int | None = None
 
-    def hide(self, step: int) -> None:
+    def hide_from_step(self, step: int) -> None:
         """Makes the next value hide earlier events of this step and of later steps."""
         self._start = step if self._start is None else min(step, self._start)
 
@@ -484,7 +484,7 @@ class _SummaryWriter(Observer):
     def begins(self, global_step: int, steps: int) -> None:
         """Hides events of an earlier run that follow the checkpoint of this run's first step."""
         del steps
-        self._file.hide(global_step + 1)
+        self._file.hide_from_step(global_step + 1)
 
     def close(self) -> None:
         """Closes the event file."""
@@ -559,7 +559,7 @@ class EvaluationSummaries(_SummaryWriter):
         """Writes the result of an evaluation."""
         step = evaluation.global_step
         if self._newest and (self._last is None or step <= self._last):
-            self._file.hide(step)
+            self._file.hide_from_step(step)
         self._last = step
         scalars = {
             "eval/Accuracy@1": evaluation.top_1,

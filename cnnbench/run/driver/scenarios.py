@@ -245,7 +245,7 @@ def measure_speed_limits(run: Run, built: BuiltRun) -> None:
         return  # TensorFlow cannot run new functions after a process is lost.
     if plan.params.precision == "int8" and plan.machine.flags.peak_flops is None:
         return  # TensorFlow has no matrix product of 8-bit integers to measure the peak with.
-    peak = runtime.peak(
+    peak = runtime.peak_flops(
         kind,
         built.devices.job.own_tower_devices,
         plan.numerics.dtype,
@@ -470,7 +470,11 @@ def _evaluate_new_checkpoints(
             if restored.warning:
                 run.output.messages.warning(restored.warning, "nonfinite")
             timer = LoopTimer()
-            with run.watch, run.membership.doing(ProcessActivity.EVALUATION), interrupts.shared():
+            with (
+                run.watch,
+                run.membership.doing(ProcessActivity.EVALUATION),
+                interrupts.sharing_interrupts(),
+            ):
                 evaluated = built.evaluator.run(
                     restored.global_step, run.output.console, interrupts
                 )
@@ -547,7 +551,7 @@ def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResul
             (global_step,) = built.send_restored_to_workers(0)
         if global_step == _NO_CHECKPOINT:
             return None
-        with interrupts.shared():
+        with interrupts.sharing_interrupts():
             evaluated = built.evaluator.run(global_step, run.output.console, interrupts)
         results.add(evaluated)
         if not run.plan.params.eval_interval_secs:

@@ -148,7 +148,7 @@ class Training:
         """
         run, membership = self._run, self._run.membership
         assert run.watch is not None
-        with self._interrupts.shared():
+        with self._interrupts.sharing_interrupts():
             if not steps:  # The run was resumed after its last step.
                 return self._finish_training(0.0, steps)
             loop = self._make_loop()

@@ -77,7 +77,8 @@ class _SupervisionState:
     """How this process supervises a child process, or is supervised by its parent.
 
     Attributes:
-      wanted, watched: whether `supervised` may fork, and whether `watched` has forked.
+      wanted: whether `fork_supervised` may fork.
+      watched: whether `fork_before_plugins` has forked.
       program: whether this process runs only cnnbench, which is not part of another program.
       measuring: forks the process that measures; None in commands that measure in other processes.
       link: the descriptor by which a child announces its exit code; None in other processes.
@@ -100,7 +101,7 @@ state = _SupervisionState()
 
 @contextlib.contextmanager
 def forks_allowed() -> Iterator[None]:
-    """A context in which `supervised` may fork, because this process runs only cnnbench."""
+    """A context in which functions of this module may fork: this process runs only cnnbench."""
     state.wanted = sys.platform == "linux"
     state.program = True
     try:
@@ -143,7 +144,7 @@ def end_soon(code: int) -> None:
         late.start()
 
 
-def leave(code: int) -> NoReturn:
+def exit_without_cleanup(code: int) -> NoReturn:
     """Ends this process with an exit code, without clean-up by the interpreter."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -162,7 +163,7 @@ def end_with_parent(parent: int) -> None:
             os._exit(int(ExitCode.FAILED))
 
 
-def supervised(
+def fork_supervised(
     lost: Callable[[NativeDeathError | None], None] = lambda error: None,
     prepare: Callable[[], None] = lambda: None,
     longest_step: Callable[[], float] = lambda: 0.0,
@@ -187,7 +188,7 @@ def supervised(
     _continue_in_child(lost, prepare, longest_step, retries)
 
 
-def watched() -> None:
+def fork_before_plugins() -> None:
     """Forks and returns in the child, before plug-ins and NumPy are loaded.
 
     OpenBLAS, which NumPy uses, ends the process if there is too little memory. Forks only within
@@ -276,7 +277,9 @@ def _end_like_child(
         reason = fatal_message(held_back) or fatal_message(printed)
         error = None if status is None else NativeDeathError(_death_text(status, reason))
         announced = _report_death(error, lost)
-    announce_exit_code(announced)  # If `watched` forked, this process also has a parent.
+    announce_exit_code(
+        announced
+    )  # If `fork_before_plugins` forked, this process also has a parent.
     os._exit(announced)
 
 
@@ -501,7 +504,7 @@ class StallDetector:
         self._since = self._longest = 0.0
         self._last_progress: ProcessProgress | None = None
 
-    def at(self, now: float) -> ProcessProgress:
+    def progress_at(self, now: float) -> ProcessProgress:
         """Reads the progress at the time `now`, with the seconds since the progress changed."""
         progress, before = self._read_progress(), self._last_progress
         if progress != before:

@@ -220,12 +220,12 @@ def start_server(machine: MachinePlan, job: Job) -> Any:
         ) from error
 
 
-def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
+def resolve_data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
     """Resolves --data_format: "auto" is NCHW on GPUs and NHWC on CPUs."""
     return "NCHW" if layout == "NCHW" or (layout == "auto" and kind == "gpu") else "NHWC"
 
 
-def conv_gradients(plan: RunPlan, kind: str) -> str:
+def resolve_conv_gradients(plan: RunPlan, kind: str) -> str:
     """Resolves --conv_gradients: `LIBRARY`, or the CPU kernels with measured alternatives.
 
     A run uses the fastest measured form of each convolution's gradient with these kernels. The
@@ -243,7 +243,7 @@ def conv_gradients(plan: RunPlan, kind: str) -> str:
             else "is for CPUs, and TensorFlow sees a GPU; use auto, or --device=cpu"
         )
         raise FlagError("conv_gradients", "fastest", reason)
-    channels_last = data_format(flags.data_format, kind) == "NHWC"
+    channels_last = resolve_data_format(flags.data_format, kind) == "NHWC"
     applies = channels_last and plan.work.trains and not (flags.xla or flags.xla_compile)
     chosen = flags.conv_gradients != "library" and library in MEASURED_KERNELS
     return library if applies and chosen else LIBRARY
@@ -537,7 +537,7 @@ _BUDGET_SECONDS = 1.2
 _MAX_REPETITIONS = 8
 
 
-def peak(
+def peak_flops(
     device_kind: str, devices: Sequence[str], dtype: str, user_value: float | None = None
 ) -> tuple[float, str] | None:
     """Determines the peak FLOP/s of all devices of a run together, and the source of this number.

@@ -422,8 +422,8 @@ class Tower:
         self._synchronises = synchronises
         self._examples = examples
         kind = "cpu" if is_cpu(device) else "gpu"
-        self._data_format = runtime.data_format(plan.params.data_format, kind)
-        self._conv_gradients = runtime.conv_gradients(plan, kind)
+        self._data_format = runtime.resolve_data_format(plan.params.data_format, kind)
+        self._conv_gradients = runtime.resolve_conv_gradients(plan, kind)
         self.calibration: Calibration | None = None
         self.foreign: tuple[str, ...] = ()
 

@@ -237,7 +237,7 @@ class Optimizer:
         self._fused_decay = decay
         self._decayed = {variable.ref() for variable in variables}
 
-    def decay(self, variables: Iterable[tf.Variable], factor: float) -> None:
+    def set_decoupled_decay(self, variables: Iterable[tf.Variable], factor: float) -> None:
         """Makes updates of `variables` apply weight decay. The optimizer has decoupled decay."""
         self._decay.update({variable.ref(): factor for variable in variables})
 
@@ -372,7 +372,7 @@ class Updater:
         decayed = [v.name for v in self._trainables if v.weight_decay]
         if update.decoupled_decay:
             for name in decayed:
-                optimizer.decay(manager.updated(name).copies, update.decoupled_decay)
+                optimizer.set_decoupled_decay(manager.updated(name).copies, update.decoupled_decay)
         decayed = decayed if update.weight_decay else []
         # There is one list for each device that applies updates.
         self._decayed = gradients.transpose_lists(
@@ -427,7 +427,7 @@ class Updater:
                 for flag, bound in self._plan.clip.items():
                     finals = CLIPPINGS[flag](finals, [v.device for v in variables], bound)
                 pairs = [
-                    (readers.before_update(variable, final), variable)
+                    (readers.wait_for_readers(variable, final), variable)
                     for final, variable in zip(finals, variables, strict=True)
                 ]
                 ops += manager.append_apply_gradients(
@@ -470,10 +470,10 @@ class Updater:
                 self._devices, lambda pair: divide_by_scale(*pair), pairs
             )
             variables = [self._manager.variable(t, spec.name) for t in range(len(towers))]
-            columns.append(self.before_reduction(Column(own, variables)))
+            columns.append(self.complete_for_reduction(Column(own, variables)))
         return columns
 
-    def before_reduction(self, column: Column) -> Column:
+    def complete_for_reduction(self, column: Column) -> Column:
         """Completes the gradients of a column (one variable in all towers) for the reduction.
 
         Adds L2 gradients if the plan adds them before the reduction. Otherwise, a weight that only
@@ -533,7 +533,7 @@ class BufferReaders:
             if operation.type in _SHARING and names[0] in values:
                 values[operation.outputs[0].name] = values[names[0]]
 
-    def before_update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
+    def wait_for_readers(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
         """Makes a gradient, and so an update, wait for operations that use a variable's buffer."""
         home = _cpu_task(variable.device)
         if home is None:

@@ -35,11 +35,11 @@ class BareNetwork:
 
     def __init__(self, args: argparse.Namespace, device: str = "cpu") -> None:
         from cnnbench.plan import make_plan
-        from cnnbench.run.runtime.tensorflow import conv_gradients
+        from cnnbench.run.runtime.tensorflow import resolve_conv_gradients
 
         self._args, self._plan = args, make_plan(network(args.model, device=device))
         self._data_format: Any = "NCHW" if device == "gpu" else "NHWC"
-        self._conv_gradients = conv_gradients(self._plan, device)
+        self._conv_gradients = resolve_conv_gradients(self._plan, device)
         self.trained = [v for v in self._plan.network.spec.variables if v.trainable]
 
     def variables(self) -> dict[str, Any]:

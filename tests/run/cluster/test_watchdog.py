@@ -467,18 +467,18 @@ def test_the_first_step_takes_longer_and_any_three_times_the_longest_one():
     loop = Loop(CHIEF)
     progress = StallDetector(loop, 10.0)
     loop.steps = 0
-    progress.at(0)
-    assert not progress.at(99).stalled
-    assert progress.at(101).stalled
+    progress.progress_at(0)
+    assert not progress.progress_at(99).stalled
+    assert progress.progress_at(101).stalled
     loop.steps = 1
-    assert progress.at(102)[-2:] == (0.0, False)
-    assert not progress.at(112).stalled
-    assert progress.at(113).stalled
+    assert progress.progress_at(102)[-2:] == (0.0, False)
+    assert not progress.progress_at(112).stalled
+    assert progress.progress_at(113).stalled
     progress.exclude(1000)  # in which the process was stopped
     loop.steps = 2
-    assert not progress.at(1111).stalled
-    assert not progress.at(1111 + 26).stalled  # the one before took 9 seconds
-    assert progress.at(1111 + 28).stalled
+    assert not progress.progress_at(1111).stalled
+    assert not progress.progress_at(1111 + 26).stalled  # the one before took 9 seconds
+    assert progress.progress_at(1111 + 28).stalled
     unlimited = StallDetector(loop, 0.0)
     unlimited.at(0)
     assert not unlimited.at(1e9).stalled

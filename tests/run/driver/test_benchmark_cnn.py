@@ -232,7 +232,7 @@ def test_a_loss_after_the_record_is_no_failed_run(tmp_path, monkeypatch):
 def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):
     measured: list[str] = []
     monkeypatch.setattr(runtime, "peak_memory", lambda kind: measured.append("memory") or 7)
-    monkeypatch.setattr(tensorflow, "peak", lambda *of: measured.append("matrix product"))
+    monkeypatch.setattr(tensorflow, "peak_flops", lambda *of: measured.append("matrix product"))
     record = run(result_json=str(tmp_path / "r.json")).record
     assert measured == ["memory", "matrix product"]
     assert record.measured.peak_memory_bytes == 7
@@ -542,7 +542,5 @@ def test_a_cpu_without_gradients_of_grouped_convolutions_is_told_where_they_are(
         raise tf.errors.InvalidArgumentError(None, None, text)
 
     monkeypatch.setattr(TrainStep, "__call__", fails)
-    with pytest.raises(
-        BenchmarkError, match="oneDNN supports grouped convolutions: set TF"
-    ):
+    with pytest.raises(BenchmarkError, match="oneDNN supports grouped convolutions: set TF"):
         run()

@@ -154,7 +154,7 @@ class Alone:
 def test_a_signal_after_the_last_step_ends_all_workers():
     with handling_signals():
         begin_command()
-        with pytest.raises(KeyboardInterrupt), Interrupts(Alone()).shared():
+        with pytest.raises(KeyboardInterrupt), Interrupts(Alone()).sharing_interrupts():
             signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):  # of the others, by their next check
             Interrupts(SimpleNamespace(is_chief=True, total=lambda values: [1, 1])).check(1.0)

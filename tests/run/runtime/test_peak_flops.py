@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.run.runtime import tensorflow
-from cnnbench.run.runtime.tensorflow import measured_peak_flops, peak, published_peak_flops
+from cnnbench.run.runtime.tensorflow import measured_peak_flops, peak_flops, published_peak_flops
 
 
 @pytest.mark.parametrize(
@@ -79,27 +79,29 @@ def test_gpu_run_looks_up_the_names_of_its_devices(dtype, tf32, override, tflops
     if override is not None:
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
     prefix = "/job:localhost/replica:0/task:0/device:GPU:"
-    rate, source = peak("gpu", [prefix + "0", prefix + "1"], dtype)
+    rate, source = peak_flops("gpu", [prefix + "0", prefix + "1"], dtype)
     assert rate == pytest.approx(tflops * 1e12)
     assert (" tf32 " in source) == (rate == (494.5 + 60) * 1e12)
-    assert peak("gpu", [prefix + "0", prefix + "2"], dtype) is None
+    assert peak_flops("gpu", [prefix + "0", prefix + "2"], dtype) is None
     # Two logical devices on each card: the first of the second card is the third.
     parts.update(a=["one", "two"], b=["one", "two"])
-    assert peak("gpu", [prefix + "0", prefix + "2"], dtype) == (rate, source)
+    assert peak_flops("gpu", [prefix + "0", prefix + "2"], dtype) == (rate, source)
 
 
 def test_user_value_is_per_device():
-    assert peak("gpu", ["g0", "g1"], "float32", 5e12) == (1e13, "given: --peak_flops")
+    assert peak_flops("gpu", ["g0", "g1"], "float32", 5e12) == (1e13, "given: --peak_flops")
     # CPU towers are parts of one machine.
-    assert peak("cpu", ["c0", "c1"], "float32", 5e9)[0] == 5e9
+    assert peak_flops("cpu", ["c0", "c1"], "float32", 5e9)[0] == 5e9
     # Zero leaves the measuring out.
-    assert peak("cpu", ["c0"], "float32", 0) is peak("gpu", ["g0"], "float32", 0) is None
+    assert (
+        peak_flops("cpu", ["c0"], "float32", 0) is peak_flops("gpu", ["g0"], "float32", 0) is None
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_cpu_is_measured_in_the_dtype_of_the_run(dtype, limits):
     limits(tensorflow, _BUDGET_SECONDS=0.2)
-    rate, source = peak("cpu", ["/CPU:0", "/CPU:1"], dtype)
+    rate, source = peak_flops("cpu", ["/CPU:0", "/CPU:1"], dtype)
     # Slower than any pocket calculator or faster than any CPU would be a wrong formula.
     assert 1e6 < rate < 1e15
     assert re.match(r"measured: (\d+ x )?matmul ", source)

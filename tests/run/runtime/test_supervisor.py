@@ -49,7 +49,7 @@ begin_command()
 print("before", flush=True)
 {{before}}
 with supervisor.forks_allowed():
-    supervisor.supervised(lost)
+    supervisor.fork_supervised(lost)
 try:
     print("child", os.getpid(), os.getppid(), flush=True){TAIL}"""
 # Not in one sleep: a signal just before it would be heard after it.
@@ -131,7 +131,7 @@ def test_what_python_says_passes_and_all_else_is_told(start, body, code, words):
 
 TRY = """
 with supervisor.forks_allowed():
-    supervisor.supervised(lost, lambda: print("prepared", flush=True), retries=lambda: {retries})
+    supervisor.fork_supervised(lost, lambda: print("prepared", flush=True), retries=lambda: {retries})
 print("attempt", supervisor.state.attempt, flush=True)
 """
 
@@ -139,7 +139,7 @@ print("attempt", supervisor.state.attempt, flush=True)
 @pytest.mark.parametrize(
     ("end", "retries", "attempts", "code"),
     [
-        ("supervisor.leave(supervisor.RETRY)", False, 3, 0),
+        ("supervisor.exit_without_cleanup(supervisor.RETRY)", False, 3, 0),
         ("os.write(2, b'std::bad_alloc\\n'); os.abort()", True, 3, 0),
         ("os.write(2, b'std::bad_alloc\\n'); os.abort()", False, 1, 4),
         ("os.abort()", True, 1, 4),
@@ -459,16 +459,16 @@ def test_a_record_that_cannot_be_written_after_a_crash_is_warned_of(tmp_path):
 PLANNED = f"""{HEAD}
 with supervisor.forks_allowed():
     {{first}}
-    supervisor.watched()
-    supervisor.watched()
+    supervisor.fork_before_plugins()
+    supervisor.fork_before_plugins()
     begin_command()
     {{planned}}
-    supervisor.supervised(lost)
+    supervisor.fork_supervised(lost)
 try:
     print("measures", os.getpid(), flush=True){TAIL}"""
 
 
-NUMPY = "supervisor.watched()"
+NUMPY = "supervisor.fork_before_plugins()"
 
 
 @pytest.mark.parametrize(
@@ -497,5 +497,5 @@ def test_nothing_forks_once_the_program_is_over():
     with supervisor.forks_allowed():
         pass
     parent = os.getpid()
-    supervisor.supervised(lost)
+    supervisor.fork_supervised(lost)
     assert os.getpid() == parent

@@ -70,7 +70,9 @@ def test_thread_counts(flags, kind, cores, expected):
 )
 def test_conv_gradients(flags, kind, kernels, expected, monkeypatch):
     monkeypatch.setattr(tensorflow, "kernels", lambda host: kernels)
-    assert tensorflow.conv_gradients(make_plan(Params(**flags), data=False), kind) == expected
+    assert (
+        tensorflow.resolve_conv_gradients(make_plan(Params(**flags), data=False), kind) == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_the_fastest_gradients_are_refused_where_none_were_measured(kind, reason
     monkeypatch.setattr(tensorflow, "kernels", lambda host: "library")
     setup = make_plan(Params(conv_gradients="fastest"), data=False)
     with pytest.raises(FlagError, match=rf"--conv_gradients=fastest: {reason}"):
-        tensorflow.conv_gradients(setup, kind)
+        tensorflow.resolve_conv_gradients(setup, kind)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,9 @@ def test_six_steps_of_several_groups_with_a_changing_rate(name, cpu_devices):
     decays = [DECAY if name in DECOUPLED and index != 1 else 0.0 for index in range(len(SHAPES))]
     for variables in groups:
         optimizer.create_slots(variables)
-        optimizer.decay([v for v, decay in zip(variables, decays, strict=True) if decay], DECAY)
+        optimizer.set_decoupled_decay(
+            [v for v, decay in zip(variables, decays, strict=True) if decay], DECAY
+        )
     gradients = draw_gradients()
     ops = run(optimizer, groups, gradients, RATES)
     slots = optimizer.slot_variables()
