@@ -131,7 +131,8 @@ def test_what_python_says_passes_and_all_else_is_told(start, body, code, words):
 
 TRY = """
 with supervisor.forks_allowed():
-    supervisor.fork_supervised(lost, lambda: print("prepared", flush=True), retries=lambda: {retries})
+    prepare = lambda: print("prepared", flush=True)
+    supervisor.fork_supervised(lost, prepare, retries=lambda: {retries})
 print("attempt", supervisor.state.attempt, flush=True)
 """
 
