@@ -54,9 +54,8 @@ def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, .
 
     Flags that are set to their default are ignored if the default is false, zero or empty.
     """
-    values = ((spec, getattr(plan.params, spec.name)) for spec in SPECS.values())
-    silent = {spec.name for spec, value in values if not value and value == spec.default}
-    explicit = [name for name in explicit_flags if name not in silent]
+    values = ((name, getattr(plan.params, name)) for name in explicit_flags)
+    explicit = [name for name, value in values if value or value != SPECS[name].default]
     added = (
         no_effect_rule(
             (*OPTIMIZERS.added, *SCHEDULES.added),
