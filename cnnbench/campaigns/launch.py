@@ -33,7 +33,7 @@ from cnnbench.campaigns.processes.child import (
     summary_of_plan,
 )
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
-from cnnbench.flags import ParsedArgs, parse_args, parse_flags
+from cnnbench.flags import Params, ParsedArgs, parse_args, parse_flags
 from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags, specs_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_values
 from cnnbench.flags.groups.cluster import ClusterParams
@@ -44,7 +44,6 @@ from cnnbench.machine.cpu import Host
 from cnnbench.machine.gpu import visible_devices_share
 from cnnbench.plan import RunPlan, make_plan
 from cnnbench.plan.place import ADDRESSES, JobFlagNames
-from cnnbench.plan.setup import MachinePlan
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
 from cnnbench.records.run import RunRecord
@@ -242,9 +241,8 @@ def task_flags(job: Job, towers: int | None) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in ("", None)}
 
 
-def gpu_variables(job: Job, machine: MachinePlan) -> dict[str, str]:
+def gpu_variables(job: Job, flags: Params) -> dict[str, str]:
     """Environment variables that restrict a process of a job to its own GPUs."""
-    flags = machine.flags
     if flags.device == "cpu" or flags.gpu_indices or job.task.job != WORKER:
         return {}
     number, per_card = flags.num_gpus, flags.gpus_per_card

@@ -174,7 +174,7 @@ class Scaling:
         With 0 workers, this is a single process on the processors of one worker.
         """
         chief = self.chiefs.get(count) or next(iter(self.chiefs.values()))
-        side = Side(flags=self.command.single_process_flags(chief.machine.flags.num_gpus))
+        side = Side(flags=self.command.single_process_flags(chief.params.num_gpus))
         layout = self.layouts.get(count, JobLayout())
         if count:
             own = {"log_dir": logs, "towers": self.towers, "affinity": self.cores > 0}

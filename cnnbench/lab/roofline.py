@@ -103,7 +103,7 @@ def _measure_machine(plan: RunPlan, record: RunRecord) -> Machine:
     assert placement is not None
     dtype = plan.numerics.dtype
     devices = placement.devices
-    peak = tensorflow.peak_flops(placement.kind, devices, dtype, plan.machine.flags.peak_flops)
+    peak = tensorflow.peak_flops(placement.kind, devices, dtype, plan.params.peak_flops)
     if peak is None:
         raise BenchmarkError(
             f"the peak of the device in {dtype} is not known; give it with --peak_flops"

@@ -30,7 +30,7 @@ from cnnbench.plan.place import (
 )
 from cnnbench.plan.refusals import NETWORK, refuse_contradictions
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import ExchangePlan, MachinePlan, NumericsPlan
+from cnnbench.plan.setup import ExchangePlan, NumericsPlan
 from cnnbench.variable_mgr import all_reduce, modes
 
 
@@ -147,7 +147,6 @@ def _resolve_flags(params: Params, names: JobFlagNames) -> RunPlan:
         place=place,
         numerics=numerics,
         exchange=ExchangePlan.resolved(params, work, place, numerics),
-        machine=MachinePlan(params),
         outputs=params.group(OutputParams),
     )
 

@@ -20,7 +20,7 @@ from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, SPECS, Params, identity
 from cnnbench.machine.cpu import Host
 from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
-from cnnbench.plan.setup import ExchangePlan, MachinePlan, NetworkPlan, NumericsPlan
+from cnnbench.plan.setup import ExchangePlan, NetworkPlan, NumericsPlan
 from cnnbench.plan.training import InputPlan, LearningRates, RunLength
 from cnnbench.records.codec import encode
 
@@ -109,7 +109,6 @@ class RunPlan:
     place: PlaceInJob
     numerics: NumericsPlan
     exchange: ExchangePlan
-    machine: MachinePlan
     outputs: OutputParams
 
     @cached_property

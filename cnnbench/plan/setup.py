@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 from cnnbench.base import plugins
 from cnnbench.base.files import is_url, place
@@ -215,29 +216,26 @@ class NumericsPlan:
 
 # The devices, threads and compiler options of a process.
 
+MachineFlags: TypeAlias = Params
+"""The flags by which TensorFlow is configured in one process (see `flags_of_process`)."""
 
-@dataclass(frozen=True)
-class MachinePlan:
-    """The flags that configure TensorFlow in one process, and the GPUs that they select."""
 
-    flags: Params
+def gpu_numbers(flags: MachineFlags) -> tuple[int, ...]:
+    """Numbers of a run's GPUs, in order. With --gpus_per_card, GPUs are parts of cards."""
+    named = [int(number) for number in flags.gpu_indices.split(",") if number]
+    return tuple(named or range(flags.num_gpus))[: flags.num_gpus]
 
-    @property
-    def gpus(self) -> tuple[int, ...]:
-        """Numbers of the run's GPUs, in order. With --gpus_per_card, GPUs are parts of cards."""
-        named = [int(number) for number in self.flags.gpu_indices.split(",") if number]
-        return tuple(named or range(self.flags.num_gpus))[: self.flags.num_gpus]
 
-    @property
-    def cards(self) -> tuple[int, ...]:
-        """Numbers of the cards that the GPUs of the run belong to, among the visible cards."""
-        return tuple(dict.fromkeys(number // self.flags.gpus_per_card for number in self.gpus))
+def card_numbers(flags: MachineFlags) -> tuple[int, ...]:
+    """Numbers of the cards that the GPUs of a run belong to, among the visible cards."""
+    return tuple(dict.fromkeys(number // flags.gpus_per_card for number in gpu_numbers(flags)))
 
-    def of_task(self, job: Job) -> MachinePlan:
-        """The settings for this process's task in `job`: one CPU device if it has no towers."""
-        if job.in_cluster and job.task.job != WORKER:
-            return MachinePlan(self.flags.replace(device="cpu", num_gpus=1, gpu_indices=""))
-        return self
+
+def flags_of_process(flags: Params, job: Job) -> MachineFlags:
+    """The flags for this process's task in `job`: with one CPU device if it has no towers."""
+    if job.in_cluster and job.task.job != WORKER:
+        return flags.replace(device="cpu", num_gpus=1, gpu_indices="")
+    return flags
 
 
 # The arithmetic of an update, which is determined once for a run.

@@ -497,7 +497,7 @@ def _why_no_turns(plan: RunPlan) -> str | None:
     if plan.params.data_dir is not None:
         return "the input pipeline would read ahead while the other side has its turn"
     kind = "cpu" if computes_on_cpu(plan) else "gpu"
-    if kind == "gpu" and not plan.machine.flags.allow_growth:
+    if kind == "gpu" and not plan.params.allow_growth:
         return "on GPUs it needs --allow_growth: the first process would take all of their memory"
     there, needed = available_memory(plan, kind), 2 * estimate_memory(plan, kind).total
     if there is not None and needed > there.available:

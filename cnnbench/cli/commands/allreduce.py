@@ -20,7 +20,6 @@ from cnnbench.lab.all_reduce.session import AllReduceBenchmark, complete_record
 from cnnbench.lab.predict import command
 from cnnbench.lab.predict.command import PREDICT_FLAGS
 from cnnbench.plan.run_plan import agreed_facts, digest_of_value
-from cnnbench.plan.setup import MachinePlan
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.measurements import SharedValue
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
@@ -83,9 +82,7 @@ def main(argv: Sequence[str]) -> int:
             complete_record(record, results, error, messages)
 
     in_run = partial(run_plan, params, max(params.num_gpus, default=1), None)
-    prepare_for_plugins(
-        partial(fork_supervised, complete_record_at_exit), MachinePlan(Params()), in_run
-    )
+    prepare_for_plugins(partial(fork_supervised, complete_record_at_exit), Params(), in_run)
     plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:
         facts = agreed_facts(vars(params), ALL_REDUCE_FLAGS)

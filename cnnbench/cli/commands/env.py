@@ -21,6 +21,7 @@ from cnnbench.machine.checks import RunFlags, parse_silenced_conditions
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import Watch
 from cnnbench.plan import make_plan, parse_run
+from cnnbench.plan.setup import card_numbers
 from cnnbench.records.codec import ABSENT, encode
 from cnnbench.run.driver.preflight import computes_on_cpu
 from cnnbench.run.runtime.loading import load_tensorflow, without_info_lines
@@ -162,11 +163,11 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
         facts,
         RunFlags(
             on_gpu=on_gpu,
-            cards=plan.machine.cards,
-            intra_threads=plan.machine.flags.num_intra_threads or 0,
-            intra_threads_given=bool(plan.machine.flags.num_intra_threads),
+            cards=card_numbers(plan.params),
+            intra_threads=plan.params.num_intra_threads or 0,
+            intra_threads_given=bool(plan.params.num_intra_threads),
             batch_size=plan.params.batch_size,
-            gpu_indices_given=bool(plan.machine.flags.gpu_indices),
+            gpu_indices_given=bool(plan.params.gpu_indices),
         ),
     )
     bad = [condition for condition in conditions_found if condition.id not in quiet]

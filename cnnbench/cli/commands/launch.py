@@ -203,7 +203,7 @@ def _run_processes(
         return JobSession(
             job=layout.job(ports.numbers),
             command=command,
-            variables=lambda job: {GUARDED: "", **gpu_variables(job, chief.machine)},
+            variables=lambda job: {GUARDED: "", **gpu_variables(job, chief.params)},
             logs=logs,
             cores=cores,
             spares=chief.place.tolerates_loss_of,
@@ -256,7 +256,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     points = scaling.scaling_points(
         records.pop(0),
         records,
-        towers=chief.machine.flags.num_gpus,
+        towers=chief.params.num_gpus,
         shared=shared,
         predicted=predicted,
         kind=options.scaling_kind,

@@ -19,7 +19,6 @@ from cnnbench.lab.roofline import measure_roofline, roofline_to_csv
 from cnnbench.plan import make_plan
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.place import ADDRESSES
-from cnnbench.plan.setup import MachinePlan
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.profiles import Roofline
 from cnnbench.run.runtime.supervisor import fork_supervised
@@ -110,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
         )
     mode = plan.work.value
     images = count_text(plan.length.batch_per_device, "image", "images")
-    devices = count_text(plan.machine.flags.num_gpus, "device", "devices")
+    devices = count_text(plan.params.num_gpus, "device", "devices")
     title = f"{plan.network.model.name}, {mode}, {plan.params.precision}, {images} on {devices}"
     _write_roofline(options, roofline, title)
     return ExitCode.OK
@@ -149,7 +148,7 @@ def _prepare_params(values: Mapping[str, Any]) -> Params:
     steps, before = params.num_batches or _STEPS, params.num_warmup_batches
     before = _WARM_UP if before is None else before
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
-    prepare_for_plugins(fork_supervised, MachinePlan(params), partial(plan_before_plugins, params))
+    prepare_for_plugins(fork_supervised, params, partial(plan_before_plugins, params))
     return params
 
 

@@ -18,7 +18,6 @@ from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.plan import RunPlan, make_plan
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.run_plan import agreed_facts
-from cnnbench.plan.setup import MachinePlan
 from cnnbench.records.files import check_written, note_output_state, write_training_status
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
@@ -88,9 +87,7 @@ def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
     """Prepares for plug-ins that run TensorFlow operations when they are loaded."""
     if not args.given.get(ONLY_CHECK):
         note_output_state(args.params.result_json or "")
-        prepare_for_plugins(
-            fork, MachinePlan(args.params), partial(plan_before_plugins, args.params)
-        )
+        prepare_for_plugins(fork, args.params, partial(plan_before_plugins, args.params))
 
 
 def _fork_attempt(
@@ -171,7 +168,7 @@ def _plan_and_flags_text(args: ParsedArgs, messages: Messages) -> str:
         plan = make_plan(plan)
         lines = [
             *describe.network_and_data_lines(plan),
-            f"Devices:     {plan.machine.flags.num_gpus}",
+            f"Devices:     {plan.params.num_gpus}",
         ]
         lines += describe.update_lines(plan)
     specs = [SPECS[name] for name in plan.explicit_flags if name in SPECS]

@@ -23,6 +23,7 @@ from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
 from cnnbench.plan.place import no_effect_notices
+from cnnbench.plan.setup import flags_of_process
 from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_written
@@ -347,7 +348,7 @@ class AllReduceBenchmark:
 
         Returns the devices for each number of devices per worker.
         """
-        settings = self.plan.run.machine.of_task(self.plan.job)
+        settings = flags_of_process(self.plan.run.params, self.plan.job)
         self._watch.add_peer_processes(self._membership.connect())
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning, "variables")

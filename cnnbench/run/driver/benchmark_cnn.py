@@ -36,6 +36,7 @@ from cnnbench.machine.watch import ProcessUseSampler, Watch
 from cnnbench.plan.make import make_plan
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import Runnable, RunPlan, without_outputs
+from cnnbench.plan.setup import flags_of_process
 from cnnbench.records import files
 from cnnbench.records.files import check_written, write_text, write_training_status
 from cnnbench.records.measurements import Measurements
@@ -117,11 +118,11 @@ class BenchmarkCNN(Run):
             raise FlagError("job_name", job.task.job, reason)
         tell = messages.notice
         lost = partial(self._write_failure_record, tell_error=messages.error)
+        silence_warnings(parse_silenced_conditions(plan.params.quiet_conditions))
         if not job.is_chief:
             # Only the chief prints and writes; a worker prints its own fatal error.
             plan = without_outputs(plan)
             console, progress, messages = None, None, Messages.silent()
-        silence_warnings(parse_silenced_conditions(plan.machine.flags.quiet_conditions))
         self.plan, config = plan, plan.config
         self.output = RunOutput(
             console or Console.silent(),
@@ -150,7 +151,7 @@ class BenchmarkCNN(Run):
         self.record: RunRecord | None = None
         if plan.outputs.profile_json is not None:
             self.profile_warm_up_steps(plan.outputs.profile_steps)
-        if plan.machine.flags.device == "cpu":
+        if plan.params.device == "cpu":
             self._check_memory("cpu")
         if notice := _long_run_notice(plan):
             messages.notice(notice)
@@ -267,9 +268,9 @@ class BenchmarkCNN(Run):
         """Loads TensorFlow, describes the run and prints its header."""
         plan, measurements, messages = self.plan, self.measurements, self.output.messages
         self.membership.turns = turns = Turns.from_environment(os.environ)
-        gpus = plan.machine.flags.device != "cpu"
+        gpus = plan.params.device != "cpu"
         self.watch = Watch(gpus=gpus, starts_with_others=turns.takes_turns, use=self._use)
-        settings = plan.machine.of_task(plan.place.job)
+        settings = flags_of_process(plan.params, plan.place.job)
         self.watch.add_peer_processes(self.membership.connect())
         if plan.saves_into is not None and plan.place.job.is_chief:
             # After the handshake, an error is also reported to the other processes.
@@ -316,7 +317,7 @@ class BenchmarkCNN(Run):
     def _check_devices(self, devices: runtime.Devices) -> None:
         """Raises FlagError for flags that the devices do not support; warns of missing files."""
         plan, messages = self.plan, self.output.messages
-        if plan.machine.flags.device != "cpu":
+        if plan.params.device != "cpu":
             self._check_memory(devices.kind)
         if devices.kind == "cpu" and plan.params.data_format == "NCHW":
             runtime.check_channels_first(plan.numerics.dtype)
@@ -339,7 +340,7 @@ class BenchmarkCNN(Run):
             reason = (
                 "TensorFlow sees a GPU, and --precision=int8 supports only CPUs; use --device=cpu"
             )
-            raise FlagError("device", plan.machine.flags.device, reason)
+            raise FlagError("device", plan.params.device, reason)
 
     def _check_steps_left(self, folder: str) -> None:
         """Raises FlagError if the newest checkpoint has more steps than --num_batches.
@@ -475,9 +476,9 @@ def _to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | Non
             flags += " or --eval_batch_size"
         return OutOfMemoryError(f"out of memory: lower {flags} (counted per device); {reason}")
     torn = (tf.errors.OutOfRangeError, tf.errors.DataLossError)
-    if plan.machine.flags.xla_cache_dir and isinstance(error, torn):
+    if plan.params.xla_cache_dir and isinstance(error, torn):
         reason = f"a file in this folder cannot be read; remove the file: {reason}"
-        return BenchmarkError(f"--xla_cache_dir={plan.machine.flags.xla_cache_dir}: {reason}")
+        return BenchmarkError(f"--xla_cache_dir={plan.params.xla_cache_dir}: {reason}")
     if isinstance(error, tf.errors.OpError):
         if "grouped convolutions" in reason:
             reason += "; oneDNN supports grouped convolutions: set TF_ENABLE_ONEDNN_OPTS=1"

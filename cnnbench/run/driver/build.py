@@ -329,7 +329,7 @@ def _make_worker_input(
         num_shards=shards,
         shard_index=worker.index if shards > 1 else 0,
         host=worker.device("cpu"),
-        datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),
+        datasets_num_private_threads=runtime.input_threads(plan.params, devices.kind),
     )
     return make_input(spec, towers or devices.job.devices_of(worker), distribution)
 

@@ -9,6 +9,7 @@ from cnnbench.base.text import count_text
 from cnnbench.machine.checks import RunFlags
 from cnnbench.machine.cpu import LIBRARY
 from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.setup import card_numbers
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import (
     Batch,
@@ -75,7 +76,7 @@ def record_planned_facts(
         ),
         num_intra_threads=devices.intra_threads,
         num_inter_threads=devices.inter_threads,
-        datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),
+        datasets_num_private_threads=runtime.input_threads(plan.params, devices.kind),
     )
 
 
@@ -109,11 +110,11 @@ def machine_check_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int
     """Returns the properties of a run that the checks of the machine depend on."""
     return RunFlags(
         on_gpu=devices.kind == "gpu",
-        cards=plan.machine.cards,
+        cards=card_numbers(plan.params),
         intra_threads=devices.intra_threads,
-        intra_threads_given=bool(plan.machine.flags.num_intra_threads),
+        intra_threads_given=bool(plan.params.num_intra_threads),
         batch_size=batch_size,
-        gpu_indices_given=bool(plan.machine.flags.gpu_indices),
+        gpu_indices_given=bool(plan.params.gpu_indices),
     )
 
 

@@ -23,6 +23,7 @@ from cnnbench.base.rendezvous import (
 )
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
 from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.setup import flags_of_process
 from cnnbench.run.cluster import PATIENCE, PERIOD, JobConnections, RunEnding, Watchdog, connect_job
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
@@ -216,7 +217,7 @@ class Membership:
         assert self._watchdog is not None
         chief = self._job.chief
         try:
-            settings = self._plan.machine.of_task(self._job)
+            settings = flags_of_process(self._plan.params, self._job)
             runtime.export_environment(settings)
             with self._connections.port, without_info_lines():
                 server = runtime.start_server(settings, self._job)

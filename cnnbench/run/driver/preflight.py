@@ -26,6 +26,7 @@ from cnnbench.models.declaration import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.setup import card_numbers
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import (
     Output,
@@ -101,7 +102,7 @@ def prepare_folders(plan: RunPlan) -> None:
         resolve_export_folder(plan.outputs.export_dir)
     if plan.summarizes_evaluations:
         check_folder_writable("eval_dir", plan.outputs.eval_dir)
-    if cache := plan.machine.flags.xla_cache_dir:
+    if cache := plan.params.xla_cache_dir:
         resolve_links("xla_cache_dir", cache)
         if re.search(r"[\s'\"]", os.path.abspath(cache)):
             why = "must have no spaces or quotes in its absolute path, which would end it in XLA"
@@ -123,7 +124,7 @@ def output_files(plan: RunPlan) -> Iterator[Output]:
     )
     prefix = plan.outputs.partitioned_graph_file_prefix
     # There is one file for each device, and one file for the host.
-    for number in range(plan.machine.flags.num_gpus + 1 if prefix else 0):
+    for number in range(plan.params.num_gpus + 1 if prefix else 0):
         path = partition_file(prefix or "", number)
         yield Output("partitioned_graph_file_prefix", path, _graph_kind(path))
     if plan.outputs.profile_layers:
@@ -212,12 +213,12 @@ def available_memory(plan: RunPlan, kind: str) -> Memory | None:
     """
     if kind == "cpu":
         return main_memory()
-    return least_free_gpu_memory(plan.machine.cards, plan.machine.flags.gpus_per_card)
+    return least_free_gpu_memory(card_numbers(plan.params), plan.params.gpus_per_card)
 
 
 def computes_on_cpu(plan: RunPlan) -> bool:
     """Whether a run will compute on the CPU, as far as is known before TensorFlow is loaded."""
-    device = plan.machine.flags.device
+    device = plan.params.device
     return device == "cpu" or (device == "auto" and not _count_machine_gpus())
 
 
@@ -228,7 +229,7 @@ def _count_machine_gpus() -> int:
 
 def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
     """Estimates peak memory: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
-    towers = plan.machine.flags.num_gpus if kind == "cpu" else 1
+    towers = plan.params.num_gpus if kind == "cpu" else 1
     fixed = PROCESS_BYTES + _encoded_bytes(plan) if kind == "cpu" else 0
     per_image = 0
     if plan.work is not WorkKind.INPUT:
@@ -331,7 +332,7 @@ def check_memory_estimate(
     Raises:
       FlagError: the memory is much too small. The error contains both sizes.
     """
-    gpus = plan.machine.flags.num_gpus
+    gpus = plan.params.num_gpus
     figures = f"takes about {binary(needed.total)} of memory with --num_gpus={gpus}, but "
     if refuse and needed.total > _CERTAIN * memory.total:
         most = needed.largest_batch(memory.available)
@@ -389,7 +390,7 @@ def estimate_run_work(plan: RunPlan) -> RunWork:
         plan.network.spec.training_flops_per_image,
         plan.network.spec.forward_flops_per_image,
     )
-    devices = plan.machine.flags.num_gpus if on_cpu else 1
+    devices = plan.params.num_gpus if on_cpu else 1
     steps = plan.length.training_steps
     flops = float(
         steps

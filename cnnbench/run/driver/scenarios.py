@@ -21,6 +21,7 @@ from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
 from cnnbench.base.text import number
 from cnnbench.data import InputSource
 from cnnbench.errors import BenchmarkError, DataError, ReplicaDivergenceError
+from cnnbench.plan.setup import card_numbers
 from cnnbench.plan.training import round_up_steps
 from cnnbench.records import files
 from cnnbench.records.files import check_written, writing_output
@@ -243,13 +244,13 @@ def measure_speed_limits(run: Run, built: BuiltRun) -> None:
     built.close()
     if run.measurements.lost_workers:
         return  # TensorFlow cannot run new functions after a process is lost.
-    if plan.params.precision == "int8" and plan.machine.flags.peak_flops is None:
+    if plan.params.precision == "int8" and plan.params.peak_flops is None:
         return  # TensorFlow has no matrix product of 8-bit integers to measure the peak with.
     peak = runtime.peak_flops(
         kind,
         built.devices.job.own_tower_devices,
         plan.numerics.dtype,
-        plan.machine.flags.peak_flops,
+        plan.params.peak_flops,
     )
     if peak is None:
         return
@@ -259,7 +260,7 @@ def measure_speed_limits(run: Run, built: BuiltRun) -> None:
     else:
         parts = job.num_workers if job.client_per_worker else 1
         # Logical GPUs of the same card share the FLOP rate of the card.
-        rate *= len(plan.machine.cards) / plan.machine.flags.num_gpus
+        rate *= len(card_numbers(plan.params)) / plan.params.num_gpus
     peak_flops = {"peak_flops_per_sec": rate * parts, "peak_flops_source": source}
     run.measurements.note("measured", **peak_flops)
 

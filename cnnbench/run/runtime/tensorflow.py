@@ -28,7 +28,7 @@ from cnnbench.machine.cpu import LIBRARY, MEASURED_KERNELS, Host, available_core
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.machine.gpu import least_free_gpu_memory, uses_tensor_float_32
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import MachinePlan
+from cnnbench.plan.setup import MachineFlags, card_numbers, flags_of_process, gpu_numbers
 from cnnbench.run.runtime import loading, supervisor
 from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
 
@@ -63,13 +63,12 @@ class Devices(NamedTuple):
         return self.job.device
 
 
-def export_environment(machine: MachinePlan) -> tuple[str, ...]:
+def export_environment(flags: MachineFlags) -> tuple[str, ...]:
     """Sets environment variables that TensorFlow reads when it is imported, before its import.
 
     Variables that are already set keep their values. Returns warnings about variables that
     contradict the flags.
     """
-    flags = machine.flags
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if flags.gpu_thread_mode != "global":
         variables["TF_GPU_THREAD_MODE"] = flags.gpu_thread_mode
@@ -108,18 +107,17 @@ def export_environment(machine: MachinePlan) -> tuple[str, ...]:
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 
-def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
+def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     """Selects the devices that the flags request, without initialising them.
 
     FlagError if there are too few devices. Without `job`, the run has only this process.
     """
     import tensorflow as tf
 
-    flags = machine.flags
     gpus = flags.gpus_per_card * len(tf.config.list_physical_devices("GPU"))
-    kind, notices = _device_kind(machine, gpus)
-    intra, inter = thread_counts(machine, kind, available_cores())
-    chosen = _selected_gpus(machine, gpus) if kind == "gpu" else tuple(range(flags.num_gpus))
+    kind, notices = _device_kind(flags, gpus)
+    intra, inter = thread_counts(flags, kind, available_cores())
+    chosen = _selected_gpus(flags, gpus) if kind == "gpu" else tuple(range(flags.num_gpus))
     # Only the GPUs of the run are visible, because TensorFlow allocates memory on all visible GPUs.
     # TensorFlow numbers visible GPUs in the order of the machine.
     order = [sorted(chosen).index(number) for number in chosen]
@@ -134,7 +132,7 @@ def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
     )
 
 
-def configure_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
+def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     """Selects devices (see `choose_devices`), and applies thread, compiler and device flags.
 
     Raises:
@@ -143,9 +141,8 @@ def configure_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
     """
     import tensorflow as tf
 
-    flags = machine.flags
-    chosen = choose_devices(machine, job)
-    _set_threads(tf, machine, chosen.intra_threads, chosen.inter_threads)
+    chosen = choose_devices(flags, job)
+    _set_threads(tf, flags, chosen.intra_threads, chosen.inter_threads)
     # Both options are always set, because an earlier run in this process may have set them.
     tf.config.optimizer.set_jit("autoclustering" if flags.xla else False)
     tf.config.optimizer.set_experimental_options(
@@ -154,7 +151,7 @@ def configure_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
     tf.config.set_soft_device_placement(False)
     if chosen.kind == "gpu":
         gpus = tf.config.list_physical_devices("GPU")
-        _use_gpus(tf, machine, [gpus[number] for number in sorted(machine.cards)])
+        _use_gpus(tf, flags, [gpus[number] for number in sorted(card_numbers(flags))])
     else:
         # TensorFlow would allocate memory on GPUs in the user's CUDA_VISIBLE_DEVICES.
         with contextlib.suppress(RuntimeError):  # An earlier run may have initialised TensorFlow.
@@ -164,34 +161,35 @@ def configure_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
 
 
 def prepare_for_plugins(
-    fork: Callable[[], None], machine: MachinePlan, find: Callable[[], RunPlan | None]
+    fork: Callable[[], None], flags: MachineFlags, find: Callable[[], RunPlan | None]
 ) -> None:
     """Prepares this process for plug-ins that use TensorFlow when they are loaded.
 
     Args:
       fork: continues in the process that measures, before the first plug-in is loaded.
-      machine: the devices, if `find` returns no plan.
+      flags: the flags of devices, if `find` returns no plan.
       find: called when a plug-in imports TensorFlow, to configure the devices. Returns the plan as
         far as it is known, or None; or raises an error for wrong flags.
     """
     supervisor.state.measuring = fork
-    loading.early_setup[:] = [lambda: _configuring_early(machine, find)]
+    loading.early_setup[:] = [lambda: _configuring_early(flags, find)]
 
 
 @contextlib.contextmanager
-def _configuring_early(machine: MachinePlan, find: Callable[[], RunPlan | None]) -> Iterator[None]:
+def _configuring_early(flags: MachineFlags, find: Callable[[], RunPlan | None]) -> Iterator[None]:
     """A context around a plug-in's import of TensorFlow, which then configures the devices."""
     plan = find()
-    settings = machine if plan is None else plan.machine.of_task(plan.place.job)
-    export_environment(settings)
+    if plan is not None:
+        flags = flags_of_process(plan.params, plan.place.job)
+    export_environment(flags)
     yield
-    configure_devices(settings, None if plan is None else plan.place.job)
+    configure_devices(flags, None if plan is None else plan.place.job)
 
 
-def start_server(machine: MachinePlan, job: Job) -> Any:
+def start_server(flags: MachineFlags, job: Job) -> Any:
     """Starts TensorFlow's server on the port of this task, with one device for each tower."""
     tf = load_tensorflow()
-    chosen = choose_devices(machine)
+    chosen = choose_devices(flags)
     # TensorFlow has no other public class for a server's devices, threads and visible GPUs.
     config = tf.compat.v1.ConfigProto(
         device_count={"CPU": len(chosen.numbers) if chosen.kind == "cpu" else 1},
@@ -199,9 +197,9 @@ def start_server(machine: MachinePlan, job: Job) -> Any:
         inter_op_parallelism_threads=chosen.inter_threads,
     )
     if chosen.kind == "gpu":
-        config.gpu_options.visible_device_list = ",".join(map(str, sorted(machine.cards)))
-        config.gpu_options.allow_growth = bool(machine.flags.allow_growth)
-        for parts in _memory_of_card_parts(machine).values():
+        config.gpu_options.visible_device_list = ",".join(map(str, sorted(card_numbers(flags))))
+        config.gpu_options.allow_growth = bool(flags.allow_growth)
+        for parts in _memory_of_card_parts(flags).values():
             config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=parts)
     else:
         config.device_count["GPU"] = 0
@@ -268,9 +266,8 @@ def check_channels_first(dtype: str) -> None:
         ) from None
 
 
-def _device_kind(machine: MachinePlan, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+def _device_kind(flags: MachineFlags, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
     """Resolves --device to "cpu" or "gpu". Also returns notices for the user."""
-    flags = machine.flags
     if flags.device == "cpu":
         return "cpu", ()
     if flags.device == "auto" and visible_gpus == 0:
@@ -292,25 +289,23 @@ def _device_kind(machine: MachinePlan, visible_gpus: int) -> tuple[str, tuple[st
     return "gpu", ()
 
 
-def _memory_of_card_parts(machine: MachinePlan) -> dict[int, list[int]]:
+def _memory_of_card_parts(flags: MachineFlags) -> dict[int, list[int]]:
     """MiB of the logical GPUs of the run, by card; empty if cards are not divided.
 
     These are shares of the whole memory, so processes on the same card get the same result. Raises
     FlagError if the size of the memory is unknown.
     """
-    flags = machine.flags
     if flags.gpus_per_card == 1:
         return {}
-    memory = least_free_gpu_memory(machine.cards, flags.gpus_per_card)
+    memory = least_free_gpu_memory(card_numbers(flags), flags.gpus_per_card)
     if memory is None:
         reason = "needs the cards' memory size, which NVML reports: pip install nvidia-ml-py"
         raise FlagError("gpus_per_card", flags.gpus_per_card, reason)
-    used = Counter(number // flags.gpus_per_card for number in machine.gpus)
+    used = Counter(number // flags.gpus_per_card for number in gpu_numbers(flags))
     return {card: [int(_DIVIDED * memory.total) >> 20] * used[card] for card in sorted(used)}
 
 
-def _selected_gpus(machine: MachinePlan, visible: int) -> tuple[int, ...]:
-    flags = machine.flags
+def _selected_gpus(flags: MachineFlags, visible: int) -> tuple[int, ...]:
     if not flags.gpu_indices:
         return tuple(range(flags.num_gpus))
     order = tuple(int(i) for i in flags.gpu_indices.split(","))
@@ -322,10 +317,10 @@ def _selected_gpus(machine: MachinePlan, visible: int) -> tuple[int, ...]:
     return order[: flags.num_gpus]
 
 
-def _set_threads(tf: Any, machine: MachinePlan, intra: int, inter: int) -> None:
+def _set_threads(tf: Any, flags: MachineFlags, intra: int, inter: int) -> None:
     pools = (
-        ("num_intra_threads", "intra_op", intra, machine.flags.num_intra_threads),
-        ("num_inter_threads", "inter_op", inter, machine.flags.num_inter_threads or None),
+        ("num_intra_threads", "intra_op", intra, flags.num_intra_threads),
+        ("num_inter_threads", "inter_op", inter, flags.num_inter_threads or None),
     )
     for flag, pool, size, threads in pools:
         try:
@@ -339,10 +334,9 @@ def _set_threads(tf: Any, machine: MachinePlan, intra: int, inter: int) -> None:
                 ) from None
 
 
-def _use_gpus(tf: Any, machine: MachinePlan, gpus: Sequence[Any]) -> None:
+def _use_gpus(tf: Any, flags: MachineFlags, gpus: Sequence[Any]) -> None:
     """Makes only `gpus` visible, and divides their memory as the flags request."""
-    flags = machine.flags
-    parts = _memory_of_card_parts(machine)
+    parts = _memory_of_card_parts(flags)
     try:
         tf.config.set_visible_devices(gpus, "GPU")
         for gpu, limits in zip(gpus, parts.values(), strict=False):
@@ -358,7 +352,7 @@ def _use_gpus(tf: Any, machine: MachinePlan, gpus: Sequence[Any]) -> None:
             ) from None
 
 
-def thread_counts(machine: MachinePlan, kind: str, cores: int) -> tuple[int, int]:
+def thread_counts(flags: MachineFlags, kind: str, cores: int) -> tuple[int, int]:
     """Chooses sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
 
     On the CPU, TensorFlow's default is two pools with one thread per core, which all towers share.
@@ -368,7 +362,6 @@ def thread_counts(machine: MachinePlan, kind: str, cores: int) -> tuple[int, int
     towers share the intra-op pool. GPUs need one host thread per kernel launch, as in
     tf_cnn_benchmarks.
     """
-    flags = machine.flags
     intra, inter = flags.num_intra_threads, flags.num_inter_threads
     if kind == "gpu":
         return 1 if intra is None else intra, inter
@@ -377,14 +370,13 @@ def thread_counts(machine: MachinePlan, kind: str, cores: int) -> tuple[int, int
     return 0 if intra is None else intra, inter
 
 
-def input_threads(machine: MachinePlan, kind: str) -> int:
+def input_threads(flags: MachineFlags, kind: str) -> int:
     """Chooses the number of threads in the input pipeline's own pool.
 
     0 means that the pipeline uses TensorFlow's pools. By default, the pipeline has its own pool: in
     an inter-op pool with one thread, it would wait for the step that needs its batch. With GPUs,
     the pool has one thread for each core that is not needed to launch kernels.
     """
-    flags = machine.flags
     if flags.datasets_num_private_threads is not None:
         return flags.datasets_num_private_threads
     cores = available_cores()

@@ -74,12 +74,11 @@ def cluster(
 
 def one_process(args: argparse.Namespace) -> None:
     """Measures a strategy in this process, on one or two devices."""
-    from cnnbench.plan.setup import MachinePlan
     from cnnbench.run.runtime.tensorflow import configure_devices
 
     count = 1 if args.strategy == "one_device_strategy" else 2
     # Threads and devices are configured as in a run of cnnbench.
-    devices = configure_devices(MachinePlan(network(args.model, count))).job.own_tower_devices
+    devices = configure_devices(network(args.model, count)).job.own_tower_devices
     import tensorflow as tf
 
     made = {

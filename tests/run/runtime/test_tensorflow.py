@@ -21,7 +21,6 @@ from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.plan import make_plan
-from cnnbench.plan.setup import MachinePlan
 from cnnbench.run.runtime import tensorflow
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.tensorflow import (
@@ -51,7 +50,7 @@ from cnnbench.run.runtime.tensorflow import (
     ],
 )
 def test_thread_counts(flags, kind, cores, expected):
-    assert thread_counts(MachinePlan(Params(**flags)), kind, cores) == expected
+    assert thread_counts(Params(**flags), kind, cores) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_the_fastest_gradients_are_refused_where_none_were_measured(kind, reason
 )
 def test_input_threads(flags, kind, expected, cpus):
     cpus(range(16))
-    assert input_threads(MachinePlan(Params(**flags)), kind) == expected
+    assert input_threads(Params(**flags), kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_input_threads(flags, kind, expected, cpus):
 def test_environment(flags, before, after, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(os.environ, before, clear=True):
-        export_environment(MachinePlan(Params(**flags)))
+        export_environment(Params(**flags))
         for name, value in after.items():
             expected = value and value.replace("WORKING_DIRECTORY", str(tmp_path))
             assert os.environ.get(name) == expected, name
@@ -177,7 +176,7 @@ def resident_bytes():
 def test_the_graph_optimizer_is_on_unless_a_flag_disables_it(optimized, monkeypatch):
     options = {}
     monkeypatch.setattr(tf.config.optimizer, "set_experimental_options", options.update)
-    configure_devices(MachinePlan(Params(device="cpu", enable_optimizations=optimized)))
+    configure_devices(Params(device="cpu", enable_optimizations=optimized))
     assert options == {"disable_meta_optimizer": not optimized}
 
 
@@ -237,9 +236,7 @@ def test_a_newer_tensorflow_runs_with_one_notice_and_an_older_one_is_refused(
         return
     assert load_tensorflow() is tf
     found = [
-        line
-        for line in configure_devices(MachinePlan(Params(device="cpu"))).notices
-        if "TensorFlow" in line
+        line for line in configure_devices(Params(device="cpu")).notices if "TensorFlow" in line
     ]
     assert found == [f"TensorFlow {version} is newer than 2.21, the newest tested"] * notices
 
