@@ -15,7 +15,6 @@ from cnnbench.base import plugins
 from cnnbench.base.job import PS, WORKER, Task
 from cnnbench.base.rendezvous import EVALUATOR, detect_launcher, exchange, mpi_ranks, resolve_job
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
 from cnnbench.machine.cpu import Host
@@ -147,7 +146,6 @@ def _resolve_flags(params: Params, names: JobFlagNames) -> RunPlan:
         place=place,
         numerics=numerics,
         exchange=ExchangePlan.resolved(params, work, place, numerics),
-        outputs=params.group(OutputParams),
     )
 
 

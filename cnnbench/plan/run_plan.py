@@ -99,7 +99,6 @@ class RunPlan:
       params: a value for every flag, with the addresses of the job.
       explicit_flags: names of the flags that the user gave.
       notices: lines for the user, such as notices about flags without effect.
-      outputs: flags of files and display. Processes that write no files have the defaults.
     """
 
     params: Params
@@ -109,7 +108,6 @@ class RunPlan:
     place: PlaceInJob
     numerics: NumericsPlan
     exchange: ExchangePlan
-    outputs: OutputParams
 
     @cached_property
     def network(self) -> NetworkPlan:
@@ -157,7 +155,7 @@ class RunPlan:
     @property
     def summarizes_evaluations(self) -> bool:
         """Whether the run writes event files of its evaluations into --eval_dir."""
-        return self.work.evaluates and self.outputs.summary_verbosity > 0
+        return self.work.evaluates and self.params.summary_verbosity > 0
 
     @property
     def recomputed_flops(self) -> int | None:
@@ -230,5 +228,4 @@ Runnable: TypeAlias = "RunPlan | Params"
 
 def without_outputs(plan: RunPlan) -> RunPlan:
     """The plan of a process that writes no files, because the chief writes them."""
-    outputs = OutputParams()
-    return plan.with_changes(params=plan.params.replace(**vars(outputs)), outputs=outputs)
+    return plan.with_changes(params=plan.params.replace(**vars(OutputParams())))

@@ -128,7 +128,7 @@ class BenchmarkCNN(Run):
             console or Console.silent(),
             messages,
             progress or Progress.silent(),
-            ResultFiles(plan.outputs.result_json, plan.outputs.result_csv, RUNS),
+            ResultFiles(plan.params.result_json, plan.params.result_csv, RUNS),
         )
         facts = plan.agreed_job_facts if job.in_cluster else {}
         self.membership = Membership(plan, tell, lost, facts, read_progress=self._progress)
@@ -149,8 +149,8 @@ class BenchmarkCNN(Run):
         self.sources: list[InputSource] = []
         self.profiler: StepProfiler | None = None
         self.record: RunRecord | None = None
-        if plan.outputs.profile_json is not None:
-            self.profile_warm_up_steps(plan.outputs.profile_steps)
+        if plan.params.profile_json is not None:
+            self.profile_warm_up_steps(plan.params.profile_steps)
         if plan.params.device == "cpu":
             self._check_memory("cpu")
         if notice := _long_run_notice(plan):
@@ -444,7 +444,7 @@ class BenchmarkCNN(Run):
             self.output.files.write(record, lambda: [run_row(record)])
             measurements.written = True
             measurements.publish()
-            profiler, path = self.profiler, self.plan.outputs.profile_json
+            profiler, path = self.profiler, self.plan.params.profile_json
             if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
                 write_text("profile_json", path, profiler.profile(record).to_json())
         if status != "ok":

@@ -219,8 +219,8 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
     if plan.work is WorkKind.INPUT:
         source = make_inputs(plan, devices, "train")
         return BuiltRun(InputOnlyStep(source), source, devices=devices)
-    if plan.outputs.train_dir is not None and devices.job.is_chief:
-        check_old_checkpoint(plan.outputs.train_dir, plan.network.spec)
+    if plan.params.train_dir is not None and devices.job.is_chief:
+        check_old_checkpoint(plan.params.train_dir, plan.network.spec)
     console.lines(
         f"Generating {'evaluation' if plan.work is WorkKind.EVALUATION else 'training'} model"
     )
@@ -241,10 +241,10 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
             console.lines("Generating evaluation model")
         evaluator = _make_evaluator(plan, devices, evaluated, averages)
     checkpoints = None
-    if plan.outputs.train_dir is not None:
+    if plan.params.train_dir is not None:
         checkpoints = _make_checkpoints(plan, devices, manager, slots, step, inputs)
     exporter = None
-    if plan.outputs.export_dir is not None:
+    if plan.params.export_dir is not None:
         exporter = Exporter(plan, manager, devices.job.cpu_device, averages)
     return BuiltRun(
         step,
@@ -271,7 +271,7 @@ def _make_checkpoints(
     return Checkpoints(
         manager,
         slots,
-        plan.outputs.max_ckpts_to_keep,
+        plan.params.max_ckpts_to_keep,
         {} if step is None else step.loss_scale.variables(),
         host=devices.job.cpu_device if devices.job.in_cluster else None,
         outlives_others=plan.place.asynchronous,

@@ -93,7 +93,7 @@ class Evaluator:
         rows: list[Mapping[str, Any]] = []
         start = window = time.perf_counter()
         check = 1
-        shown, interval = 0, DisplayInterval(self._plan.outputs.display_every)
+        shown, interval = 0, DisplayInterval(self._plan.params.display_every)
         for batch in range(1, self._plan.length.eval_batches + 1):
             sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()

@@ -498,10 +498,10 @@ class TrainingSummaries(_SummaryWriter):
     """
 
     def __init__(self, plan: RunPlan, step: TrainStep, manager: VariableMgr) -> None:
-        assert plan.outputs.train_dir is not None
-        super().__init__("train_dir", plan.outputs.train_dir)
-        self._every = plan.outputs.save_summaries_steps
-        self._verbosity = plan.outputs.summary_verbosity
+        assert plan.params.train_dir is not None
+        super().__init__("train_dir", plan.params.train_dir)
+        self._every = plan.params.save_summaries_steps
+        self._verbosity = plan.params.summary_verbosity
         self._loss = plan.params.loss_type_to_report
         self._step = step
         self._manager = manager
@@ -595,22 +595,22 @@ The context manager is entered before the step and left after it, outside of the
 
 def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe]:
     """Creates the profilers of warm-up steps that the flags request."""
-    outputs = plan.outputs
+    flags = plan.params
     partitions: list[Any] = []
-    if outputs.trace_file or outputs.tfprof_file or outputs.profile_layers:
+    if flags.trace_file or flags.tfprof_file or flags.profile_layers:
         # As in tf_cnn_benchmarks, there is one step between the profiled step and the timed steps.
         step = max(1, plan.length.warm_up.least - 1)
-        folder = None if outputs.use_chrome_trace_format else outputs.trace_file or None
+        folder = None if flags.use_chrome_trace_format else flags.trace_file or None
         yield (
             step,
             profiling_step(
                 step, folder, partial(_write_profile_files, plan, graph, partitions, step)
             ),
         )
-    if outputs.tfprof_file or outputs.profile_layers or outputs.partitioned_graph_file_prefix:
+    if flags.tfprof_file or flags.profile_layers or flags.partitioned_graph_file_prefix:
         # TensorFlow partitions a graph when it runs for the first time, so in the first step.
         # This probe comes last, so it is left first, before a profile of the same step is read.
-        yield 1, _writing_partitions(partitions, outputs.partitioned_graph_file_prefix, messages)
+        yield 1, _writing_partitions(partitions, flags.partitioned_graph_file_prefix, messages)
 
 
 @contextmanager
@@ -654,27 +654,27 @@ def _write_profile_files(
     before = (step - 1) // together * together
     steps = f"step {step}" if together == 1 else f"steps {before + 1} to {before + together}"
     title = f"warm-up {steps} of {model.name}, {batch} images per device"
-    if plan.outputs.trace_file and plan.outputs.use_chrome_trace_format:
+    if plan.params.trace_file and plan.params.use_chrome_trace_format:
         trace = chrome_trace(planes, {"step": title, "cnnbench": __version__})
         content = json.dumps(trace, allow_nan=False).encode("ascii")
-        if plan.outputs.trace_file.endswith(".gz"):
+        if plan.params.trace_file.endswith(".gz"):
             content = gzip.compress(content, mtime=0)
-        write_bytes("trace_file", plan.outputs.trace_file, content)
-    if not plan.outputs.tfprof_file and not plan.outputs.profile_layers:
+        write_bytes("trace_file", plan.params.trace_file, content)
+    if not plan.params.tfprof_file and not plan.params.profile_layers:
         return
     works = make_step_work(plan, graph, partitions)
     ran = sorted_operations(planes, works.is_of_step)
-    if plan.outputs.tfprof_file:
+    if plan.params.tfprof_file:
         write_text(
-            "tfprof_file", plan.outputs.tfprof_file, operation_table(ran, f"operations of {title}")
+            "tfprof_file", plan.params.tfprof_file, operation_table(ran, f"operations of {title}")
         )
-    if plan.outputs.profile_layers:
+    if plan.params.profile_layers:
         flops = {
             name: batch * plan.length.passes * flops_of_image.training
             for name, flops_of_image in works.image_flops.items()
         }
         layers = work.layers_of_step(divide_wall_time_of_step(ran), works, graph, flops)
-        for path in plan.outputs.profile_layers.split(","):
+        for path in plan.params.profile_layers.split(","):
             work.write_layers("profile_layers", path, layers, f"layers of {title}")
 
 

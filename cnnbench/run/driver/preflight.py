@@ -96,43 +96,43 @@ def prepare_folders(plan: RunPlan) -> None:
                 "names a single checkpoint, which only --eval can use; give its folder",
             )
         check_folder_writable("train_dir", folder)
-    if plan.outputs.trace_file and not plan.outputs.use_chrome_trace_format:
-        check_folder_writable("trace_file", plan.outputs.trace_file)
-    if plan.outputs.export_dir is not None:
-        resolve_export_folder(plan.outputs.export_dir)
+    if plan.params.trace_file and not plan.params.use_chrome_trace_format:
+        check_folder_writable("trace_file", plan.params.trace_file)
+    if plan.params.export_dir is not None:
+        resolve_export_folder(plan.params.export_dir)
     if plan.summarizes_evaluations:
-        check_folder_writable("eval_dir", plan.outputs.eval_dir)
+        check_folder_writable("eval_dir", plan.params.eval_dir)
     if cache := plan.params.xla_cache_dir:
         resolve_links("xla_cache_dir", cache)
         if re.search(r"[\s'\"]", os.path.abspath(cache)):
             why = "must have no spaces or quotes in its absolute path, which would end it in XLA"
             raise FlagError("xla_cache_dir", cache, why)
         check_folder_writable("xla_cache_dir", cache)
-    if plan.outputs.benchmark_log_dir:
-        check_folder_writable("benchmark_log_dir", plan.outputs.benchmark_log_dir)
+    if plan.params.benchmark_log_dir:
+        check_folder_writable("benchmark_log_dir", plan.params.benchmark_log_dir)
 
 
 def output_files(plan: RunPlan) -> Iterator[Output]:
     """The output files of a run except its records, each with its flag and kind."""
-    yield Output("graph_file", plan.outputs.graph_file, _graph_kind(plan.outputs.graph_file))
-    yield Output("tfprof_file", plan.outputs.tfprof_file, "table of operations")
-    yield Output("profile_json", plan.outputs.profile_json, "step_profile")
+    yield Output("graph_file", plan.params.graph_file, _graph_kind(plan.params.graph_file))
+    yield Output("tfprof_file", plan.params.tfprof_file, "table of operations")
+    yield Output("profile_json", plan.params.profile_json, "step_profile")
     yield Output(
         "trace_file",
-        plan.outputs.trace_file if plan.outputs.use_chrome_trace_format else "",
+        plan.params.trace_file if plan.params.use_chrome_trace_format else "",
         "trace",
     )
-    prefix = plan.outputs.partitioned_graph_file_prefix
+    prefix = plan.params.partitioned_graph_file_prefix
     # There is one file for each device, and one file for the host.
     for number in range(plan.params.num_gpus + 1 if prefix else 0):
         path = partition_file(prefix or "", number)
         yield Output("partitioned_graph_file_prefix", path, _graph_kind(path))
-    if plan.outputs.profile_layers:
+    if plan.params.profile_layers:
         from cnnbench.base.charts.draw import FORMATS  # Few runs need this module.
         from cnnbench.run.observe.work import TABLES
 
         suffixes = (*TABLES, *FORMATS)
-        for path in plan.outputs.profile_layers.split(","):
+        for path in plan.params.profile_layers.split(","):
             if Path(path).suffix.lower()[1:] not in suffixes:
                 listed = ", ".join(f".{suffix}" for suffix in suffixes)
                 raise FlagError("profile_layers", path, f"must end in one of {listed}")

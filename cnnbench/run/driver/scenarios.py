@@ -270,7 +270,7 @@ def _open_observers(
     run: Run, built: BuiltRun
 ) -> Iterator[tuple[list[Observer], EvaluationResults | None]]:
     """A context that creates and closes the observers and the evaluation results of a run."""
-    plan, manager, outputs = run.plan, built.manager, run.plan.outputs
+    plan, manager, flags = run.plan, built.manager, run.plan.params
     assert manager is not None
     observers: list[Observer] = []
     every = plan.params.check_replica_consistency
@@ -281,20 +281,20 @@ def _open_observers(
         if compared:
             check = ReplicaCheck(compared, every, run.measurements, manager.workers)
             observers.append(check)
-    summarized = outputs.summary_verbosity and outputs.save_summaries_steps
-    if summarized and plan.work.trains and outputs.train_dir:
+    summarized = flags.summary_verbosity and flags.save_summaries_steps
+    if summarized and plan.work.trains and flags.train_dir:
         assert built.step is not None
         assert not isinstance(built.step, InputOnlyStep)
         observers.append(TrainingSummaries(plan, built.step, manager))
     if plan.summarizes_evaluations:
-        evaluates_one = not plan.work.trains and files.is_checkpoint_prefix(outputs.train_dir or "")
-        observers.append(EvaluationSummaries(outputs.eval_dir, newest=not evaluates_one))
-    if outputs.benchmark_log_dir:
+        evaluates_one = not plan.work.trains and files.is_checkpoint_prefix(flags.train_dir or "")
+        observers.append(EvaluationSummaries(flags.eval_dir, newest=not evaluates_one))
+    if flags.benchmark_log_dir:
         config, facts = run.measurements.parts.config, run.measurements.parts.environment
         parameters = benchmark_log_parameters(plan, built.devices)
-        folder, test_id = outputs.benchmark_log_dir, outputs.benchmark_test_id
+        folder, test_id = flags.benchmark_log_dir, flags.benchmark_test_id
         observers.append(BenchmarkLog(folder, config, parameters, facts, test_id))
-    if outputs.ml_perf_compliance_logging and plan.work.trains:
+    if flags.ml_perf_compliance_logging and plan.work.trains:
         observers.append(MLPerfLog(plan, run.output.messages.plain))
     with ExitStack() as stack:
         for observer in observers:
@@ -313,14 +313,14 @@ def train(run: Run, built: BuiltRun) -> float | None:
     Returns:
       Images/sec in the total; None for runs without a total.
     """
-    plan, step, manager, outputs = run.plan, built.step, built.manager, run.plan.outputs
+    plan, step, manager, flags = run.plan, built.step, built.manager, run.plan.params
     assert step is not None
     assert not isinstance(step, InputOnlyStep)
     assert manager is not None
     assert built.inputs is not None
     with _open_observers(run, built) as (observers, results):
-        if outputs.graph_file:
-            write_graph("graph_file", outputs.graph_file, step.graph.as_graph_def())
+        if flags.graph_file:
+            write_graph("graph_file", flags.graph_file, step.graph.as_graph_def())
         restored, steps = _restore_or_initialize(run, built, manager)
         # Only the chief reads the checkpoint, so it sends the numbers that depend on it.
         global_step, examples, steps, *passed_over = built.send_restored_to_workers(
@@ -332,8 +332,8 @@ def train(run: Run, built: BuiltRun) -> float | None:
             _resume_input(run, built.inputs, examples, passed_over)
         manager.wait_for_assignments(built.inputs.devices)
         probes = [] if run.profiler is None else [*run.profiler.probes(step.graph)]
-        files_of_probes = outputs.trace_file, outputs.tfprof_file, outputs.profile_layers
-        if any((*files_of_probes, outputs.partitioned_graph_file_prefix)):
+        files_of_probes = flags.trace_file, flags.tfprof_file, flags.profile_layers
+        if any((*files_of_probes, flags.partitioned_graph_file_prefix)):
             # The late import saves most runs the time to load readers of profiles.
             from cnnbench.run.driver.observers import make_probes
 
@@ -382,12 +382,12 @@ def _restore_or_initialize(
     plan = run.plan
     run.output.console.lines("Initializing graph")
     manager.after_initialization()
-    if plan.outputs.train_dir is not None and plan.work.trains:
-        files.delete_incomplete_files(plan.outputs.train_dir)
+    if plan.params.train_dir is not None and plan.work.trains:
+        files.delete_incomplete_files(plan.params.train_dir)
     path = (
         None
-        if plan.outputs.train_dir is None
-        else files.find_latest_checkpoint(plan.outputs.train_dir)
+        if plan.params.train_dir is None
+        else files.find_latest_checkpoint(plan.params.train_dir)
     )
     if path is None or built.checkpoints is None:
         backbone = plan.params.backbone_model_path
@@ -409,8 +409,8 @@ def _restore_or_initialize(
         return restored, plan.length.batches
     # As in tf_cnn_benchmarks, --num_batches includes the steps before the checkpoint.
     steps = plan.length.batches - restored.global_step
-    assert plan.outputs.train_dir is not None
-    plan.length.check_steps_left(plan.outputs.train_dir, restored.global_step)
+    assert plan.params.train_dir is not None
+    plan.length.check_steps_left(plan.params.train_dir, restored.global_step)
     if steps < 1:
         run.output.messages.notice(
             "no training steps remain; only the last evaluation and files follow. To continue the "
@@ -443,7 +443,7 @@ def _evaluate_new_checkpoints(
     """
     assert built.evaluator is not None
     assert built.checkpoints is not None
-    train_dir = run.plan.outputs.train_dir
+    train_dir = run.plan.params.train_dir
     assert train_dir is not None  # The checks of the flags ensure this.
     assert run.watch is not None
     pause = run.plan.params.eval_interval_secs
@@ -561,7 +561,7 @@ def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResul
 
 
 def _write_saved_model(run: Run, exporter: Exporter) -> None:
-    folder = run.plan.outputs.export_dir
+    folder = run.plan.params.export_dir
     assert folder is not None
     with writing_output("export_dir", folder):
         with delaying_interrupts():

@@ -121,7 +121,7 @@ class Training:
         self._observers = observers
         self._interrupts = Interrupts(built.group)
         self._steps_per_execution = run.plan.params.steps_per_execution
-        self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.outputs.display_perf_ewma)
+        self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.params.display_perf_ewma)
         self._display: DisplayInterval | None = None  # None until the timed loop.
         self._timer = LoopTimer()
         self.global_step = self._start = self._steps_before_loop = global_step
@@ -174,7 +174,7 @@ class Training:
             with run.watch:
                 self._steps_before_loop = self.global_step
                 self._timer = LoopTimer()
-                self._display = DisplayInterval(plan.outputs.display_every)
+                self._display = DisplayInterval(plan.params.display_every)
                 try:
                     steps = loop.run(
                         steps, self._after_timed_steps, self._pause_due, self._pause_loop
@@ -401,11 +401,11 @@ class Training:
     def _save_due(self, global_step: int) -> bool:
         if self._run.plan.saves_into is None:
             return False
-        outputs = self._run.plan.outputs
-        if outputs.save_model_steps:
-            return global_step % outputs.save_model_steps < self._steps_per_execution
-        if outputs.save_model_secs:
-            return time.monotonic() - self._last_save >= outputs.save_model_secs
+        flags = self._run.plan.params
+        if flags.save_model_steps:
+            return global_step % flags.save_model_steps < self._steps_per_execution
+        if flags.save_model_secs:
+            return time.monotonic() - self._last_save >= flags.save_model_secs
         return False
 
     def _pause_loop(self, step: int) -> bool:
