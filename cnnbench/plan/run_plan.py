@@ -96,7 +96,8 @@ class RunPlan:
     raise FlagError then. `cnnbench.plan.make_plan` reads all of them.
 
     Attributes:
-      params: a value for every flag, with the addresses of the job.
+      params: a value for every flag, with the addresses of the job. Processes that write no files
+        have the defaults of the flags for output.
       explicit_flags: names of the flags that the user gave.
       notices: lines for the user, such as notices about flags without effect.
     """
