@@ -117,7 +117,10 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     gpus = flags.gpus_per_card * len(tf.config.list_physical_devices("GPU"))
     kind, notices = _device_kind(flags, gpus)
     intra, inter = thread_counts(flags, kind, available_cores())
-    chosen = _selected_gpus(flags, gpus) if kind == "gpu" else tuple(range(flags.num_gpus))
+    chosen = gpu_numbers(flags) if kind == "gpu" else tuple(range(flags.num_gpus))
+    if kind == "gpu" and max(chosen) >= gpus:
+        reason = f"TensorFlow sees GPUs 0 to {gpus - 1} only"
+        raise FlagError("gpu_indices", flags.gpu_indices, reason)
     # Only the GPUs of the run are visible, because TensorFlow allocates memory on all visible GPUs.
     # TensorFlow numbers visible GPUs in the order of the machine.
     order = [sorted(chosen).index(number) for number in chosen]
@@ -303,18 +306,6 @@ def _memory_of_card_parts(flags: MachineFlags) -> dict[int, list[int]]:
         raise FlagError("gpus_per_card", flags.gpus_per_card, reason)
     used = Counter(number // flags.gpus_per_card for number in gpu_numbers(flags))
     return {card: [int(_DIVIDED * memory.total) >> 20] * used[card] for card in sorted(used)}
-
-
-def _selected_gpus(flags: MachineFlags, visible: int) -> tuple[int, ...]:
-    if not flags.gpu_indices:
-        return tuple(range(flags.num_gpus))
-    order = tuple(int(i) for i in flags.gpu_indices.split(","))
-    too_high = [i for i in order if i >= visible]
-    if too_high:
-        raise FlagError(
-            "gpu_indices", flags.gpu_indices, f"TensorFlow sees GPUs 0 to {visible - 1} only"
-        )
-    return order[: flags.num_gpus]
 
 
 def _set_threads(tf: Any, flags: MachineFlags, intra: int, inter: int) -> None:
