@@ -224,8 +224,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
     console.lines(
         f"Generating {'evaluation' if plan.work is WorkKind.EVALUATION else 'training'} model"
     )
-    manager = create(_manager_spec(plan, devices), plan.network.spec.variables)
-    manager.create_variables()
+    manager = _create_variables(plan, devices)
     optimizer = None
     if plan.work.trains:
         numerics = plan.numerics
@@ -240,9 +239,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
         if plan.work.trains:
             console.lines("Generating evaluation model")
         evaluator = _make_evaluator(plan, devices, evaluated, averages)
-    checkpoints = None
-    if plan.params.train_dir is not None:
-        checkpoints = _make_checkpoints(plan, devices, manager, slots, step, inputs)
+    checkpoints = _make_checkpoints(plan, devices, manager, slots, step, inputs)
     exporter = None
     if plan.params.export_dir is not None:
         exporter = Exporter(plan, manager, devices.job.cpu_device, averages)
@@ -267,7 +264,10 @@ def _make_checkpoints(
     slots: Mapping[str, TowerVariable],
     step: TrainStep | None,
     inputs: InputSource | None,
-) -> Checkpoints:
+) -> Checkpoints | None:
+    """Creates the object that saves and restores checkpoints; None without --train_dir."""
+    if plan.params.train_dir is None:
+        return None
     return Checkpoints(
         manager,
         slots,
@@ -418,8 +418,9 @@ def _make_async_steps(
     return first_worker, next(iter(steps.values())), JobInput(sources), steps
 
 
-def _manager_spec(plan: RunPlan, devices: runtime.Devices) -> VariableMgrSpec:
-    return VariableMgrSpec(
+def _create_variables(plan: RunPlan, devices: runtime.Devices) -> VariableMgr:
+    """Creates the variable manager of the run's mode, and the variables of the network."""
+    spec = VariableMgrSpec(
         variable_update=plan.place.mode.name,
         devices=devices.job.own_tower_devices,
         parameter_device="cpu" if plan.params.local_parameter_device == "cpu" else "towers",
@@ -435,3 +436,6 @@ def _manager_spec(plan: RunPlan, devices: runtime.Devices) -> VariableMgrSpec:
         seed=plan.params.tf_random_seed,
         job=devices.job,
     )
+    manager = create(spec, plan.network.spec.variables)
+    manager.create_variables()
+    return manager
