@@ -831,7 +831,10 @@ class Watchdog:
         self._report_failure_and_end(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
 
     def _report_failure_and_end(self, message: str) -> None:
-        """Reports a failure and ends the process. Returns only if a test replaces `leave`."""
+        """Tells the other tasks why the job failed, and ends this process.
+
+        Returns only if a test replaces `leave`.
+        """
         if self._stopped.is_set() or not self._once.acquire(blocking=False):
             return
         message = self.own_stop_text() or message

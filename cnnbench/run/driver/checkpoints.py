@@ -47,7 +47,7 @@ _OTHER_MODEL = "it was written for another --model or --data_name"
 
 
 class RestoredState(NamedTuple):
-    """What a training continues with after its checkpoint was restored.
+    """The state of a training after its checkpoint was restored: steps, examples and notices.
 
     Attributes:
       examples: number of training examples of all steps before `global_step`.

@@ -114,7 +114,7 @@ class Evaluator:
     def _make_pending_evaluation(
         self, totals: list[float], rows: Rows, elapsed: float, global_step: int
     ) -> PendingEvaluation:
-        """Combines the sums and rows of all workers to the result of an evaluation."""
+        """Combines the sums and the `Model.host_rows` values of all workers to an evaluation."""
         workers = self._manager.workers
         if workers is not None:
             totals = workers.total(np.array(totals)).tolist()
@@ -170,7 +170,7 @@ class Evaluator:
     def _evaluate_tower(
         self, read: Reader, batch: TowerBatch, host: str
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Evaluates one tower's batch: sums over examples, and the rows of the examples."""
+        """Evaluates one tower's batch. Returns sums over examples, and `Model.host_rows` values."""
         outputs = GraphNetwork(
             self._model,
             self._plan.network.spec.num_classes,
@@ -199,7 +199,7 @@ def _concatenate_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def _without_padding(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-    """Copies the rows of one tower's batch to the host, without the padding of the batch."""
+    """Copies `Model.host_rows` values of one tower's batch to the host, without padding."""
     values = {name: value.numpy() for name, value in rows.items()}
     weights = values.pop(_WEIGHTS, None)
     return values if weights is None else {name: v[weights > 0] for name, v in values.items()}

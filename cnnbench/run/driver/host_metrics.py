@@ -47,7 +47,7 @@ class HostMetrics:
         self._model = model
 
     def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """Computes metrics from the rows of an evaluation; returns a future with the metrics.
+        """Computes metrics from the values of all examples; returns a future with the metrics.
 
         May raise the exceptions of the computation.
         """

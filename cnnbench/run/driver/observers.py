@@ -272,7 +272,7 @@ class MLPerfLog(Observer):
         self.resuming(global_step)
 
     def evaluating(self, global_step: int) -> None:
-        """Logs the end of a block of training."""
+        """Logs that a block of training steps has ended, and that an evaluation begins."""
         self._log_block_end()
         self._log_event(_START, "eval_start", None, **self._epoch_and_samples(global_step))
 
@@ -394,7 +394,7 @@ class EventFile:
         self._start: int | None = None
 
     def hide_from_step(self, step: int) -> None:
-        """Makes the next value hide earlier events of this step and of later steps."""
+        """Hides events of an earlier run from this step on, when the next value is written."""
         self._start = step if self._start is None else min(step, self._start)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
@@ -482,7 +482,7 @@ class _SummaryWriter(Observer):
         self._file = EventFile(flag, folder)
 
     def begins(self, global_step: int, steps: int) -> None:
-        """Hides events of an earlier run that follow the checkpoint of this run's first step."""
+        """Hides events that an earlier run wrote after the checkpoint of this run's start."""
         del steps
         self._file.hide_from_step(global_step + 1)
 

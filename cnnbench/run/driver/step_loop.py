@@ -79,7 +79,9 @@ def never(step: int) -> bool:
 
 
 class StepLoop(Generic[Handle, Values]):
-    """Launches executions of steps, reads their results `lag` executions later, and times them.
+    """Runs and times steps: launches executions, and reads results `lag` executions later.
+
+    An execution is one call that runs one or more steps.
 
     Attributes:
       launch: fetches input and starts one execution. Returns a handle on its results.

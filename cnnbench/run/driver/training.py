@@ -369,7 +369,7 @@ class Training:
         raise_if_interrupted()
 
     def _ending_reached(self) -> int:
-        """Position in ENDINGS, from 1, of a flag that ends the loop now; 0 if no flag does.
+        """Position (from 1) in ENDINGS of a flag that ends the loop now; 0 if no flag ends it.
 
         Uses the clock of this process.
         """
