@@ -170,7 +170,7 @@ def unused_all_reduce_rules(
         no_effect_rule(
             "all_reduce_spec",
             lambda p: has_two_levels(p) and 1 in groups(p),
-            "where all devices are one group: use --all_reduce_group_size of less than --num_gpus",
+            "where all devices are one group: use a group size of less than --num_gpus",
             says="has no second level",
         ),
         no_effect_rule(

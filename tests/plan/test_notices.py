@@ -112,7 +112,7 @@ TABLE = """
 --ps_strategy=round_robin       | COORDINATED JOB CHIEF | ps tasks in turn | JOB
 --check_replica_consistency=5   | REDUCING --num_gpus=1 | one copy of every | REDUCING
 --check_replica_consistency=5   | --num_gpus=2 | keeps one copy of every | REDUCING
---check_replica_consistency=5   | INDEPENDENT | meant to differ | REDUCING
+--check_replica_consistency=5   | INDEPENDENT | not keep the copies | REDUCING
 --check_replica_consistency=5   | REDUCING --forward_only | they do not train | REDUCING
 --bytes_per_pack=9              | MIRRORED --cross_device_ops=hierarchical_copy | =ring or auto \
     | MIRRORED

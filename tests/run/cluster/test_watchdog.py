@@ -480,8 +480,8 @@ def test_the_first_step_takes_longer_and_any_three_times_the_longest_one():
     assert not progress.progress_at(1111 + 26).stalled  # the one before took 9 seconds
     assert progress.progress_at(1111 + 28).stalled
     unlimited = StallDetector(loop, 0.0)
-    unlimited.at(0)
-    assert not unlimited.at(1e9).stalled
+    unlimited.progress_at(0)
+    assert not unlimited.progress_at(1e9).stalled
 
 
 # With threads; test_stuck.py has real processes.
