@@ -69,7 +69,9 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
     joining = membership_in(job, Connecting)
     # They have met, and nobody watches.
     joining._connections = _silent(own)
-    joining._watchdog = SimpleNamespace(up=lambda **_: None, announce_ready_together=lambda: None)
+    joining._watchdog = SimpleNamespace(
+        announce_server=lambda **_: None, announce_ready_together=lambda: None
+    )
     devices = Devices(job=job, numbers=(), intra_threads=0, inter_threads=0)
     if fails:
         with pytest.raises(BenchmarkError):
