@@ -54,8 +54,14 @@ def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, .
 
     Flags that are set to their default are ignored if the default is false, zero or empty.
     """
-    values = ((name, getattr(plan.params, name)) for name in explicit_flags)
-    explicit = [name for name, value in values if value or value != SPECS[name].default]
+    explicit = [
+        name
+        for name in explicit_flags
+        # Flags of absl.app, which runs also accept, have no value in the plan.
+        if name not in SPECS
+        or (value := getattr(plan.params, name))
+        or value != SPECS[name].default
+    ]
     added = (
         no_effect_rule(
             (*OPTIMIZERS.added, *SCHEDULES.added),
