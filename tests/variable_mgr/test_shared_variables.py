@@ -158,7 +158,7 @@ def test_towers_must_agree_on_the_variable(make_manager, trainable):
     manager = make_manager("parameter_server", 2)
     first, second = trained(manager, 0)[1:3]
     gradient = tf.ones(first.shape)
-    with pytest.raises(ValueError, match="other variables"):
+    with pytest.raises(ValueError, match="towers use different variables for"):
         manager.preprocess_device_grads([Column([gradient] * 2, [first, second])])
 
 
