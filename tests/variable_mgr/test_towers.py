@@ -121,7 +121,7 @@ def test_an_ending_tower_that_carries_on_still_ends():
 
 
 def test_meeting_outside_is_an_error():
-    with pytest.raises(RuntimeError, match="in step"):
+    with pytest.raises(RuntimeError, match="must build the towers"):
         towers.merge_over_towers("here", 1, sums)
 
 
