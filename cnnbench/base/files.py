@@ -1,4 +1,5 @@
-"""Files: limited reading, locks, temporary folders, and paths that are URLs.
+"""Functions for files: reading with a size limit, folder locks, temporary folders, and URLs as
+paths.
 
 TensorFlow is imported only when a method of `UrlPath` accesses a file. Local paths do not need it.
 
@@ -43,14 +44,17 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def strip_file_scheme(text: str) -> str:
-    """Replaces ``file:///folder`` by ``/folder`` in comma-separated paths. ``%`` is no escape."""
+    """Replaces ``file:///folder`` by ``/folder`` in comma-separated paths. A ``%20`` is not
+    decoded.
+    """
     return ",".join(_FILE.sub("", path, count=1) for path in text.split(","))
 
 
 def fault(text: str, allowed: bool) -> str:
-    """Returns why comma-separated paths are invalid.
+    """Returns why comma-separated paths are invalid, as text for an error message, or "" if all are
+    valid.
 
-    "" if all are valid. `allowed`: whether URLs are valid.
+    `allowed`: whether URLs such as ``gs://bucket/folder`` are valid.
     """
     if text == "-":
         return "must be a path, not standard input or output; ./- is a file of that name"
@@ -63,9 +67,9 @@ def fault(text: str, allowed: bool) -> str:
 
 
 def local(text: str, flag: str = "") -> str:
-    """The local path for a path or a ``file://`` URL.
+    """Converts a ``file://`` URL to a local path; a local path is returned unchanged.
 
-    Other URLs raise FlagError, or PathError without `flag`.
+    Other URLs raise FlagError, or PathError if `flag` is empty.
     """
     path = strip_file_scheme(text)
     if reason := fault(path, allowed=False):
@@ -74,12 +78,13 @@ def local(text: str, flag: str = "") -> str:
 
 
 def place(path: str | os.PathLike[str]) -> Path:
-    """A local path, or a `UrlPath` for URLs."""
+    """Returns a `UrlPath` if the path is a URL, otherwise a `Path`."""
     return UrlPath(path) if is_url(path) else Path(path)
 
 
 class UrlPath(PosixPath):
-    """A URL such as ``gs://bucket/folder``. As with local paths, its methods raise OSError.
+    """A path that is a URL, such as ``gs://bucket/folder``. As with local paths, its methods raise
+    OSError.
 
     Use only the methods below, and inherited methods that call them: `exists`, `is_dir`,
     `read_bytes` and the like. Other inherited methods would access the local file system.
@@ -90,11 +95,13 @@ class UrlPath(PosixPath):
     _listed: ClassVar[set[str]] = set()
 
     def __str__(self) -> str:
-        """The URL. (`PosixPath` reduces its two slashes to one, so one is added.)"""
+        """The URL as text, with two slashes after the scheme. (`PosixPath` stores only one of
+        them.)
+        """
         return super().__str__().replace(":/", "://", 1)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Kind, size and modification time."""
+        """Returns whether the URL is a file or a folder, its size, and its modification time."""
         with self._file_system() as gfile:
             status = gfile.stat(str(self))
         kind = stat.S_IFDIR if status.is_directory else stat.S_IFREG
@@ -102,11 +109,14 @@ class UrlPath(PosixPath):
         return os.stat_result(facts, {"st_mtime_ns": status.mtime_nsec})
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether the path is a file. Also True for a folder if `iterdir` has returned it."""
+        """Whether the URL is a file. The result is True for every path that `iterdir` has returned.
+
+        A folder that `iterdir` has returned therefore also counts as a file.
+        """
         return str(self) in self._listed or super().is_file()
 
     def iterdir(self: _P) -> Generator[_P, None, None]:
-        """The entries of a folder."""
+        """Yields the files and folders that a folder contains."""
         # `stat` raises the real error. `listdir` always reports that the folder is missing.
         self.stat()
         with self._file_system() as gfile:
@@ -126,22 +136,24 @@ class UrlPath(PosixPath):
             yield file
 
     def write_bytes(self, data: Any) -> int:
-        """Replaces a file. If writing fails, an object store such as gs:// still has the old
-        file.
+        """Writes a file, or replaces its content. If writing fails, an object store such as gs://
+        keeps the old content.
         """
         with self._file_system() as gfile, gfile.GFile(str(self), "wb") as file:
             file.write(data)
         return len(data)
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Removes a file, if there is one."""
+        """Removes a file. A missing file is not an error."""
         self._listed.discard(str(self))
         with contextlib.suppress(FileNotFoundError), self._file_system() as gfile:
             gfile.remove(str(self))
 
     @contextlib.contextmanager
     def _file_system(self) -> Iterator[Any]:
-        """Yields ``tf.io.gfile``, and converts TensorFlow's errors in the block to OSError."""
+        """Yields ``tf.io.gfile``, and converts TensorFlow errors that occur in the block to
+        OSError.
+        """
         import tensorflow as tf
 
         try:
@@ -158,7 +170,7 @@ _MIB = 1 << 20
 
 
 def read_file(path: str | os.PathLike[str], most: int = 1024, flag: str = "") -> bytes:
-    """The content of a file of at most `most` MiB, or of a pipe such as ``<(command)``.
+    """Reads a file of at most `most` MiB, or a pipe such as ``<(command)``.
 
     Raises:
       PathError: the file cannot be read, is a device or a pipe without a writer, or is too large.
@@ -187,7 +199,7 @@ def read_file(path: str | os.PathLike[str], most: int = 1024, flag: str = "") ->
 
 
 def read_text(path: str | os.PathLike[str], flag: str = "") -> str:
-    """The text of a UTF-8 file, without a byte order mark; see `read_file`."""
+    """Reads a UTF-8 text file of at most 16 MiB, and removes a byte order mark; see `read_file`."""
     try:
         return read_file(path, 16, flag).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -195,12 +207,16 @@ def read_text(path: str | os.PathLike[str], flag: str = "") -> str:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The JSON value in a file; PathError if the file contains no valid JSON. See `parse_json`."""
+    """Reads a JSON file; PathError if the file cannot be read or is not valid JSON. See
+    `parse_json`.
+    """
     return json_from_content(path, read_file(path))
 
 
 def json_from_content(path: str | os.PathLike[str], data: bytes) -> Any:
-    """The JSON value in the content of a file; see `read_json`."""
+    """Parses `data`, the content of the file `path`, as JSON; PathError if `data` is not valid
+    JSON.
+    """
     try:
         return parse_json(data)
     except ValueError as error:
@@ -224,7 +240,7 @@ def parsing_document(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The JSON value in a text.
+    """Parses a JSON document more strictly than `json.loads`.
 
     ValueError if the text is not JSON, is nested too deeply, or contains what only Python accepts:
     duplicate keys, NaN, Infinity, or numbers outside the range of doubles.
@@ -339,8 +355,7 @@ class FolderLock:
         now = datetime.now(timezone.utc)
         about = {"pid": os.getpid(), "host": host, "since": f"{now:%Y-%m-%d %H:%M:%S} UTC"}
         about["folder"] = self._path.parent.name
-        # The lock works even if its content cannot be written, for example because the disk is
-        # full.
+        # The lock also works if its content cannot be written, for example on a full disk.
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, json.dumps(about).encode("ascii"), 0)
@@ -356,7 +371,8 @@ class FolderLock:
         # The folder may have been moved, and a new folder created in its place.
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self._descriptor), os.stat(self._path)):
-                self._path.unlink()  # Removed while locked, so the next writer creates a new file.
+                # The file is removed while it is locked, so the next writer creates a new file.
+                self._path.unlink()
         os.close(self._descriptor)
 
     def _open_locked(self, deadline: float) -> int:
@@ -370,7 +386,8 @@ class FolderLock:
                 if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
                     return descriptor
             except FileNotFoundError:
-                pass  # Its owner removed the file after it was opened here.
+                # The previous holder removed the lock file after this process had opened it.
+                pass
             except BlockingIOError as error:
                 if time.monotonic() >= deadline:
                     reason = self._refusal_text(descriptor)
@@ -399,7 +416,7 @@ def lock_folder(
     patience: float = 0.0,
     file: str = FILE,
 ) -> contextlib.AbstractContextManager[object]:
-    """Locks the folder that a flag names, if its file system supports locks.
+    """Locks the folder that is the value of a flag, if the folder's file system supports locks.
 
     `warn` is called with a line of text if the lock may not exclude all writers. `patience` and
     `file` are passed to `FolderLock`. FlagError if another process holds the lock or the folder
@@ -420,7 +437,8 @@ def lock_folder(
 
 
 def keep_temporary_folders(path: str | Path) -> None:
-    """Marks abandoned temporary folders above a path as ordinary folders, so they are not removed.
+    """Turns abandoned temporary folders that contain a path into ordinary folders, which are never
+    removed.
 
     BlockingIOError if the process that created the folder is still running, because it will remove
     the folder. The folder in `SCRATCH_OF_PARENT` is left unchanged.
@@ -433,7 +451,10 @@ def keep_temporary_folders(path: str | Path) -> None:
 
 
 def _holder_of_lock(descriptor: int) -> tuple[str, str, str]:
-    """The process that a lock file names, as text, its host, and the folder; "" if unknown."""
+    """Reads a lock file: returns the holder as text (PID, host and time), its host, and the folder.
+
+    All three are "" if the content of the lock file is not valid.
+    """
     try:
         about = json.loads(os.pread(descriptor, 4096, 0))
         holder = f"pid {about['pid']} on {about['host']} since {about['since']}"
@@ -443,9 +464,9 @@ def _holder_of_lock(descriptor: int) -> tuple[str, str, str]:
 
 
 class Scratch:
-    """Context manager of a new temporary folder, `path`.
+    """Context manager that creates a temporary folder, `path`, and removes the folder at the end.
 
-    On exit, the folder is removed unless `kept` is set.
+    The folder remains if `kept` is set.
 
     The folder also contains a lock file. Raises OSError if the folder cannot be created.
 
@@ -459,7 +480,8 @@ class Scratch:
         remove_abandoned_temporaries(parent)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._lock: FolderLock | None = None
-        with contextlib.suppress(OSError):  # This file system may not support locks.
+        # Some file systems do not support locks.
+        with contextlib.suppress(OSError):
             self._lock = FolderLock(self.path, file=SCRATCH)
         self.kept = False
 
@@ -487,8 +509,8 @@ def remove_abandoned_temporaries(parent: Path) -> None:
             own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
             if not (own and SCRATCH_NAME.fullmatch(folder.name)):
                 continue
-            # FolderLock is not used, because it would create a missing file. If the file is empty,
-            # its creator may be about to lock it.
+            # FolderLock is not used here, because it would create a missing lock file.
+            # An empty lock file is ignored: its creator may be about to lock and write it.
             file = os.open(folder / SCRATCH, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             stack.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

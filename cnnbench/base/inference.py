@@ -1,4 +1,4 @@
-"""Rank tests with their confidence intervals, interim analyses, and additive models.
+"""Rank tests with confidence intervals, interim analyses of experiments, and additive models.
 
 A sample contains one value per process, so it is small, and ties are common (memory, accuracies).
 Both tests are therefore permutation tests of midranks. They enumerate all rank sums that are
@@ -62,7 +62,7 @@ EXACT = 40
 The enumeration for two samples of this size takes about 50 ms.
 """
 
-# Tolerance: sums of probabilities that are mathematically equal differ by rounding errors.
+# Sums of probabilities that are mathematically equal may differ by this rounding error.
 _SLACK = 1e-12
 
 
@@ -106,7 +106,8 @@ def signed_rank_p(differences: Values) -> float:
 
 
 def hodges_lehmann_shift(base: Values, new: Values, confidence: float) -> Interval:
-    """Hodges-Lehmann shift from ``base`` to ``new``: the median of all pairwise differences.
+    """Hodges-Lehmann estimate of the shift from `base` to `new`: the median of all pairwise
+    differences.
 
     Each sample has at least one finite value. The actual confidence is at least `confidence`, such
     as 0.95.
@@ -116,7 +117,7 @@ def hodges_lehmann_shift(base: Values, new: Values, confidence: float) -> Interv
 
 
 def paired_shift(differences: Values, confidence: float) -> Interval:
-    """Hodges-Lehmann centre of paired differences (new - base), with its interval.
+    """Hodges-Lehmann estimate of the centre of paired differences (new - base), with its interval.
 
     The centre is the median of the means of all pairs of differences.
     """
@@ -125,7 +126,9 @@ def paired_shift(differences: Values, confidence: float) -> Interval:
 
 
 def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
-    """Ends of `paired_shift` intervals: two arrays [samples] for differences [samples, pairs].
+    """Computes `paired_shift` intervals of many samples at once, without their estimates.
+
+    Returns the lower and the upper ends, two arrays [samples] for differences [samples, pairs].
 
     The ends are infinite if there are too few pairs.
     """
@@ -139,7 +142,9 @@ def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Fl
 
 
 def values_outside(sizes: Sequence[int], confidence: float) -> int:
-    """Number of sorted values outside of each end of an interval; 0 if there is no interval.
+    """How many of the sorted values are outside of a confidence interval, at each of its two ends.
+
+    The result is 0 if the samples are too small for an interval of this confidence.
 
     With one size (number of paired differences), the ordered values are the means of all pairs of
     differences. With two sizes, they are the differences between all values of two samples.
@@ -159,7 +164,7 @@ def values_outside(sizes: Sequence[int], confidence: float) -> int:
 
 
 def smallest_p(base: int, new: int, paired: bool = False) -> float:
-    """The smallest possible p-value for samples of these sizes.
+    """The smallest p-value that samples of the given sizes can reach.
 
     The p-value of samples that do not overlap is 2 / binomial(base + new, base), or 2 / 2 ** pairs
     for the signed-rank test (`paired`).
@@ -170,7 +175,8 @@ def smallest_p(base: int, new: int, paired: bool = False) -> float:
 
 
 def holm_adjust(p_values: Values, weights: Values | None = None) -> list[float]:
-    """Holm's step-down adjustment (1979) of p-values. Reject if an adjusted p is below alpha.
+    """Adjusts p-values by Holm's step-down method (1979). Reject a hypothesis if its result is
+    below alpha.
 
     In ascending order, p-value i of n (from 0) is multiplied by n - i. An adjusted value is never
     below its predecessor.
@@ -197,9 +203,9 @@ def standard_deviation(values: Values) -> float:
 
 
 def _doubled_midranks(values: Values) -> NDArray[np.int64]:
-    """Twice the midranks.
+    """Ranks of the values times 2, so that midranks are integers.
 
-    They are integers: each of several equal values gets the sum of their first and their last rank.
+    Equal values all get the sum of their first and their last rank.
     """
     _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
@@ -209,7 +215,7 @@ def _doubled_midranks(values: Values) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=256)
 def _subset_sum_tails(ranks: tuple[int, ...], size: int) -> _Tails:
-    """Distribution of the sum of ``size`` ranks that are chosen at random."""
+    """Both tails of the distribution of the sum of `size` ranks that are chosen at random."""
     top = sum(sorted(ranks)[len(ranks) - size :])
     counts = np.zeros((size + 1, top + 1))
     counts[0, 0] = 1.0
@@ -220,7 +226,9 @@ def _subset_sum_tails(ranks: tuple[int, ...], size: int) -> _Tails:
 
 @lru_cache(maxsize=256)
 def _signed_sum_tails(ranks: tuple[int, ...]) -> _Tails:
-    """Distribution of the sum of the ranks with positive sign, if all signs are equally likely."""
+    """Both tails of the distribution of the sum of the positive ranks, if all signs are equally
+    likely.
+    """
     top = sum(ranks)
     counts = np.zeros(top + 1)
     counts[0] = 1.0
@@ -239,7 +247,7 @@ def _two_sided_p(tails: _Tails, observed: int) -> float:
 
 
 def _count_up_to(lower: _Floats, chance: float, first: int = 0) -> int:
-    """Number of sums s, starting at ``first``, for which P(S <= s) is at most ``chance``."""
+    """Number of rank sums s, starting at `first`, for which P(S <= s) is at most `chance`."""
     return int(np.searchsorted(lower[first:], chance * (1 + _SLACK), side="right"))
 
 
@@ -251,7 +259,10 @@ def _pair_means(differences: _Floats) -> _Floats:
 
 
 def _values_outside_normal(count: int, variance: float, confidence: float) -> int:
-    """Number of sorted values outside of each end of an interval, by the normal approximation."""
+    """Number of sorted values outside of each end of an interval, by the normal approximation.
+
+    `count` is the number of all values, and `variance` is the variance of the rank sum.
+    """
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     return max(0, math.floor(count / 2 - z * math.sqrt(variance)))
 
@@ -266,7 +277,7 @@ def _interval_of_ordered(ordered: _Floats, left_out: int) -> Interval:
 def _normal_p(deviation: float, variance: float) -> float:
     if variance == 0:
         return 1.0
-    # Ranks are doubled, so the statistic changes in steps of 2 and the continuity correction is 1.
+    # Doubled ranks change in steps of 2, so the continuity correction is 1 instead of 1/2.
     z = max(0.0, abs(deviation) - 1.0) / math.sqrt(variance)
     return min(1.0, 2 * NormalDist().cdf(-z))
 
@@ -290,14 +301,16 @@ _NONE_LEFT = 1e-6
 
 
 class InterimAnalysis(NamedTuple):
-    """An interim analysis: number of pairs measured so far, and two-sided significance level."""
+    """An interim analysis of an experiment: the number of pairs that it uses, and its two-sided
+    level.
+    """
 
     pairs: int
     alpha: float
 
 
 def alpha_spent_by(pairs: int, planned: int, alpha: float) -> float:
-    """The part of alpha that all analyses up to a number of pairs may use together.
+    """The part of alpha that all interim analyses up to a number of pairs may use together.
 
     `planned` is the number of pairs planned at the start of the experiment, even if it was
     continued later.
@@ -316,7 +329,7 @@ def interim_analyses(
     made: Sequence[InterimAnalysis] = (),
     share: float = 1.0,
 ) -> tuple[InterimAnalysis, ...]:
-    """The remaining interim analyses of an experiment; the last one is after all pairs.
+    """The interim analyses of an experiment that are still to be made; the last one uses all pairs.
 
     The levels of all analyses up to a number of pairs, including `made`, add up to
     `alpha_spent_by`. If even unanimous pairs could not reach the level of an analysis, or the share
@@ -344,7 +357,8 @@ def interim_analyses(
     while number < pairs:
         step = ANALYSIS_STEP * math.ceil(number / (4 * ANALYSIS_STEP))
         if number > planned and number + step > pairs:
-            break  # So close to the end, an analysis would only reduce the level of the last one.
+            # An analysis so close to the end would only reduce the level of the last analysis.
+            break
         level = alpha_spent_by(number, planned, alpha) - spent
         within_reach = share * level >= smallest_p(number, number, paired=True)
         if within_reach and share * (limit - spent - level) >= last:
@@ -356,7 +370,7 @@ def interim_analyses(
 
 
 class Continuation(NamedTuple):
-    """How additional pairs are analysed: in a continued experiment, or in a new one.
+    """Describes how additional pairs will be analysed: in a continued experiment or in a new one.
 
     Attributes:
       alpha: level of all analyses together.
@@ -373,20 +387,23 @@ class Continuation(NamedTuple):
 
     @property
     def begins(self) -> bool:
-        """Whether a new experiment begins."""
+        """Whether the additional pairs form a new experiment, rather than continue an
+        existing one.
+        """
         return self.planned is None
 
     def analyses(self, pairs: int) -> tuple[InterimAnalysis, ...]:
-        """The remaining interim analyses up to a number of pairs."""
+        """The remaining interim analyses of the experiment if it ends after `pairs` pairs."""
         return interim_analyses(
             pairs, self.alpha, planned=self.planned, made=self.made, share=self.share
         )
 
     def numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
-        """Ascending numbers of pairs at which the last analysis can be significant at a share of
-        its level.
+        """Yields the numbers of pairs, ascending, after which the last analysis could be
+        significant.
 
-        In a continued experiment, all numbers are above `measured`.
+        `share` is the share of the level that the test has. In a continued experiment, all numbers
+        are above `measured`.
         """
         first = FIRST_ANALYSIS if self.begins else max(FIRST_ANALYSIS, measured + 1)
         for pairs in pair_numbers_to_try(first, ANALYSIS_STEP, MOST_PAIRS):
@@ -395,8 +412,8 @@ class Continuation(NamedTuple):
 
 
 def pair_numbers_to_try(first: int, step: int, useful: int) -> Iterator[int]:
-    """Multiples of `step`: all up to `first` + `useful`; after that, each is about a quarter
-    larger.
+    """Yields the multiples of `step` from `first` to `first` + `useful`, and then numbers that grow
+    by a quarter.
     """
     number = step * math.ceil(first / step)
     while number <= _MOST_NUMBER:
@@ -410,11 +427,12 @@ def pair_numbers_to_try(first: int, step: int, useful: int) -> Iterator[int]:
 _FACTORS = {1: 0.8, 2: 0.05, 4: 0.05, 8: 0.05, 16: 0.05}
 """Prior probability of each ratio of a candidate's noise to the noise of the other candidates."""
 
-_LEAST = 1e-12  # Lower bound of a share, which keeps its logarithm finite.
+_LEAST = 1e-12  # A share is at least this value, so that its logarithm is finite.
 
 
 class AdditiveModel(NamedTuple):
-    """A fitted additive model.
+    """An additive model fitted to values: the effect of each candidate plus the effect of each
+    round.
 
     Attributes:
       effects: effect of each candidate, relative to the mean of all candidates.
@@ -437,11 +455,11 @@ class AdditiveModel(NamedTuple):
     is_connected: bool = True
 
     def effect(self, name: str) -> float:
-        """The effect of a candidate."""
+        """The effect of the candidate `name`, relative to the mean of all candidates."""
         return float(self.effects[self.names.index(name)])
 
     def difference(self, name: str, other: str) -> float:
-        """The effect of a candidate minus the effect of another candidate."""
+        """The effect of the candidate `name` minus the effect of the candidate `other`."""
         return self.effect(name) - self.effect(other)
 
     def deviation(self, name: str, other: str) -> float | None:
@@ -460,8 +478,8 @@ class AdditiveModel(NamedTuple):
         return self._error_tail_probability(difference / error, name, other) if error else 0.0
 
     def reach(self, name: str, other: str, tail: float) -> float | None:
-        """The value that the error of `difference` exceeds with probability `tail`. `tail` is in
-        (0, 0.5].
+        """The value that the error of `difference` exceeds with probability `tail`, from above 0 to
+        0.5.
 
         None if the noise is unknown.
         """
@@ -471,7 +489,7 @@ class AdditiveModel(NamedTuple):
         )
 
     def _error_tail_probability(self, t: float, name: str, other: str) -> float:
-        """The probability that the error of a difference exceeds `t` times its `deviation`."""
+        """The probability that the error of `difference` exceeds `t` times its `deviation`."""
         count, chances, logs = len(self.names), [], []
         for place in (self.names.index(name), self.names.index(other)):
             share, freedom = self.own[place]
@@ -491,7 +509,9 @@ class AdditiveModel(NamedTuple):
 
 
 def fit_additive_model(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
-    """Fits the model to rounds; each round maps candidates to values. Needs at least one value."""
+    """Fits an additive model to rounds, each of which maps candidates to values. Needs at least one
+    value.
+    """
     names = tuple(dict.fromkeys(name for round_values in rounds for name in round_values))
     observed = [
         (names.index(name), at) for at, round_values in enumerate(rounds) for name in round_values
@@ -500,7 +520,7 @@ def fit_additive_model(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
     design: NDArray[Any] = np.zeros((len(values), len(names) + len(rounds)))
     for row, (name, at) in enumerate(observed):
         design[row, name] = design[row, len(names) + at] = 1.0
-    # The mean of all effects is arbitrary; differences do not depend on it.
+    # Only differences between effects are determined, so the mean of the effects is set to 0 below.
     solved, squares, freedom = _solve_least_squares(design, values)
     inverse = np.linalg.pinv(design.T @ design, hermitian=True)
     effects = solved[: len(names)]
@@ -530,7 +550,8 @@ def _solve_least_squares(
 
 
 def fit_additive_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> AdditiveModel:
-    """Fits the model to rounds that consist of blocks. A disturbance can affect a single block.
+    """Fits an additive model to rounds that consist of blocks, because a disturbance may affect one
+    block.
 
     If the blocks do not determine all differences, a round is treated as one block.
     """
@@ -546,7 +567,8 @@ def fit_additive_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> Addi
 
 
 def student_tail(t: float, freedom: int) -> float:
-    """P(T >= t) of Student's t distribution, for t >= 0 and an integer `freedom` of at least 1.
+    """P(T >= t) of Student's t distribution, for t >= 0 and `freedom`, at least 1 degree of
+    freedom.
 
     Uses the finite series 26.7.3 and 26.7.4 of Abramowitz and Stegun.
     """
@@ -562,12 +584,12 @@ def student_tail(t: float, freedom: int) -> float:
 
 
 def student_quantile(tail: float, freedom: int) -> float:
-    """The t that Student's distribution exceeds with probability `tail`. `tail` is in (0, 0.5]."""
+    """The t that Student's t distribution exceeds with probability `tail`, which is in (0, 0.5]."""
     return _quantile_by_bisection(lambda t: student_tail(t, freedom), tail)
 
 
 def _quantile_by_bisection(tail_of: Callable[[float], float], tail: float) -> float:
-    """The t >= 0 at which a decreasing function has the value `tail`, found by bisection."""
+    """Finds the t >= 0 at which a decreasing function has the value `tail`, by bisection."""
     low, high = 0.0, 1.0
     while tail_of(high) > tail and high < 1e9:
         high *= 2

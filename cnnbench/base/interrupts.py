@@ -1,4 +1,4 @@
-"""Interruption of a command by signals, in Python and in native code.
+"""Handles the signals that interrupt a command, in Python and in native code.
 
 The signal handler raises KeyboardInterrupt in whatever code is running. In a destructor or a
 callback of a weak reference, Python drops the exception. In Python code that native code calls,
@@ -52,25 +52,29 @@ writing: bytearray | mmap.mmap = bytearray(1)
 WRITING_SECONDS = 60.0
 """Seconds allowed for writing a record or a checkpoint; the file system may be slow."""
 
-_STEPS, _MARGIN_SECONDS = 2, 2.0  # The workers of a job need one more step to agree on stopping.
+# The workers of a job need one more step to agree on stopping, hence two steps.
+_STEPS, _MARGIN_SECONDS = 2, 2.0
 _ANNOUNCED = re.compile(r"interrupted; waiting up to (\d+) s for .*")
 
 LONGEST_WAIT_SECONDS = 1.0
 """Maximum length of a single wait. A signal that arrives just before a wait is handled after it."""
 
-_noted = 0  # number of interrupts of the command
+_noted = 0  # The number of interrupts since the command began.
 _last = -SAME_SECONDS
-_concluded = True  # No command is running, or its output is complete.
+_concluded = True  # True if no command is running, or if its output is complete.
 
 
 def signal_name(number: int) -> str:
-    """Name of a signal, such as "SIGTERM", or "signal 40" for a signal without a name."""
+    """Name of a signal, such as "SIGTERM". A signal without a name is called "signal 40", for
+    example.
+    """
     names: dict[int, str] = {signal_number: signal_number.name for signal_number in signal.Signals}
     return names.get(number, f"signal {number}")
 
 
 def grace(longest: float = 0.0) -> float:
-    """Seconds that an interrupted process may run before it is killed. `longest`: its longest step.
+    """Seconds that an interrupted process may run before it is killed, if its longest step took
+    `longest`.
 
     The time is longer while the process, a fork of this one, runs a block of `delaying_interrupts`.
     """
@@ -79,16 +83,14 @@ def grace(longest: float = 0.0) -> float:
 
 
 def grace_announcement(seconds: float) -> str:
-    """Notice that says how long an interrupted child process may still run."""
+    """Notice that tells the user how long an interrupted child process may continue to run."""
     what = "record or the checkpoint to be written" if writing[0] else "running step to end"
     notice = f"interrupted; waiting up to {math.ceil(seconds)} s for the {what}"
     return f"{notice} (a second signal ends the run at once)"
 
 
 def find_announcement(log: str) -> re.Match[str] | None:
-    """The last `grace_announcement` in the log of a process. Group 1 of the match contains the
-    seconds.
-    """
+    """Finds the last `grace_announcement` in a log. Group 1 of the match contains the seconds."""
     return next(iter([*_ANNOUNCED.finditer(log)][-1:]), None)
 
 
@@ -121,7 +123,7 @@ def was_interrupted() -> bool:
 
 
 def raise_if_interrupted() -> None:
-    """Raises KeyboardInterrupt if the running command was interrupted.
+    """Raises KeyboardInterrupt if a signal has interrupted the running command.
 
     Call it in loops and before results are written, because Python may have dropped the exception
     that the handler raised.
@@ -143,7 +145,7 @@ def _handle_interrupt(number: int, frame: FrameType | None) -> None:
 def _report_dropped(
     report: Callable[[UnraisableHookArgs], object], dropped: UnraisableHookArgs
 ) -> None:
-    """Reports an exception that Python drops. Interrupts are not reported, because they are
+    """Reports an exception that Python drops, except interrupts, which the signal handler has
     counted.
     """
     if not issubclass(dropped.exc_type, KeyboardInterrupt):
@@ -151,8 +153,8 @@ def _report_dropped(
 
 
 def _set_handler(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Sets the handler of `SIGNALS`. Signals that are ignored, or that native code handles, are
-    skipped.
+    """Sets the handler of `SIGNALS`, except of signals that are ignored or that native code
+    handles.
     """
     for number in SIGNALS:
         # The value None means that native code handles the signal.
@@ -164,7 +166,8 @@ def _set_handler(handler: Callable[[int, FrameType | None], object]) -> None:
 def handling_signals(
     handler: Callable[[int, FrameType | None], object] | None = None,
 ) -> Iterator[None]:
-    """Context manager that sets `handler` for `SIGNALS` and restores the old handlers at the end.
+    """Context manager that sets `handler` for `SIGNALS` and restores the previous handlers at the
+    end.
 
     If `handler` is None, no handler is set. Signals that are ignored or handled by native code are
     not changed. Python runs signal handlers in the main thread, so the context manager does nothing
@@ -187,10 +190,11 @@ def handling_signals(
 
 @contextlib.contextmanager
 def delaying_interrupts() -> Iterator[None]:
-    """Delays interrupts until the end of the block, which writes a record or a checkpoint.
+    """Context manager that delays interrupts to the end of a block that writes a record or a
+    checkpoint.
 
-    It uses handlers instead of a signal mask: TensorFlow's threads would receive a masked signal
-    and pass it to the main thread.
+    Handlers are used instead of a signal mask, because TensorFlow's threads would receive a masked
+    signal and pass it to the main thread.
     """
     held: list[int] = []
     before, writing[0] = writing[0], 1
@@ -205,10 +209,10 @@ def delaying_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def restoring_interrupts() -> Iterator[None]:
-    """If an interrupt causes an error in the block, the error is converted to KeyboardInterrupt.
+    """Context manager that converts an error to KeyboardInterrupt if an interrupt caused the error.
 
-    These are all errors after an interrupt, except cnnbench's own exceptions, and a SystemError
-    whose cause is KeyboardInterrupt.
+    An interrupt is the cause of every error after an interrupt in the block, except cnnbench's own
+    exceptions, and of a SystemError whose cause is KeyboardInterrupt.
     """
     before = _noted
     try:

@@ -1,4 +1,4 @@
-"""Description of a job of several processes: tasks, devices and free ports.
+"""Describes a job of several processes, with its tasks and devices, and reserves free ports.
 
 A run in one process is a job with one task. In a cluster, each process is one task; the
 descriptions of all processes differ only in `task`.
@@ -26,7 +26,7 @@ from cnnbench.errors import BenchmarkError, FlagError
 
 
 def cpu_of_device(device: str) -> str:
-    """The first CPU in the process of a device.
+    """Name of the first CPU in the process to which a device belongs.
 
     For a short device name, such as "GPU:1", the result is also short.
     """
@@ -34,7 +34,9 @@ def cpu_of_device(device: str) -> str:
 
 
 def is_cpu(device: str) -> bool:
-    """Whether a full or short device name is the name of a (logical) CPU."""
+    """Whether a device name, such as "CPU:0" or "/job:worker/task:0/device:CPU:0", is the name of a
+    CPU.
+    """
     return "CPU:" in device.upper()
 
 
@@ -49,8 +51,9 @@ def round_robin_chooser(devices: Sequence[str]) -> Chooser:
 
 
 def least_bytes_chooser(devices: Sequence[str]) -> Chooser:
-    """Returns a function that chooses the device with the fewest bytes so far (the first of
-    several).
+    """Returns a function that chooses the device with the fewest bytes so far.
+
+    If several devices have the fewest bytes, the first of them is chosen.
     """
     loads = dict.fromkeys(devices, 0)
 
@@ -69,7 +72,7 @@ WORKER = "worker"
 PS = "ps"
 CONTROLLER = "controller"
 
-# ParameterServerStrategy requires this name for the coordinating process.
+# ParameterServerStrategy requires that the coordinating process is called "chief".
 _NAME_IN_TENSORFLOW = {CONTROLLER: "chief"}
 
 DEVICE_KINDS = ("cpu", "gpu")
@@ -84,7 +87,7 @@ _ADDRESS = re.compile(rf"(\[[0-9A-Fa-f:.%]+\]|{HOST}):[0-9]{{1,5}}")
 
 @dataclass(frozen=True, order=True)
 class Task:
-    """One process of a job; as text, such as "worker:1"."""
+    """A process in a job, written as "worker:1", for example."""
 
     job: str
     index: int = 0
@@ -93,25 +96,27 @@ class Task:
         return f"{self.job}:{self.index}"
 
     def device(self, kind: str, index: int = 0) -> str:
-        """Full name of a device of this task, such as "/job:ps/replica:0/task:1/device:CPU:0"."""
+        """Full name of a device that belongs to this task, such as
+        "/job:ps/replica:0/task:1/device:CPU:0".
+        """
         process = f"/job:{self.tensorflow_job}/replica:0/task:{self.index}"
         return f"{process}/device:{kind.upper()}:{index}"
 
     @property
     def tensorflow_job(self) -> str:
-        """The name that TensorFlow uses for the job of this task."""
+        """The job name of this task in TensorFlow, where a controller is called "chief"."""
         return _NAME_IN_TENSORFLOW.get(self.job, self.job)
 
     @classmethod
     def of_tensorflow(cls, job: str, index: int) -> Task:
-        """The task for TensorFlow's job name and task index."""
+        """Creates the task that TensorFlow identifies by a job name and a task index."""
         names = {name: ours for ours, name in _NAME_IN_TENSORFLOW.items()}
         return cls(names.get(job, job), index)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All tasks, towers and devices of a run. It corresponds to model_deploy in TF-slim.
+    """Describes all tasks, towers and devices of a run. It corresponds to model_deploy in TF-slim.
 
     Tower numbers are unique in the job: worker 0 has the first `towers_per_worker` towers, worker 1
     the next ones. FlagError for addresses that are malformed or duplicate, a task that is not in
@@ -185,19 +190,21 @@ class Job:
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the job has addresses, even if it has only one worker."""
+        """Whether the job has host:port addresses. This is also true for a cluster with only one
+        worker.
+        """
         return bool(self.worker_addresses or self.ps_addresses or self.controller_address)
 
     @property
     def workers(self) -> tuple[Task, ...]:
-        """The tasks with towers. Without a cluster, this process only."""
+        """The tasks that train on towers. Without a cluster, only this process."""
         if not self.in_cluster:
             return (self.task,)
         return tuple(Task(WORKER, index) for index in range(len(self.worker_addresses)))
 
     @property
     def ps(self) -> tuple[Task, ...]:
-        """The tasks that store variables."""
+        """The parameter servers: the tasks that store variables."""
         return tuple(Task(PS, index) for index in range(len(self.ps_addresses)))
 
     @cached_property
@@ -218,7 +225,9 @@ class Job:
 
     @property
     def serves(self) -> bool:
-        """Whether this process is a server for the chief and runs no step itself."""
+        """Whether this process only executes operations for the chief and runs no training step
+        itself.
+        """
         if self.client_per_worker and self.in_cluster:
             return self.task.job != WORKER
         return not self.is_chief
@@ -229,31 +238,33 @@ class Job:
         return tuple(task for task in self.tasks if task != self.task)
 
     def addresses_of(self, job: str) -> tuple[str, ...]:
-        """host:port of every task in a TensorFlow job, by task index; empty without tasks."""
+        """The host:port addresses of all tasks in a TensorFlow job, by task index; empty without
+        tasks.
+        """
         controller = (self.controller_address,) if self.controller_address else ()
         addresses = {WORKER: self.worker_addresses, PS: self.ps_addresses, CONTROLLER: controller}
         return addresses.get(job, ())
 
     def address(self, task: Task) -> str:
-        """host:port of a task of a cluster."""
+        """The host:port address of a task in a cluster."""
         return self.addresses_of(task.job)[task.index]
 
     @property
     def hosts_by_job(self) -> dict[str, list[str]]:
-        """The argument for `tf.train.ClusterSpec`: the addresses by job name."""
+        """The addresses of all tasks by job name, as `tf.train.ClusterSpec` expects them."""
         tasks = self.tasks if self.in_cluster else ()
         return {task.tensorflow_job: list(self.addresses_of(task.job)) for task in tasks}
 
     @property
     def machines(self) -> int:
-        """Number of machines with towers: different host names count as different machines."""
+        """Number of machines that train. Different host names count as different machines."""
         return len({host_and_port(address)[0] for address in self.worker_addresses}) or 1
 
     # Towers.
 
     @property
     def num_workers(self) -> int:
-        """Number of tasks with towers."""
+        """Number of workers: the tasks that train on towers."""
         return len(self.workers)
 
     @property
@@ -263,7 +274,9 @@ class Job:
 
     @property
     def own_towers(self) -> range:
-        """Numbers of the towers for which this process builds a step; none if it `serves`."""
+        """Numbers of the towers for which this process builds the training step; none if it
+        `serves`.
+        """
         if self.serves:
             return range(0)
         if not self.client_per_worker:
@@ -273,45 +286,47 @@ class Job:
 
     @property
     def own_workers(self) -> tuple[Task, ...]:
-        """The tasks to which the `own_towers` belong."""
+        """The workers to which the `own_towers` of this process belong."""
         if self.serves:
             return ()
         return (self.task,) if self.client_per_worker else self.workers
 
     def devices_of(self, *workers: Task) -> tuple[str, ...]:
-        """Full device names for the towers of the given workers, in order."""
+        """Full names of the devices on which the towers of the given workers run, in order."""
         order = self.device_order or range(self.towers_per_worker)
         return tuple(worker.device(self.device, number) for worker in workers for number in order)
 
     @property
     def tower_devices(self) -> tuple[str, ...]:
-        """The devices of all towers in the job."""
+        """Full names of the devices on which all towers in the job run."""
         return self.devices_of(*self.workers)
 
     @property
     def own_tower_devices(self) -> tuple[str, ...]:
-        """The devices of `own_towers`."""
+        """Full names of the devices on which the `own_towers` of this process run."""
         return self.devices_of(*self.own_workers)
 
     def on(self, device: str, order: Sequence[int] = ()) -> Job:
-        """A copy of the job with towers on different devices. `order` replaces `device_order`."""
+        """Returns a copy of the job whose towers run on other devices. `order` replaces
+        `device_order`.
+        """
         return dataclasses.replace(self, device=device, device_order=tuple(order))
 
     # CPUs.
 
     @property
     def cpu_device(self) -> str:
-        """The first CPU of this process."""
+        """Full name of the first CPU in this process."""
         return self.task.device("cpu")
 
     @property
     def cpu_devices(self) -> tuple[str, ...]:
-        """The first CPU of every task with towers."""
+        """Full name of the first CPU in each worker."""
         return tuple(task.device("cpu") for task in self.workers)
 
     @property
     def ps_devices(self) -> tuple[str, ...]:
-        """The first CPU of every ps task. The variables are placed there."""
+        """Full name of the first CPU in each parameter server, where the variables are placed."""
         return tuple(task.device("cpu") for task in self.ps)
 
 
@@ -321,12 +336,12 @@ def split_hosts(text: str | None) -> tuple[str, ...]:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is a valid host:port."""
+    """Whether a text is a valid host:port address."""
     return bool(_ADDRESS.fullmatch(text)) and 1 <= host_and_port(text)[1] <= LARGEST_PORT
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Host and port of an address, without the brackets of an IPv6 host."""
+    """Splits a host:port address into host and port. An IPv6 host is returned without brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -344,7 +359,8 @@ _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class ReservedPorts(contextlib.ExitStack):
-    """Reserves free ports for the servers of a job, until `close`. `numbers` contains the ports.
+    """Reserves free ports for the servers of a job until `close` is called. `numbers` lists the
+    ports.
 
     A socket that does not listen is bound to each port. It allows other sockets with SO_REUSEADDR,
     which servers set, on the same port. The ports are outside the range of ports for outgoing
@@ -352,11 +368,12 @@ class ReservedPorts(contextlib.ExitStack):
     """
 
     def __init__(self, count: int) -> None:
-        """Reserves `count` ports; BenchmarkError if too few are free."""
+        """Reserves `count` free ports. Raises BenchmarkError if too few are free."""
         super().__init__()
         self.numbers: list[int] = []
         outgoing = "32768 60999"
-        with contextlib.suppress(OSError):  # The file does not exist on every platform.
+        # The file does not exist on every platform.
+        with contextlib.suppress(OSError):
             outgoing = _RANGE_FILE.read_text(encoding="ascii")
         low, high = map(int, outgoing.split())
         free = [*range(LOWEST, low), *range(high + 1, LARGEST_PORT + 1)] or range(low, high + 1)
@@ -381,7 +398,8 @@ class ReservedPorts(contextlib.ExitStack):
 
 
 def reserve_port(port: int) -> socket.socket:
-    """Reserves a port among cnnbench processes; OSError EADDRINUSE if it is already reserved.
+    """Reserves a port so that no other cnnbench process uses it; OSError EADDRINUSE if one already
+    does.
 
     The reservation ends when the returned socket is closed or the process exits.
 
@@ -399,7 +417,9 @@ def reserve_port(port: int) -> socket.socket:
 
 
 def unbound_socket() -> socket.socket:
-    """A socket that you can bind to all addresses of this machine: IPv4 and, if supported, IPv6."""
+    """Creates a socket that can be bound to all addresses of this machine: IPv4 and, if supported,
+    IPv6.
+    """
     both = socket.has_dualstack_ipv6()
     new_socket = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
     if both:

@@ -1,4 +1,5 @@
-"""Finds the levels of a series of noisy points, the noise, and where each level begins.
+"""Finds the levels in a series of noisy points, estimates the noise, and finds where each level
+begins.
 
 Noise is estimated from the deviations of points from their levels. Each deviation is limited to the
 size of the change of level that is tested, because a larger deviation does not move a median
@@ -67,7 +68,7 @@ TWO_STATES, TWO_MACHINES = "two_states", "two_machines"
 
 @dataclass(frozen=True)
 class SeriesLevel:
-    """Consecutive points with one level, or points in a trend between two levels.
+    """Consecutive points of a series that have one level, or that form a trend between two levels.
 
     Attributes:
       start, stop: index of the first point, and index after the last point.
@@ -82,7 +83,9 @@ class SeriesLevel:
     slope: float = 0.0
 
     def at(self, index: int, relative: bool) -> float:
-        """The value at a point. If `relative`, the slope is a relative change."""
+        """The value of the level or trend at the point `index`. If `relative`, the slope is a
+        relative change.
+        """
         if not self.slope:
             return self.value
         along = index - (self.start + self.stop - 1) / 2
@@ -93,7 +96,7 @@ class SeriesLevel:
 
 @dataclass(frozen=True)
 class TwoStates:
-    """Runs alternate between two speeds, of one machine or of different machines in a pool.
+    """Alternation of runs between two speeds, on one machine or on different machines in a pool.
 
     Attributes:
       runs: number of runs in the rarer state.
@@ -112,7 +115,7 @@ class TwoStates:
 
 @dataclass(frozen=True)
 class RecognizedNoise:
-    """Kinds of noise that are easily mistaken for steps.
+    """Kinds of noise that could be mistaken for changes of the level.
 
     Attributes:
       states: two states of the machine; None if none were recognized.
@@ -124,7 +127,7 @@ class RecognizedNoise:
 
 
 class LevelNoise(NamedTuple):
-    """Noise around the levels.
+    """The noise of points around their levels: its standard deviation and its correlation.
 
     Attributes:
       spread: standard deviation of a point from its level.
@@ -136,13 +139,15 @@ class LevelNoise(NamedTuple):
 
 
 def variance_inflation(correlation: float) -> float:
-    """Variance of the mean of correlated points, divided by the variance without correlation."""
+    """How much correlation of neighbouring points increases the variance of their mean, as a
+    factor.
+    """
     known = min(correlation, _MOST_CORRELATION)
     return (1 + known) / (1 - known)
 
 
 class NoisyPoints:
-    """Points of a series, each with the median of its runs.
+    """The points of a series, each with the values and the median of its runs.
 
     If changes are relative, all values are logarithms.
 
@@ -151,8 +156,9 @@ class NoisyPoints:
     """
 
     def __init__(self, points: Sequence[Sequence[float]], relative: bool) -> None:
-        """Stores the values of the runs of each point: at least one value, and positive if
-        `relative`.
+        """Stores the points. Each point is a list of the values of its runs, at least one.
+
+        If `relative`, changes are relative, and all values must be positive.
         """
         scaled = np.log if relative else np.asarray
         self._scaled = scaled
@@ -160,13 +166,13 @@ class NoisyPoints:
         self.values: NDArray[np.float64] = scaled([median(runs) for runs in points])
         self._least = _LEAST_NOISE if relative else 0.0
         self._runs: list[NDArray[np.float64]] = [scaled(runs) for runs in points]
-        # Differences between consecutive runs of a point do not depend on its level. They are
-        # scaled so that they estimate the noise of the mean of its runs.
+        # Differences between consecutive runs of one point do not depend on the level of the point.
+        # Dividing by this root makes them estimate the noise of the mean of the point's runs.
         scaled_down = (np.diff(runs) / math.sqrt(len(runs)) for runs in self._runs)
         self._differences = np.concatenate([np.zeros(0), *scaled_down])
 
     def deviations(self, levels: Sequence[SeriesLevel]) -> NDArray[np.float64]:
-        """Differences of the points from their levels."""
+        """The value of each point minus the value of its level."""
         deviations: NDArray[np.float64] = self.values - self._fitted_values(levels)
         return deviations
 
@@ -184,7 +190,8 @@ class NoisyPoints:
         return fitted
 
     def least_spread(self, reach: float) -> float:
-        """Lower bound of a point's standard deviation, from differences between its runs.
+        """Lower bound of a point's standard deviation, computed from differences between runs of
+        one point.
 
         Args:
           reach: larger differences are limited to this value.
@@ -195,7 +202,7 @@ class NoisyPoints:
         return max(self._least, math.sqrt(float(np.mean(squares)) / 2))
 
     def around(self, levels: Sequence[SeriesLevel], reach: float) -> LevelNoise:
-        """Estimates the noise around levels.
+        """Estimates the standard deviation and the correlation of the points around their levels.
 
         Args:
           reach: larger deviations from a level are limited to this value.
@@ -213,7 +220,7 @@ class NoisyPoints:
         )
 
     def outliers(self, levels: Sequence[SeriesLevel], threshold: float) -> list[tuple[int, float]]:
-        """Points whose distance from their level exceeds both the threshold and the noise.
+        """Finds points whose distance from their level exceeds both the threshold and the noise.
 
         The noise is estimated by the median absolute deviation, scaled to a standard deviation.
 
@@ -238,7 +245,7 @@ class NoisyPoints:
     def recognized(
         self, levels: Sequence[SeriesLevel], hosts: Sequence[Sequence[str]], least: float
     ) -> RecognizedNoise:
-        """Recognizes special kinds of noise around the final levels.
+        """Recognizes noise that is not random around the final levels: two states, and correlation.
 
         Args:
           hosts: host name for each run of each point; "" or empty if unknown.
@@ -262,7 +269,7 @@ class NoisyPoints:
 
 
 def _autocorrelation(off: NDArray[np.float64], squares: float, starts: Sequence[int]) -> float:
-    """First-order autocorrelation of deviations from the means of levels.
+    """First-order autocorrelation of the deviations `off` of points from the means of their levels.
 
     Subtracting a mean lowers the estimate by (1 + 3 r) / n (Kendall, "Note on bias in the
     estimation of autocorrelation", Biometrika 41, 1954). This bias is corrected.
@@ -278,7 +285,7 @@ def _autocorrelation(off: NDArray[np.float64], squares: float, starts: Sequence[
 def detect_two_machines(
     deviations: NDArray[np.float64], hosts: Sequence[str], least: float
 ) -> TwoStates | None:
-    """Detects that machines in a pool have two different speeds; None if they have not.
+    """Detects that the machines in a pool have two different speeds; None if they do not.
 
     The hosts, sorted by their medians, are divided at the largest gap. The difference must be
     larger than `least` and than five standard errors of means of independent values.
@@ -309,7 +316,9 @@ def detect_two_machines(
 
 
 def detect_two_states(deviations: NDArray[np.float64]) -> TwoStates | None:
-    """Detects two states of a machine from runs in order of time; None if there is one state.
+    """Detects that a machine alternates between two speeds; None if it has only one speed.
+
+    `deviations` contains the deviation of each run from the level of its point, in order of time.
 
     The runs are divided into the two groups with the smallest sum of squares. The groups must
     alternate at least half as often as in random order; otherwise they are levels rather than
@@ -341,19 +350,21 @@ def detect_two_states(deviations: NDArray[np.float64]) -> TwoStates | None:
 
 
 def log_threshold(relative: bool, threshold: float) -> float:
-    """The threshold for changes, as a difference of logarithms if changes are relative."""
+    """The threshold in the unit in which changes are compared: a difference of logarithms if
+    `relative`.
+    """
     return math.log1p(threshold) if relative else threshold
 
 
 def log_change(before: float, after: float, relative: bool) -> float:
-    """The change between two values, on the same scale as `log_threshold`."""
+    """The change between two values, in the same unit as `log_threshold`."""
     return math.log(after / before) if relative else after - before
 
 
 def find_levels(
     points: Sequence[Sequence[float]], relative: bool, threshold: float
 ) -> list[SeriesLevel]:
-    """Finds the levels and trends of a series.
+    """Divides a series of points into levels and trends whose changes exceed the threshold.
 
     Levels next to a trend may differ by less than the threshold.
 
@@ -412,7 +423,10 @@ def find_levels(
 def likely_start_interval(
     noisy: NoisyPoints, levels: Sequence[SeriesLevel], number: int
 ) -> tuple[int, int]:
-    """The smallest interval that contains the start of a level with a probability of at least 95 %.
+    """The smallest interval of points that contains the start of a level with at least 95 %
+    probability.
+
+    `number` is the index of the level in `levels`.
 
     The interval is computed from the posterior distribution of the start, with a uniform prior and
     Laplace noise: the likelihood of a start is exp(-sum of absolute deviations / scale), with the

@@ -1,4 +1,4 @@
-"""Plug-ins: loading, checking and reporting what users register.
+"""Loads and checks plug-ins, and keeps track of the objects that they register.
 
 To add a kind of object, call `add_plugin_kind` in the module that contains the table of its
 objects, and list this module in `_REGISTRIES`.
@@ -38,13 +38,13 @@ from cnnbench.base.files import read_file
 from cnnbench.base.interrupts import restoring_interrupts
 from cnnbench.errors import BenchmarkError, FlagError, PathError, UsageError, exhausted, text_of
 
-# Checks of values against the type annotations of the interfaces that plug-ins implement.
+# Functions that check values against the annotations of the interfaces that plug-ins implement.
 
 _NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 
 
 def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> str:
-    """If a value does not match its annotation, describes what it should be; "" if it matches.
+    """Returns what a value should be if it does not match its annotation, or "" if it matches.
 
     A list is accepted for any sequence, and a value with shape and dtype for a tensor.
 
@@ -61,9 +61,11 @@ def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> s
     if kind in (Union, types.UnionType):
         misfits = [describe_mismatch(value, hint_choice, arguments) for hint_choice in args]
         return "" if "" in misfits else misfits[0]
-    if not isinstance(kind, type) or kind is Any:  # `Any`, or a type variable
+    # Values are not checked against `Any` or a type variable.
+    if not isinstance(kind, type) or kind is Any:
         return ""
-    parts: Iterable[tuple[str, Any, Any]] = ()  # name of a part, its value, its annotation
+    # Each part of the value: its name for messages, its value and its annotation.
+    parts: Iterable[tuple[str, Any, Any]] = ()
     if kind.__name__ == "Callable":
         fits = callable(value)
     elif issubclass(kind, Mapping):
@@ -87,7 +89,8 @@ def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> s
         )
     if not fits:
         shape = f" of {len(args)}" if kind is tuple and ... not in args else ""
-        name = kind.__name__.removesuffix("V2")  # tf.data.Dataset is a DatasetV2
+        # The class of `tf.data.Dataset` is called DatasetV2.
+        name = kind.__name__.removesuffix("V2")
         article = "an" if name[0] in "aeiouAEIO" else "a"
         other = f" of {len(value)}" if shape and isinstance(value, list | tuple) else ""
         return f"{article} {name}{shape}, not {value_text(value)}{other}"
@@ -99,12 +102,14 @@ def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> s
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value has shape and dtype."""
+    """Whether a value has the attributes `shape` and `dtype`, as tensors and arrays have."""
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
 def tensor_sizes(value: Any) -> Sequence[int | None] | None:
-    """Sizes of a tensor; None for each unknown size. None if the rank is unknown."""
+    """The size of each dimension of a tensor, None for an unknown size. The result is None if the
+    rank is unknown.
+    """
     shape = value.shape
     if getattr(shape, "rank", 0) is None:
         return None
@@ -112,7 +117,7 @@ def tensor_sizes(value: Any) -> Sequence[int | None] | None:
 
 
 def sizes_agree(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
-    """Whether two results of `tensor_sizes` are equal. Unknown sizes are not compared."""
+    """Whether two results of `tensor_sizes` are equal, apart from unknown sizes."""
     if one is None or other is None:
         return True
     return len(one) == len(other) and all(
@@ -121,7 +126,7 @@ def sizes_agree(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
 
 
 def value_text(value: Any) -> str:
-    """A value as text for messages; a tensor is shown as dtype and shape."""
+    """Describes a value in a message. A tensor is described by its dtype and shape."""
     if is_tensor(value):
         known = tensor_sizes(value)
         shape = "of any rank" if known is None else known
@@ -131,7 +136,7 @@ def value_text(value: Any) -> str:
     return text if 0 < len(text) <= 40 else f"a {type(value).__name__}"
 
 
-# Plug-in files and entry points that register objects, such as models and data sets.
+# Functions that load plug-in files and entry points, which register objects such as models.
 
 _MOST_MIB = 16
 _MOST_FRAMES = 20
@@ -139,7 +144,8 @@ _NAME_BYTES = 512
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-Added = dict[str, tuple[Any, ...]]  # keys of the registered objects, by the flag of their kind
+# Maps the flag of each kind of objects to the keys of the objects that were registered.
+Added = dict[str, tuple[Any, ...]]
 
 FLAG = "plugin"
 """The flag of files that register objects of any kinds."""
@@ -156,8 +162,8 @@ NAMED_BY = (
 )
 """Flags that take the names of registered objects."""
 
-# These modules are imported before a plug-in is loaded. Otherwise, cnnbench's own objects could be
-# mistaken for objects that the plug-in registered.
+# These modules register cnnbench's own objects, so they are imported before a plug-in is loaded.
+# Otherwise, their objects could be mistaken for objects that the plug-in has registered.
 _REGISTRIES = (
     "cnnbench.data.open",
     "cnnbench.models.model",
@@ -170,7 +176,7 @@ _REGISTRIES = (
 
 
 class Kind(NamedTuple):
-    """A kind of object that plug-ins register.
+    """A kind of objects that plug-ins can register, such as models or optimizers.
 
     Attributes:
       flag: names a file that registers such objects, or the objects themselves.
@@ -190,11 +196,11 @@ class Kind(NamedTuple):
 
     @property
     def tables(self) -> tuple[dict[Any, Any], ...]:
-        """All tables with registered objects."""
+        """All tables that contain registered objects of this kind."""
         return (self.table(), *self.further)
 
     def remove(self, key: Any) -> None:
-        """Removes an object from all tables that contain it."""
+        """Removes a registered object from all tables that contain it."""
         removed = self.table().get(key)
         for table in self.tables:
             for name in [name for name, registered in table.items() if registered is removed]:
@@ -203,12 +209,13 @@ class Kind(NamedTuple):
 
 _kinds: dict[str, Kind] = {}
 _INITIALISES = "INITIALISES_ONLY"
-# For each plug-in file: its name, its registered objects, and its FILES.
+# Maps each loaded plug-in file to its name, its registered objects, and its FILES.
 _files: dict[Path, tuple[str, Added, tuple[str, ...]]] = {}
-_initialising: set[Path] = set()  # files with INITIALISES_ONLY = True
-# name of the plug-in, by flag of the kind and key of the object
+# Plug-in files that set INITIALISES_ONLY = True.
+_initialising: set[Path] = set()
+# Maps the flag of a kind and the key of an object to the name of the plug-in that registered it.
 _origins: dict[tuple[str, Any], str] = {}
-_groups: set[str] = set()  # loaded groups of entry points
+_groups: set[str] = set()  # Groups of entry points that have been loaded.
 digests: dict[str, str] = {}
 """SHA-256 of the source file of each loaded plug-in, by name of the plug-in."""
 
@@ -216,22 +223,21 @@ before_loading: list[Callable[[], None]] = []
 """Functions called before code of a plug-in is loaded."""
 
 _around: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
-_running_blocks: list[
-    contextlib.ExitStack
-] = []  # blocks of `running_plugin_code`; the innermost is last
+# The running blocks of `running_plugin_code`, of which the innermost is the last.
+_running_blocks: list[contextlib.ExitStack] = []
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
-_places: set[str] = set()  # files and folders that contain code of plug-ins
+_places: set[str] = set()  # Files and folders that contain code of plug-ins.
 _running = mmap.mmap(-1, _NAME_BYTES)
 
 
 def add_plugin_kind(kind: Kind) -> None:
-    """Allows plug-ins to register objects of a new kind."""
+    """Adds a kind of objects that plug-ins can register."""
     _kinds[kind.flag] = kind
 
 
 def plugin_of_object(flag: str, key: Any) -> str | None:
-    """Name of the plug-in that registered an object; None for cnnbench's own objects."""
+    """Name of the plug-in that registered an object; None for an object of cnnbench itself."""
     return _origins.get((flag, key))
 
 
@@ -239,13 +245,13 @@ def plugin_of_object(flag: str, key: Any) -> str | None:
 def reporting_plugin_errors(
     kind: type[UsageError | BenchmarkError], name: str = ""
 ) -> Iterator[None]:
-    """If a plug-in raises an error in the block, reports it as one line, followed by its stack
+    """Context manager that turns an error raised by a plug-in into a one-line error with stack
     frames.
 
-    An error belongs to a plug-in if it was raised in one of its files or in code that they call. If
-    only one plug-in runs in the block, pass its `name`; then every error belongs to it. Interrupts,
-    lack of memory and cnnbench's own errors for users are not changed. `kind` is UsageError before
-    a run and BenchmarkError during a run.
+    An error belongs to a plug-in if it was raised in a file of the plug-in or in code called from
+    there. If only one plug-in runs in the block, pass its `name`; then every error belongs to it.
+    Interrupts, lack of memory and cnnbench's own errors for users are not changed. `kind` is
+    UsageError before a run and BenchmarkError during a run.
     """
     try:
         with restoring_interrupts():
@@ -280,13 +286,15 @@ class MisfitError(TypeError):
     """A plug-in's function has wrong parameters or returns a value of the wrong type."""
 
 
-_RAISED_IN = "_cnnbench_plugin"  # attribute of errors: name of the plug-in whose code was running
-_CHECKED = "_cnnbench_checked"  # attribute of functions that `with_checked_results` returned
+# Attribute of an error with the name of the plug-in whose code was running.
+_RAISED_IN = "_cnnbench_plugin"
+# Attribute of the functions that `with_checked_results` returns.
+_CHECKED = "_cnnbench_checked"
 
 
 @contextlib.contextmanager
 def running_plugin_code(name: str) -> Iterator[None]:
-    """Context manager for a block that only runs code of a plug-in.
+    """Context manager for a block that only runs code of the plug-in `name`.
 
     Afterwards, restores the working directory, because later paths may be relative, and ends
     processes that the code has forked. During the block, `running_plugin_name` returns the name,
@@ -317,24 +325,26 @@ def running_plugin_code(name: str) -> Iterator[None]:
 
 
 def wrap_plugin_code(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
-    """Enters a context manager in later `running_plugin_code` blocks and the rest of this one."""
+    """Makes all later code of plug-ins run in a context manager, including the rest of the current
+    block.
+    """
     _around.append(enter)
     if _running_blocks:
         _running_blocks[-1].enter_context(enter())
 
 
 def _is_of_plugin(code: types.CodeType) -> bool:
-    """Whether code is in a plug-in's file, or in another file of its folder."""
+    """Whether code is in a plug-in file, or in another file in the folder of a plug-in."""
     return not _places.isdisjoint((code.co_filename, os.path.dirname(code.co_filename)))
 
 
 def is_built_in(made: Any) -> bool:
-    """Whether a function or class belongs to cnnbench, so its results need no checks."""
+    """Whether a function or class belongs to cnnbench, so that its results need not be checked."""
     return str(getattr(made, "__module__", "")).startswith("cnnbench.")
 
 
 def calling_plugin_location() -> str:
-    """File, line and function of the innermost frame in a plug-in's code; "" if there is none."""
+    """File, line and function of the innermost stack frame in plug-in code; "" if there is none."""
     for frame, line in traceback.walk_stack(None):
         if _is_of_plugin(frame.f_code):
             return _code_location(frame.f_code, line)
@@ -342,7 +352,11 @@ def calling_plugin_location() -> str:
 
 
 def plugin_location_in_text(text: str) -> str:
-    """File, line and function of the innermost plug-in frame in the text of a traceback, or ""."""
+    """Finds the innermost frame in plug-in code in the text of a traceback: file, line and
+    function.
+
+    "" if there is no such frame.
+    """
     for file, line, name in reversed(_FRAME.findall(text)):
         if not _places.isdisjoint((file, os.path.dirname(file))):
             return f"{file}:{line}: {_call_text(name)}"
@@ -350,13 +364,18 @@ def plugin_location_in_text(text: str) -> str:
 
 
 def watch_child() -> None:
-    """Makes `running_plugin_name` report the plug-in that runs in the next child process, too."""
+    """Shares the name of the running plug-in with the next child process.
+
+    If the child runs plug-in code, `running_plugin_name` returns the name of the plug-in in the
+    parent, too.
+    """
     global _running
-    _running = mmap.mmap(-1, _NAME_BYTES)  # shared with the child process
+    # A child process shares this memory.
+    _running = mmap.mmap(-1, _NAME_BYTES)
 
 
 def running_plugin_name() -> str:
-    """Name of the plug-in whose code is running; "" if none.
+    """Name of the plug-in whose code is running; "" if no plug-in is running.
 
     After a watched child has ended, the plug-in that was running in the child.
     """
@@ -364,7 +383,7 @@ def running_plugin_name() -> str:
 
 
 def with_checked_results(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _F:
-    """Wraps a plug-in's function. The result of every call is checked with the annotation
+    """Wraps a plug-in function, so that the result of every call is checked with the annotation
     `returns`.
 
     See `describe_mismatch`. `Any` accepts everything except None, text and numbers. If `returns` is
@@ -401,7 +420,10 @@ def with_checked_results(function: _F, returns: Any, takes: Sequence[str] | None
 
 
 def _checked_callable(made: Any, returns: Any, takes: Sequence[str] | None) -> Any:
-    """Checks the calls of a function, or of a callable instance by changing its class."""
+    """Makes the calls of a plug-in's function or callable object check their results.
+
+    For a callable object, the method `__call__` of its class is replaced.
+    """
     method = inspect.getattr_static(type(made), "__call__", None)
     if not inspect.isfunction(method):
         return with_checked_results(made, returns, takes)
@@ -414,7 +436,8 @@ def _checked_callable(made: Any, returns: Any, takes: Sequence[str] | None) -> A
 def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # Functions in C may have no signature.
+    except (TypeError, ValueError):
+        # A function in C may have no signature. Then its parameters are not checked.
         return
     at = takes.index("*") if "*" in takes else len(takes)
     try:
@@ -425,8 +448,10 @@ def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None
 
 
 def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
-    """The annotation of the result and the argument names in a hint for a callable; otherwise
-    None.
+    """If an annotation describes a function: the annotation of its result and the names of its
+    arguments.
+
+    None for other annotations. The names are None if the annotation does not list arguments.
     """
     for part in (hint, *get_args(hint)):
         if get_origin(part) is Callable:
@@ -437,7 +462,7 @@ def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
 
 
 def definition_location(function: Any) -> str:
-    """File, line and name of a function, or of a class by its first function."""
+    """File, line and name of a function. For a class, the location of its first method is used."""
     inner = inspect.unwrap(getattr(function, "func", function))
     for member in (inner, *vars(inner if inspect.isclass(inner) else type(inner)).values()):
         code = getattr(inspect.unwrap(member) if callable(member) else member, "__code__", None)
@@ -447,9 +472,11 @@ def definition_location(function: Any) -> str:
 
 
 def check_methods(made: type, interface: type) -> None:
-    """Checks the signatures of a plug-in's methods, and their results in calls.
+    """Checks the signatures of a plug-in's methods now, and the results of these methods in every
+    call.
 
-    See `with_checked_results`.
+    `made` is the plug-in's class, and `interface` is the base class that declares the methods. See
+    `with_checked_results`.
     """
     if is_built_in(made):
         return
@@ -477,7 +504,7 @@ def _argument_names(declared: Callable[..., Any]) -> list[str] | None:
 
 
 def check_attributes(owner: object, interface: type, who: str, *but: str) -> None:
-    """Checks the attributes of `owner` with the annotations of its interface. Integers must be
+    """Checks the attributes of `owner` against the annotations of its interface. Integers must be
     positive.
 
     Functions in attributes are wrapped, so that later calls check their results. Attributes named
@@ -503,13 +530,15 @@ def _type_hints(declared: Any) -> dict[str, Any]:
 
 
 def _mark_as_plugin(file: str) -> None:
-    """Marks the folder of a file as plug-in code, or only the file if it is in site-packages."""
+    """Marks all files in the folder of a file as plug-in code. In site-packages, only the file is
+    marked.
+    """
     folder = os.path.dirname(file)
     _places.add(file if folder.endswith("-packages") else folder)
 
 
 def _code_location(code: types.CodeType, line: int) -> str:
-    # Python 3.10 does not have co_qualname, so the name is read from the function.
+    # Python 3.10 does not have co_qualname, so the name is taken from a function with this code.
     name = getattr(code, "co_qualname", "") or next(
         (f.__qualname__ for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)),
         code.co_name,
@@ -522,7 +551,9 @@ def _call_text(name: str) -> str:
 
 
 def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Flag and path of each plug-in file that the values of flags name, in the order of loading."""
+    """The plug-in files that the values of flags name: flag and path of each file, in order of
+    loading.
+    """
     values = ((flag, flags.get(flag) or ()) for flag in FLAGS)
     return tuple(
         (flag, path)
@@ -532,13 +563,14 @@ def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def load_plugins_of_flags(flags: Mapping[str, Any]) -> None:
-    """Loads the plug-in files that flags name. Call it before looking up registered objects."""
+    """Loads all plug-in files that flags name. Call it before you look up registered objects."""
     for flag, path in files(flags):
         load(path, flag)
 
 
 def load(path: str, flag: str) -> tuple[Any, ...]:
-    """Runs a plug-in file, which registers objects; returns the keys of the flag's kind.
+    """Runs a plug-in file, which registers objects, and returns the keys of the objects of the
+    flag's kind.
 
     The file may also register objects of other kinds. Loading an unchanged file again does nothing.
     If the file has changed, its new objects replace the old ones. If the file fails, none of its
@@ -556,11 +588,11 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
         forget_plugin(file)
         _mark_as_plugin(str(file))
         with _record_registrations(name) as added:
-            # The file is compiled here instead of imported. An import would write a bytecode file
-            # next to the user's file, and miss an edit within the same clock tick.
+            # An import would write a bytecode file next to the user's file, so exec is used.
+            # An import would also miss a second edit of the file within one tick of the clock.
             module = types.ModuleType(f"cnnbench_plugin_{file.stem}")
             module.__file__ = str(file)
-            # dataclasses and pickle need this entry to find classes.
+            # The modules dataclasses and pickle need this entry to find the plug-in's classes.
             sys.modules[module.__name__] = module
             linecache.checkcache(str(file))
             exec(compile(source, str(file), "exec"), module.__dict__)
@@ -584,7 +616,9 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
 
 
 def _declared_files(file: Path, value: object) -> tuple[str, ...]:
-    """Absolute paths of the FILES of a plug-in. Raises UsageError if a path is not a file."""
+    """Absolute paths of the files that a plug-in lists in FILES; UsageError if one of them is not a
+    file.
+    """
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise UsageError("FILES must be a list of paths beside the plug-in")
     paths = tuple(str(file.parent / name) for name in value)
@@ -594,14 +628,15 @@ def _declared_files(file: Path, value: object) -> tuple[str, ...]:
 
 
 def files_used_by_plugins(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Files that plug-ins use: files listed in FILES, and modules that they import from their
+    """Paths of the files that plug-ins use: files listed in FILES, and modules imported from their
     folders.
 
     Args:
       flags: values of flags, some of which name plug-ins. Plug-ins that are not loaded are ignored.
     """
     own = {Path(os.path.realpath(path)) for _, path in files(flags)} & _files.keys()
-    if not own:  # Saves the time to check thousands of modules that TensorFlow imports.
+    # Without plug-ins, there is no need to check the thousands of modules that TensorFlow imports.
+    if not own:
         return ()
     folders = tuple(f"{file.parent}{os.sep}" for file in own)
     paths = {path for file in own for path in _files[file][2]}
@@ -618,7 +653,7 @@ def files_used_by_plugins(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def plugin_digest(path: str, used: Iterable[str] = ()) -> str:
-    """SHA-256 of a plug-in file and the files that it uses. Missing files are ignored."""
+    """SHA-256 of a plug-in file together with the files `used` by it. Missing files are ignored."""
     texts = [Path(path).read_bytes()]
     for file in used:
         with contextlib.suppress(OSError):
@@ -627,7 +662,8 @@ def plugin_digest(path: str, used: Iterable[str] = ()) -> str:
 
 
 def module_names(package: types.ModuleType) -> list[str]:
-    """Names of the modules in a package, such as a folder of algorithms. Does not import them.
+    """Names of the modules in a package, such as a folder of algorithms, found without importing
+    them.
 
     Raises:
       BenchmarkError: the folder cannot be read. (`pkgutil` would treat it as empty.)
@@ -641,13 +677,14 @@ def module_names(package: types.ModuleType) -> list[str]:
 
 
 def load_entry_points(group: str) -> None:
-    """Loads the installed entry points of a group once.
+    """Loads the installed entry points of a group. Later calls with the same group do nothing.
 
     An entry point is a module that registers objects when it is imported, or a function.
     """
     if group in _groups:
         return
-    import importlib.metadata  # Imported here, because it takes 10 ms and few runs need it.
+    # This import takes 10 ms, and few runs need it.
+    import importlib.metadata
     import importlib.util
 
     for point in importlib.metadata.entry_points(group=group):
@@ -658,7 +695,8 @@ def load_entry_points(group: str) -> None:
             entry = point.load()
             if callable(entry):
                 entry()
-        with contextlib.suppress(OSError):  # The source is in an archive.
+        # The source cannot be read if it is in an archive.
+        with contextlib.suppress(OSError):
             digests[name] = _sha256_hex(Path(source).read_bytes())
     _groups.add(group)
 
@@ -669,7 +707,7 @@ def loaded_plugin_files() -> set[Path]:
 
 
 def forget_plugin(file: Path) -> None:
-    """Removes what a file has registered."""
+    """Unregisters a loaded plug-in file and removes all objects that it has registered."""
     name, added, _ = _files.pop(file, ("", {}, ()))
     _initialising.discard(file)
     digests.pop(name, None)
@@ -681,10 +719,10 @@ def forget_plugin(file: Path) -> None:
 
 @contextlib.contextmanager
 def _record_registrations(name: str) -> Iterator[Added]:
-    """Collects the keys of the objects that a plug-in registers in the block, by the flag of their
-    kind.
+    """Context manager that yields the keys of the objects that a plug-in registers in the block.
 
-    If the block fails, the objects are removed.
+    The keys are grouped by the flag of their kind, and are complete after the block. If the block
+    fails, the objects are removed.
     """
     for prepare in before_loading:
         prepare()
@@ -709,12 +747,13 @@ def _record_registrations(name: str) -> Iterator[Added]:
 
 
 def check_name(what: str, name: object) -> None:
-    """Raises UsageError for a name that is empty or is not printable text."""
+    """Raises UsageError if the name of an object is empty or is not printable text."""
     if not isinstance(name, str) or not name or not name.isprintable():
         raise UsageError(f"{what} needs a name of printable characters, not {name!r}")
 
 
 def _sha256_hex(data: bytes) -> str:
-    import hashlib  # Imported here, because --help does not need it.
+    # This import is not needed by --help.
+    import hashlib
 
     return hashlib.sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""Connects the processes of a job: environment variables, probes, exchange of addresses.
+"""Connects the processes of a job: reads their addresses from variables, probes and exchanges them.
 
 `probe` sends the beginning of an HTTP/2 connection and expects the first frame of the answer. A
 successful connection is not enough: the kernel still accepts connections for a stopped process,
@@ -62,14 +62,14 @@ REPORT_SECONDS = 5.0
 
 
 async def report_missing(tell: Callable[[str], None], missing: Callable[[], str]) -> NoReturn:
-    """Reports the `missing` tasks every few seconds, until cancelled."""
+    """Reports every few seconds which processes are `missing`, until the coroutine is cancelled."""
     while True:
         await asyncio.sleep(REPORT_SECONDS)
         tell(f"waiting for {missing()}")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine like `asyncio.run`, but does not wait for pending host-name look-ups.
+    """Runs a coroutine like `asyncio.run`, but does not wait for unfinished look-ups of host names.
 
     A look-up blocks a thread for minutes if no name server answers. With asyncio's default
     executor, asyncio would join this thread when the loop ends, and Python at its exit.
@@ -83,10 +83,12 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 class _DaemonThreadExecutor(ThreadPoolExecutor):
-    """Executor with one daemon thread per call. (asyncio requires a ThreadPoolExecutor.)"""
+    """Executor that runs each call in a new daemon thread. (asyncio requires a
+    ThreadPoolExecutor.)
+    """
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Starts a call in a thread that is not joined."""
+        """Starts a call in a daemon thread, which nothing joins."""
         future: Future[T] = Future()
 
         def call() -> None:
@@ -110,9 +112,8 @@ UNREACHABLE = "cannot be reached"
 NOT_GRPC = "another program answers there"
 NAMED = "named by TensorFlow"
 
-# What a client sends first: the connection preface and an empty SETTINGS frame (RFC 9113, sections
-# 3.4 and 6.5). The server answers with its own SETTINGS frame. The fourth byte of the frame's
-# header is the type.
+# A client begins with the connection preface and an empty SETTINGS frame (RFC 9113, 3.4 and 6.5).
+# The server answers with its own SETTINGS frame. Byte 3 of the frame's header is its type.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 _FRAME_HEADER = 9
 _SETTINGS = 4
@@ -122,7 +123,7 @@ _TASK_OF_TENSORFLOW = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
 
 
 def probe(address: str, timeout: float = 3.0) -> str:
-    """Returns `OK` if a gRPC server answers at an address, otherwise the kind of failure."""
+    """Probes whether a gRPC server answers at an address. Returns `OK` or the kind of failure."""
     try:
         connection = socket.create_connection(host_and_port(address), timeout)
     except socket.gaierror:
@@ -147,13 +148,14 @@ def probe(address: str, timeout: float = 3.0) -> str:
         except TimeoutError:
             return SILENT
         except OSError:
-            # The connection was reset: the process ended before it answered.
+            # The connection was reset, because the process ended before it answered.
             return REFUSED
     return OK if answer[3] == _SETTINGS else NOT_GRPC
 
 
 def wait_for_servers(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
-    """Waits until the servers of all other tasks answer; BenchmarkError after `timeout` seconds.
+    """Waits until the servers of all other tasks in the job answer; BenchmarkError after `timeout`
+    seconds.
 
     Call it before connecting. Every few seconds, `tell` is called with a line about missing tasks.
     """
@@ -192,7 +194,9 @@ def unresponsive_tasks(job: Job, error: BaseException) -> dict[Task, str]:
 def failed_probes(
     job: Job, tasks: tuple[Task, ...], timeout: float, ask: Callable[[str, float], str] = probe
 ) -> dict[Task, str]:
-    """States of the tasks that do not answer. All tasks are probed concurrently."""
+    """Probes the given tasks concurrently. Returns the tasks that do not answer and the kinds of
+    failure.
+    """
     if not tasks:
         return {}
     with ThreadPoolExecutor(min(len(tasks), _MOST_AT_ONCE)) as pool:
@@ -201,16 +205,16 @@ def failed_probes(
 
 
 def task_with_address(job: Job, task: Task) -> str:
-    """Text for messages: a task and its address."""
+    """Describes a task in a message by its name and its address."""
     return f"{task} ({job.address(task)})" if job.in_cluster else "the run"
 
 
 def tasks_with_states(job: Job, states: Mapping[Task, object]) -> str:
-    """Text for messages: tasks with their addresses and states."""
+    """Describes tasks in a message by their names, addresses and states."""
     return "; ".join(f"{task_with_address(job, task)}: {state}" for task, state in states.items())
 
 
-# Identity of this process in its job, from environment variables. Uses only the standard library.
+# Finds out from environment variables which task of which job this process is.
 
 EVALUATOR = "evaluator"
 
@@ -220,11 +224,11 @@ _LONGEST_VALUE = 100
 _KUBERNETES_PORT = 2222
 
 Environment = Mapping[str, str]
-_Place: TypeAlias = "tuple[Job, int | None]"  # the result of `resolve_job`
+_Place: TypeAlias = "tuple[Job, int | None]"  # The result of `resolve_job`.
 
 
 class Ranks(NamedTuple):
-    """Rank of this process and number of processes, from the variables of a launcher.
+    """The rank of this process and the number of processes, read from the variables of a launcher.
 
     `local_rank` and `local_size` are rank and number of processes on this machine; None if unknown.
     `job` is an identifier of the job.
@@ -239,12 +243,16 @@ class Ranks(NamedTuple):
 
     @property
     def port(self) -> int:
-        """A port derived from `job`, below the range of ports for outgoing connections."""
+        """A port number that is derived from `job`. It is below the range of ports for outgoing
+        connections.
+        """
         return 10000 + zlib.crc32(self.job.encode()) % 20000
 
 
 def resolve_job(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | None]:
-    """The job of this process, and the rank of the process on its machine (None if unknown).
+    """Finds the job of this process, and the rank of the process on its machine (None if unknown).
+
+    `cluster` is the value of --cluster.
 
     The last `ps` processes are parameter servers (except for TF_CONFIG, which lists them). If
     `cluster` is "mpi", the addresses are placeholders that contain the ranks.
@@ -256,12 +264,14 @@ def resolve_job(cluster: str, ps: int, environ: Environment) -> tuple[Job, int |
 
 
 def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
-    """Detects that a launcher started several processes: a description, and the --cluster value.
+    """Detects that a launcher has started several processes: a description, and a value for
+    --cluster.
 
-    None if there was no launcher or only one process. The description names the variable that shows
-    it. The processes need not form one job, because a launcher may also start independent runs. A
-    malformed variable may also belong to a job; then the description is the error message. For an
-    evaluator that `evaluates`, the result is None: it is started as intended.
+    The result is None if there was no launcher or only one process. The description names the
+    variable that shows the launcher. The processes need not form one job, because a launcher may
+    also start independent runs. A malformed variable may also belong to a job; then the description
+    is the error message. For an evaluator, the result is None if `evaluates`, because the evaluator
+    is started as intended.
     """
     names = [name for name in (*_SIZES, "TF_CONFIG") if environ.get(name)]
     if not names:
@@ -279,7 +289,8 @@ def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | 
 
 
 def mpi_ranks(environ: Environment) -> Ranks | None:
-    """Ranks from horovodrun, mpirun (of Open MPI, MPICH or MVAPICH) or srun; None without them.
+    """Reads the ranks that horovodrun, mpirun (Open MPI, MPICH or MVAPICH) or srun has set; None
+    without them.
 
     Local rank and local size may come from the variables of a second launcher if its rank and size
     are the same. For example, ``srun --mpi=pmi2`` sets PMI_RANK, but the local rank is only in
@@ -315,19 +326,19 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
     if size == 1:
         local_rank, local_size = local_rank or 0, 1
     job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
-    # The launcher's PID identifies the job: all processes on one machine have the same parent.
+    # The PID of the launcher identifies the job: it is the parent of all processes on one machine.
     return Ranks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
 
 
 _RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-# Variables for rank, size, local rank and local size. The order is the priority. Slurm is last,
-# because in a Slurm allocation its variables are also set under mpirun and horovodrun.
+# Each row: the variables for rank, size, local rank and local size. Earlier rows have priority.
+# Slurm is last, because mpirun and horovodrun also leave its variables set in a Slurm allocation.
 _RANK_VARIABLES = {
     "Horovod": tuple(f"HOROVOD_{name}" for name in _RANK_NAMES),
     "Open MPI": tuple(f"OMPI_COMM_WORLD_{name}" for name in _RANK_NAMES),
     "MVAPICH": tuple(f"MV2_COMM_WORLD_{name}" for name in _RANK_NAMES),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    # SLURM_NTASKS_PER_NODE is not used: it is set only if the user requested a number.
+    # SLURM_NTASKS_PER_NODE is not used, because Slurm sets it only if the user requests a number.
     "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
 _JOB_VARIABLES = (
@@ -371,7 +382,8 @@ def _place_from_tf_config(ps: int, environ: Environment) -> _Place:
 
 
 def _job_fields_of_tf_config(config: Any) -> dict[str, Any]:
-    """The fields of `Job` in the content of TF_CONFIG. Raises ValueError with the invalid part.
+    """Converts the content of TF_CONFIG to the fields of `Job`. ValueError describes an invalid
+    part.
 
     A chief becomes the first worker or, if there are parameter servers, the controller. Without a
     cluster, the job consists of this process. As in tf.distribute, an evaluator is not in the
@@ -451,7 +463,9 @@ def _place_from_slurm(ps: int, environ: Environment) -> _Place:
 
 
 def expand_nodes(environ: Environment, name: str) -> list[str]:
-    """Expands a node list of Slurm, such as "n[001-003,007],gpu1"."""
+    """Expands a Slurm node list in an environment variable: "n[001-002],gpu1" becomes n001, n002,
+    gpu1.
+    """
     text = _required_variable(environ, name)
     nodes: list[str] = []
     if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
@@ -470,7 +484,7 @@ def expand_nodes(environ: Environment, name: str) -> list[str]:
 
 
 def _expand_numbers(text: str, environ: Environment, name: str) -> list[str]:
-    """Expands "1-3,07" to numbers with their leading zeros."""
+    """Expands the numbers in a Slurm node list: "1-3,07" becomes "1", "2", "3", "07"."""
     numbers: list[str] = []
     for part in text.split(","):
         match = re.fullmatch(f"{_NUMBER}(?:-{_NUMBER})?", part)
@@ -484,7 +498,7 @@ def _expand_numbers(text: str, environ: Environment, name: str) -> list[str]:
 
 
 def _tasks_per_node(environ: Environment, name: str) -> list[int]:
-    """Expands "2(x3),1" to 2, 2, 2, 1."""
+    """Expands Slurm's number of tasks on each node: "2(x3),1" becomes 2, 2, 2, 1."""
     text = _required_variable(environ, name)
     counts: list[int] = []
     for part in text.split(","):
@@ -516,7 +530,9 @@ def _place_from_kubernetes(ps: int, environ: Environment) -> _Place:
 
 
 def _place_of_rank(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _Place:
-    """The job of a rank: the last `ps` processes are parameter servers, all before them workers."""
+    """Creates the job of a process: the last `ps` processes are parameter servers, all others are
+    workers.
+    """
     workers = len(hosts) - ps
     if workers < 1:
         reason = f"there are {len(hosts)} processes, and one must be a worker"
@@ -547,7 +563,9 @@ def _required_variable(environ: Environment, name: str) -> str:
 def _parse_whole_number(
     environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
 ) -> int:
-    """The whole number in an environment variable; `otherwise` if the variable is not set."""
+    """Reads a whole number from an environment variable, or from `otherwise` if the variable is not
+    set.
+    """
     text = environ.get(name, "").strip() or otherwise or _required_variable(environ, name)
     if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
         raise _invalid_variable_error(
@@ -562,11 +580,11 @@ def _invalid_variable_error(environ: Environment, name: str, reason: str) -> Usa
     return UsageError(f"the environment variable {name}={short}: {reason}")
 
 
-# Exchange of addresses between processes that know only their ranks, without TensorFlow.
+# Processes that know only their ranks exchange their addresses here, without TensorFlow.
 
 _GREETING = "cnnbench rendezvous"
 _LONGEST_LINE = 1 << 22
-# Errors that occur if another program connects or answers.
+# These errors can occur if a program other than cnnbench connects or answers.
 _OF_OTHERS = (OSError, ValueError, KeyError, TypeError)
 
 _held: list[ReservedPorts] = []
@@ -575,7 +593,9 @@ _held: list[ReservedPorts] = []
 def exchange(
     ranks: Ranks, rendezvous: str | None, timeout: float, tell: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """Addresses of all processes, by rank. A port for this process is reserved until it exits.
+    """Exchanges addresses with all processes of the job. Returns the host:port addresses by rank.
+
+    A port for this process is reserved until the process exits.
 
     `rendezvous` is the host:port on which rank 0 listens. Without it, mpi4py is used if it is
     installed. Otherwise all processes must be on this machine, and a port derived from the job is
@@ -651,22 +671,24 @@ class _AddressExchange:
         for writer in self._writers:
             self._send_answer(writer, hosts=hosts)
             writer.close()
-            # The handshake reports processes that have ended by now.
+            # A process that has ended by now is reported later, when the servers connect.
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
         return hosts
 
     async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # At the end of the exchange, this task is cancelled. Python 3.11 would print a traceback.
+        # This task is cancelled at the end of the exchange. Python 3.11 would print a traceback.
         over = (asyncio.TimeoutError, asyncio.CancelledError)
         with contextlib.closing(writer), contextlib.suppress(*_OF_OTHERS, *over):
             await self._take(reader, writer)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Receives the address of a process, then waits until its connection closes."""
+        """Receives the address of a process that has connected, and waits until its connection
+        closes.
+        """
         card = parse_json(await asyncio.wait_for(reader.readline(), 10))
         rank, size = card["rank"], self._ranks.size
-        # This is the address from which the process connected. Other processes can reach it, too.
+        # Other processes can also reach the process at the address from which it has connected.
         address = f"{self._reachable_host(writer.get_extra_info('peername')[0])}:{card['port']}"
         known = (card["size"], card[_GREETING]) == (size, self._greeting_name())
         if not (known and rank in range(1, size) and is_address(address)):
@@ -688,9 +710,9 @@ class _AddressExchange:
             self._tell(f"{self._failure}; waiting for {self._missing_ranks_text()} to tell it, too")
 
     def _fail_exchange(self, reason: str) -> None:
-        """Stores why the exchange fails, and sends it to connected processes.
+        """Stores why the exchange fails, and sends the reason to all processes that have connected.
 
-        `_take` sends it to later ones.
+        Processes that connect later receive the reason from `_take`.
         """
         self._failure = self._failure or reason
         for writer in self._writers:
@@ -704,7 +726,8 @@ class _AddressExchange:
         card = {"rank": self._ranks.rank, "size": self._ranks.size, "port": self._port}
         failure = ""
         while not failure:
-            with contextlib.suppress(*_OF_OTHERS):  # Rank 0 may not have started yet.
+            # Rank 0 may not have started yet, so errors of the connection are ignored.
+            with contextlib.suppress(*_OF_OTHERS):
                 reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE)
                 with contextlib.closing(writer):
                     self._send_answer(writer, **card)

@@ -1,4 +1,5 @@
-"""Finds the steps of a process that take longer than its other steps.
+"""Finds the steps of a process that take longer than its other steps, and removes rare
+disturbances.
 
 `find_slow_steps` divides the steps of a process into ordinary and slow ones; `median_slow_steps`
 gives the slow steps that the processes of a side have in common. A median of the step times hides
@@ -47,7 +48,7 @@ _MANY = 0.3
 
 @dataclass(frozen=True, slots=True)
 class SlowSteps:
-    """The slow steps of one process.
+    """The steps of one process that take longer than its other, ordinary steps.
 
     Attributes:
       steps: number of all steps of the process.
@@ -65,7 +66,8 @@ class SlowSteps:
     def of(
         cls, seconds: Sequence[float], slow: Iterable[int], ordinary: Iterable[int]
     ) -> SlowSteps | None:
-        """Compares slow steps with ordinary steps; None if there are no steps of one kind.
+        """Compares the slow steps with the ordinary steps of a process; None if either group is
+        empty.
 
         Args:
           seconds: times of all steps of the process.
@@ -82,19 +84,18 @@ class SlowSteps:
 
     @property
     def share(self) -> float:
-        """Slow steps as a share of all steps."""
+        """Number of slow steps divided by the number of all steps."""
         return len(self.indices) / self.steps
 
     @property
     def occurrences(self) -> int:
-        """Number of groups of consecutive slow steps."""
+        """How often slow steps occur, where consecutive slow steps count once."""
         return 1 + sum(after - before > 1 for before, after in pairwise(self.indices))
 
     @property
     def distance(self) -> int | None:
-        """The interval at which slow steps recur, in steps.
-
-        None if the interval is not nearly constant.
+        """The interval, in steps, at which slow steps recur; None if the interval is not nearly
+        constant.
         """
         distances = [after - before for before, after in pairwise(self.indices)]
         if len(distances) < 2:
@@ -105,7 +106,9 @@ class SlowSteps:
 
     @property
     def text(self) -> str:
-        """The slow steps in words: "every third step takes 90 ms more (33.3 % of the steps)"."""
+        """Describes the slow steps in words: "every third step takes 90 ms more (33.3 % of the
+        steps)".
+        """
         share = f"{percent(self.share)} of the steps"
         more = f"{number(1000 * self.extra)} ms more"
         if (distance := self.distance) is not None:
@@ -123,7 +126,7 @@ class SlowSteps:
 
 
 def find_slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
-    """The slow steps of a process, found from the times of its steps in seconds, in order.
+    """Finds the slow steps of a process from the times of its steps in seconds, in order.
 
     None for fewer than `FEWEST` steps, or if the steps do not form two distinct groups. At most
     half of the steps, rounded up, are slow. If the slower group is larger, because a few steps are
@@ -138,9 +141,10 @@ def find_slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
 
 
 def slower_steps(seconds: Sequence[float]) -> list[int]:
-    """Numbers of the steps in the slower of two groups, ascending.
+    """Divides steps into two groups by their times, and returns the numbers of the slower steps,
+    ascending.
 
-    Empty if there is only one group.
+    The result is empty if the steps form only one group.
     """
     count = len(seconds)
     if count < FEWEST:
@@ -151,14 +155,14 @@ def slower_steps(seconds: Sequence[float]) -> list[int]:
     logs -= logs.mean()
     low, entropy = _division_entropies(count)
     sums = np.cumsum(logs)[:-1]
-    # Sum of squares within both groups, for a cut after each number of steps. (The mean is 0.)
+    # The sum of squares within both groups, for each possible number of faster steps.
     within = float((logs**2).sum()) - sums**2 * (1 / low + 1 / (count - low))
     variance = np.maximum(within / count, _LEAST_NOISE**2)
     likelihood = entropy - count / 2 * np.log(variance)
     single = -count / 2 * math.log(max(float(logs.var()), _LEAST_NOISE**2))
     best = int(np.argmax(likelihood))
-    # Bayesian information criterion with two additional parameters: the second mean, and the share
-    # of slow steps.
+    # The Bayesian information criterion allows two groups only if the likelihood increases enough.
+    # The two additional parameters are the mean of the second group and the share of slow steps.
     if likelihood[best] - single <= math.log(count):
         return []
     return sorted(order[best + 1 :].tolist())
@@ -166,21 +170,23 @@ def slower_steps(seconds: Sequence[float]) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _division_entropies(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """For every division: the number of ordinary steps, and the negative entropy times `count`."""
+    """For each division of `count` steps: the number of faster steps, and `count` times the
+    negative entropy.
+    """
     low = np.arange(1, count)
     return low, low * np.log(low / count) + (count - low) * np.log(1 - low / count)
 
 
 def additional_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
-    """Additional time of slow steps in `after`, compared with before, as a share of the time of all
-    steps.
+    """The cost of the slow steps in `after` minus their cost in `before`, as a share of the time of
+    all steps.
     """
     costs = [0.0 if estimate is None else estimate.cost for estimate in (before, after)]
     return costs[1] - costs[0]
 
 
 def median_slow_steps(estimates: Sequence[SlowSteps | None]) -> SlowSteps | None:
-    """The `find_slow_steps` of the process whose slow steps have the median cost.
+    """Selects the process whose slow steps have the median cost, and returns its slow steps.
 
     None if at least half of the processes have no slow steps.
     """
@@ -198,14 +204,17 @@ def mean_step_seconds(processes: Sequence[Sequence[float]]) -> list[float]:
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Weighted mean; the mean of the weights is 1. Exact if all values or all weights are equal."""
+    """Weighted mean of values for weights that have the mean 1.
+
+    The result is exact if all values or all weights are equal.
+    """
     first = values[0]
     further = (weight * (value - first) for value, weight in zip(values, weights, strict=True))
     return first + math.fsum(further) / len(values)
 
 
 def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Weights of the steps of each process, with mean 1, that remove rare disturbances.
+    """Computes weights of the steps of each process, with mean 1, that remove rare disturbances.
 
     Without rare disturbances, the steps of a process have equal weights. A disturbance that is
     larger than the upper quartile of all processes (`rare_disturbance_shares`) is reduced to the
@@ -234,7 +243,10 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def rare_disturbance_shares(shares: Sequence[float]) -> list[float]:
-    """The part of each `disturbance_share` that is above the upper quartile (nearest rank).
+    """The part of each process's `disturbance_share` that exceeds the upper quartile of all
+    processes.
+
+    The quartile is computed by nearest rank.
 
     With up to three processes it is 0, because the quartile is the largest share.
     """
@@ -254,7 +266,9 @@ def disturbance_share(seconds: Sequence[float]) -> float:
 
 
 def _largest_disturbance(seconds: Sequence[float]) -> tuple[float, range]:
-    """The `disturbance_share` of a process, and the numbers of the disturbed steps from 0."""
+    """Finds the largest disturbance of a process: its `disturbance_share`, and its steps, counted
+    from 0.
+    """
     times = np.asarray(seconds, dtype=np.float64)
     count, total = len(times), float(times.sum())
     sums = np.concatenate(([0.0], np.cumsum(times - total / count)))

@@ -1,4 +1,4 @@
-"""Mean, median and scatter of samples, and grouping of items.
+"""Mean, median and scatter of samples, speed in images per second, and grouping of items.
 
 Definitions, where ``t[i]`` is the wall time in seconds of step i after the warm-up, ``b`` is the
 number of images in one step and ``s[i] = b / t[i]``:
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Groups items by a hashable key. Keys are in the order of their first items."""
+    """Groups items by a hashable key. The keys are in the order in which they first occur."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -36,10 +36,10 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 # Speed statistics over step times, as tf_cnn_benchmarks defines them.
 
-# For normal data, this factor times the median absolute deviation estimates the standard deviation.
+# This factor times the median absolute deviation of normal data estimates the standard deviation.
 MAD_TO_SIGMA = 1.4826
 
-# An insertion moves half of the array on average. Sorting takes as long as about 100 insertions.
+# Sorting takes as long as about 100 insertions, each of which moves half of the array on average.
 _WORTH_SORTING = 100
 
 FEWEST_FOR_P99 = 100
@@ -48,7 +48,9 @@ FEWEST_FOR_P99 = 100
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Images per second: the mean, the uncertainty of the mean, and the jitter of single steps."""
+    """Speed of a run in images per second: its mean, the uncertainty of the mean, and the jitter of
+    steps.
+    """
 
     mean: float
     uncertainty: float
@@ -56,14 +58,14 @@ class Speed:
 
 
 class RunningSpeed:
-    """Speed of the steps so far. Reading it after every step is cheap.
+    """Computes the speed of the steps so far. It can be read cheaply after every step.
 
     Adding a step takes O(1) time. Reading inserts the new steps into a sorted array of doubles, and
     then takes O(log n) time.
     """
 
     def __init__(self, images_per_step: int, ewma_alpha: float | None = None) -> None:
-        """Starts without steps; ValueError for parameters out of range.
+        """Begins without steps. ValueError if an argument is out of range.
 
         Args:
           images_per_step: images per step of all towers together, at least 1.
@@ -89,7 +91,7 @@ class RunningSpeed:
         return self._count
 
     def add(self, seconds: float) -> None:
-        """Adds the wall time of a step; ValueError if it is not positive."""
+        """Adds a step with its wall time in seconds. ValueError if the time is not positive."""
         if not seconds > 0.0:
             raise ValueError(f"step time {seconds}: must be positive")
         self._weighted_time = self._keep * self._weighted_time + seconds
@@ -103,7 +105,9 @@ class RunningSpeed:
         self._pending.append(speed)
 
     def current(self) -> Speed:
-        """The statistics of all steps added so far; ValueError without steps."""
+        """The speed statistics of all steps that were added so far. ValueError if there are
+        none.
+        """
         if not self._count:
             raise ValueError("no step was timed")
         if len(self._pending) < _WORTH_SORTING:
@@ -121,7 +125,7 @@ class RunningSpeed:
 
 
 def compute_speed(images_per_step: int, step_seconds: Iterable[float]) -> Speed:
-    """Statistics of a complete series of step times; see `RunningSpeed`."""
+    """Computes the speed statistics of a complete series of step times; see `RunningSpeed`."""
     running = RunningSpeed(images_per_step)
     for seconds in step_seconds:
         running.add(seconds)
@@ -129,14 +133,16 @@ def compute_speed(images_per_step: int, step_seconds: Iterable[float]) -> Speed:
 
 
 def median(values: Iterable[float]) -> float:
-    """Median of at least one value, in any order: the middle value, or the mean of the two middle
-    values.
+    """Median of at least one value, in any order. For an even number, it is the mean of the middle
+    two.
     """
     return _median_of_ordered(sorted(values))
 
 
 def median_absolute_deviation(values: Iterable[float]) -> float:
-    """Median of |x - median(x)| over at least one value, in any order."""
+    """Median of |x - median(x)| over all values x. There must be at least one value; the order is
+    free.
+    """
     return _mad_of_ordered(sorted(values))
 
 
@@ -148,7 +154,7 @@ def _median_of_ordered(ordered: Sequence[float]) -> float:
 
 
 def _mad_of_ordered(ordered: Sequence[float]) -> float:
-    """The median absolute deviation of ascending values, in O(log n).
+    """Median absolute deviation of values in ascending order, computed in O(log n) time.
 
     The deviations of the values below the median, read downwards, are an ascending sequence, and so
     are the deviations of the values above it. The median of both together is found by bisection.
@@ -162,7 +168,9 @@ def _mad_of_ordered(ordered: Sequence[float]) -> float:
 
 
 def _deviation_by_rank(ordered: Sequence[float], centre: float, rank: int) -> float:
-    """The deviation with a given rank (0 is the smallest), found in a window around the centre.
+    """The deviation from `centre` that has the given rank, where rank 0 is the smallest deviation.
+
+    `ordered` contains the values in ascending order.
 
     The rank + 1 smallest deviations belong to a window of rank + 1 neighbouring values. It is the
     first window whose left neighbour is not closer to the centre than its right end.
@@ -178,18 +186,20 @@ def _deviation_by_rank(ordered: Sequence[float], centre: float, rank: int) -> fl
 
 
 def nearest_rank(values: Sequence[float], share: float) -> float:
-    """Percentile of at least one value, by nearest rank. `share` is in 0..1."""
+    """Percentile of at least one value, computed by nearest rank. `share` is from 0 to 1."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def p99(values: Sequence[float]) -> float | None:
-    """The 99th percentile by nearest rank; None for fewer than `FEWEST_FOR_P99` values."""
+    """The 99th percentile of the values by nearest rank; None for fewer than `FEWEST_FOR_P99`
+    values.
+    """
     return nearest_rank(values, 0.99) if len(values) >= FEWEST_FOR_P99 else None
 
 
 def faster_half(seconds: Sequence[float]) -> list[int]:
-    """Numbers (from 0) of the faster half of the steps: the steps with the smallest disturbances.
+    """Numbers, from 0, of the steps in the faster half, which have the smallest disturbances.
 
     The mean of whole steps equals the sum of the means of their operations and of the time between
     operations. A median does not have this property.
@@ -206,7 +216,8 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class ProcessValues:
-    """Values of one quantity, one per process, in order of their start.
+    """The values of one quantity in several processes, one per process, in the order of their
+    start.
 
     Attributes:
       FEWEST: number of processes that an interval needs.
@@ -220,27 +231,26 @@ class ProcessValues:
 
     @property
     def median(self) -> float | None:
-        """The median; None without values."""
+        """The median of the values; None if there are no values."""
         return median(self.values) if self.values else None
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """Smallest and largest value; None if they are equal."""
+        """The smallest and the largest value; None if all values are equal."""
         ends = (min(self.values), max(self.values)) if self.values else (0.0, 0.0)
         return ends if ends[0] < ends[1] else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Confidence interval of the median with level `CONFIDENCE`; None if there are too few
+        """Confidence interval of the median with level `CONFIDENCE`; None for fewer than `FEWEST`
         values.
 
-        At least `FEWEST` values are needed. The interval inverts the sign test, so it is valid for
+        The interval inverts the sign test, so it is valid for
         every distribution (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6).
         """
         ordered = sorted(self.values)
         count = len(ordered)
-        # Integers are used, because binomial coefficients of 1,024 values exceed the range of
-        # doubles.
+        # Binomial coefficients of 1,024 values exceed the range of doubles, so integers are used.
         ways, tail, outside = 1, 1, 0
         while outside < count and 2 * tail / 2**count <= 1 - CONFIDENCE:
             outside += 1
@@ -250,7 +260,9 @@ class ProcessValues:
 
     @property
     def spread(self) -> float | None:
-        """Width of the range divided by the median; None if there are fewer than two values."""
+        """Largest minus smallest value, divided by the median; None if there are fewer than two
+        values.
+        """
         if len(self.values) < 2 or not self.median:
             return None
         return (max(self.values) - min(self.values)) / self.median

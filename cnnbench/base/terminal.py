@@ -1,4 +1,4 @@
-"""Output for a terminal: streams, progress and tables.
+"""Writes to a terminal: streams that tolerate errors, progress lines and tables.
 
 Scripts parse standard output, so notices and progress go to standard error. The progress line is
 redrawn ten times a second in the timed loop. This module takes 5 us for a redraw; rich would take
@@ -51,8 +51,8 @@ class StandardStream:
         return getattr(self._stream, name)
 
     def take_descriptor(self) -> None:
-        """Writes to a copy of the file descriptor from now on, so that later redirections have no
-        effect.
+        """Makes this stream write to a copy of its file descriptor, so that later redirections have
+        no effect.
         """
         before = self._stream
         before.flush()
@@ -61,7 +61,9 @@ class StandardStream:
         )
 
     def write(self, text: str) -> int:
-        """Writes text like the stream; returns the length of the text."""
+        """Writes text and returns its length. A write error is stored in `lost` instead of
+        raised.
+        """
         try:
             return self._stream.write(text)
         except UnicodeError:
@@ -71,7 +73,7 @@ class StandardStream:
             return len(text)
 
     def flush(self) -> None:
-        """Flushes the stream."""
+        """Flushes the stream. A write error is stored in `lost` instead of raised."""
         try:
             self._stream.flush()
         except (OSError, ValueError) as error:
@@ -113,17 +115,23 @@ def _report_output_error(error: Exception) -> None:
 
 
 class LineWriter:
-    """Writes and flushes whole lines, and stops writing after the first failure."""
+    """Writes whole lines to a stream and flushes it. After the first failure, nothing more is
+    written.
+    """
 
     def __init__(
         self, stream: TextIO | None, before_line: Callable[[], None] | None = None
     ) -> None:
-        """Wraps a stream. None, which Python uses for a closed stream, discards all lines."""
+        """Uses `stream` for output. None, which Python uses for a closed stream, discards all
+        lines.
+
+        `before_line` is called before each output.
+        """
         self._stream = stream
         self._before_line = before_line
 
     def lines(self, lines: Iterable[str]) -> None:
-        """Writes the lines in one call and flushes."""
+        """Writes all lines in one call and flushes the stream."""
         if self._stream is None:
             return
         if self._before_line is not None:
@@ -137,7 +145,8 @@ class LineWriter:
 
 
 def print_result(text: str) -> None:
-    """Prints the result of a command, and adds a missing newline at the end.
+    """Prints the result of a command to standard output, and adds a newline if it is missing at the
+    end.
 
     Call it within `standard_streams`. BrokenPipeError if the reader of standard output has closed
     the pipe.
@@ -152,7 +161,7 @@ def print_result(text: str) -> None:
 
 
 def print_notice(text: str) -> None:
-    """Prints information on standard error."""
+    """Prints a notice for the user to standard error."""
     LineWriter(sys.stderr).lines([notice_line(text)])
 
 
@@ -166,21 +175,21 @@ def silence_warnings(names: Iterable[str]) -> None:
 
 
 def print_warning(text: str, name: str) -> None:
-    """Prints a warning on standard error; `name` is its name in --quiet_conditions."""
+    """Prints a warning to standard error. `name` is the name of the warning in
+    --quiet_conditions.
+    """
     Messages().warning(text, name)
 
 
 def print_error(text: str, *more: str) -> None:
-    """Prints the reason why a command fails to standard error. `more` contains lines with
-    details.
-    """
+    """Prints to standard error why a command fails, followed by further lines with details."""
     LineWriter(sys.stderr).lines([error_line(text), *map(notice_line, more)])
 
 
 def _write_text(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
-    except UnicodeEncodeError:  # for example, a path that the terminal cannot encode
+    except UnicodeEncodeError:  # The terminal may be unable to encode a path, for example.
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
@@ -206,7 +215,7 @@ def is_terminal(stream: TextIO | None) -> bool:
     """Whether a stream is a terminal that supports control sequences."""
     try:
         return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
-    except ValueError:  # closed
+    except ValueError:  # The stream is closed.
         return False
 
 
@@ -218,7 +227,7 @@ _ERASE_LINE = "\r\x1b[K"
 
 
 class LiveLine:
-    """One line of a terminal that is rewritten in place.
+    """A line on a terminal that is rewritten in place.
 
     `enabled` becomes False after a write error. `drawn` says whether the line is currently visible.
     """
@@ -229,13 +238,13 @@ class LiveLine:
         self.drawn = False
 
     def draw(self, text: str) -> None:
-        """Replaces the line. Text beyond the width of the terminal is cut off."""
+        """Replaces the text of the line. Text beyond the width of the terminal is cut off."""
         if self.enabled:
             self._write(_ERASE_LINE + text[: self._terminal_width() - 1])
             self.drawn = self.enabled
 
     def clear(self) -> None:
-        """Removes the line, so that other text can be written."""
+        """Removes the line from the terminal, so that other text can be written."""
         if self.drawn:
             self.drawn = False
             self._write(_ERASE_LINE)
@@ -256,7 +265,7 @@ class LiveLine:
 
 
 class Progress:
-    """Progress line of a loop: step, completed share, images/sec, remaining time.
+    """Progress line of a loop: completed steps, completed share, images/sec and remaining time.
 
     On a terminal, each step takes one reading of the clock; otherwise it takes no time.
     """
@@ -267,7 +276,8 @@ class Progress:
         style: str = "auto",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Draws nothing until `start`. If `stream` is None, standard error is used.
+        """Creates a progress line that is first drawn after `start`. Without `stream`, standard
+        error is used.
 
         `style` is "auto" (draws on terminals), "on" or "off"; `clock` returns seconds, monotonic.
         """
@@ -279,11 +289,15 @@ class Progress:
 
     @classmethod
     def silent(cls) -> Progress:
-        """A progress line that is never drawn."""
+        """Creates a progress line that is never drawn."""
         return cls(io.StringIO(), "off")
 
     def start(self, label: str, total: int, images_per_step: int | None = None) -> None:
-        """Starts a phase. `images_per_step` is the global batch; without it, no rate is shown."""
+        """Starts a new phase of the loop with `total` steps, which is called `label` in the
+        progress line.
+
+        `images_per_step` is the global batch size; without it, no images/sec are shown.
+        """
         self.clear()
         self._label, self._total, self._images_per_step = label, total, images_per_step
         self._first: tuple[int, float] | None = None
@@ -298,7 +312,7 @@ class Progress:
             return False
         now = self._clock()
         if self._first is None:
-            # Rates do not include the first step, because it compiles and allocates.
+            # The first step compiles and allocates, so rates do not include it.
             self._first = (done, now)
         if now >= self._next_draw:
             self._next_draw = now + _SECONDS_BETWEEN_DRAWS
@@ -306,7 +320,7 @@ class Progress:
         return True
 
     def clear(self) -> None:
-        """Removes the line from the terminal; the next update draws it again."""
+        """Removes the progress line from the terminal. The next `update` draws it again."""
         if self._live.drawn:
             self._live.clear()
             self._next_draw = 0.0
@@ -333,21 +347,24 @@ class Messages:
     def __init__(
         self, stream: TextIO | None = None, progress: Progress | LiveLine | None = None
     ) -> None:
-        """Writes to a stream; standard error if None."""
+        """Creates a writer for `stream`, or for standard error if `stream` is None.
+
+        `progress` is the line that is removed before each message.
+        """
         before_line = None if progress is None else progress.clear
         self._writer = LineWriter(sys.stderr if stream is None else stream, before_line)
 
     @classmethod
     def silent(cls) -> Messages:
-        """An instance that discards all messages."""
+        """Creates an instance that discards all messages."""
         return cls(io.StringIO())
 
     def notice(self, text: str) -> None:
-        """See `notice_line`."""
+        """Writes a notice, which begins with "cnnbench: "."""
         self._writer.lines([notice_line(text)])
 
     def warning(self, text: str, name: str) -> None:
-        """Prints that something may distort results, or that defective data is left out.
+        """Writes a warning that results may be distorted, or that defective data is left out.
 
         `name` is the name of the warning in --quiet_conditions; see `silence_warnings`.
         """
@@ -355,16 +372,18 @@ class Messages:
             self.notice(f"warning: {text} (--quiet_conditions={name} silences this)")
 
     def error(self, text: str) -> None:
-        """See `error_line`."""
+        """Writes an error, which begins with "cnnbench: error: ": the reason why a command
+        fails.
+        """
         self._writer.lines([error_line(text)])
 
     def plain(self, text: str) -> None:
-        """Writes a line without changes, for output in the format of another program."""
+        """Writes a line without a prefix, for output in the format of another program."""
         self._writer.lines([to_terminal_line(text)])
 
 
 class Reporter(Messages):
-    """Progress of child processes: one notice for each finished process.
+    """Reports the progress of child processes: one notice for each process that has ended.
 
     On terminals, the running process is also shown.
 
@@ -378,9 +397,9 @@ class Reporter(Messages):
         super().__init__(stream, self._live)
 
     def started(self, index: int, total: int, label: str, left: float | None = None) -> None:
-        """Shows a process as running.
+        """Shows that a child process is running, if the stream is a terminal.
 
-        Arguments are those of `ended`, but `left` includes this process.
+        The arguments are the same as those of `ended`, except that `left` includes this process.
         """
         eta = f" ETA {format_duration(left)}" if left else ""
         self._live.draw(to_terminal_line(f"[{index}/{total}] {label} ...{eta}"))
@@ -388,7 +407,7 @@ class Reporter(Messages):
     def ended(
         self, index: int, total: int, label: str, result: str, seconds: float, left: float | None
     ) -> None:
-        """Writes the line for a process that has ended. `index` starts at 1.
+        """Writes the notice for a child process that has ended. `index` starts at 1.
 
         `left` is the expected time of the remaining processes in seconds: 0 after the last process,
         None if unknown.
@@ -408,7 +427,7 @@ _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
 
 def align_table(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
-    """A table as lines: aligned columns two spaces apart, without trailing spaces.
+    """Formats a table as lines with aligned columns, two spaces apart, without trailing spaces.
 
     All rows, including the header, have the same number of cells. The columns with the numbers
     `left` (negative numbers start at the end) are left-aligned, all other columns right-aligned.
@@ -421,7 +440,9 @@ def align_table(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> li
 
 
 def columns() -> int:
-    """Width of a line: COLUMNS if set, otherwise the width of the terminal, otherwise 100."""
+    """Width of a line in characters: COLUMNS if set, otherwise the width of the terminal, otherwise
+    100.
+    """
     variable = os.environ.get("COLUMNS", "")
     if variable.isascii() and variable.isdigit() and int(variable):
         return max(int(variable), _NARROWEST)
@@ -432,8 +453,9 @@ def columns() -> int:
 
 
 def wrap_text(text: str, indent: str = "", more: str | None = None) -> list[str]:
-    """Wraps a text to `columns` without breaking words. `more` is the indent of all lines but the
-    first.
+    """Breaks a text between words into lines of at most `columns` characters.
+
+    `indent` is put before the first line, and `more` before all other lines (by default, `indent`).
     """
     lines = textwrap.wrap(
         text,
@@ -454,7 +476,8 @@ def fit_table(
     *,
     has_head: bool = True,
 ) -> list[list[str]]:
-    """Formats a table to the width `columns`, if possible. Returns the lines of each row.
+    """Formats a table so that it fits into the width `columns`, if possible. Returns the lines of
+    each row.
 
     A table that is too wide is made narrower in these steps, until it fits: heads are broken into
     several lines, spare columns are omitted, texts are broken between words, and more columns are
@@ -494,7 +517,8 @@ def fit_table(
             _narrow_columns(widths, least, excess)
         texts = [index for index in shown if index in to_left]
     _narrow_columns(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
-    for index in shown:  # Column heads use the remaining width.
+    # Column heads use the width that remains.
+    for index in shown:
         longer = len(rows[0][index]) - widths[index]
         if has_head and 0 < longer <= -excess():
             widths[index] += longer
@@ -520,8 +544,8 @@ def _narrow_columns(widths: list[int], least: Mapping[int, int], excess: Callabl
 
 
 def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
-    """Smallest width at which no word in the cells of a column must be broken (the head is
-    ignored).
+    """Smallest width of a column at which no word in its cells must be broken. The head is
+    ignored.
     """
     longest = 0
     for row in rows[1:]:
@@ -531,8 +555,9 @@ def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
 
 
 def split_table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
-    """Splits a wide table into tables that fit. Each contains the first column. Row 0 is the
-    head.
+    """Splits a wide table into several tables that fit. Each of them begins with the first column.
+
+    Row 0 of `rows` is the head.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     groups: list[list[int]] = [[0]]
@@ -559,7 +584,9 @@ def _lines_of_row(
 def _join_cells(
     cells: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int]
 ) -> str:
-    """Joins the cells of the columns `shown` to one line."""
+    """Joins the cells of a row to a line. Only the columns whose numbers are in `shown` are
+    joined.
+    """
     line = GAP.join(
         cell.ljust(widths[index]) if index in to_left else cell.rjust(widths[index])
         for index, cell in zip(shown, cells, strict=True)
@@ -568,8 +595,8 @@ def _join_cells(
 
 
 def _break_cell(text: str, width: int, head: bool) -> list[str]:
-    """Breaks a cell into lines of this width. In body cells, all lines after the first are
-    indented.
+    """Breaks the text of a cell into lines of a given width. In the body, all lines but the first
+    are indented.
     """
     lines, line = [], ""
     more = "" if head else _MORE
@@ -588,18 +615,18 @@ def _break_cell(text: str, width: int, head: bool) -> list[str]:
 
 
 def csv_cell(value: object) -> str:
-    """The text of a value in CSV files: "" for None, otherwise as in JSON, without rounding."""
+    """Formats a value for a CSV file: "" for None, otherwise as in JSON, without rounding."""
     if value is None:
         return ""
     if isinstance(value, (bool, float)):
-        return json.dumps(value)  # For example, true, NaN and Infinity.
+        return json.dumps(value)  # The result is true, NaN or Infinity, for example.
     if isinstance(value, (list, tuple)):
         return ";".join(map(csv_cell, value))
     return str(value)
 
 
 def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A CSV file with one line for each row. Texts that look like formulas are escaped."""
+    """Formats a CSV file from a header and rows. Texts that look like formulas are escaped."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
@@ -609,7 +636,9 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def csv_of(kind: type, rows: Iterable[object]) -> str:
-    """A CSV file with one line for each dataclass object. The fields are the columns."""
+    """Formats a CSV file with one row for each dataclass object and one column for each field of
+    `kind`.
+    """
     header = [field.name for field in dataclasses.fields(kind)]
     return csv_text(header, ([getattr(row, name) for name in header] for row in rows))
 
@@ -617,7 +646,7 @@ def csv_of(kind: type, rows: Iterable[object]) -> str:
 def markdown_table(
     header: Sequence[str], align: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> str:
-    """A Markdown table. `align` is "---" or "---:" for each column."""
+    """Formats a Markdown table. `align` is "---" or "---:" for each column."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, align, *rows))
 
 
@@ -632,8 +661,10 @@ def replace_table(text: str, name: str, table: str) -> str:
 
 
 def natural_key(name: str) -> list[Any]:
-    """A sort key for names: resnet20 is before resnet110, and numbers are before letters."""
-    # Texts and numbers alternate, so that texts are only compared with texts.
+    """Key for sorting names so that resnet20 comes before resnet110, and numbers come before
+    letters.
+    """
+    # Texts and numbers alternate in the key, so that texts are only compared with texts.
     parts: list[Any] = _NUMBER.split(name)
     parts[1::2] = map(float, parts[1::2])
     return parts

@@ -1,4 +1,4 @@
-"""Text for people: escaping, labels, messages and formats of numbers.
+"""Text for people: escaping for each output format, labels, messages, and formats of numbers.
 
 Names of models, hosts, flags and files, commands and error messages are read from records. Records
 may contain any text, so it is escaped.
@@ -27,46 +27,49 @@ from typing import Any, NamedTuple
 
 # Escaping of untrusted text for each output format.
 
-# Characters with a meaning in Markdown and HTML, and characters that GitHub interprets within a
-# word. Underscores within a word, and colons before a space or a digit, have no meaning.
+# Characters that have a meaning in Markdown, in HTML, or within a word on GitHub.
+# Underscores within a word, and colons before a space or a digit, have no meaning.
 _SPECIAL = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\d])""")
-# GitHub also searches the rendered text for these patterns. Entities do not prevent this.
+# GitHub searches the rendered text for these patterns, too, so entities cannot disable them.
 _REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
 
-# All characters except letters, digits, and characters that have no meaning within a line if
-# brackets and colons are escaped.
+# All characters except letters, digits, and characters without a special meaning.
+# These have no special meaning within a line if brackets and colons are escaped.
 _UNSAFE = re.compile(r"[^\w ,;=+\-./()]|_")
 # GitHub turns "www." into a link anywhere, even within a word.
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 
-# Prefixes that CI services interpret as commands in a log: "##vso[...]" and "##[...]" anywhere in a
-# line (Azure Pipelines, TeamCity), and "::error::" at the beginning of a line (GitHub).
+# CI services interpret these prefixes in a log as commands.
+# Azure Pipelines and TeamCity find "##vso[...]" and "##[...]" anywhere in a line.
+# GitHub finds "::error::" at the beginning of a line.
 _COMMAND = re.compile(r"#(?=#[\w.-]*\[)|^\s*:(?=:[\w-]+( .*)?::)")
 
-# Characters with which a formula begins in a spreadsheet, including full-width forms.
+# A formula in a spreadsheet begins with one of these characters, including full-width forms.
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?|-Infinity", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
-    """A one-line `disable_ci_commands` text without control and invisible characters."""
+    """Makes a text one line without control or invisible characters, and disables CI commands in
+    it.
+    """
     return disable_ci_commands("".join(c if c.isprintable() else " " for c in text).strip())
 
 
 def disable_ci_commands(line: str) -> str:
-    """Disables commands for CI services in a line: inserts a space into each command prefix."""
+    """Disables commands for CI services in a line by inserting a space into each command prefix."""
     return _COMMAND.sub(r"\g<0> ", line)
 
 
 def to_terminal_line(text: str) -> str:
-    """Text for a terminal or a build log: like `plain`, but undecodable bytes become escape
+    """Makes a text one line for a terminal or a build log. Undecodable bytes become escape
     sequences.
     """
     return plain(text.encode("utf-8", "backslashreplace").decode())
 
 
 def markdown(text: str) -> str:
-    """Text for Markdown. Special characters become entities. Links and GitHub mentions become
+    """Escapes a text for Markdown. Special characters become entities; a text with links becomes
     code.
     """
     shown = plain(text)
@@ -77,7 +80,7 @@ def markdown(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Code for Markdown. Special characters become numeric entities.
+    """Formats a text as code in Markdown. Special characters become numeric entities.
 
     In CommonMark, an entity is always text. It never ends a table cell, for example.
     """
@@ -89,7 +92,8 @@ def _numeric_entity(match: re.Match[str]) -> str:
 
 
 def escape_formula(text: str) -> str:
-    """Text for a cell of a CSV file. A formula is escaped (see OWASP, "CSV injection").
+    """Escapes a text for a cell in a CSV file, so that spreadsheets do not interpret it as a
+    formula.
 
     A number, even a negative one, is not a formula.
     """
@@ -125,7 +129,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def record_text_fault(text: str) -> str:
-    """Why a text is not allowed in new records; "" if it is allowed."""
+    """Why a text is not allowed as labels in new records; "" if it is allowed."""
     try:
         text.encode()
         parse(text)
@@ -137,7 +141,7 @@ def record_text_fault(text: str) -> str:
 
 
 def labels_from_config(config: Mapping[str, Any]) -> dict[str, str]:
-    """The labels in the configuration of a record; empty if missing or invalid."""
+    """The labels in the configuration of a record; empty if they are missing or invalid."""
     text = config.get(FLAG)
     try:
         return parse(text) if isinstance(text, str) else {}
@@ -151,8 +155,8 @@ _PREFIX = "cnnbench: "
 
 _OF_OPENBLAS = "OpenBLAS error: "
 
-# Two formats of TensorFlow: F0000 00:00:1795490572.139305    7847 device_event_mgr.cc:228] TEXT
-# and 2026-11-24 03:20:00.139305: F tensorflow/core/framework/tensor.cc:844] TEXT
+# TensorFlow writes "F0000 00:00:1795490572.139305    7847 device_event_mgr.cc:228] TEXT", or
+# "2026-11-24 03:20:00.139305: F tensorflow/core/framework/tensor.cc:844] TEXT".
 _FATAL = re.compile(
     rf"^(?:{_PREFIX})?(?:(?:F\d{{4}} |\d{{4}}-\d\d-\d\d [\d:.]+: F )[^\]\n]*:\d+\] *|"
     rf"{_OF_OPENBLAS})(.*)",
@@ -164,17 +168,17 @@ _FAULTY = "Unexpected Event status"
 
 
 def notice_line(text: str) -> str:
-    """The line for a notice."""
+    """Formats a notice as a line for standard error, which begins with "cnnbench: "."""
     return _PREFIX + to_terminal_line(text)
 
 
 def error_line(text: str) -> str:
-    """The line for an error: the reason why a command fails."""
+    """Formats the reason why a command fails as a line, which begins with "cnnbench: error: "."""
     return notice_line(f"error: {text}")
 
 
 def library_output_notices(log: str, *, hides_openblas: bool = False) -> str:
-    """Formats the output of native libraries as notices. Lines of a nested cnnbench are not
+    """Formats the output of native libraries as notices. Lines that are already notices are not
     changed.
 
     `hides_openblas` omits the message with which OpenBLAS ends the process; use it if
@@ -186,7 +190,7 @@ def library_output_notices(log: str, *, hides_openblas: bool = False) -> str:
 
 
 def nearest_word(word: str, known: Iterable[str]) -> str:
-    """The known word that is most similar to a misspelled word; "" if no word is similar.
+    """Finds the known word that is most similar to a misspelled word; "" if no word is similar.
 
     A known word is similar if it begins with the word, or if three quarters of both words agree
     (three fifths for at most three characters).
@@ -198,8 +202,8 @@ def nearest_word(word: str, known: Iterable[str]) -> str:
 
 
 def unknown_key_message(key: str, known: Iterable[str]) -> str:
-    """The message for an unknown key. It names the most similar known key, or all keys if there are
-    few.
+    """Message for an unknown key. It suggests the most similar known key, or lists all keys if they
+    are few.
     """
     names = tuple(known)
     close = nearest_word(key, names)
@@ -210,7 +214,9 @@ def unknown_key_message(key: str, known: Iterable[str]) -> str:
 
 
 def fatal_message(log: str) -> str:
-    """The last fatal message of TensorFlow or OpenBLAS in a log, as one line; "" if none."""
+    """Finds the last fatal message of TensorFlow or OpenBLAS in a log, as one line; "" if there is
+    none.
+    """
     messages = _FATAL.findall(log)
     message = to_terminal_line(messages[-1]) if messages else ""
     return f"a GPU failed: {message}" if message.startswith(_FAULTY) else message
@@ -225,7 +231,7 @@ _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def number(value: float | None) -> str:
-    """A number with four significant digits, such as 1,235 or 123.5 or 0.1235 or 1.235e-04.
+    """Formats a number with four significant digits, such as 1,235 or 123.5 or 0.1235 or 1.235e-04.
 
     From 10,000, all digits before the decimal point are written. Below 0.001 and from ten million,
     powers of ten are used. None becomes `NONE`.
@@ -243,22 +249,24 @@ def number(value: float | None) -> str:
 
 
 def exact_number(value: float) -> str:
-    """A number with all its digits, such as 0.5 or 86400. It can be used as the value of a flag."""
+    """Formats a number with all its digits, such as 0.5 or 86400, so that it can be the value of a
+    flag.
+    """
     return str(value).removesuffix(".0")
 
 
 def boolean_text(value: bool) -> str:
-    """A Boolean: "true" or "false"."""
+    """Formats a Boolean as "true" or "false"."""
     return "true" if value else "false"
 
 
 def integer(value: float) -> str:
-    """A whole number with commas, such as 1,235."""
+    """Formats a number as a whole number with commas, such as 1,235."""
     return f"{value:,.0f}"
 
 
 def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> str:
-    """A share as a percentage: 0.1235 becomes "12.3 %", or "+12.3 %" if `signed`.
+    """Formats a share as a percentage: 0.1235 becomes "12.3 %", or "+12.3 %" if `signed`.
 
     None becomes `NONE`.
     """
@@ -266,19 +274,20 @@ def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> st
 
 
 def percent_range(low: float, high: float, digits: int = 1) -> str:
-    """A range of shares, such as "1.0 to 2.5 %"."""
+    """Formats a range of shares as percentages, such as "1.0 to 2.5 %"."""
     return f"{percent_number(low, digits)} to {percent(high, digits)}"
 
 
 def percent_number(share: float, digits: int = 1, *, signed: bool = False) -> str:
-    """A share as `percent` writes it, without the percent sign."""
+    """Formats a share as `percent` does, but without the percent sign."""
     # The number is rounded first, so -0.0004 becomes 0.0 %, not -0.0 %.
     return f"{round(100 * share, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
 
 
 def binary(size: float | None) -> str:
-    """A size such as "1.5 MiB". The unit is chosen so that the number is below 1024. `NONE` for
-    None.
+    """Formats a number of bytes with a unit, such as "1.5 MiB". `NONE` for None.
+
+    The unit is chosen so that the number is below 1024.
     """
     if size is None:
         return NONE
@@ -290,24 +299,28 @@ def binary(size: float | None) -> str:
 
 
 def item_count(items: int | Sized) -> int:
-    """The number of items in a collection. A number is returned unchanged."""
+    """The number of items in a collection. If `items` is a number, it is returned unchanged."""
     return items if isinstance(items, int) else len(items)
 
 
 def count_text(items: int | Sized, singular: str, plural: str) -> str:
-    """A number with its noun in singular or plural: "1 run", "2 runs". Accepts collections, too."""
+    """Formats a number with a noun in singular or plural: "1 run" or "2 runs". Collections are
+    counted.
+    """
     number = item_count(items)
     return f"{number} {singular if number == 1 else plural}"
 
 
 def selection_text(shown: int, of: str, total: int, singular: str, plural: str) -> str:
-    """Describes a selection: "2 runs" if all are selected, otherwise "the 2 fastest of 3 runs"."""
+    """Describes a selection: "2 runs" if all runs are selected, otherwise "the 2 fastest of 3
+    runs".
+    """
     text = count_text(total, singular, plural)
     return text if shown == total else f"the {shown} {of} of {text}"
 
 
 def format_duration(seconds: float) -> str:
-    """A duration in whole units, such as "42 s", "5 min" or "2 h 10 min"."""
+    """Formats a duration in whole units, such as "42 s", "5 min" or "2 h 10 min"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -317,14 +330,17 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_integer(text: str) -> int:
-    """Parses an integer: decimal ASCII digits, or hexadecimal after 0x. Raises ValueError."""
-    if "_" in text or not text.isascii():  # int() would accept underscores and other digits.
+    """Parses an integer: decimal ASCII digits, or hexadecimal digits after 0x. ValueError for other
+    text.
+    """
+    # int() would accept underscores and digits that are not ASCII.
+    if "_" in text or not text.isascii():
         raise ValueError(text)
     return int(text, 16) if text[:2].lower() == "0x" else int(text)
 
 
 def parse_number(text: str) -> float:
-    """Parses a finite number in ASCII digits. Raises ValueError."""
+    """Parses a finite number that is written in ASCII characters. ValueError for other text."""
     value = float(text)
     if "_" in text or not text.isascii() or not math.isfinite(value):
         raise ValueError(text)
@@ -332,7 +348,9 @@ def parse_number(text: str) -> float:
 
 
 def parse_bytes(text: str) -> int | None:
-    """Number of bytes for a size such as "4096" or "64K" (powers of 1024); None if malformed."""
+    """Parses a size such as "4096" or "64K" (units are powers of 1024) to bytes; None if it is
+    malformed.
+    """
     match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", text.upper())
     if match is None:
         return None
@@ -345,14 +363,16 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class Duration:
-    """A positive duration. `source` is its text, such as "500ms", "10s", "2m" or "1.5h"."""
+    """A positive duration in seconds, with its text in `source`, such as "500ms", "10s", "2m" or
+    "1.5h".
+    """
 
     seconds: float
     source: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Duration:
-        """Parses a number with a unit; raises ValueError."""
+        """Parses a duration with a unit, such as "500ms". ValueError if the text is malformed."""
         match = re.fullmatch("([0-9.]{1,12})(ms|s|m|h)", text.strip())
         seconds = parse_number(match[1]) * _SECONDS[match[2]] if match else 0.0
         if not seconds:
@@ -361,7 +381,9 @@ class Duration:
 
 
 class StopAt(NamedTuple):
-    """A metric and the value at which a run ends; `source` is the text, such as "top_1:0.759"."""
+    """The metric and the value at which a run ends, with their text in `source`, such as
+    "top_1:0.759".
+    """
 
     metric: str
     value: float
@@ -369,12 +391,12 @@ class StopAt(NamedTuple):
 
 
 def counted_names(names: Iterable[object]) -> str:
-    """A list of names. Duplicates are combined, as in "8 x NVIDIA H100"."""
+    """Lists names, separated by commas. Duplicates are combined, as in "8 x NVIDIA H100"."""
     counts = Counter(map(str, names))
     return ", ".join(f"{times} x {name}" if times > 1 else name for name, times in counts.items())
 
 
 def first_few(names: Sequence[str], most: int, separator: str = "; ") -> str:
-    """The first names of a list and the number of further names, such as "a; b and 3 more"."""
+    """Lists the first `most` names and the number of further names, such as "a; b and 3 more"."""
     more = len(names) - most
     return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -101,7 +101,7 @@ _MOST_WITH_TRENDS, _AT_A_TIME = 100, 32
 
 
 class Segment(NamedTuple):
-    """Consecutive values with one level, or with a trend from one level to another.
+    """Consecutive values of a series with one level, or with a trend from one level to another.
 
     Attributes:
       start, stop: index of the first value, and the index after the last value.
@@ -114,9 +114,10 @@ class Segment(NamedTuple):
     trend: tuple[int, int] | None = None
 
     def fit(self, values: NDArray[np.float64], reach: float | None = None) -> NDArray[np.float64]:
-        """Fits one level, or a trend, to the values with limited deviations.
+        """Fits one level or a trend to the values of the segment, and returns the fitted value at
+        each index.
 
-        Returns it at each value.
+        Deviations are limited first, so that outliers have little effect.
 
         Args:
           values: all values of the series.
@@ -135,7 +136,7 @@ class Segment(NamedTuple):
 def change_points(
     values: Sequence[float], min_spread: float = 0.0, min_segment: int = MIN_SEGMENT
 ) -> tuple[int, ...]:
-    """The indices at which a new level begins, ascending; empty if there is only one level.
+    """Finds the indices at which a new level begins, ascending; empty if there is only one level.
 
     A trend appears as several levels. The time is proportional to the square of the number of
     values.
@@ -162,7 +163,7 @@ def find_segments(
     min_segment: int,
     least_trend: float,
 ) -> list[Segment]:
-    """The segments of a series in order. The docstring of this module describes the method.
+    """Divides a series into segments, in order. The docstring of this module describes the method.
 
     Args:
       values: finite, at least one.
@@ -180,8 +181,8 @@ def _choose_segments(
     min_segment: int,
     least_trend: float,
 ) -> tuple[tuple[int, ...], list[Segment]]:
-    """The possible cuts, and the segments that were chosen."""
-    # Imported late, so that errors in flags are reported without importing NumPy.
+    """Returns all possible cuts of a series, and the segments that were chosen."""
+    # NumPy is imported late, so that errors in flags are reported without its delay.
     import numpy as np
 
     count = len(values)
@@ -197,14 +198,19 @@ def _choose_segments(
     if len(segments) <= _MOST_WITH_TRENDS:
         merged = choice.merged(choice.with_trends(segments, least_trend))
     if len(merged) == 1 and merged[0].trend is None:
-        # A trend that replaced many candidates may hide a step. Therefore segments are also merged
-        # without trends.
+        # A trend that replaced many candidates may hide a step.
+        # Therefore the segments are also merged without trends.
         merged = choice.merged(segments)
     return cuts, choice.with_trends(merged, least_trend)
 
 
 def _robust_deviation(values: Sequence[float]) -> float:
-    """Robust standard deviation of the noise: from differences of neighbours or from the values.
+    """Robust standard deviation of the noise: the smaller of two estimates, which gives more
+    candidates.
+
+    One estimate uses the differences between neighbouring values, and the other one uses the
+    values. Changes of level enlarge the estimate from the values. If values alternate between two
+    states, the estimate from differences is too large.
 
     The result is the smaller of two estimates, which gives more candidates. Changes of level
     enlarge the estimate from the values. If values alternate between two states, the estimate from
@@ -216,8 +222,10 @@ def _robust_deviation(values: Sequence[float]) -> float:
 
 
 class _DeviationSums(NamedTuple):
-    """Sums of the squared deviations in a segment and of products of neighbours, and both end
-    values.
+    """Sums of squared deviations and of products of neighbouring deviations in a segment, and its
+    ends.
+
+    `first` and `last` are the deviations at the ends of the segment.
     """
 
     squares: float
@@ -227,7 +235,7 @@ class _DeviationSums(NamedTuple):
 
 
 class _SegmentReplacement(NamedTuple):
-    """The replacement of the segments `start` to `stop` - 1 by one segment.
+    """A possible replacement of the segments `start` to `stop` - 1 by one segment.
 
     `price`: the decrease of log-likelihood that is accepted because the new segment has fewer
     parameters, in units of `_case_weight`. `reach`: the limit of deviations.
@@ -240,12 +248,12 @@ class _SegmentReplacement(NamedTuple):
     reach: float
 
     def overlaps(self, other: _SegmentReplacement) -> bool:
-        """Whether two moves replace a common segment."""
+        """Whether this replacement and the replacement `other` replace a common segment."""
         return self.start < other.stop and other.start < self.stop
 
 
 class _SegmentationChoice:
-    """Chooses among segmentations of a series by their likelihood."""
+    """Chooses among possible segmentations of a series by their likelihood."""
 
     def __init__(
         self,
@@ -267,7 +275,7 @@ class _SegmentationChoice:
         self._trends: dict[tuple[int, int], Segment | None] = {}
 
     def with_trends(self, segments: list[Segment], least: float) -> list[Segment]:
-        """Replaces consecutive levels by trends if the likelihood allows it.
+        """Replaces consecutive levels by trends wherever the likelihood allows it.
 
         Args:
           segments: segments of the whole series.
@@ -285,7 +293,9 @@ class _SegmentationChoice:
     def _moves_to_trend(
         self, segments: Sequence[Segment], start: int, stop: int, least: float
     ) -> list[_SegmentReplacement]:
-        """Replaces rising or falling levels by the best trend. Empty if that is impossible."""
+        """The possible replacement of rising or falling levels by their best trend; empty if there
+        is none.
+        """
         parts = segments[start:stop]
         if any(part.trend is not None for part in parts):
             return []
@@ -312,7 +322,7 @@ class _SegmentationChoice:
                 loss / (move.price * self._weight) for move, loss in zip(moves, losses, strict=True)
             ]
             order = sorted(range(len(moves)), key=strengths.__getitem__)
-            # If there are many segments, several are merged at a time to save time.
+            # In a long series, several segments are merged at a time to save time.
             weak = [i for i in order[: max(1, len(segments) // _AT_A_TIME)] if strengths[i] <= 1]
             if not weak:
                 break
@@ -320,7 +330,7 @@ class _SegmentationChoice:
         return segments
 
     def _possible_merges(self, segments: Sequence[Segment]) -> list[_SegmentReplacement]:
-        """Moves that remove one trend, one change, or one level."""
+        """All replacements that remove one trend, one change of level, or one level."""
         fits = [segment.fit(self._values, self._least_reach) for segment in segments]
         gaps = [float(b[0] - a[-1]) for a, b in pairwise(fits)]
         prices = [
@@ -353,8 +363,9 @@ class _SegmentationChoice:
         price: float,
         gaps: Sequence[float],
     ) -> list[_SegmentReplacement]:
-        """Merges neighbouring segments. The result is a trend if one of them is a trend, otherwise
-        a level.
+        """The replacement of neighbouring segments by one segment; empty if there is none.
+
+        The new segment is a trend if one of the old segments is a trend, otherwise a level.
         """
         first, last = segments[start].start, segments[stop - 1].stop
         new: Segment | None = Segment(first, last)
@@ -366,13 +377,18 @@ class _SegmentationChoice:
         return [_SegmentReplacement(start, stop, new, price, reach)]
 
     def _best_trend(self, start: int, stop: int) -> Segment | None:
-        """The trend with the least squares; None if there are too few values."""
+        """The trend from `start` to `stop` - 1 with the least squares; None if there are too few
+        values.
+        """
         if (start, stop) not in self._trends:
             self._trends[start, stop] = _best_trend(self._values, start, stop)
         return self._trends[start, stop]
 
     def _deviation_limit(self, gap: float) -> float:
-        """The limit to which deviations are reduced: the size of the change that is judged.
+        """The limit to which deviations are reduced when a change of level by `gap` is judged.
+
+        The limit is the size of the change, rounded up to a power of 2 ** (1/4), so that cached
+        sums can be used again.
 
         The limit is rounded up to a power of 2 ** (1/4), so that cached sums can be used again.
         """
@@ -382,7 +398,7 @@ class _SegmentationChoice:
     def _likelihood_losses(
         self, segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]
     ) -> list[float]:
-        """How much each move decreases the log-likelihood."""
+        """How much each of the replacements `moves` decreases the log-likelihood of the series."""
         losses = [0.0] * len(moves)
         for reach in {move.reach for move in moves}:
             chosen = [index for index, move in enumerate(moves) if move.reach == reach]
@@ -396,8 +412,10 @@ class _SegmentationChoice:
     def _negative_log_likelihoods(
         self, segments: Sequence[Segment], moves: Sequence[_SegmentReplacement], reach: float
     ) -> list[float]:
-        """Negative log-likelihood of the segments, and the one after each move, without a constant
-        term.
+        """Negative log-likelihoods of the series: for `segments`, and after each of the
+        replacements `moves`.
+
+        A constant term is left out.
 
         With correlation r, the residual sum of squares is S - 2 r P + r^2 (S - a^2 - b^2). S is the
         sum of the squared deviations, P is the sum of the products of neighbours, and a and b are
@@ -406,7 +424,7 @@ class _SegmentationChoice:
         import numpy as np
 
         sums = [self._sums_of_deviations(segment, (segment,), reach) for segment in segments]
-        # Products of neighbours in different segments; 0 at both ends of the series.
+        # Products of neighbouring deviations in different segments; 0 at both ends of the series.
         crossing = [0.0, *(a.last * b.first for a, b in pairwise(sums)), 0.0]
         squares = list(accumulate((segment_sums.squares for segment_sums in sums), initial=0.0))
         inside = list(accumulate((segment_sums.products for segment_sums in sums), initial=0.0))
@@ -441,9 +459,10 @@ class _SegmentationChoice:
     def _sums_of_deviations(
         self, segment: Segment, parts: Sequence[Segment], reach: float
     ) -> _DeviationSums:
-        """Sums of the deviations of the values from a new segment.
+        """Sums over the deviations of the values from a new segment, which replaces the segments
+        `parts`.
 
-        Values are first limited around the old parts.
+        Before that, the values are limited around the old segments.
         """
         import numpy as np
 
@@ -458,7 +477,9 @@ class _SegmentationChoice:
         return self._sums[key]
 
     def _limited_values(self, segment: Segment, reach: float) -> NDArray[np.float64]:
-        """The values of a segment. Deviations are limited to `reach`."""
+        """The values of a segment, whose deviations from the fitted segment are limited to
+        `reach`.
+        """
         key = segment, reach
         if key not in self._limited:
             fit = segment.fit(self._values, reach)
@@ -470,7 +491,9 @@ class _SegmentationChoice:
 def _apply_moves(
     segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]
 ) -> list[Segment]:
-    """The segments after moves. If two moves overlap, the first one is used."""
+    """Applies replacements to segments. If two replacements overlap, only the first one is
+    applied.
+    """
     taken: list[_SegmentReplacement] = []
     for move in moves:
         if not any(move.overlaps(other) for other in taken):
@@ -482,7 +505,7 @@ def _apply_moves(
 
 
 def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment | None:
-    """The trend with the least squares among those with at least `MIN_TREND` values."""
+    """Finds the trend with the least squares among all trends of at least `MIN_TREND` values."""
     import numpy as np
 
     size = stop - start
@@ -492,7 +515,7 @@ def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment |
     places = np.unique(np.rint(np.linspace(0, size - 1, min(size, _MOST_KNOTS))).astype(int))
     pairs = np.nonzero(places[None, :] - places[:, None] >= MIN_TREND)
     first, last = places[pairs[0]], places[pairs[1]]
-    # Regression on the completed share of the trend: 0 up to `first`, 1 from `last`.
+    # The regressor is the completed share of the trend: 0 up to `first`, and 1 from `last`.
     sums = np.concatenate([[0.0], np.cumsum(own)])
     moments = np.concatenate([[0.0], np.cumsum(own * np.arange(size))])
     length, after = last - first, size - last
@@ -506,7 +529,7 @@ def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment |
 
 
 def _fit_least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray[np.float64]:
-    """Least-squares fit of a segment to its values."""
+    """Fits a segment to its values by least squares, and returns the fitted value at each index."""
     import numpy as np
 
     mean = float(values.mean())
@@ -519,13 +542,15 @@ def _fit_least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray
 
 
 def cumulative_deviations(values: Iterable[float]) -> Iterator[float]:
-    """Sums of absolute deviations from the median: of the first value, the first two, and so on."""
+    """Yields the sum of absolute deviations from the median of the first value, the first two, and
+    so on.
+    """
     cost = 0.0
     ordered: list[float] = []
     for size, value in enumerate(values):
         if size:
-            # A new value increases the sum by its distance to the median or, for an even number of
-            # values, to the interval between the middle two values.
+            # A new value increases the sum by its distance to the median. For an even number of values,
+            # this is the distance to the interval between the two middle values.
             low, high = ordered[(size - 1) // 2], ordered[size // 2]
             if value < low:
                 cost += low - value
@@ -538,7 +563,10 @@ def cumulative_deviations(values: Iterable[float]) -> Iterator[float]:
 def optimal_segmentation(
     values: Sequence[float], penalty: float, min_segment: int
 ) -> tuple[int, ...]:
-    """Optimal segmentation: returns the start of each segment except the first.
+    """Cuts a series where the deviations from medians, plus a penalty for each segment, are the
+    smallest.
+
+    Returns the index at which each segment begins, except the first segment.
 
     The result minimises the sum, over all segments, of the absolute deviations from the segment's
     median plus the penalty. With ties, the last segments are as long as possible.
@@ -552,7 +580,7 @@ def optimal_segmentation(
       penalty: penalty for each segment, in the unit of the values.
       min_segment: minimum number of values in a segment.
     """
-    # Imported late, so that errors in flags are reported without importing NumPy.
+    # NumPy is imported late, so that errors in flags are reported without its delay.
     import numpy as np
 
     numbers = np.asarray(values, dtype=np.float64)
@@ -562,10 +590,10 @@ def optimal_segmentation(
     whole = np.rint(numbers / unit).astype(np.int64)
     price = round(min(penalty / unit, float(np.abs(whole).sum()) + 1))
     levels = np.unique(whole)
-    # for each level of the last segment: its costs, plus the costs of the segments before it
+    # The lowest costs of the segments so far, for each possible level of the last segment.
     costs = np.full(len(levels), _NEVER)
     starts = np.zeros(len(levels), dtype=np.int64)
-    # deviations in the shortest possible last segment
+    # The sums of deviations in the shortest possible last segment, for each possible level.
     recent = np.zeros(len(levels), dtype=np.int64)
     best, origin = [-price], [0]
     for stop, value in enumerate(whole.tolist(), start=1):
@@ -611,7 +639,7 @@ _OUTLIER_SIGMAS = 5.0
 
 
 class SeriesShape(enum.Enum):
-    """Classification of a series, with the terms of Barrett et al."""
+    """Classification of a series of step times, with the terms of Barrett et al."""
 
     FLAT = "flat"
     WARM_UP = "warm-up"
@@ -621,7 +649,9 @@ class SeriesShape(enum.Enum):
 
 
 class StepTimeLevel(NamedTuple):
-    """Steps `start` to `stop` - 1 of the series, and their median time in seconds."""
+    """The steps `start` to `stop` - 1 of a series, which have one level, and their median time in
+    seconds.
+    """
 
     start: int
     stop: int
@@ -630,7 +660,8 @@ class StepTimeLevel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """The steady state of a series of `steps` steps. The first `warmup_steps` are the warm-up.
+    """The steady state of a series of step times, the first `warmup_steps` of which are the
+    warm-up.
 
     Attributes:
       start: index of the first steady step; None if the state was not reached or the series is too
@@ -648,17 +679,19 @@ class SteadyState:
 
     @property
     def reached(self) -> bool:
-        """Whether the series ends in a steady state."""
+        """Whether the series of step times ends in a steady state."""
         return self.start is not None
 
     @property
     def unsteady_timed_steps(self) -> int | None:
-        """Number of steps between warm-up and steady state; None if the state was not reached."""
+        """Number of steps from the end of the warm-up to the steady state; None if there is no
+        steady state.
+        """
         return None if self.start is None else max(0, self.start - self.warmup_steps)
 
 
 def find_steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> SteadyState:
-    """Finds the steady state of a series of step times; the oldest is first.
+    """Finds the steady state in a series of step times in seconds, of which the oldest is first.
 
     With more than 150 steps, medians of batches are searched first, and then the steps around the
     beginning of the steady state. This limits the time to about 10 ms. Values that are not positive
@@ -675,7 +708,7 @@ def find_steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> Steady
     start = _start_of_final_levels(levels, last)
     if start is not None:
         start = _refine_start(values, start, last)
-        # A single slow first step, which compiles, is too short to be a separate level.
+        # A single slow first step, which compiles, is too short for a level, so it is skipped here.
         noise = MAD_TO_SIGMA * median_absolute_deviation(values[start:])
         reach = max(TOLERANCE * last, _OUTLIER_SIGMAS * noise)
         while start < len(values) and abs(values[start] - last) > reach:
@@ -699,7 +732,7 @@ def _find_levels(values: Sequence[float], first: int, end: int) -> list[StepTime
 
 
 def _start_of_final_levels(levels: Sequence[StepTimeLevel], last: float) -> int | None:
-    """Where the final levels that are similar to `last` start; None if the last level is not
+    """Where the final levels that are similar to `last` begin; None if the final level is not
     similar.
     """
     start = None
@@ -711,7 +744,7 @@ def _start_of_final_levels(levels: Sequence[StepTimeLevel], last: float) -> int 
 
 
 def _refine_start(values: Sequence[float], start: int, last: float) -> int:
-    """The exact first steady step, if the series was searched in batches."""
+    """Finds the exact first steady step if `start` was found in batches of steps."""
     size = math.ceil(len(values) / _RESOLUTION)
     while size > 1:
         first = max(0, start - MIN_SEGMENT * size)

@@ -1,4 +1,4 @@
-"""Charts as data. `cnnbench.base.charts.draw` draws them with matplotlib."""
+"""Describes charts as data, which `cnnbench.base.charts.draw` draws with matplotlib."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOWER = "lower is better"
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """An axis of a chart.
+    """An axis of a chart, with its label, its scale and its ticks.
 
     Attributes:
       label: quantity and unit.
@@ -41,11 +41,11 @@ class Axis:
 
     @property
     def caption(self) -> str:
-        """The label of the axis, and whether higher or lower values are better."""
+        """The label of the axis, followed by whether higher or lower values are better."""
         return f"{self.label} ({self.better})" if self.better else self.label
 
     def text(self, value: float | None) -> str:
-        """Formats a value in the format of the axis."""
+        """Formats a value as a text, in the format of this axis."""
         if self.format == "bytes":
             return numbers.binary(value)
         return numbers.percent(value) if self.format == "percent" else numbers.number(value)
@@ -53,7 +53,8 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionRow:
-    """A row with the values of one thing. They are shown as dots, or together as a box.
+    """A row in a chart, which shows the values of one configuration, for example, as dots or as a
+    box.
 
     Attributes:
       label: text for the row.
@@ -81,7 +82,7 @@ class DistributionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """A chart with one row for each of several things, on a common scale.
+    """A chart with one row for each of several configurations or devices, on a common scale.
 
     Attributes:
       rows: the rows from top to bottom.
@@ -104,7 +105,7 @@ _TONES = {"good": "green is better", "bad": "red worse", "unsure": "amber undeci
 def legend_text(
     rows: Sequence[DistributionRow], *, dot: str = "", centre: str = "", band: str = ""
 ) -> str:
-    """The legend for the marks in rows. The arguments are the meanings of marks: dot="a
+    """Explains the marks in the rows of a chart. Each argument is the meaning of a mark: dot="a
     process".
     """
     marks = (
@@ -121,7 +122,7 @@ def legend_text(
 
 @dataclass(frozen=True, kw_only=True)
 class ChartSeries:
-    """A curve in a chart.
+    """A curve in a chart, with its points, marks and hints.
 
     Attributes:
       points: (x, y), sorted by x.
@@ -151,7 +152,7 @@ class ChartSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class ChartEvent:
-    """A vertical line at a position on the x axis.
+    """A vertical line in a chart that marks an event on the x axis.
 
     `label` is shown on hover. `mark`, one or two words, is shown next to the line. `gain` means
     that the event is an improvement.
@@ -165,7 +166,7 @@ class ChartEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """Curves over a common x axis.
+    """A chart with one or more curves over a common x axis.
 
     Attributes:
       shaded: (from, to, label) of a part of the x axis with grey background.
@@ -186,7 +187,10 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time span in a lane, with a hint on hover. `kind` is an index into `Lanes.kinds`."""
+    """A period of time in a row of a `Lanes` chart. `kind` is an index into `Lanes.kinds`.
+
+    `hint` is shown on hover.
+    """
 
     start: float
     end: float
@@ -196,7 +200,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Lanes:
-    """Activities of several devices over time. The x axis begins at 0.
+    """A chart that shows what several devices do over time. Its x axis begins at 0.
 
     Attributes:
       lanes: label and spans of each device, from top to bottom. If spans overlap, a later span

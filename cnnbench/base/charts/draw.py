@@ -1,4 +1,4 @@
-"""Draws charts with matplotlib: SVG for pages, and SVG, PNG or PDF files.
+"""Draws charts with matplotlib, as SVG elements in pages, or as SVG, PNG or PDF files.
 
 Positions are in units of about one pixel, from the top left. Colours are the light colours in
 theme.css. In SVG, they are replaced by the variables of theme.css, so that charts adapt to light or
@@ -33,7 +33,7 @@ from cnnbench.base.charts import (
 )
 from cnnbench.base.text import binary, plain
 
-# Figures on which charts are drawn: text, lines, axes with scales, and conversion to SVG.
+# Figures on which charts are drawn: text, lines, axes, and conversion to SVG.
 
 TITLE_SIZE, SIZE, TICK_SIZE = 14.0, 12.0, 11.5
 
@@ -54,22 +54,24 @@ _UNITS = (1.0, 1024.0, 1024.0**2, 1024.0**3, 1024.0**4)
 
 @functools.cache
 def theme() -> str:
-    """The style sheet that defines the colours."""
+    """The CSS style sheet that defines the colours of charts and pages."""
     return resources.files("cnnbench.base.charts").joinpath("theme.css").read_text("utf-8")
 
 
 @functools.cache
 def palette() -> dict[str, str]:
-    """The colours of light mode, by name."""
+    """The colours of light mode in `theme`: the name of each colour, and its value such as
+    "#0b6fb8".
+    """
     light = theme().partition("}")[0]
     return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light))
 
 
 @contextmanager
 def settings(salt: str) -> Iterator[None]:
-    """Settings of matplotlib with which equal charts are drawn as equal bytes.
+    """Context manager that sets matplotlib's options so that equal charts are drawn as equal bytes.
 
-    `salt` changes the ids.
+    Ids in the SVG depend on `salt`.
     """
     import matplotlib
 
@@ -84,13 +86,14 @@ def settings(salt: str) -> Iterator[None]:
         "lines.scale_dashes": False,
     }
     with matplotlib.rc_context(settings), warnings.catch_warnings():
-        # Warnings about characters that the font for measuring does not contain.
+        # Ignores warnings that the font used for measuring lacks characters.
         warnings.simplefilter("ignore")
         yield
 
 
 class Sheet:
-    """A figure with charts one below the other, and the hover texts by group id.
+    """A matplotlib figure that contains charts one below the other, with their hover texts by group
+    id.
 
     Positions are relative to the left margin and to the top of the current chart, `top`. `inner`
     (the width) and `height` do not include margins.
@@ -111,7 +114,9 @@ class Sheet:
         return (self._left + x) / self.width, 1 - (self.top + y) / self.height
 
     def x_of(self, axes: Any, value: float) -> float:
-        """The horizontal position of a value on the x axis."""
+        """Horizontal position of a value on the x axis of `axes`, in pixels from the left
+        margin.
+        """
         return float(axes.transData.transform((value, axes.get_ylim()[0]))[0]) - self._left
 
     def text(
@@ -126,7 +131,7 @@ class Sheet:
         align: str = "left",
         kind: str = "",
     ) -> None:
-        """Adds a line of text with its baseline at y. `kind` is the same as in `mark`."""
+        """Adds a line of text whose baseline is at `y`. `kind` becomes its class in the SVG."""
         weight = "bold" if bold else "normal"
         style: Any = {"fontsize": size, "color": palette()[colour], "fontweight": weight}
         where = self._place(x, y)
@@ -135,14 +140,14 @@ class Sheet:
             self.mark(artist, kind)
 
     def line(self, xs: Sequence[float], y: float, **style: Any) -> None:
-        """Draws a horizontal line, or marks, outside the axes."""
+        """Draws a horizontal line, or marks in a row, outside of the axes."""
         from matplotlib.lines import Line2D
 
         places = [self._place(x, y) for x in xs]
         self.figure.add_artist(Line2D(*zip(*places, strict=True), **style))
 
     def axes(self, left: float, right: float, top: float, bottom: float) -> Any:
-        """Adds axes without a frame between the given positions."""
+        """Adds matplotlib axes without a frame, whose edges are at the given positions."""
         x, y = self._place(left, bottom)
         size = ((right - left) / self.width, (bottom - top) / self.height)
         axes = self.figure.add_axes((x, y, *size), facecolor="none")
@@ -155,7 +160,7 @@ class Sheet:
     def mark(
         self, artist: Any, kind: str = "", texts: str | Sequence[str] = "", *, stop: bool = False
     ) -> None:
-        """Sets an artist's class and hints in the SVG.
+        """Sets the class and the hover texts that an artist gets in the SVG.
 
         `texts` is shown on hover: one text for the artist, or one for each of its marks. With
         `stop`, the artist can get keyboard focus. Marks with a text always can.
@@ -165,7 +170,8 @@ class Sheet:
         artist.set_gid(key)
 
     def svg(self, style: str = "", **attributes: str) -> str:
-        """The SVG element, without style attributes, and with variables as colours.
+        """Converts the figure to an SVG element without style attributes, in which colours are CSS
+        variables.
 
         Args:
           style: content of a style element; "" for no element.
@@ -173,7 +179,7 @@ class Sheet:
         """
         buffer = io.StringIO()
         self.figure.savefig(buffer, format="svg", metadata={"Date": None})
-        # The colour is also given for pages whose policy does not allow styles.
+        # The colour itself is the fallback for pages whose policy does not allow styles.
         variables = {colour: f"var(--{name},{colour})" for name, colour in palette().items()}
         root = ElementTree.fromstring(buffer.getvalue())
         for parent in root.iter():
@@ -202,12 +208,12 @@ class Sheet:
 
 
 def wrapped_note(note: str) -> list[str]:
-    """Breaks a note into lines."""
+    """Breaks a note below a chart into lines."""
     return textwrap.wrap(plain(note), 84)
 
 
 def wrapped(content: str, characters: int, most: int) -> list[str]:
-    """Breaks a label into at most `most` lines. The last line is shortened if necessary."""
+    """Breaks a label into at most `most` lines. If necessary, the last line is shortened."""
     lines = textwrap.wrap(plain(content), characters, break_on_hyphens=False) or [""]
     if len(lines) <= most:
         return lines
@@ -215,7 +221,7 @@ def wrapped(content: str, characters: int, most: int) -> list[str]:
 
 
 def shortened(content: str, characters: int) -> str:
-    """Shortens a text to `characters` characters, with an ellipsis in the middle."""
+    """Shortens a text to the given number of characters, with an ellipsis at about two thirds."""
     if len(content) <= characters:
         return content
     head = (characters - 1) * 2 // 3
@@ -223,12 +229,12 @@ def shortened(content: str, characters: int) -> str:
 
 
 def fitting(width: float) -> int:
-    """Number of characters, in the normal size, that fit into a width."""
+    """Number of characters of normal size that fit into a width in pixels."""
     return max(4, int(width / CHARACTER))
 
 
 def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom: float) -> None:
-    """Draws the scale, grid, ticks and caption of a horizontal axis."""
+    """Draws the scale, the grid, the ticks and the caption of a horizontal axis."""
     low, high = limits(axis, values)
     if axis.log:
         axes.set_xscale("log", base=axis.base)
@@ -241,12 +247,14 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
     for tick, x, text in zip(ticks, places, texts, strict=True):
         half = len(text) * CHARACTER / 2
         place = min(max(x, half), sheet.width - half)
-        # Centred texts at the ends would be cut off at the border of the drawing.
+        # A centred text at an end of the axis would be cut off at the border of the drawing.
         align = "center" if place == x else "left" if place > x else "right"
-        if place - half >= free:  # does not overlap its neighbour
+        # A text that would overlap its left neighbour is not shown.
+        if place - half >= free:
             shown.append((tick, text, align))
             free = place + half + 8
-        elif not axis.tick_texts:  # If there is no space for a point's name, there is no tick.
+        # A tick without a text remains, unless the texts are names of points.
+        elif not axis.tick_texts:
             shown.append((tick, "", "center"))
     axes.set_xticks([tick for tick, _, _ in shown], [text for _, text, _ in shown], minor=False)
     axes.set_xticks([], minor=True)
@@ -262,7 +270,9 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
 def y_axis(
     sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float, room: float
 ) -> None:
-    """Draws a vertical axis and its caption. `room` is the share of the height for notes."""
+    """Draws a vertical axis and its caption. `room` is the share of the height that is free for
+    notes.
+    """
     low, high = limits(axis, values)
     if axis.limit is None:
         free = room / (1 - room)
@@ -276,14 +286,14 @@ def y_axis(
 
 
 def caption(axis: Axis, width: float) -> str:
-    """The longest form of the axis caption that fits into a width."""
+    """Returns the longest form of an axis caption that fits into a width in pixels."""
     most, arrow = fitting(width), "↑" if axis.better == HIGHER else "↓"
     texts = (axis.caption, f"{axis.label}, {arrow} better")
     return next((text for text in texts if len(text) <= most), shortened(axis.label, most))
 
 
 def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
-    """Ends of an axis that shows all values with some space around them."""
+    """Computes the ends of an axis so that all values are visible, with some space around them."""
     known = list(values) or [1.0]
     if axis.limit is not None:
         known = [min(value, axis.limit) for value in known]
@@ -301,13 +311,15 @@ def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
 
 
 def ticks_of(axis: Axis, low: float, high: float, about: int) -> tuple[list[float], list[str]]:
-    """Ticks within the limits, and the texts for them."""
+    """Chooses about `about` ticks between the ends of an axis, and returns their values and their
+    texts.
+    """
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     unit = max((u for u in _UNITS if u <= high), default=1.0) if axis.format == "bytes" else 1.0
     ticks: Sequence[float] = axis.ticks
     if not ticks and axis.log:
-        # If ticks were only at powers, most of a short axis would have no ticks.
+        # With ticks only at powers of the base, most of a short axis would have no ticks.
         factors = (1.0, 2.0, 5.0) if axis.base == 10 and 5 < high / low < 1000 else (1.0,)
         powers = LogLocator(axis.base, factors, numticks=about).tick_values(low, high)
         ticks = [float(tick) for tick in powers if low <= tick <= high]
@@ -330,7 +342,9 @@ def _tick_text(format: str, value: float) -> str:
 
 
 def _presentation(element: ElementTree.Element, variables: Mapping[str, str]) -> None:
-    """Replaces style attributes by presentation attributes, and removes unused ids."""
+    """Replaces style attributes of an SVG element by presentation attributes, and removes unused
+    ids.
+    """
     # matplotlib 3.8 and 3.9 write "font: 700 12px 'DejaVu Sans'", which is not a valid attribute.
     short = r"font: (?:(\d+) )?([\d.]+px)[^;]*"
     style = re.sub(short, r"font-weight: \1; font-size: \2", element.attrib.pop("style", ""))
@@ -354,7 +368,7 @@ def _presentation(element: ElementTree.Element, variables: Mapping[str, str]) ->
 
 
 def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
-    """Adds classes, titles and keyboard focus to the groups of artists."""
+    """Adds classes, hover texts and keyboard focus to the SVG groups of artists."""
     for group in list(root.iter(f"{_SVG}g")):
         kind, texts, stop = hints.get(group.attrib.get("id", ""), ("", "", False))
         if kind:
@@ -376,7 +390,7 @@ def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
 
 
 def _make_focusable(group: ElementTree.Element, text: str) -> None:
-    """Lets a group get keyboard focus and be read by screen readers."""
+    """Makes an SVG group accessible by keyboard and by screen readers, which read `text`."""
     group.attrib.update({"tabindex": "0", "role": "img", "aria-label": plain(text)})
 
 
@@ -403,7 +417,8 @@ _LINE = 18.0
 NOTE_LINE = 15.0
 _ROW, _WIDE_ROW = 40.0, 28.0
 _LANE = 20.0
-_LABELLED_BESIDE = 500.0  # From this width on, labels are to the left of rows.
+# At this width and above, the labels of rows are to the left of the rows.
+_LABELLED_BESIDE = 500.0
 _MOST_OF_LABEL = 0.34
 _MARGIN = 12.0
 GAP = 24.0
@@ -422,7 +437,9 @@ _BESIDE_GAP, _SHIFTS = 7.0, (4.0, -13.0, 18.0, -27.0)
 
 
 def svg(chart: Chart, width: float = NARROW) -> str:
-    """The chart as an SVG element of the given width. The page must add `theme`, title and note."""
+    """Draws a chart as an SVG element of the given width. The page must add `theme`, title and
+    note.
+    """
     axes = chart.x.caption
     if isinstance(chart, Lines):
         axes = f"{chart.y.caption} over {axes}"
@@ -432,7 +449,11 @@ def svg(chart: Chart, width: float = NARROW) -> str:
 
 
 def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
-    """A file with one or more charts, one below the other. SVG adapts to light and dark mode."""
+    """Draws charts one below the other, as the content of a file in the format "svg", "png" or
+    "pdf".
+
+    An SVG file adapts to light and dark mode.
+    """
     with settings(label):
         sheet = _draw_charts(charts, margin=_MARGIN)
         if format != "svg":
@@ -485,7 +506,8 @@ def _chart_height(chart: Chart, width: float, captions: bool) -> float:
 
 
 class _RowLabelLayout:
-    """Positions of row labels: to the left if there is enough space, otherwise above the row.
+    """Computes the positions of row labels: to the left if there is enough space, otherwise above
+    the row.
 
     `middle` is the vertical centre of a row's drawing, from the top of the row.
     """
@@ -510,7 +532,9 @@ class _RowLabelLayout:
         self.middle = self.pitch / 2 + 2 if self._beside else self.pitch - narrow_pitch / 3
 
     def write(self, sheet: Sheet, index: int, top: float) -> tuple[float, float]:
-        """Writes the label of the row that begins at `top`; returns the start of its first line."""
+        """Writes the label of a row that begins at `top`. Returns the position of the label's first
+        line.
+        """
         lines = self._lines[index]
         first = self.middle + 4 - 7 * (len(lines) - 1) if self._beside else 15.0
         for place, line in enumerate(lines):
@@ -529,13 +553,13 @@ def _legend_height(entries: int, width: float) -> float:
 
 
 def _legend_entry_position(index: int, width: float, top: float) -> tuple[float, float, float]:
-    """Left end, baseline and width of an entry in a legend."""
+    """Position of an entry in the legend below a chart: left end, baseline and width, in pixels."""
     columns = max(1, int(width / _LEGEND_COLUMN))
     column_width = width / columns
     return column_width * (index % columns), top + 11 + _LINE * (index // columns), column_width
 
 
-# Rows: dots are values, a stroke is the median, a band is its interval, and a box shows quartiles.
+# Draws rows: dots are values, strokes are medians, bands are intervals, and boxes show quartiles.
 
 
 def _top_of_rows(chart: Rows) -> float:
@@ -559,7 +583,7 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
         limit, name = chart.limit
         dashes = {"color": palette()["ink"], "linewidth": 1.5, "linestyle": (0, (5, 4))}
         axes.plot([limit] * 2, [-8, bottom - top], clip_on=False, **dashes)
-        # The text ends at the line, if there is enough space to the left.
+        # The text is to the left of the line, if there is enough space.
         x = max(sheet.x_of(axes, limit), CHARACTER * len(name))
         sheet.text(x, top - 10, name, size=TICK_SIZE, colour="soft", align="right")
     for index, row in enumerate(chart.rows):
@@ -636,7 +660,7 @@ def _series_colour(index: int) -> str:
     return palette()[_COLOURS[index % len(_COLOURS)]]
 
 
-# Line charts with a legend below.
+# Draws line charts with a legend below the plot.
 
 
 def _draw_lines(sheet: Sheet, chart: Lines) -> None:
@@ -670,7 +694,8 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
 
 
 def _write_notes(sheet: Sheet, axes: Any, notes: Iterable[tuple[float, str, float]]) -> int:
-    """Writes notes at the top of a plot so that they do not overlap; returns the number of lines.
+    """Writes notes at the top of a plot so that they do not overlap. Returns the number of lines
+    used.
 
     A note, (x, text, distance), is written next to its line, or below other notes. If there is no
     space, it is omitted.
@@ -701,9 +726,8 @@ def _line_style(series: ChartSeries, index: int) -> dict[str, Any]:
 
 
 def _dot_size(index: int) -> float:
-    """Size of the marks of a series.
-
-    Later series have smaller marks, so no mark hides an equal one.
+    """Size of the marks of a series: later series have smaller marks, so that no mark hides an
+    equal one.
     """
     return max(5.5, 9.0 - 0.6 * index)
 
@@ -728,7 +752,8 @@ def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> No
     inside = [i for i, (_, y) in enumerate(series.points) if y <= top]
     beyond = [i for i, (_, y) in enumerate(series.points) if y > top]
     if not series.marks:
-        inside = inside[-1:]  # One mark is enough to identify the curve.
+        # One mark is enough to identify the curve in the legend.
+        inside = inside[-1:]
     mark = index if series.mark is None else series.mark
     for shown, kind in ((inside, mark), (beyond, _MARKERS.index("^"))):
         for size in dict.fromkeys(sizes[i] for i in shown):
@@ -739,7 +764,9 @@ def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> No
 
 
 def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None:
-    """Writes texts next to points so that they do not overlap. Omits texts without space."""
+    """Writes texts next to the points of curves. A text that would overlap another text is
+    omitted.
+    """
     taken: list[tuple[float, float, float]] = []
     top = axes.get_ylim()[1]
     for each_series in series:
@@ -767,7 +794,9 @@ def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None
 
 
 def _texts_overlap(first: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    """Whether two texts, given as (left, right, base line), overlap."""
+    """Whether two texts overlap. Each is given by its left end, right end and baseline in
+    pixels.
+    """
     return first[0] < other[1] and other[0] < first[1] and abs(first[2] - other[2]) < TICK_SIZE
 
 
@@ -786,7 +815,7 @@ def _draw_legend_entry(
     sheet.text(left + _KEY + 8, base, shortened(series.name, fitting(width - _KEY - 10)))
 
 
-# Lanes: spans of time, with one colour for each kind.
+# Draws lanes: periods of time, with one colour for each kind of activity.
 
 
 def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:

@@ -1,4 +1,5 @@
-"""Content of outputs, independent of the format: sections with texts, tables and charts.
+"""Content of reports and command output, independent of the format: sections of text, tables,
+charts.
 
 A command creates sections from its result. `text_of` writes sections as text for a terminal, and
 `render_report` writes whole reports as HTML or Markdown.
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """A cell in a table.
+    """A cell in a table, with its text and its formatting.
 
     Attributes:
       value: sort key; if None, the text is the sort key.
@@ -57,10 +58,10 @@ A plain text means a cell with this text. "" means that there is no value.
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table. The first column contains the names of the rows. If folded, only the title is
-    visible.
+    """A table, whose first column contains the names of the rows.
 
-    A column consists of a title, its kinds (see `TableCell`), and a hint that is shown on hover.
+    If the table is folded, only its title is visible at first. A column consists of a title, its
+    kinds (see `TableCell`), and a hint that is shown on hover.
 
     Attributes:
       notes: for terminals, one text for each row, which is shown below it ("" for no text); or
@@ -83,7 +84,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph of text.
+    """A paragraph of text in a report or in the output of a command.
 
     Attributes:
       indent, hanging: in a terminal, spaces before the first line, and before all other lines.
@@ -100,7 +101,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts side by side that use the whole width. With `pairs`, there are always two per row."""
+    """Charts that are shown side by side and use the whole width. With `pairs`, two are in each
+    row.
+    """
 
     kind: ClassVar[str] = "charts"
     charts: tuple[Chart, ...]
@@ -108,7 +111,7 @@ class Charts:
 
     @property
     def columns(self) -> int:
-        """Number of charts per row, if there is enough space."""
+        """Number of charts in each row of the page, if there is enough space."""
         return 2 if self.pairs else {1: 1, 2: 2, 4: 2}.get(len(self.charts), 3)
 
 
@@ -120,7 +123,7 @@ Content: TypeAlias = Block | str | Sequence[Chart] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section of an output. If it is folded, only the heading and `remark` are visible at
+    """A section of a report. If the section is folded, only its title and `remark` are visible at
     first.
     """
 
@@ -131,7 +134,9 @@ class Section:
 
     @classmethod
     def of(cls, key: str, title: str, contents: Iterable[Content], folded: bool = False) -> Section:
-        """Creates a section. Empty content is left out. A string becomes a paragraph."""
+        """Creates a section from contents. Empty contents are left out, and a string becomes a
+        paragraph.
+        """
         blocks: list[Block] = []
         for content in contents:
             if isinstance(content, (Table, Text, Charts)):
@@ -142,8 +147,8 @@ class Section:
 
     @property
     def remark(self) -> Text | None:
-        """The first paragraph that is marked as good, bad or neutral. It is visible in a folded
-        section.
+        """The first paragraph that has a tone (see `TableCell`). It remains visible if the section
+        is folded.
         """
         toned = (text for text in self.blocks if isinstance(text, Text) and text.tone)
         return next(toned, None)
@@ -152,7 +157,8 @@ class Section:
 def prepend_docstring(
     contents: Callable[[T], Iterable[Content]],
 ) -> Callable[[T], Iterable[Content]]:
-    """Decorator that puts a function's docstring before the content that the function returns.
+    """Decorator that puts the docstring of a function before the contents that the function
+    returns.
 
     If the function returns no content, nothing is added. If the first items are of type str, they
     continue the paragraph.
@@ -170,7 +176,9 @@ def prepend_docstring(
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer at the top of a report: question, answer, tone (see `TableCell`) and evidence."""
+    """An answer at the top of a report: its question, its text, its tone (see `TableCell`), and
+    evidence.
+    """
 
     name: str
     text: str
@@ -180,7 +188,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A whole report. The highlights, (name, value) pairs, are shown below the answers."""
+    """A whole report. Its highlights, pairs of name and value, are shown below its answers."""
 
     title: str
     subtitle: str
@@ -190,7 +198,7 @@ class Report:
 
     @property
     def charts(self) -> list[Chart]:
-        """The charts in all sections."""
+        """The charts in all sections of the report."""
         blocks = (block for section in self.sections for block in section.blocks)
         return [chart for block in blocks if isinstance(block, Charts) for chart in block.charts]
 
@@ -202,8 +210,9 @@ def numeric_cell(
     scale: float = 1.0,
     tone: str = "",
 ) -> TableCell:
-    """A cell with a number times a factor. The product is also the sort key. None without a
-    value.
+    """Makes a table cell with a number, multiplied by `scale`. The product is also the sort key.
+
+    If `value` is None, the cell shows that there is no value.
     """
     if value is None:
         return TableCell(numbers.NONE, kinds="number")
@@ -214,7 +223,10 @@ def numeric_cell(
 def interval_cell(
     ends: tuple[float | None, float | None] | None, text: Callable[[float], str] = numbers.number
 ) -> TableCell:
-    """A cell with an interval. The sort key is its width. None if there is no value."""
+    """Makes a table cell with an interval, whose width is the sort key.
+
+    If an end is None, the cell shows that there is no value.
+    """
     low, high = ends or (None, None)
     if low is None or high is None:
         return numeric_cell(None)
@@ -234,7 +246,8 @@ def make_table(
     missing: str = numbers.NONE,
     **layout: Any,
 ) -> Table | None:
-    """Makes a table and omits empty columns, except the first; None if there are no rows.
+    """Makes a table from rows. Empty columns, except the first, are omitted. None if there are no
+    rows.
 
     Args:
       rows: rows of the table. The first one determines the order of the columns.
@@ -267,15 +280,15 @@ def _filled_cell(content: TableCell | str, missing: str) -> TableCell:
     return cell if cell.text else replace(cell, text=missing)
 
 
-# Writes documents as HTML, as Markdown and as text for a terminal.
+# Functions that write documents as HTML, as Markdown, and as text for a terminal.
 
-# Documents as Markdown, without charts.
+# Functions that write documents as Markdown, without charts.
 
 _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 
 
 def report_to_markdown(report: Report) -> str:
-    """A whole report as Markdown."""
+    """Writes a whole report as Markdown, without charts."""
     lines = [f"# {markdown(report.title)}", "", f"{markdown(report.subtitle)}.", ""]
     for answer in report.answers:
         lines.append(
@@ -285,7 +298,7 @@ def report_to_markdown(report: Report) -> str:
     lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.highlights]
     for section in report.sections:
         written = list(_section_lines(section))
-        # A section that contains only charts is left out.
+        # A section that contains only charts is left out, because Markdown has no charts.
         lines += ["", *written] if written[1:] else []
     return "\n".join(lines) + "\n"
 
@@ -309,7 +322,7 @@ def _block_lines(block: Block) -> list[str]:
 
 
 def table_lines(block: Table, names: Callable[[str], str] = markdown) -> list[str]:
-    """A table as Markdown lines. `names` escapes the texts in columns without numbers."""
+    """Writes a table as lines of Markdown. `names` escapes the texts in columns without numbers."""
     aligned = ["number" in kinds for _, kinds, _ in block.columns]
     return [
         markdown_row([markdown(title) for title, _, _ in block.columns]),
@@ -329,11 +342,11 @@ def _markdown_cell(cell: TableCell, escape: Callable[[str], str]) -> str:
 
 
 def markdown_row(cells: Sequence[str]) -> str:
-    """A row of a Markdown table. The texts must already be escaped."""
+    """Writes a row of a Markdown table. The texts of the cells must already be escaped."""
     return f"| {' | '.join(cells)} |"
 
 
-# Sections as text for a terminal. Colours add nothing that the words do not say.
+# Functions that write text for a terminal. Colours add nothing that the words do not say.
 
 _COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
 _NOTE = " " * 6
@@ -344,7 +357,7 @@ _UNIT = re.compile(r", (?=\S+$)")
 def text_of(
     sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
 ) -> str:
-    """Sections, or items of content, as text with empty lines between them.
+    """Writes sections, or items of content, as text for a terminal, with empty lines between them.
 
     Charts are left out. Lines begin with `mark`; rows of tables begin with the same number of
     spaces.
@@ -355,7 +368,7 @@ def text_of(
 def sections_to_lines(
     sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
 ) -> list[str]:
-    """The text that `text_of` returns, as a list of lines."""
+    """Writes sections, or items of content, as the lines of the text that `text_of` returns."""
     lines: list[str] = []
     for part in sections:
         section = part if isinstance(part, Section) else Section.of("", "", part)
@@ -399,19 +412,17 @@ def _table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
 
 
 def _colour_lines(lines: list[str], cell: TableCell) -> list[str]:
-    """The lines of a table row. If there is only one line, its first cell is coloured (see
-    `TableCell`).
-    """
+    """Colours the first cell in the first line of a table row, according to the tone of `cell`."""
     code, text = _COLOURS.get(cell.tone), plain(cell.text)
     return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]] if code else lines
 
 
-# Reports as one HTML page that loads no other files. Its policy only allows its own style and
-# script.
+# Functions that write a report as one HTML page, which loads no other files.
+# The content security policy of the page allows only its own style and script.
 
 
 def render_report(report: Report, format: str, progress: Progress | None = None) -> str:
-    """Writes the report in one of `FORMATS`. KeyError for other formats.
+    """Writes a report in one of the `FORMATS`. Other formats raise KeyError.
 
     `progress` shows how many charts have been drawn.
     """
@@ -420,7 +431,8 @@ def render_report(report: Report, format: str, progress: Progress | None = None)
 
 def _html_page(report: Report, progress: Progress | None = None) -> str:
     progress = progress or Progress.silent()
-    progress.start("drawing", 2 * len(report.charts))  # at most two widths for each chart
+    # Each chart is drawn in at most two widths.
+    progress.start("drawing", 2 * len(report.charts))
     drawn = itertools.count(1)
 
     def svg(*arguments: Any) -> str:
@@ -452,7 +464,7 @@ def _page_template() -> Template:
 
 
 def _remove_control_characters(value: Any) -> Any:
-    """Removes control characters and direction marks from text that is read from records."""
+    """Removes control characters and direction marks from a text, which may come from a record."""
     return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
