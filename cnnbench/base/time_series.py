@@ -549,8 +549,8 @@ def cumulative_deviations(values: Iterable[float]) -> Iterator[float]:
     ordered: list[float] = []
     for size, value in enumerate(values):
         if size:
-            # A new value increases the sum by its distance to the median. For an even number of values,
-            # this is the distance to the interval between the two middle values.
+            # A new value increases the sum by its distance to the median.
+            # If the number of values is even, the distance to the two middle values counts.
             low, high = ordered[(size - 1) // 2], ordered[size // 2]
             if value < low:
                 cost += low - value

@@ -1,4 +1,4 @@
-"""Checks of the measuring conditions, with advice.
+"""Checks the conditions under which a run measures, such as other load, and gives advice.
 
 Checks before the first step and after the timed loop take a `ConditionCheckInput` and return a
 `Finding`. A new check is a function here, its id in `CONDITIONS`, its place in one of the tables at
@@ -63,9 +63,11 @@ ALL = "all"
 
 
 def parse_silenced_conditions(text: str) -> frozenset[str]:
-    """The names in a comma-separated list. The name "all" means all measuring conditions.
+    """Parses the value of --quiet_conditions: comma-separated names of warnings that are not
+    printed.
 
-    Other warnings, such as that a worker is lost, are silenced only by their own names.
+    The name "all" means all measuring conditions. Other warnings, such as that a worker is lost,
+    are silenced only by their own names.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
@@ -79,10 +81,10 @@ def parse_silenced_conditions(text: str) -> frozenset[str]:
 
 
 class RunFlags(NamedTuple):
-    """Resolved flags on which advice depends. If `intra_threads` is 0, TensorFlow chooses the
-    number.
+    """The values of flags on which the advice of the checks depends.
 
-    `cards` are the indices of the run's GPUs among the visible GPUs.
+    If `intra_threads` is 0, TensorFlow chooses the number of threads. `cards` are the indices of
+    the run's GPUs among the visible GPUs.
     """
 
     on_gpu: bool = False
@@ -94,7 +96,8 @@ class RunFlags(NamedTuple):
 
 
 class ConditionCheckInput(NamedTuple):
-    """Input of the checks.
+    """Everything that a check of the measuring conditions can use: facts, counters, flags and GPU
+    states.
 
     Attributes:
       facts: about the machine, see `cnnbench.machine.facts`.
@@ -111,7 +114,7 @@ class ConditionCheckInput(NamedTuple):
 
     @property
     def usable_cpus(self) -> int:
-        """Number of CPUs on which this process may run."""
+        """Number of CPUs on which this process is allowed to run."""
         return int(self.facts.get("usable_cpus") or self.facts.get("logical_cpus") or 1)
 
 
@@ -134,7 +137,7 @@ _SCARCE_MEMORY = 0.05
 
 _SLOW_GOVERNORS = ("powersave", "conservative")
 
-# In these drivers, "powersave" is the name of the usual dynamic mode.
+# With these drivers, "powersave" is the name of the usual dynamic mode, which is not slow.
 _DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 _HEAT = ("thermal_software", "thermal_hardware", "hardware_slowdown", "power_brake")
@@ -148,7 +151,7 @@ _MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
 
 
 def load(now: ConditionCheckInput) -> Finding:
-    """Checks whether other processes use CPU time before the run.
+    """Checks whether other processes use CPUs before the run.
 
     The load average of the last minute still includes the previous run. Therefore it is used only
     if CPU time is unknown.
@@ -170,28 +173,28 @@ def load(now: ConditionCheckInput) -> Finding:
 
 
 def load_in_loop(then: ConditionCheckInput) -> Finding:
-    """Checks whether other processes used CPU time in the timed loop."""
+    """Checks whether other processes used CPUs during the timed loop."""
     busy = _cpus_busy_with_others(then)
     problem = f"in the timed loop other processes kept {busy}"
     return (problem, _MEASURE_AGAIN) if busy else None
 
 
 def steal(now: ConditionCheckInput) -> Finding:
-    """Checks whether the hypervisor withholds CPU time before the run."""
+    """Checks whether the hypervisor withholds CPU time from this machine before the run."""
     share = _stolen_cpu_share(now)
     problem = f"the hypervisor withholds {share:.0%} of the CPU time this machine asks for"
     return (problem, f"use a dedicated machine, or {_INTERLEAVE}") if share else None
 
 
 def steal_in_loop(then: ConditionCheckInput) -> Finding:
-    """Checks whether the hypervisor withheld CPU time in the timed loop."""
+    """Checks whether the hypervisor withheld CPU time from this machine during the timed loop."""
     share = _stolen_cpu_share(then)
     problem = f"in the timed loop the hypervisor withheld {share:.0%} of the CPU time"
     return (problem, _MEASURE_AGAIN) if share else None
 
 
 def threads(now: ConditionCheckInput) -> Finding:
-    """Checks whether there are more threads than CPUs."""
+    """Checks whether --num_intra_threads is larger than the number of CPUs that the run may use."""
     wanted, usable = now.flags.intra_threads, now.usable_cpus
     if not now.flags.intra_threads_given or wanted <= usable:
         return None
@@ -200,7 +203,7 @@ def threads(now: ConditionCheckInput) -> Finding:
 
 
 def quota(now: ConditionCheckInput) -> Finding:
-    """Checks whether a CPU quota is below the number of threads. It would pause threads
+    """Checks whether a CPU quota is below the number of busy threads, which would then be paused
     periodically.
     """
     limit = now.facts.get("cgroup_cpu_limit")
@@ -217,7 +220,9 @@ def quota(now: ConditionCheckInput) -> Finding:
 
 
 def quota_in_loop(then: ConditionCheckInput) -> Finding:
-    """Checks whether a control group paused threads in the timed loop."""
+    """Checks whether a control group paused threads during the timed loop because of its
+    CPU quota.
+    """
     seconds, stopped = then.interval["seconds"], then.interval.get("quota_seconds", 0.0)
     if stopped <= _QUOTA_SHARE * seconds:
         return None
@@ -231,7 +236,7 @@ def quota_in_loop(then: ConditionCheckInput) -> Finding:
 
 
 def governor(now: ConditionCheckInput) -> Finding:
-    """Checks whether clock frequencies are limited, or differ between CPUs."""
+    """Checks whether the clock frequencies of the CPUs are limited, or differ from CPU to CPU."""
     names = [name for name in str(now.facts.get("cpu_governor", "")).split(",") if name]
     if len(names) > 1:
         problem = f"CPUs have different frequency governors ({', '.join(names)})"
@@ -243,7 +248,7 @@ def governor(now: ConditionCheckInput) -> Finding:
 
 
 def thermal(then: ConditionCheckInput) -> Finding:
-    """Checks whether heat throttled the processor."""
+    """Checks whether heat throttled the CPUs during the timed loop."""
     events = then.interval.get("thermal_events")
     problem = f"in the timed loop CPUs slowed down {events} times for heat"
     advice = "check the cooling; a lower clock that holds (turbo off) gives steadier results"
@@ -251,7 +256,7 @@ def thermal(then: ConditionCheckInput) -> Finding:
 
 
 def memory(now: ConditionCheckInput) -> Finding:
-    """Checks whether there is too little free memory."""
+    """Checks whether too little main memory is free before the run."""
     total, left = now.facts.get("memory_bytes"), now.facts.get("memory_available_bytes")
     if not total or left is None or left >= _SCARCE_MEMORY * total:
         return None
@@ -260,7 +265,7 @@ def memory(now: ConditionCheckInput) -> Finding:
 
 
 def memory_in_loop(then: ConditionCheckInput) -> Finding:
-    """Checks whether pages were moved to or from swap space in the timed loop."""
+    """Checks whether pages were moved to or from swap space during the timed loop."""
     pages, size = then.interval.get("swapped_pages"), then.flags.batch_size
     advice = (
         f"stop programs that use the memory, or lower --batch_size{f', now {size}' if size else ''}"
@@ -269,7 +274,7 @@ def memory_in_loop(then: ConditionCheckInput) -> Finding:
 
 
 def numa(now: ConditionCheckInput) -> Finding:
-    """Checks whether there are several NUMA nodes and the run is not bound to one."""
+    """Checks whether the machine has several NUMA nodes and the run is not bound to one of them."""
     nodes = now.facts.get("numa_nodes") or 1
     if nodes <= 1 or now.flags.on_gpu or "cpu_affinity" in now.facts:
         return None
@@ -278,13 +283,13 @@ def numa(now: ConditionCheckInput) -> Finding:
 
 
 def battery(now: ConditionCheckInput) -> Finding:
-    """Checks for battery power."""
+    """Checks whether a portable machine runs on its battery."""
     problem = ("the machine runs on battery", "plug it in")
     return problem if now.facts.get("on_battery") else None
 
 
 def gpu_processes(now: ConditionCheckInput) -> Finding:
-    """Checks whether other processes use the GPUs of the run."""
+    """Checks whether other processes use the GPUs of the run before the run."""
     busy = {state.index: state.others for state in now.gpus.own if state.others}
     if not busy:
         return None
@@ -300,7 +305,7 @@ def gpu_processes(now: ConditionCheckInput) -> Finding:
 
 
 def gpu_processes_in_loop(then: ConditionCheckInput) -> Finding:
-    """Checks whether other processes started on the GPUs of the run."""
+    """Checks whether other processes started on the GPUs of the run during the timed loop."""
     before = {state.uuid: state for state in then.gpus_before.states}
     new = {s.index: new_processes(before.get(s.uuid), s) for s in then.gpus.own}
     words = [
@@ -314,7 +319,7 @@ def gpu_processes_in_loop(then: ConditionCheckInput) -> Finding:
 
 
 def gpu_throttle(now: ConditionCheckInput) -> Finding:
-    """Checks, before the run uses the GPUs, whether a GPU is throttled."""
+    """Checks whether a GPU is throttled before the run uses it."""
     slow = {s.index: [r for r in s.throttle_reasons if r in _HEAT] for s in now.gpus.own}
     words = [f"GPU {i} ({', '.join(reasons)})" for i, reasons in slow.items() if reasons]
     if not words:
@@ -324,7 +329,7 @@ def gpu_throttle(now: ConditionCheckInput) -> Finding:
 
 
 def gpu_throttle_in_loop(then: ConditionCheckInput) -> Finding:
-    """Checks whether heat or power supply throttled a GPU in the timed loop."""
+    """Checks whether heat or power supply throttled a GPU during the timed loop."""
     words = []
     before = {state.uuid: state.thermal_seconds for state in then.gpus_before.states}
     for state in then.gpus.own:
@@ -343,7 +348,7 @@ def gpu_throttle_in_loop(then: ConditionCheckInput) -> Finding:
 
 
 def _cpus_busy_with_others(situation: ConditionCheckInput) -> str | None:
-    """Number of CPUs used by other processes; None if it is small or unknown."""
+    """Describes how many CPUs other processes use; None if the number is small or unknown."""
     cpus = situation.facts.get("logical_cpus") or situation.usable_cpus
     others = situation.interval.get("other_cpus")
     if others is None or others < max(0.1, _OTHERS_SHARE * cpus):
@@ -352,7 +357,7 @@ def _cpus_busy_with_others(situation: ConditionCheckInput) -> str | None:
 
 
 def _stolen_cpu_share(situation: ConditionCheckInput) -> float:
-    """Share of CPU time withheld by the hypervisor; 0 if it is small."""
+    """Share of the requested CPU time that the hypervisor withholds; 0 if the share is small."""
     share = situation.interval.get("steal_fraction", 0.0)
     return share if share >= _STEAL_SHARE else 0.0
 

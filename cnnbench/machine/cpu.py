@@ -1,4 +1,4 @@
-"""The processors and memory of this machine."""
+"""Reads facts about the processors and the memory of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-# Sources of facts: the file system, environment variables and loaded modules.
+# Facts are read from the file system, environment variables and loaded modules.
 
 Fact: TypeAlias = str | int | float | bool | list[str]
 Facts: TypeAlias = Mapping[str, Fact | None]
@@ -21,21 +21,25 @@ Facts: TypeAlias = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Host:
-    """Sources of facts. `root` is the folder that contains proc and sys; tests replace it."""
+    """The machine from which facts are read. Tests replace `root`, the folder that contains proc
+    and sys.
+    """
 
     root: Path = Path("/")
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     modules: Mapping[str, Any] = field(default_factory=lambda: sys.modules)
 
     def text(self, path: str) -> str | None:
-        """Stripped content of a file below `root`; None if it cannot be read."""
+        """Content of a file below `root`, without surrounding spaces; None if the file cannot be
+        read.
+        """
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return None
 
     def number(self, path: str) -> int | None:
-        """The integer in a file; None if there is none."""
+        """The integer that a file below `root` contains; None if the file contains none."""
         text = self.text(path)
         return int(text) if text is not None and text.lstrip("-").isdigit() else None
 
@@ -44,7 +48,9 @@ FactGroup: TypeAlias = Callable[[Host], Facts]
 
 
 def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
-    """Facts of all groups by name. Facts that are empty or cannot be read are left out."""
+    """Reads all facts of the groups and returns them by name, without empty and unreadable
+    facts.
+    """
     known_facts: dict[str, Fact] = {}
     for group in groups:
         try:
@@ -56,7 +62,7 @@ def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
 
 
 def pid_namespace(host: Host) -> str | None:
-    """Identifier of the namespace of this process's PIDs; None if unreadable.
+    """Identifier of the PID namespace of this process; None if it cannot be read.
 
     If two processes have the same identifier, a PID means the same process in both. Other machines
     have different identifiers, and so do containers with separate PIDs.
@@ -69,20 +75,21 @@ def pid_namespace(host: Host) -> str | None:
     return f"{boot} {namespace}" if boot else None
 
 
-# Facts about processor and memory: limits, settings, and sources of noise in measured times.
+# Facts about processor and memory: limits, settings, and sources of noise in measurements.
 
-# Instruction sets that limit the speed of convolutions and matrix products.
+# These instruction sets limit the speed of convolutions and matrix products.
 _ISA = (
     *("sse4_2", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512_vnni", "avx_vnni"),
     *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16", "amx_int8"),
     *("asimd", "asimdhp", "asimddp", "sve", "sve2", "bf16", "i8mm", "svebf16"),
 )
 
-_NO_LIMIT = 1 << 60  # Control groups of version 1 contain a huge number if there is no limit.
+# If there is no limit, control groups of version 1 contain a number above this value.
+_NO_LIMIT = 1 << 60
 
 
 class Memory(NamedTuple):
-    """Bytes of main memory or of the memory of a GPU.
+    """The size and the available part, in bytes, of main memory or of a GPU's memory.
 
     `total` is the maximum that a process can use, including swap space. `available` is the memory
     that is free, or can be freed, without swapping.
@@ -93,20 +100,24 @@ class Memory(NamedTuple):
 
 
 def available_cores() -> int:
-    """Number of CPUs in the affinity mask; of all CPUs if the system has no masks."""
+    """Number of CPUs that this process may use: those in its affinity mask, or all without
+    a mask.
+    """
     return len(usable_cpus())
 
 
 def usable_cpus() -> Collection[int]:
-    """Numbers of the CPUs in the affinity mask; of all CPUs if there is no mask."""
+    """Numbers of the CPUs that this process may use: those in its affinity mask, or all without a
+    mask.
+    """
     try:
         return os.sched_getaffinity(0)
-    except AttributeError:  # Not available on every platform.
+    except AttributeError:  # The function does not exist on every platform.
         return range(os.cpu_count() or 1)
 
 
 def machine_identity(host: Host) -> Facts:
-    """Name and kind of the machine, and its operating system."""
+    """Facts about the machine: its name, its kind and its operating system."""
     return {
         "hostname": platform.node(),
         "platform": platform.platform(),
@@ -115,7 +126,7 @@ def machine_identity(host: Host) -> Facts:
 
 
 def processor(host: Host) -> Facts:
-    """Model, cores and instruction sets."""
+    """Facts about the CPU: its model, number of cores, and instruction sets."""
     text = host.text("proc/cpuinfo")
     if text is None:
         if platform.system() != "Darwin":
@@ -133,9 +144,9 @@ def processor(host: Host) -> Facts:
         "cpu_model": first.get("model name") or first.get("Model") or platform.processor(),
         "cpu_isa": isa,
         "physical_cores": len(cores) or None,
-        # Noise usually comes from other machines on the same hypervisor.
+        # In a virtual machine, noise usually comes from other machines on the same hypervisor.
         "virtual_machine": True if "hypervisor" in flags else None,
-        # The value that --conv_gradients=auto has on this CPU, and the kernels on which it depends.
+        # The value of --conv_gradients=auto on this CPU, and the kernels that determine the value.
         "cpu_conv_gradients": f"fastest ({kernels})" if kernels in MEASURED_KERNELS else LIBRARY,
     }
 
@@ -145,8 +156,8 @@ def _parse_colon_lines(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in pairs}
 
 
-# On CPUs with one of these instruction sets, TensorFlow uses oneDNN's convolutions by default. On
-# other CPUs, it uses them only on request.
+# TensorFlow uses oneDNN's convolutions by default on CPUs with one of these instruction sets.
+# On other CPUs, TensorFlow uses them only on request.
 _NEURAL = ("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16")
 _ONEDNN_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
@@ -183,7 +194,7 @@ def _choose_convolution_kernels(isa: Collection[str], environ: Mapping[str, str]
 
 
 def logical_cpus(host: Host) -> Facts:
-    """Number of all CPUs, and number of CPUs that this process may use."""
+    """Facts about the number of all CPUs, and of the CPUs that this process may use."""
     total, usable = os.cpu_count() or 1, sorted(usable_cpus())
     return {
         "logical_cpus": total,
@@ -208,12 +219,12 @@ def _read_in_thousands(host: Host, path: str) -> int | None:
 
 
 def _read_selected_option(host: Host, path: str) -> str | None:
-    """The word in brackets of a file such as "always [madvise] never"."""
+    """The word in brackets in a settings file of the kernel, such as "always [madvise] never"."""
     chosen = re.search(r"\[(\S+)\]", host.text(path) or "")
     return None if chosen is None else chosen.group(1)
 
 
-# Settings of the kernel: for each one, its file and the function that reads it.
+# Maps each setting of the kernel to its file and to the function that reads the file.
 _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
     "cpu_driver": (f"{_POLICY}/scaling_driver", Host.text),
     "cpu_isolated": (f"{_CPU}/isolated", Host.text),
@@ -238,7 +249,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
 
 
 def settings(host: Host) -> Facts:
-    """Settings of kernel and firmware: clocks, power, memory, virtual machine."""
+    """Facts about settings of kernel and firmware: clocks, power, memory, virtual machine."""
     values = {name: read(host, path) for name, (path, read) in _SETTINGS.items()}
     no_turbo = host.number(f"{_CPU}/intel_pstate/no_turbo")
     if no_turbo is not None:
@@ -256,7 +267,7 @@ def settings(host: Host) -> Facts:
 
 
 def power(host: Host) -> Facts:
-    """Whether a portable machine runs on its battery."""
+    """Fact that says whether a portable machine runs on its battery."""
     import psutil
 
     battery = psutil.sensors_battery()
@@ -264,7 +275,7 @@ def power(host: Host) -> Facts:
 
 
 def memory(host: Host) -> Facts:
-    """Main memory and swap space."""
+    """Facts about the sizes of main memory and swap space."""
     import psutil
 
     main = psutil.virtual_memory()
@@ -276,7 +287,9 @@ def memory(host: Host) -> Facts:
 
 
 def limits(host: Host) -> Facts:
-    """CPU and memory limits of control groups, mostly those of containers."""
+    """Facts about limits of control groups on CPU time and memory, which containers usually
+    have.
+    """
     cpus: list[float] = []
     for folder in cgroup_folders(host, "cpu"):
         quota = re.fullmatch(r"(\d+) (\d+)", host.text(f"{folder}/cpu.max") or "")
@@ -294,7 +307,9 @@ def limits(host: Host) -> Facts:
 
 
 def _memory_limits(host: Host) -> Iterator[tuple[str, int, int]]:
-    """Folder, limit and used bytes of each control group that limits memory."""
+    """Yields each control group that limits the memory of this process: folder, limit and used
+    bytes.
+    """
     for folder in cgroup_folders(host, "memory"):
         for limit_name, used_name in (
             ("memory.max", "memory.current"),
@@ -306,7 +321,7 @@ def _memory_limits(host: Host) -> Iterator[tuple[str, int, int]]:
 
 
 def main_memory(host: Host | None = None) -> Memory | None:
-    """Total and free main memory; None if unknown."""
+    """Size and available part of main memory, also considering control groups; None if unknown."""
     host = Host() if host is None else host
     lines = re.findall(r"^(\w+): +(\d+) kB$", host.text("proc/meminfo") or "", re.MULTILINE)
     sizes = {name: int(kilobytes) * 1024 for name, kilobytes in lines}
@@ -316,8 +331,7 @@ def main_memory(host: Host | None = None) -> Memory | None:
     total, available = sizes["MemTotal"] + swap, sizes["MemAvailable"]
     for folder, limit, used in _memory_limits(host):
         stat = host.text(f"{folder}/memory.stat") or ""
-        # A part of the memory that a group uses is available, because the kernel can free file
-        # pages immediately.
+        # The kernel can free file pages immediately, so this part of the used memory is available.
         pages = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
         total = min(total, limit + swap)
         available = min(available, max(0, limit - used + (int(pages[1]) if pages else 0)))
@@ -325,7 +339,8 @@ def main_memory(host: Host | None = None) -> Memory | None:
 
 
 def cgroup_folders(host: Host, controller: str) -> list[str]:
-    """Folders of this process's control group and its parents, of both versions.
+    """Folders of the control group of this process and of its parents, for both versions of control
+    groups.
 
     In version 1, the controllers "cpu" and "memory" have separate hierarchies.
     """
@@ -339,11 +354,11 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
 
 
 def count_oom_kills(host: Host | None = None) -> int:
-    """The control group's or machine's count of OOM kills; 0 if unknown. Only differences are
-    meaningful.
+    """How many processes the kernel has killed for lack of memory, in the control group or on the
+    machine.
     """
     host = Host() if host is None else host
-    # Version 2 and version 1 of control groups.
+    # Version 2 of control groups has the first of these files, and version 1 has the second one.
     names = ("memory.events", "memory.oom_control")
     counters = [f"{folder}/{n}" for folder in cgroup_folders(host, "memory") for n in names]
     for counter in (*counters, "proc/vmstat"):
@@ -359,7 +374,7 @@ def _folder_and_parents(mount: str, path: str) -> list[str]:
 
 
 def load(host: Host) -> Facts:
-    """Number of runnable tasks, averaged over the last minute."""
+    """Fact about the system load: the number of runnable tasks, averaged over the last minute."""
     return {"load_average_1min": round(os.getloadavg()[0], 2)}
 
 
@@ -370,7 +385,7 @@ GROUPS: tuple[FactGroup, ...] = (
 
 
 def _cpu_list_text(numbers: list[int]) -> str:
-    """Formats ascending numbers in the way that the kernel writes CPU lists: "0-3,8"."""
+    """Formats ascending CPU numbers as the kernel writes lists of CPUs, such as "0-3,8"."""
     groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in groups]
     return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)

@@ -1,4 +1,4 @@
-"""Facts about hardware, libraries and software that a record keeps.
+"""Reads facts about hardware and software, such as versions, which a record contains.
 
 TensorFlow opens CUDA's libraries when it first needs them, and NCCL at the first collective. Their
 versions may differ from those with which TensorFlow was built. This module reads the versions of
@@ -28,14 +28,14 @@ from cnnbench import version as own
 from cnnbench.machine import cpu, gpu, repository
 from cnnbench.machine.cpu import Fact, FactGroup, Facts, Host, gather
 
-# Versions of the GPU libraries that this process has loaded, read with the libraries' functions.
+# Versions of loaded GPU libraries are read by calling functions of these libraries.
 
 _Parts: TypeAlias = tuple[int, ...]
 
 
 def _call_c_function(library: Any, function: str, *arguments: int) -> int:
-    """Calls a C function and returns the number in its last argument. OSError if its status is
-    not 0.
+    """Calls a C function that stores its result in its last argument. OSError if its status is not
+    0.
     """
     value = ctypes.c_int()
     status = getattr(library, function)(*arguments, ctypes.byref(value))
@@ -45,18 +45,22 @@ def _call_c_function(library: Any, function: str, *arguments: int) -> int:
 
 
 def _version_from_properties(function: str, library: Any) -> _Parts:
-    """libraryPropertyType: MAJOR_VERSION, MINOR_VERSION and PATCH_LEVEL are 0, 1 and 2."""
+    """Version of a CUDA library, from a function whose properties 0, 1 and 2 are major, minor and
+    patch.
+    """
     return tuple(_call_c_function(library, function, which) for which in range(3))
 
 
 def _cuda_version(function: str, library: Any) -> _Parts:
-    """Version from CUDA's number: 13010 is 13.1 (CUDA's manual, Version Management)."""
+    """Decodes CUDA's version number: 13010 is version 13.1 (CUDA's manual, Version Management)."""
     number = _call_c_function(library, function)
     return number // 1000, number % 1000 // 10
 
 
 def _nccl_version(library: Any) -> _Parts:
-    """Version from NCCL's number: 22707 is 2.27.7; before 2.9, 2804 is 2.8.4 (see nccl.h)."""
+    """Decodes NCCL's version number: 22707 is version 2.27.7; before 2.9, 2804 is 2.8.4 (see
+    nccl.h).
+    """
     number = _call_c_function(library, "ncclGetVersion")
     major = 10_000 if number >= 10_000 else 1000
     return number // major, number % major // 100, number % 100
@@ -65,11 +69,11 @@ def _nccl_version(library: Any) -> _Parts:
 _LIBRARIES: dict[str, tuple[str, Callable[[Any], _Parts]]] = {
     "gpu_driver_cuda": ("libcuda", partial(_cuda_version, "cuDriverGetVersion")),
     "loaded_cudart": ("libcudart", partial(_cuda_version, "cudaRuntimeGetVersion")),
-    # libcublasLt.so is asked instead of libcublas.so. The function of libcublas.so would call
-    # TensorFlow's function of the same name, which may load a library.
+    # The function of libcublas.so would call a function of TensorFlow, which may load a library.
+    # Therefore the version is read from libcublasLt.so.
     "loaded_cublas": ("libcublasLt", partial(_version_from_properties, "cublasLtGetProperty")),
-    # libcudnn_graph.so is asked instead of libcudnn.so. To answer, libcudnn.so loads this library,
-    # and aborts the process if it is missing.
+    # To report its version, libcudnn.so would load libcudnn_graph.so, or abort if that is missing.
+    # Therefore the version is read from libcudnn_graph.so, if it is loaded.
     "loaded_cudnn": ("libcudnn_graph", partial(_version_from_properties, "cudnnGetProperty")),
     "loaded_nccl": ("libnccl", _nccl_version),
 }
@@ -77,13 +81,13 @@ _LIBRARIES: dict[str, tuple[str, Callable[[Any], _Parts]]] = {
 
 
 def loaded(host: Host) -> Facts:
-    """Versions of the loaded libraries.
+    """Facts about the versions of the GPU libraries that this process has loaded.
 
     If a library is loaded several times, versions are joined with commas, in the order of paths.
     """
     mapped = host.text("proc/self/maps") or ""
     texts_by_fact: dict[str, list[str]] = {}
-    # The last column contains the path of a mapped file.
+    # The last column of a line contains the path of the file that is mapped into memory.
     for mapping in sorted(set(re.findall("/.*", mapped))):
         path = mapping.removesuffix(" (deleted)")
         library = os.path.basename(path).partition(".so")[0]
@@ -95,14 +99,14 @@ def loaded(host: Host) -> Facts:
 
 def _loaded_version_text(path: str, version: Callable[[Any], _Parts]) -> str | None:
     try:
-        # Fails if the file is mapped but not loaded as a library.
+        # This call fails if the file is mapped into memory but not loaded as a library.
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
         return ".".join(map(str, version(library)))
     except (OSError, AttributeError):  # The function is missing, or it fails.
         return None
 
 
-# Versions of Python, TensorFlow and cnnbench, and environment variables that change speed.
+# Versions of Python, TensorFlow and cnnbench, and environment variables that affect speed.
 
 XLA_CACHE = "--tf_xla_persistent_cache_directory="
 """The option in TF_XLA_FLAGS that sets the folder of --xla_cache_dir."""
@@ -130,10 +134,10 @@ _PREFIXES = (
     *("DNNL_", "GOMP_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "ONEDNN_", "XLA_"),
     *("HOROVOD_", "OMPI_"),
 )
-# The last pattern excludes Open MPI's key of a job: OMPI_MCA_orte_precondition_transports.
+# TRANSPORTS excludes the secret key of an Open MPI job: OMPI_MCA_orte_precondition_transports.
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "TRANSPORTS")
 _MAX_LENGTH = 1000
-# Paths in variables such as XLA_FLAGS: --xla_dump_to=DIR, --xla_gpu_cuda_data_dir=DIR.
+# Finds paths in variables such as XLA_FLAGS: --xla_dump_to=DIR, --xla_gpu_cuda_data_dir=DIR.
 _PLACE = re.compile(
     r"(--?\w+_(?:to|from|dir|directory|path|file|prefix)=)(?:\"[^\"]*\"|'[^']*'|\S+)"
 )
@@ -141,7 +145,7 @@ _PLACE_NAME = re.compile("_(FILE|FILENAME|DIR|DIRECTORY|PATH)$")
 
 
 def python(host: Host) -> Facts:
-    """Version and implementation of Python."""
+    """Facts about the version and the implementation of Python."""
     return {
         "python_version": platform.python_version(),
         "python_implementation": platform.python_implementation(),
@@ -149,7 +153,9 @@ def python(host: Host) -> Facts:
 
 
 def packages(host: Host) -> Facts:
-    """Installed versions. For TensorFlow, also the name of its package."""
+    """Facts about installed packages: their versions and, for TensorFlow, also the name of the
+    package.
+    """
     tensorflow = next(
         ((name, version) for name in _TENSORFLOW_PACKAGES if (version := _package_version(name))),
         (None, None),
@@ -164,7 +170,9 @@ def packages(host: Host) -> Facts:
 
 
 def tensorflow_build_facts(host: Host) -> Facts:
-    """Build information of the loaded TensorFlow."""
+    """Facts about how the loaded TensorFlow was built, such as its compiler; empty if none is
+    loaded.
+    """
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
         return {}
@@ -182,7 +190,7 @@ def tensorflow_build_facts(host: Host) -> Facts:
 
 
 def tensorflow_thread_counts(host: Host) -> Facts:
-    """Thread counts that are set in the loaded TensorFlow.
+    """Facts about the thread counts that are set in TensorFlow; empty if TensorFlow is not loaded.
 
     Counts that TensorFlow chooses are left out.
     """
@@ -196,8 +204,8 @@ def tensorflow_thread_counts(host: Host) -> Facts:
 
 
 def commit(host: Host) -> Facts:
-    """Commit of cnnbench's checkout, whether files differ from the commit, and a digest of these
-    files.
+    """Facts about cnnbench's own checkout: its commit, and whether and how its files differ from
+    the commit.
     """
     subject = repository.cnnbench_checkout()
     return {
@@ -217,7 +225,13 @@ def may_record_variable(variable: str) -> bool:
 
 
 def environment_facts(host: Host) -> Facts:
-    """Allowed environment variables as facts env_NAME, without the folder of --xla_cache_dir."""
+    """Facts named env_NAME with environment variables that records may contain; see
+    `may_record_variable`.
+
+    The option with the folder of --xla_cache_dir is left out.
+
+    The folder of --xla_cache_dir is removed from TF_XLA_FLAGS.
+    """
     facts = {}
     for name, value in sorted(host.environ.items()):
         words = [word for word in value.split() if not word.startswith(XLA_CACHE)]
@@ -228,8 +242,8 @@ def environment_facts(host: Host) -> Facts:
 
 
 def comparable_fact(name: str, value: Any) -> Any:
-    """A fact in the form that is compared. For paths in env_* facts, only their presence is
-    compared.
+    """Converts a fact to the form in which runs compare it: paths in variables are replaced by
+    "...".
     """
     if not name.startswith("env_") or not value:
         return value
@@ -252,7 +266,7 @@ def _package_version(package: str) -> str | None:
         return None
 
 
-# Facts about machine and software, for the record of a run.
+# Functions that collect the facts about machine and software for the record of a run.
 
 SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
     ("Machine", cpu.GROUPS),
@@ -264,18 +278,23 @@ SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
 
 
 def collect(host: Host | None = None) -> dict[str, Fact]:
-    """All facts that can be read, by name."""
+    """Reads all facts about machine and software and returns them by name, without unreadable
+    facts.
+    """
     groups = [group for _, of_section in SECTIONS for group in of_section]
     return gather(groups, Host() if host is None else host)
 
 
 def collect_facts_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:
-    """All facts, by section title; see `SECTIONS`. Empty sections are left out."""
+    """Reads all facts about machine and software, grouped by the titles in `SECTIONS`.
+
+    Sections without facts are left out.
+    """
     host = Host() if host is None else host
     gathered = ((title, gather(groups, host)) for title, groups in SECTIONS)
     return {title: facts for title, facts in gathered if facts}
 
 
 def with_loaded_libraries(facts: Mapping[str, Fact]) -> dict[str, Fact]:
-    """The facts, with the GPU libraries that this process has loaded since they were collected."""
+    """Returns facts with the versions of all GPU libraries that this process has loaded by now."""
     return {**facts, **gather((loaded,), Host())}

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: facts for the record, and their current state.
+"""Reads facts about NVIDIA GPUs, and their current state, through NVML.
 
 NVML provides everything within milliseconds, through the module pynvml (nvidia-ml-py, part of the
 extra ``and-cuda``). If pynvml is not installed, models and driver version come from the driver's
@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from cnnbench.machine.cpu import FactGroup, Facts, Host, Memory
 
-# Bits for the reasons why a GPU's clock is reduced. Three reasons are left out, because they are
-# not disturbances or are separate facts: idleness, clocks that a user has set, and displays.
+# NVML reports with these bits why the clock of a GPU is reduced.
+# Idleness, displays, and clocks that a user has set are left out: they are no disturbances.
+# Clocks that a user has set are separate facts.
 _REASONS = {
     0x04: "power_cap",
     0x08: "hardware_slowdown",
@@ -33,7 +34,7 @@ _REASONS = {
 THROTTLE_REASONS = tuple(_REASONS.values())
 """Reasons for a reduced clock, as they appear in records."""
 
-# Values of NVML's enumerations.
+# These numbers are members of NVML's enumerations.
 _SM_CLOCK = 1
 _THERMAL_POLICY = 1
 
@@ -47,17 +48,19 @@ EMULATED_NOTICE = "the GPUs are emulated on the host's CPUs: times are no measur
 
 @contextlib.contextmanager
 def opened_nvml(host: Host) -> Iterator[Any]:
-    """The initialised module pynvml; None without driver, module or library."""
+    """Context manager that yields the initialised module pynvml; None if a driver or library is
+    missing.
+    """
     try:
         if host.modules is sys.modules:
-            # pynvml needs it; without this check, pynvml would fail much later
+            # pynvml needs this library. Without this check, pynvml would fail much later.
             ctypes.CDLL("libnvidia-ml.so.1")
-            # If another thread is importing the module, this call waits.
+            # If another thread is importing pynvml, this call waits.
             module = importlib.import_module("pynvml")
         else:
             module = host.modules["pynvml"]
         module.nvmlInit()
-    except Exception:  # NVMLError: driver or library are missing or too old
+    except Exception:  # NVML raises an NVMLError if the driver is missing or too old.
         module = None
     try:
         yield module
@@ -68,34 +71,39 @@ def opened_nvml(host: Host) -> Iterator[Any]:
 
 
 def handles(module: Any) -> list[Any]:
-    """NVML's handles of all GPUs, in NVML's order."""
+    """Handles of all GPUs of the machine, in the order of NVML."""
     return [module.nvmlDeviceGetHandleByIndex(i) for i in range(module.nvmlDeviceGetCount())]
 
 
 def gpu_handles_of_run(
     module: Any, host: Host, cards: Sequence[int] | None = None
 ) -> dict[int, Any]:
-    """NVML's handles of a run's GPUs, by GPU number; see `gpus_of_run`."""
+    """NVML handles of the GPUs that a run uses, by GPU number; see `gpus_of_run`."""
     all_handles = handles(module)
     uuids = [_decode_text(module.nvmlDeviceGetUUID(handle)) for handle in all_handles]
     return {i: all_handles[i] for i in gpus_of_run(uuids, host.environ, cards)}
 
 
 def _decode_text(value: str | bytes) -> str:
-    # Older versions of pynvml return bytes.
+    # Older versions of pynvml return bytes instead of text.
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def query_nvml(question: Callable[..., Any], *arguments: Any) -> Any:
-    """NVML's answer to a query; None if this GPU or driver does not support it."""
+    """Calls an NVML function, and returns None if the GPU or the driver does not support
+    the query.
+    """
     try:
         return question(*arguments)
-    except Exception:  # an NVMLError; not named, because its module may be missing
+    # The class NVMLError is not named here, because its module may be missing.
+    except Exception:
         return None
 
 
 def driver_file_facts(host: Host) -> Facts:
-    """Driver version and models, as reported by the kernel module."""
+    """Facts about the driver version and the GPU models, read from the files of the NVIDIA kernel
+    module.
+    """
     version = re.search(r"\b\d+\.\d+(\.\d+)?\b", host.text("proc/driver/nvidia/version") or "")
     names = []
     for folder in sorted((host.root / "proc/driver/nvidia/gpus").glob("*")):
@@ -105,7 +113,10 @@ def driver_file_facts(host: Host) -> Facts:
 
 
 def nvml_facts(host: Host) -> Facts:
-    """Names, driver and limits. A list contains only the GPUs that report the value."""
+    """Facts from NVML: names of the GPUs, driver, and limits of power and clocks.
+
+    A list contains only the GPUs that report a value.
+    """
     with opened_nvml(host) as module:
         if module is None:
             return {}
@@ -134,8 +145,10 @@ def nvml_facts(host: Host) -> Facts:
 def least_free_gpu_memory(
     cards: Sequence[int] | None = None, per_card: int = 1, host: Host | None = None
 ) -> Memory | None:
-    """Memory of the GPU of the run that has the least free memory; None without NVML. See
-    `gpus_of_run`.
+    """Size and free part of the memory of the GPU that has the least free memory among the run's
+    GPUs.
+
+    None without NVML. See `gpus_of_run`.
 
     If cards are divided into several GPUs, it is the memory of one part.
     """
@@ -154,7 +167,9 @@ def least_free_gpu_memory(
 
 
 def tensorflow_gpu_facts(host: Host) -> Facts:
-    """GPUs that the loaded TensorFlow sees. These facts replace those of the machine."""
+    """Facts about the GPUs that TensorFlow uses, which replace those of the machine; empty if not
+    loaded.
+    """
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
         return {}
@@ -190,7 +205,7 @@ GROUPS: tuple[FactGroup, ...] = (driver_file_facts, nvml_facts, tensorflow_gpu_f
 
 @dataclass(frozen=True)
 class GpuState:
-    """The state of one GPU. Unknown values are None.
+    """The state of one GPU at one time. Unknown values are None.
 
     Attributes:
       sm_clock_mhz: clock of its multiprocessors.
@@ -209,13 +224,14 @@ class GpuState:
 
     @property
     def others(self) -> dict[int, str]:
-        """Names of the other processes on this GPU, by process ID."""
+        """Names of all processes on this GPU except this process, by process ID."""
         return {pid: name for pid, name in (self.processes or {}).items() if pid != os.getpid()}
 
 
 def gpu_states(host: Host) -> tuple[GpuState, ...]:
-    """All GPUs of the machine, in the driver's order; empty without NVML. Never raises an
-    exception.
+    """Reads the states of all GPUs of the machine, in the driver's order; empty without NVML.
+
+    The function never raises an exception.
     """
     with opened_nvml(host) as module:
         all_handles = None if module is None else query_nvml(handles, module)
@@ -235,7 +251,7 @@ def _read_gpu_state(host: Host, module: Any, index: int, handle: Any) -> GpuStat
         uuid=_decode_text(module.nvmlDeviceGetUUID(handle)),
         sm_clock_mhz=query_nvml(module.nvmlDeviceGetClockInfo, handle, _SM_CLOCK),
         throttle_reasons=tuple(name for bit, name in _REASONS.items() if mask & bit),
-        # The name of a process in another container is unknown.
+        # A process in another container has no name here, so it is called "unknown".
         processes=None
         if running is None
         else {
@@ -246,7 +262,7 @@ def _read_gpu_state(host: Host, module: Any, index: int, handle: Any) -> GpuStat
 
 
 def visible_gpus(host: Host) -> list[str]:
-    """The GPUs that a process may use now, in the form of CUDA_VISIBLE_DEVICES."""
+    """The GPUs that a process may use now, as entries of CUDA_VISIBLE_DEVICES."""
     visible = host.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [part.strip() for part in visible.split(",") if part.strip()]
@@ -254,7 +270,8 @@ def visible_gpus(host: Host) -> list[str]:
 
 
 def visible_devices_share(host: Host, index: int, count: int, per_card: int = 1) -> str | None:
-    """Value of CUDA_VISIBLE_DEVICES for a process, the `index`th that uses `count` visible GPUs.
+    """Value of CUDA_VISIBLE_DEVICES for process number `index` if each process uses `count` visible
+    GPUs.
 
     Every visible card is divided into `per_card` GPUs, so several processes may share a card. None
     if there are too few GPUs.
@@ -265,7 +282,9 @@ def visible_devices_share(host: Host, index: int, count: int, per_card: int = 1)
 
 
 def count_gpus(host: Host) -> int:
-    """Number of GPUs of the machine, from NVML or, without NVML, from the driver's files."""
+    """Number of GPUs of the machine, read from NVML or, if NVML is missing, from the driver's
+    files.
+    """
     with opened_nvml(host) as module:
         if module is not None:
             return len(handles(module))
@@ -276,7 +295,7 @@ def count_gpus(host: Host) -> int:
 def gpus_of_run(
     uuids: Sequence[str], environ: Mapping[str, str], cards: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """GPUs that a run uses: numbers in the driver's order.
+    """Numbers of the GPUs that a run uses, in the driver's order.
 
     CUDA gives the fastest GPU the first number. If all GPUs are equal, CUDA's order is the driver's
     order.
@@ -303,13 +322,16 @@ def gpus_of_run(
 
 
 class GpuView(NamedTuple):
-    """States of all GPUs, in the driver's order, and numbers of those that a run uses."""
+    """The states of all GPUs of the machine, and the numbers of the GPUs that a run uses."""
 
     states: tuple[GpuState, ...] = ()
     mine: tuple[int, ...] = ()
 
     def without(self, peers: Collection[int]) -> GpuView:
-        """A view without other processes of the same run, which are given by PID."""
+        """A copy of this view from which the processes with the PIDs `peers` are removed.
+
+        These are the other processes of the same run.
+        """
         states = list(self.states)
         for i in self.mine:
             running = states[i].processes
@@ -320,16 +342,18 @@ class GpuView(NamedTuple):
 
     @property
     def own(self) -> tuple[GpuState, ...]:
-        """States of the run's GPUs."""
+        """The states of the GPUs that the run uses."""
         return tuple(self.states[i] for i in self.mine)
 
     @property
     def free(self) -> tuple[int, ...]:
-        """Numbers of the GPUs without other processes."""
+        """Numbers of all GPUs on which no other processes run."""
         return tuple(state.index for state in self.states if not state.others)
 
     def facts(self) -> dict[str, list[str] | list[int]]:
-        """Clocks, throttle reasons and other processes of the run's GPUs, if there are any."""
+        """Facts about the run's GPUs: clocks, throttle reasons and other processes, if there are
+        any.
+        """
         values_by_fact: dict[str, list[str] | list[int]] = {
             "gpu_clocks_mhz": [s.sm_clock_mhz for s in self.own if s.sm_clock_mhz is not None],
             "gpu_throttle_reasons": [
@@ -345,7 +369,7 @@ class GpuView(NamedTuple):
 
 
 def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
-    """The processes that appeared on a GPU between two states, except this process.
+    """The processes that started on a GPU between two states, by process ID, except this process.
 
     Inside a container, the driver uses a different PID for this process. Therefore, if this
     process's PID is missing and exactly one process is new, that one is assumed to be this process.
@@ -357,5 +381,5 @@ def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
 
 
 def processes_text(processes: Mapping[int, str]) -> str:
-    """A list of processes such as "4242 (python), 4711 (Xorg)"."""
+    """Formats a list of processes, such as "4242 (python), 4711 (Xorg)"."""
     return ", ".join(f"{pid} ({name})" for pid, name in sorted(processes.items()))

@@ -1,4 +1,4 @@
-"""Git commands that do not run programs of the repository, and the subject of a measurement.
+"""Runs git safely, finds the repository and commit of the measured code, and orders commits.
 
 The configuration of an untrusted repository may name programs that git runs even when it only
 reads: hooks, a file system monitor, filters, a signature checker, connection helpers. `git` reads
@@ -35,16 +35,16 @@ from cnnbench.records.run import Subject
 
 _SECONDS = 10.0
 
-# Variables that `git rev-parse --local-env-vars` lists in any version, and variables that git's
-# options set for hooks. GIT_CONFIG_COUNT is not included: like GIT_CONFIG_GLOBAL, it applies to
-# every repository (for example, safe.directory in a container) and names none.
+# The variables that `git rev-parse --local-env-vars` lists, and variables that git sets for hooks.
+# GIT_CONFIG_COUNT is not included, because it applies to every repository and names none.
+# (In a container, for example, it sets safe.directory.)
 _LOCAL = re.compile(
     "GIT_(ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|CONFIG|CONFIG_PARAMETERS|DIR|GRAFT_FILE|PREFIX|"
     "IMPLICIT_WORK_TREE|INDEX_FILE|INTERNAL_SUPER_PREFIX|NO_REPLACE_OBJECTS|OBJECT_DIRECTORY|"
     "QUARANTINE_PATH|REPLACE_REF_BASE|SHALLOW_FILE|WORK_TREE|(GLOB|ICASE|LITERAL|NOGLOB)_PATHSPECS)"
 )
 
-# scheme://user:password@host:port/owner/name, user@host:owner/name, and the host in other forms.
+# Forms of addresses: scheme://user:password@host:port/owner/name, user@host:owner/name, and others.
 # All other parts of an address may be secrets: a query, a fragment, a password with a slash.
 _HOST = r"(?P<host>[\w.-]*|\[[\w:.]+\])"
 _PATH = r"(?P<path>(?!//)(?:[\w.~+/-]|%20)+)"
@@ -54,14 +54,14 @@ _OTHER = re.compile(rf"(?:\w+::)?[\w+.-]+://(?:[^/]*@)?{_HOST}(?::\d+)?(?P<path>
 
 _NO_PROGRAMS = (
     *("-c", "core.hooksPath=/dev/null"),
-    # The empty value means "none" in every version. In old versions, "false" was the name of a
-    # program.
+    # The empty value disables the monitor in every version of git.
+    # In old versions, "false" would be the name of a program.
     *("-c", "core.fsmonitor="),
     *("-c", "log.showSignature=false"),
 )
-# Optional locks are off, so that a benchmark never blocks a commit. Objects that a partial clone
-# lacks are not fetched, because this runs programs such as core.sshCommand. The second variable is
-# for versions before 2.44, which do not know the first. Error messages are in English.
+# GIT_OPTIONAL_LOCKS=0 prevents a benchmark from blocking a commit.
+# GIT_NO_LAZY_FETCH=1 prevents fetches, which would run programs such as core.sshCommand.
+# GIT_ALLOW_PROTOCOL=none does the same in versions before 2.44. LC_ALL=C sets English messages.
 _READING = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_NO_LAZY_FETCH": "1",
@@ -69,16 +69,14 @@ _READING = {
     "LC_ALL": "C",
 }
 # Files with a filter are left out, because git runs the filter when it compares contents.
-# Submodules are left out, because git would start another git that obeys the submodule's
-# configuration.
+# Submodules are left out, because git would obey the configuration of the submodule.
 _TRACKED = ("--ignore-submodules=dirty", "--", ":(top,attr:!filter)")
 _STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", *_TRACKED)
 _CHANGES = (
     *("diff", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--full-index"),
     *("--submodule=short", "HEAD", *_TRACKED),
 )
-# Untracked files are included only if Python can import them. Programs write other files, such as
-# logs.
+# Untracked files are included only if Python can import them, because programs write other files.
 _MODULES = (
     *("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--"),
     *(f":(top,glob)**/*{suffix}" for suffix in (".py", ".so")),
@@ -88,11 +86,11 @@ _OID = "# branch.oid "
 
 
 class GitError(Exception):
-    """A git command failed; the message is git's own reason."""
+    """A git command failed. The message is the reason that git has given."""
 
 
 def environment() -> dict[str, str]:
-    """The environment variables of this process, except those that name a repository to git."""
+    """This process's environment variables, except those that tell git which repository to use."""
     return {name: value for name, value in os.environ.items() if not _LOCAL.fullmatch(name)}
 
 
@@ -103,7 +101,10 @@ def command(folder: str | Path | None = None) -> list[str]:
 
 
 def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0) -> str:
-    """Stripped output of a read-only git command; GitError also after `timeout` seconds."""
+    """Runs a read-only git command and returns its stripped output. GitError if the command fails.
+
+    The command also fails after `timeout` seconds.
+    """
     words, env = [*command(folder), *arguments], {**environment(), **_READING}
     try:
         done = subprocess.run(words, capture_output=True, env=env, timeout=timeout, check=False)
@@ -119,7 +120,9 @@ def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0
 
 
 def git_error_reason(errors: str) -> str:
-    """The reason in git's standard error, with the command that git advises."""
+    """Finds the reason in what git has printed to standard error, and the command that git
+    advises.
+    """
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     advice = [line for line in lines[1:] if line.startswith("git config ")]
     match = re.search(r"^(?:fatal|error): (.+)$", "\n".join(lines), re.MULTILINE)
@@ -127,8 +130,10 @@ def git_error_reason(errors: str) -> str:
 
 
 def commit_of(text: str, folder: str | Path | None = None) -> str:
-    """The commit that a branch, tag or abbreviated hash names; GitError if it names none."""
-    if not text or text.startswith("-"):  # git would treat it as an option
+    """Hash of the commit that a branch, tag or abbreviated hash names; GitError if no commit has
+    the name.
+    """
+    if not text or text.startswith("-"):  # Git would read the text as an option.
         raise GitError("no name of a commit")
     try:
         return git("rev-parse", "--verify", f"{text}^{{commit}}", folder=folder)
@@ -137,7 +142,7 @@ def commit_of(text: str, folder: str | Path | None = None) -> str:
 
 
 def missing_commit_reason(folder: str | Path | None = None) -> str:
-    """Why a repository may lack a commit, and how to get it; "" if unknown."""
+    """Explains why a repository may lack a commit, and how to get the commit; "" if unknown."""
     if "GIT_QUARANTINE_PATH" in os.environ:
         return "git accepts the commits of a push after this hook: measure them in post-receive"
     with contextlib.suppress(GitError):
@@ -149,7 +154,7 @@ def missing_commit_reason(folder: str | Path | None = None) -> str:
 def measured_code(
     flags: Mapping[str, Any], folder: str | Path | None = None, parts: Iterable[str] | None = None
 ) -> Subject:
-    """The repository of a measurement.
+    """Finds the repository, the commit and the uncommitted changes of the code that a run measures.
 
     The first rule that applies decides:
 
@@ -202,13 +207,14 @@ def _git_tracks_file(folder: str | Path | None, file: Path) -> bool:
 
 
 def cnnbench_checkout() -> Subject:
-    """The checkout from which cnnbench runs; empty if cnnbench is installed."""
+    """The git checkout from which cnnbench runs; an empty `Subject` if cnnbench is installed."""
     folder = Path(version.__file__).resolve().parent.parent
     return folder_repository(folder) if (folder / ".git").exists() else Subject()
 
 
 def folder_repository(folder: str | Path | None = None) -> Subject:
-    """Repository, commit, and uncommitted changes; empty outside of any repository.
+    """Repository, commit and uncommitted changes of a folder; an empty `Subject` outside of any
+    repository.
 
     Changes are changed tracked files, and modules that are neither tracked nor ignored. Files with
     a filter, such as Git LFS, and changes within submodules do not count.
@@ -222,8 +228,8 @@ def folder_repository(folder: str | Path | None = None) -> Subject:
         if not all(line.startswith("#") for line in lines):
             parts.insert(0, git(*_CHANGES, folder=folder, timeout=_SECONDS).encode())
     except GitError as error:
-        # The path is relative, because the working directory may have been removed. HEAD exists
-        # even in a bare repository.
+        # The path is relative, because the working directory may have been removed.
+        # HEAD exists even in a bare repository, which has no .git.
         names = [Path(folder or "", *[".."] * up, n) for up in range(64) for n in (".git", "HEAD")]
         return Subject(unknown=str(error) if any(map(os.path.exists, names)) else None)
     changes = _short_sha256(*parts) if parts else None
@@ -236,7 +242,7 @@ def folder_repository(folder: str | Path | None = None) -> Subject:
 
 
 def _untracked_modules(folder: str | Path | None) -> Iterator[bytes]:
-    """Paths and contents of untracked modules."""
+    """Yields the paths and the contents of all modules that git does not track."""
     names = git(*_MODULES, folder=folder, timeout=_SECONDS).split("\0")
     top = git("rev-parse", "--show-toplevel", folder=folder) if names != [""] else ""
     for name in filter(None, names):
@@ -250,7 +256,7 @@ def _short_sha256(*parts: bytes) -> str:
 
 
 def _repository_name(folder: str | Path | None) -> str | None:
-    """The address of `origin`, or else the folder that all worktrees of the repository share."""
+    """The address of the remote `origin`. Without one, the folder that all worktrees share."""
     with contextlib.suppress(GitError):
         return repository_address(
             git("config", "--get", "remote.origin.url", folder=folder, timeout=_SECONDS)
@@ -263,7 +269,8 @@ def _repository_name(folder: str | Path | None) -> str | None:
 
 
 def repository_address(url: str) -> str | None:
-    """A repository's address as host/path, without secrets. It is the same for all protocols.
+    """Reduces the address of a repository to host/path, without secrets. The protocol does not
+    matter.
 
     For a local path, only the last part is returned. For an address in another form, only the host
     is returned, or None if it is unknown.
@@ -292,7 +299,8 @@ _FORM = "--format=%H%x00%T%x00%an %ae %at%x00%s%x00{}%x00"
 
 
 class Commits:
-    """The commits of all branches and tags of a repository; GitError if there is none.
+    """The commits of all branches and tags in a repository, in order. GitError if there is no
+    repository.
 
     Attributes:
       places: the place of each commit in the order of history; ancestors come before descendants.
@@ -324,8 +332,8 @@ class Commits:
         self.places |= {name: whole[commit] for name, commit in self._refs.items()}
 
     def contains(self, commit: str, other: str) -> bool | None:
-        """Whether a commit is equal to the other commit or is its descendant; None if one is
-        unknown.
+        """Whether `commit` is equal to `other` or is a descendant of `other`; None if one of them
+        is unknown.
         """
         if commit not in self.places or other not in self.places:
             return None
@@ -335,19 +343,19 @@ class Commits:
             ancestor = waiting.pop()
             if self.places[ancestor] == wanted:
                 return True
-            # Ancestors come first in the order, so their positions are smaller.
+            # Ancestors have smaller positions, so commits before the wanted one are not searched.
             if ancestor not in seen and self.places[ancestor] > wanted:
                 seen.add(ancestor)
                 waiting += (parent for parent in self._parents[ancestor] if parent in self.places)
         return False
 
     def parents(self, commit: str) -> list[str]:
-        """The parents of a commit; [] if it is unknown."""
+        """Hashes of the parents of a commit; empty if the commit is unknown."""
         place = self.places.get(commit)
         return [] if place is None else self._parents[self._commits[place]]
 
     def remarks(self, names: Sequence[str]) -> list[str]:
-        """Sentences about measured commits that are not on one branch, one after the other.
+        """Sentences about measured commits that cannot be placed one after another on one branch.
 
         `names` are the names in the records, in order: full or abbreviated hashes, branches, tags.
         """
@@ -359,12 +367,12 @@ class Commits:
                 "Names of branches and tags are placed where they point now: "
                 f"{_first_names_text(places)}. If one was moved since, another commit was measured."
             )
-        with contextlib.suppress(GitError):  # a repository without HEAD
+        with contextlib.suppress(GitError):  # The repository may have no HEAD.
             lines += self._branch_remarks([*dict.fromkeys(known.values())])
         return lines + self.revert_remarks([*dict.fromkeys(known.values())])
 
     def revert_remarks(self, commits: Sequence[str]) -> list[str]:
-        """One sentence for each commit, among those given, that reverts another commit."""
+        """Sentences about the given commits that revert another commit, one for each."""
         lines = []
         for start in range(0, len(commits), _AT_ONCE):
             some = commits[start : start + _AT_ONCE]
@@ -374,7 +382,7 @@ class Commits:
         return lines
 
     def _unreachable_remarks(self, names: Sequence[str]) -> Iterator[str]:
-        """Sentences about commits that no branch and no tag contains."""
+        """Yields sentences about commits that no branch and no tag contains."""
         if not names:
             return
         successors = self.replacing_commits(names)
@@ -389,7 +397,8 @@ class Commits:
         yield f"Without a place in the repository, {which} the one that was measured before."
 
     def replacing_commits(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """For each commit that was replaced: the commits that replaced it, and the operation.
+        """Finds the commits that replaced the named commits, and the operations: "a rebase" or "a
+        squash".
 
         Only commits that no branch or tag contains, and that git still has, can be found.
 
@@ -416,7 +425,9 @@ class Commits:
         return replaced
 
     def _commit_log(self, *arguments: str, body: str = "") -> Iterator[Sequence[str]]:
-        """For each commit: hash, tree, author with date, subject and body."""
+        """Yields for each commit that `git log` lists: hash, tree, author with date, subject and
+        body.
+        """
         text = git("log", _FORM.format(body), *arguments, folder=self._folder)
         fields = text.split("\0")
         for start in range(0, len(fields) - _FIELDS + 1, _FIELDS):
@@ -424,7 +435,7 @@ class Commits:
             yield (commit.strip(), *others)
 
     def _branch_remarks(self, commits: Sequence[str]) -> Iterator[str]:
-        """Sentences about commits outside of HEAD's first-parent line, with the merges that
+        """Yields sentences about commits outside of HEAD's first-parent line, and the merges that
         added them.
         """
         line = git("rev-list", "--first-parent", "--reverse", "HEAD", folder=self._folder).split()
@@ -445,13 +456,15 @@ class Commits:
 
 
 def reverted_commit(message: str) -> str:
-    """The commit that a commit with this message reverts, or ""."""
+    """The hash of the commit that a commit with this message reverts; "" if it reverts none."""
     match = _REVERTED.search(message)
     return match[1] if match else ""
 
 
 def sort_by_place(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:
-    """Sorts items by position. An item without a position (None) stays after its predecessor."""
+    """Sorts items by their positions. An item without a position (None) stays behind its
+    predecessor.
+    """
     placed: list[tuple[int, T]] = []
     last = -1
     for item in items:
@@ -466,5 +479,5 @@ def _first_names_text(names: Sequence[str]) -> str:
 
 
 def short(name: str) -> str:
-    """The first digits of a hash. Other names are returned unchanged."""
+    """Abbreviates a full hash. Other names of commits are returned unchanged."""
     return name[:_SHORT_LENGTH] if _HASH.fullmatch(name) else name

@@ -1,4 +1,4 @@
-"""Measuring conditions, which are sampled during a run.
+"""Samples the conditions under which a run measures: load, clocks, energy and GPUs.
 
 Each sample of the conditions reads a few files in /proc and /sys, which takes well under a
 millisecond on a small machine. Only a `ProcessUseSampler` runs between these samples: once a
@@ -44,7 +44,7 @@ from cnnbench.machine.gpu import (
 from cnnbench.records.measurements import USE_PERIOD, UseSample
 from cnnbench.records.run import ConditionNote, Conditions
 
-# Counters of the machine, their changes between two samples, and the clock rate of its CPUs.
+# Functions that read counters of the machine, their changes, and the clock rate of its CPUs.
 
 _USER_TIME = 11
 """Index of utime in /proc/PID/stat after the name; stime, cutime and cstime follow."""
@@ -65,7 +65,7 @@ _CLOCK = re.compile(r"^processor\s*:\s*(\d+)$(?:\n.+)*?\ncpu MHz\s*:\s*(\d+\.\d+
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """Counters since the machine (or this process) started. Counters that cannot be read are None.
+    """Counters of the machine since it was started. Counters that cannot be read are None.
 
     Attributes:
       at: seconds, monotonic.
@@ -88,18 +88,20 @@ class Counters:
     swapped_pages: int | None = None
 
     def since(self, first: Counters) -> dict[str, Any]:
-        """Changes since an earlier sample, by name. Unknown changes are None."""
+        """Changes of the counters since an earlier sample, by name. Unknown changes are None."""
         elapsed = {}
         for name, now in vars(self).items():
             before = getattr(first, name)
-            # If a counter decreases, it was reset, for example because the machine was suspended.
+            # A counter that has decreased was reset, for example when the machine was suspended.
             unknown = before is None or now is None or now < before
             elapsed[name] = None if unknown else now - before
         return elapsed
 
     def moved(self, first: Counters, second: Counters) -> Counters:
-        """These counters without the change between two later samples. Unknown counters are
-        None.
+        """Adds the changes between two later samples to these counters, so that the changes do not
+        count.
+
+        `since` then leaves out what happened between both samples. Unknown counters are None.
         """
         changes = second.since(first)
         changes["load_average"] = 0.0
@@ -113,13 +115,13 @@ class Counters:
 def read_counters(
     host: Host, clock: Callable[[], float] = time.monotonic, peers: Collection[int] = ()
 ) -> Counters:
-    """Samples the counters. Never raises.
+    """Takes a sample of all counters. The function never raises an exception.
 
     `peers` are the PIDs of the run's other processes on this machine. If one of them has ended, the
     run's CPU time is unknown.
     """
     busy, steal = _busy_and_stolen_seconds(host)
-    # os.times is not used, because it counts hundredths of a second.
+    # os.times counts only hundredths of a second, so getrusage is used.
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     own = sum(usage.ru_utime + usage.ru_stime for usage in used)
     of_peers = [process_cpu_seconds(host, pid) for pid in peers]
@@ -140,7 +142,7 @@ def read_counters(
 
 
 def changes(first: Counters, second: Counters) -> dict[str, float]:
-    """Changes between two samples, by name. Unknown changes are left out.
+    """Changes between two samples of counters, by name. Unknown changes are left out.
 
     `other_cpus` is the mean number of CPUs that processes outside the run keep busy.
     `steal_fraction` is the share of the requested CPU time that the hypervisor withheld. Both are
@@ -168,7 +170,10 @@ def changes(first: Counters, second: Counters) -> dict[str, float]:
 
 
 def _busy_and_stolen_seconds(host: Host) -> tuple[float | None, float | None]:
-    """Busy and stolen time of all CPUs. The first two columns include the time of guests."""
+    """Seconds for which all CPUs together were busy, and seconds that the hypervisor withheld.
+
+    The first two columns of /proc/stat include the time of guests.
+    """
     match = re.match(r"cpu +([\d ]+)", host.text("proc/stat") or "")
     columns = [] if match is None else list(map(int, match.group(1).split()))
     if len(columns) < 7:
@@ -179,7 +184,7 @@ def _busy_and_stolen_seconds(host: Host) -> tuple[float | None, float | None]:
 
 
 def process_cpu_seconds(host: Host, pid: int) -> float | None:
-    """CPU time of a process and of its ended children; None if the process has ended."""
+    """CPU time in seconds of a process and its ended children; None if the process has ended."""
     fields = (host.text(f"proc/{pid}/stat") or "").rpartition(")")[2].split()
     times = fields[_USER_TIME : _USER_TIME + 4]
     if len(times) < 4 or not all(time.isdigit() for time in times):
@@ -189,7 +194,8 @@ def process_cpu_seconds(host: Host, pid: int) -> float | None:
 
 def _count_thermal_events(host: Host) -> int | None:
     if not (host.root / _CPU / "cpu0/thermal_throttle").is_dir():
-        return None  # Avoids reading the files of hundreds of CPUs.
+        # If CPU 0 has no counter, the files of hundreds of other CPUs are not searched.
+        return None
     counts = [
         host.number(f"{_CPU}/{folder.parent.name}/thermal_throttle/{kind}_throttle_count")
         for folder in (host.root / _CPU).glob("cpu[0-9]*/thermal_throttle")
@@ -211,9 +217,10 @@ def _throttled_seconds(host: Host) -> float | None:
 
 
 def current_clock_mhz(host: Host) -> int | None:
-    """The current clock rate: the median over some CPUs that this process may use. Never raises.
+    """The current clock rate in MHz: the median over some CPUs that this process may use.
 
-    None if the kernel does not report it. This is the case in most virtual machines.
+    None if the kernel does not report the clock rate, as in most virtual machines. The function
+    never raises an exception.
     """
     wanted = sorted(usable_cpus())
     kilohertz = []
@@ -223,14 +230,14 @@ def current_clock_mhz(host: Host) -> int | None:
     if kilohertz:
         return round(median(kilohertz) / 1000)
     clocks = dict(_CLOCK.findall(host.text("proc/cpuinfo") or ""))
-    # If all CPUs report exactly the same clock rate, it is the nominal one, not a measured one.
+    # Exactly the same clock rate on all CPUs is the nominal clock rate, not a measured one.
     if len(set(clocks.values())) < 2:
         return None
     known = [float(clocks[str(number)]) for number in wanted if str(number) in clocks]
     return round(median(known)) if known else None
 
 
-# Samples are taken before the first step and around the timed loop, never within the loop.
+# Samples are taken before the first step and around the timed loop, but never within the loop.
 
 _POWERCAP = "sys/class/powercap"
 _WATTS_AT_MOST = 1000.0
@@ -241,7 +248,8 @@ _ABOVE_LIMIT = 1.2
 
 
 class EnergyCounter(NamedTuple):
-    """A counter of energy; `read` returns None if it is unreadable.
+    """A counter of the energy that a CPU package or a GPU uses. `read` returns None if it is
+    unreadable.
 
     Attributes:
       per_joule: by how much the counter increases per joule.
@@ -258,7 +266,9 @@ class EnergyCounter(NamedTuple):
 
 
 class EnergyMeter:
-    """Reads all counters twice: before and after the timed loop, never in it.
+    """Measures the energy of the timed loop by reading all counters before and after it.
+
+    The counters are never read within the loop.
 
     RAPL counts the energy of processor packages and their memory. NVML counts the energy of whole
     GPU boards. Both include all processes. Neither includes disks, fans and power supplies.
@@ -273,11 +283,11 @@ class EnergyMeter:
         self._past: list[float | None] = [0.0] * len(self._counters)
 
     def start(self) -> None:
-        """Reads the counters, at first or after a pause."""
+        """Reads the counters at the beginning of the timed loop, or after a pause."""
         self._start = (self._clock(), self._read_energy_counters())
 
     def pause(self) -> None:
-        """Excludes energy from now to the next `start`."""
+        """Stops measuring until the next `start`."""
         if self._start is None:
             return
         start, first = self._start
@@ -290,7 +300,9 @@ class EnergyMeter:
         ]
 
     def stop(self) -> dict[str, Any]:
-        """The energy since `start`, without pauses. The keys are the names in `Measured`.
+        """Stops measuring and returns the energy since the first `start`, without pauses.
+
+        The keys are the names in `Measured`.
 
         If a counter of a kind of device cannot be read, its value is None. If no counter can be
         read, the result is empty.
@@ -317,7 +329,8 @@ def _joules_between(
     if first is None or last is None:
         return None
     if counter.longest_seconds is not None and seconds > counter.longest_seconds:
-        return None  # The counter may have wrapped around several times.
+        # The counter may have wrapped around several times.
+        return None
     if last < first:
         if counter.range is None:
             return None
@@ -326,7 +339,8 @@ def _joules_between(
 
 
 def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
-    """Counters of processor packages and their memory. Empty if any of them cannot be read.
+    """Energy counters of the processor packages and their memory. Empty if any of them cannot be
+    read.
 
     Domains inside a package (cores, graphics) are part of the package, and "psys", the whole
     platform, contains it, so they are not added. The folder's name is intel-rapl on AMD processors
@@ -348,7 +362,7 @@ def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
 
 
 def _power_limit_watts(host: Host, folder: str) -> float:
-    """The power limit of a domain. The domain can exceed this limit only for a short time."""
+    """The power in watts that a RAPL domain can exceed only for a short time."""
     files = [
         f"{folder}/constraint_{i}_{kind}_uw"
         for i in range(3)
@@ -360,11 +374,15 @@ def _power_limit_watts(host: Host, folder: str) -> float:
 
 @contextmanager
 def nvml_counters(host: Host, cards: Sequence[int] | None) -> Iterator[tuple[EnergyCounter, ...]]:
-    """Counters of a run's GPUs, valid within the block. Empty without pynvml or counters."""
+    """Context manager that yields the energy counters of a run's GPUs. Empty without pynvml or
+    counters.
+
+    The counters can be read only within the block.
+    """
     with opened_nvml(host) as module:
         counters: tuple[EnergyCounter, ...] = ()
         if module is not None:
-            with suppress(Exception):  # pynvml has its own exceptions.
+            with suppress(Exception):  # pynvml raises exceptions of its own classes.
                 mine = gpu_handles_of_run(module, host, cards)
                 # GPUs that are older than Volta do not count energy.
                 count = module.nvmlDeviceGetTotalEnergyConsumption
@@ -376,7 +394,7 @@ def nvml_counters(host: Host, cards: Sequence[int] | None) -> Iterator[tuple[Ene
 
 
 class ProcessUseSampler:
-    """Samples memory and CPU time of this process once a second, in a thread that sleeps meanwhile.
+    """Samples the memory and CPU time of this process once a second, in a thread of its own.
 
     Args:
       append: takes the numbers of the samples, one after the other, in the order of `UseSample`.
@@ -395,17 +413,19 @@ class ProcessUseSampler:
         self._lock, self._ended = threading.Lock(), threading.Event()
         self.sample()
         self._thread = threading.Thread(target=self._run, name="use-sampler", daemon=True)
-        # If no more threads can start, samples are taken only at the start and the end of the loop.
+        # If no thread can be started, samples are taken only at the start and the end of the loop.
         with suppress(RuntimeError):
             self._thread.start()
 
     def sample_at_loop_edge(self) -> None:
-        """Samples at the start or the end of the timed loop, outside of its time."""
+        """Takes a sample at the start or the end of the timed loop, outside of the measured
+        time.
+        """
         self._loops += 1
         self.sample()
 
     def sample(self) -> None:
-        """Takes a sample now, if the kernel reports the memory of this process."""
+        """Takes a sample now, unless the kernel does not report the memory of this process."""
         with self._lock, suppress(OSError):
             sample = UseSample(
                 seconds=self._clock() - self._start,
@@ -419,7 +439,9 @@ class ProcessUseSampler:
                 self._append(number)
 
     def close(self) -> None:
-        """Ends the thread without waiting for it: it may be in a library that does not respond."""
+        """Ends the thread without waiting for it, because a library that it calls may not
+        respond.
+        """
         self._ended.set()
 
     def _run(self) -> None:
@@ -432,7 +454,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def _resident_bytes() -> int:
-    """Resident memory of this process.
+    """Resident memory of this process in bytes.
 
     Raises:
       OSError: the kernel does not report it.
@@ -442,7 +464,7 @@ def _resident_bytes() -> int:
 
 
 class Watch:
-    """The conditions of one run. As a context manager, it encloses the timed loop.
+    """Observes the conditions of one run. As a context manager, it encloses the timed loop.
 
     It is created when the run starts, before TensorFlow is imported. The load by other processes is
     measured during the import, and a thread reads the state of the GPUs.
@@ -491,15 +513,17 @@ class Watch:
         self._use = use
 
     def add_peer_processes(self, peers: Collection[int]) -> None:
-        """From now on, treats these processes of the job on this machine (PIDs) as part of the
-        run.
+        """Treats other processes of the job on this machine, given by PID, as part of the run from
+        now on.
         """
         if peers:
             self._peers = frozenset(peers)
             self._first = replace(self._sample_counters(), load_average=self._first.load_average)
 
     def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[ConditionNote, ...]:
-        """The conditions before the first step. `facts` comes from `cnnbench.machine.facts`."""
+        """Checks the conditions before the first step. `facts` comes from
+        `cnnbench.machine.facts`.
+        """
         self._facts, self._flags = facts, flags
         interval = changes(self._first, self._sample_counters())
         if self._starts_with_others:
@@ -548,7 +572,9 @@ class Watch:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Excludes a block within the timed loop from the samples."""
+        """Context manager that excludes a block within the timed loop from the measured
+        conditions.
+        """
         assert self._loop_start is not None
         self._meter.pause()
         begin = self._sample_counters()
@@ -559,7 +585,7 @@ class Watch:
             self._meter.start()
 
     def during(self) -> tuple[ConditionNote, ...]:
-        """Disturbances in the timed loop; empty if the loop did not begin."""
+        """Checks the conditions during the timed loop. Empty if the loop did not begin."""
         if not self._during:
             return ()
         then = ConditionCheckInput(
@@ -572,7 +598,9 @@ class Watch:
         return self._run(AFTER, AFTER_ON_GPUS, then, "during")
 
     def record(self) -> Conditions | None:
-        """The conditions in the run record; None if `before` was not called."""
+        """The observed conditions, in the form of the run record; None if `before` was not
+        called.
+        """
         if self._before is None:
             return None
         return Conditions(before=self._before, during=self._during, notes=tuple(self._notes))
