@@ -10,8 +10,9 @@ import sys
 
 
 def _leave(*_: object) -> None:
-    """Ends the process after a signal, if the command has not begun and there is nothing to
-    undo.
+    """Ends the process because of a signal that arrives before the command has begun.
+
+    At this time there is nothing to undo.
     """
     try:
         os.write(2, b"cnnbench: error: interrupted\n")
@@ -20,10 +21,14 @@ def _leave(*_: object) -> None:
 
 
 def _begin() -> None:
-    """Makes signals end a command. Does nothing if another program imports this package."""
-    if sys.orig_argv[1:2] == ["-c"]:  # Campaigns start commands in this way.
+    """Makes signals end the process if it runs a command. Programs that import cnnbench are not
+    affected.
+    """
+    # Campaigns start the processes of commands with python -c.
+    if sys.orig_argv[1:2] == ["-c"]:
         is_command = "entry_point()" in sys.orig_argv[2]
-    else:  # The name of the program is "-m" while Python looks for the module of that option
+    else:
+        # While Python looks for the module of the option -m, the name of the program is "-m".
         is_command = os.path.basename(sys.argv[0]) in ("cnnbench", "-m")
     if not is_command:
         return
@@ -34,11 +39,12 @@ def _begin() -> None:
             number = signal.Signals[f"SIG{name}"]
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _leave)
-    except KeyboardInterrupt:  # Raised by Python's own signal handler, which is not replaced yet.
+    except KeyboardInterrupt:  # Python's own signal handler, which was not replaced yet, raised it.
         _leave()
 
 
-_begin()  # Called before the other imports: a signal during an import would print a traceback.
+# The other imports follow later, because a signal during an import would print a traceback.
+_begin()
 
 import warnings
 from importlib import import_module
@@ -60,15 +66,18 @@ __all__ = ["BenchmarkCNN", "Console", "Params", "RunRecord", "__version__"]
 
 
 class _Checkout:
-    """Finds configs/, models/ and variable_mgr/ in a checkout, where they are next to this folder.
+    """Import finder for a checkout, where configs/, models/ and variable_mgr/ are next to this
+    folder.
 
-    What setup.py installs has them inside. Python prefers the checkout when its root is the working
-    directory, also to an installation elsewhere.
+    In an installed package, these folders are inside this folder. Python prefers the checkout to an
+    installation if the root of the checkout is the working directory.
     """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder.find_spec`."""
+        """Finds the packages that are next to this folder; see
+        `importlib.abc.MetaPathFinder.find_spec`.
+        """
         del path, target
         parent, _, last = name.rpartition(".")
         if parent != __name__ or last not in ("configs", "models", "variable_mgr"):
@@ -91,19 +100,22 @@ _MOVED = {
 
 
 class _Moved:
-    """Finds the modules in `_MOVED`. Importing such a module prints a warning and returns its
-    successor.
+    """Import finder for the old names in `_MOVED`. Importing one prints a warning.
+
+    The imported module has all names of the module that replaced it.
     """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder.find_spec`."""
+        """Finds the modules that have a new name; see `importlib.abc.MetaPathFinder.find_spec`."""
         del path, target
         return ModuleSpec(name, _Moved) if name in _MOVED else None  # type: ignore[arg-type]
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> ModuleType:
-        """See `importlib.abc.Loader.create_module`."""
+        """Creates a module that takes all its names from its successor; see
+        `importlib.abc.Loader`.
+        """
         new = _MOVED[spec.name]
         warnings.warn(f"{spec.name} is now {new}", DeprecationWarning, stacklevel=2)
         module = ModuleType(spec.name, f"The names of `{new}`.")
@@ -112,7 +124,7 @@ class _Moved:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        """See `importlib.abc.Loader.exec_module`."""
+        """Does nothing, because `create_module` has done everything; see `importlib.abc.Loader`."""
 
 
 sys.meta_path.append(_Moved)

@@ -1,4 +1,4 @@
-"""pytest plug-in with the fixture ``cnnbench``, for tests that check speed.
+"""pytest plug-in that provides the fixture ``cnnbench`` for tests that check training speed.
 
 pytest imports this module in every session, so cnnbench is imported only when a test asks for the
 fixture, a `cnnbench.testing.Bench`.
@@ -24,7 +24,7 @@ _TIMEOUT = "cnnbench_timeout"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the fixture."""
+    """Adds the options of the fixture ``cnnbench`` to pytest."""
     group = parser.getgroup("cnnbench", "cnnbench: benchmarks of training")
     group.addoption(
         "--cnnbench-update",
@@ -41,7 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Measures in new processes; see `cnnbench.testing.Bench`."""
+    """Fixture with which a test measures training in new processes; see
+    `cnnbench.testing.Bench`.
+    """
     from cnnbench.base.files import local
     from cnnbench.base.text import parse_number
     from cnnbench.testing import Bench
@@ -73,7 +75,7 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Reports wrong use of the fixture as one line: place and message."""
+    """Reports a wrong use of the fixture ``cnnbench`` as one line with its place and message."""
     report = yield
     errors = sys.modules.get("cnnbench.errors")
     if (
@@ -90,12 +92,14 @@ def pytest_runtest_makereport(
 
 
 def _terminal(config: pytest.Config) -> TextIO | None:
-    """The terminal to which pytest reports; None with -q, in workers and without a terminal."""
+    """The terminal to which pytest reports; None with -q, in worker processes, and without a
+    terminal.
+    """
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or reporter.verbosity < 0:
         return None
     is_terminal = reporter.isatty
-    # In pytest 8, it is an attribute.
+    # In pytest 8, `isatty` is an attribute instead of a method.
     if not (is_terminal() if callable(is_terminal) else is_terminal):
         return None
     capture = config.pluginmanager.get_plugin("capturemanager")
@@ -103,7 +107,9 @@ def _terminal(config: pytest.Config) -> TextIO | None:
 
 
 class _Terminal(io.TextIOBase):
-    """Writes separate lines with pytest's terminal reporter while output is captured."""
+    """Text stream that writes lines with pytest's terminal reporter, even while pytest captures
+    output.
+    """
 
     def __init__(self, reporter: Any, capture: Any) -> None:
         self._reporter = reporter

@@ -1,4 +1,4 @@
-"""API of the pytest fixture ``cnnbench``. docs/pytest.md contains examples.
+"""Classes of the pytest fixture ``cnnbench``. docs/pytest.md contains examples.
 
 Every run is a fresh process with a hard time-out, so it is independent of what the tests imported
 or set, and TensorFlow is not loaded into the process of the tests.
@@ -43,12 +43,12 @@ Baseline: TypeAlias = "Result | str | os.PathLike[str]"
 
 
 class CnnbenchWarning(UserWarning):
-    """Warning about a comparison without a clear verdict."""
+    """Warning that a comparison has no clear verdict."""
 
 
 @dataclass(frozen=True)
 class BaselineDocument(Document):
-    """The file of a baseline, schema 1.
+    """Content of a baseline file, schema 1: the records with which later results are compared.
 
     Attributes:
       records: the records to compare with.
@@ -62,7 +62,9 @@ class BaselineDocument(Document):
 
 @dataclass(frozen=True)
 class Result:
-    """The records of the processes of one call, their files, and the baseline of the call."""
+    """The result of one call of the fixture: records and record files of its processes, and its
+    baseline.
+    """
 
     records: tuple[RunRecord, ...]
     paths: tuple[Path, ...]
@@ -70,7 +72,7 @@ class Result:
 
     @property
     def images_per_sec(self) -> float:
-        """Images divided by the time of the timed steps: the median over the processes."""
+        """Images per second in the timed steps: the median over the processes."""
         return self.value("throughput")
 
     @property
@@ -79,9 +81,11 @@ class Result:
         return self.records[0]
 
     def value(self, metric: str) -> float:
-        """The median over processes of a metric of `cnnbench compare --metrics`, in its unit.
+        """Median over the processes of a metric that `cnnbench compare --metrics` accepts, in its
+        own unit.
 
-        docs/metrics.md lists them. KeyError for another one, ValueError if no process measured it.
+        docs/metrics.md lists the metrics. KeyError for an unknown metric; ValueError if no process
+        measured the metric.
         """
         all_values = METRICS[metric].values(self.records)
         values = [value for value in all_values if value is not None]
@@ -90,9 +94,9 @@ class Result:
         return median(values)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes all records into one file, which later results can be compared with.
+        """Writes all records into one file, so that later results can be compared with them.
 
-        Replaces the file.
+        An existing file is replaced.
         """
         document = BaselineDocument(records=self.records).to_dict()
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -102,14 +106,14 @@ class Result:
 
 
 class Bench:
-    """Measures in new processes, and compares the results.
+    """Measures training in new processes, and compares the results with a baseline.
 
     Args:
-      folder: takes records and logs.
-      root: folder that paths of baselines are relative to, such as pytest's root folder.
-      timeout: seconds for each process, unless a call has its own.
-      update_baselines: `compare` writes its baseline.
-      terminal: where progress and the time left are shown, if anywhere.
+      folder: folder for records and logs.
+      root: folder to which paths of baselines are relative, such as pytest's root folder.
+      timeout: seconds that each process may run, unless a call sets another limit.
+      update_baselines: whether `compare` writes the baseline instead of comparing with it.
+      terminal: stream that shows progress and the remaining time; None for no output.
     """
 
     def __init__(
@@ -137,19 +141,20 @@ class Bench:
         env: Mapping[str, str] | None = None,
         baseline: Baseline | None = None,
     ) -> Result:
-        """Runs ``cnnbench run FLAGS``. The test fails if a process fails.
+        """Runs ``cnnbench run FLAGS`` in one or more processes. The test fails if a process fails.
 
         Args:
-          *flags: as on the command line.
-          processes: how many, one after the other; a comparison needs at least 4.
-          timeout: seconds for each, then it is killed with all its children.
-          python: an interpreter that has cnnbench installed; this one if None.
-          env: environment variables to add.
-          baseline: what `compare` will take; the test fails before anything is measured if it
-            cannot be used.
+          *flags: flags as on the command line.
+          processes: number of processes, which run one after another. A comparison needs at
+            least 4.
+          timeout: seconds after which a process is killed with all its children.
+          python: interpreter with an installed cnnbench; None for the interpreter of the test.
+          env: additional environment variables.
+          baseline: baseline for `compare`. If it cannot be used, the test fails before anything is
+            measured.
 
         Raises:
-          cnnbench.errors.UsageError: flags that cannot be used; nothing is run.
+          cnnbench.errors.UsageError: a flag is invalid. No process was started.
         """
         __tracebackhide__ = True
         if processes < 1:
@@ -197,20 +202,22 @@ class Bench:
         allow_different: Sequence[str] = (),
         undecided: Undecided = "warn",
     ) -> Comparison:
-        """Judges by the rules of ``cnnbench compare``. The test fails if the result is worse.
+        """Compares a result with a baseline by the rules of ``cnnbench compare``.
+
+        The test fails if the result is worse.
 
         Args:
           result: the new result.
-          baseline: if None, that of the call that measured; another result, a file that
-            `Result.save` or ``--cnnbench-update`` wrote, or records as ``cnnbench compare``
-            takes them (file, folder, pattern).
-          threshold: smallest change that counts, in per cent.
-          allow_different: facts that may differ; FlagError for unknown ones.
-          undecided: what to do about inconclusive and not comparable: "warn" (a
-            `CnnbenchWarning`), "skip", "fail" or "ignore".
+          baseline: another result, a file written by `Result.save` or ``--cnnbench-update``, or
+            records as ``cnnbench compare`` accepts them (file, folder, pattern). None for the
+            baseline that was given in the call that measured the result.
+          threshold: smallest change that matters, in per cent.
+          allow_different: names of facts that may differ. FlagError for an unknown fact.
+          undecided: what to do if the verdict is inconclusive or the records are not comparable:
+            "warn" (with a `CnnbenchWarning`), "skip", "fail" or "ignore".
 
         Returns:
-          The comparison; with ``--cnnbench-update`` that of the result with itself.
+          The comparison. With ``--cnnbench-update``, the result is compared with itself.
         """
         __tracebackhide__ = True
         if undecided not in ("warn", "skip", "fail", "ignore"):
@@ -262,14 +269,14 @@ class Bench:
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", str(error))
         if not records:
-            # Raised outside of the exception handler, so that pytest shows no chain of errors.
+            # Outside of the exception handler, pytest does not show a chain of errors.
             hint = "pytest --cnnbench-update writes it"
             pytest.fail(f"baseline {label} cannot be used: {reason}; {hint}", pytrace=False)
         return records, label
 
 
 def _check(side: Side, processes: int) -> RunSummary:
-    """Checks flags before anything is started. Returns the resolved values."""
+    """Checks the flags of a call before a process is started, and returns their resolved values."""
     refuse_flags(side, ("result_json",), "cannot be used with the fixture, which keeps the records")
     if processes > 1:
         refuse_flags(
@@ -283,7 +290,7 @@ def _check(side: Side, processes: int) -> RunSummary:
 
 
 def _saved(path: Path) -> tuple[RunRecord, ...] | None:
-    """Records of a file that `Result.save` wrote; None if it is another kind of file."""
+    """Reads the records in a file that `Result.save` has written; None for other kinds of files."""
     if not path.is_file():
         return None
     document = read_json(path)

@@ -1,1 +1,1 @@
-"""Measurements and models of the parts of a step: reductions and their costs, and layers."""
+"""Measures and predicts parts of a training step: all-reduces and their costs, and layers."""

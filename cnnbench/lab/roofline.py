@@ -1,4 +1,4 @@
-"""`cnnbench roofline`: compares the step time of each layer with the machine's limits.
+"""Implements `cnnbench roofline`, which compares the time of each layer with limits of the machine.
 
 Source: Williams, Waterman, Patterson, "Roofline", Communications of the ACM 52 (4), 2009.
 """
@@ -31,7 +31,7 @@ from cnnbench.run.runtime import tensorflow
 if TYPE_CHECKING:
     from cnnbench.records.run import RunRecord
 
-_COPIED_BYTES = 256 << 20  # larger than all caches
+_COPIED_BYTES = 256 << 20  # This size is larger than all caches.
 _COPIES = 8
 
 
@@ -42,9 +42,10 @@ def roofline_rows(
     machine: Machine,
     step_seconds: float,
 ) -> tuple[RooflineRow, ...]:
-    """Computes the rows of a roofline table from profiled steps.
+    """Computes the rows of a roofline table from profiled training steps.
 
-    `steps` contain the seconds of each operation, by name and type. `flops` include all devices.
+    `steps` contains, for each step, the seconds of each operation by name and type. `work` returns
+    the part of the network, the flops and the bytes of an operation. `flops` includes all devices.
     """
     seconds: defaultdict[Part, float] = defaultdict(float)
     moved: defaultdict[Part, int] = defaultdict(int)
@@ -68,7 +69,7 @@ def roofline_rows(
 
 
 def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
-    """Runs a benchmark with profiled steps; returns the roofline and the plan of the run.
+    """Runs a benchmark with profiled steps, and returns the roofline and the plan of the run.
 
     The last warm-up steps are profiled, as many as there are timed steps. The limits of the machine
     are measured after the run. `options` are passed to `BenchmarkCNN`.
@@ -81,7 +82,7 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     profiled = record.warmup_step_seconds[-len(steps) :]
     kept, plain = faster_half(profiled), faster_half(record.step_seconds)
     seconds = fmean(profiled[step] for step in kept)
-    # A run without result files does not measure the peak, so it is added here.
+    # A run without result files does not measure the peak rate, so the rate is added here.
     figures = dataclasses.replace(
         record.measured,
         peak_flops_per_sec=machine.flops_per_sec,
@@ -115,12 +116,12 @@ def _measure_machine(plan: RunPlan, record: RunRecord) -> Machine:
 
 
 def _copy_rate(device_kind: str, device: str) -> tuple[float, str]:
-    """Memory bandwidth (bytes read plus bytes written, per second), and how it was measured.
+    """Measures the memory bandwidth of a device in bytes per second, and describes the measurement.
 
-    The result is from the fastest of several copies of 256 MiB, which take about one second
-    together. On a CPU, there is one thread for each usable processor, and the target memory is
-    already mapped. (Operations of a step may write to new memory, for which the system must first
-    provide pages.)
+    The bandwidth counts bytes that are read and bytes that are written. The result is from the
+    fastest of several copies of 256 MiB, which take about one second together. On a CPU, there is
+    one thread for each usable processor, and the target memory is already mapped. (Operations of a
+    step may write to new memory, for which the system must first provide pages.)
     """
     if device_kind == "cpu":
         threads = available_cores()
@@ -146,7 +147,8 @@ def _gpu_copy_rate(device: str) -> float:
 
         def copy() -> None:
             copied = tf.raw_ops.DeepCopy(x=source)
-            copied[:1].numpy()  # Waits until the copy is complete.
+            # Reading an element waits until the copy is complete.
+            copied[:1].numpy()
 
         return _shortest_copy_seconds(copy)
 
@@ -161,7 +163,10 @@ def _shortest_copy_seconds(copy: Callable[[], object]) -> float:
 
 
 def roofline_to_csv(roofline: Roofline) -> str:
-    """CSV with one line for each row and one for the remainder. Numbers are not rounded."""
+    """Formats a roofline as CSV: one line for each row, and one line for the remainder of the step.
+
+    Numbers are not rounded.
+    """
     rest = roofline.remainder_seconds
     remainder = RooflineRow("", "remainder", "", rest, 0, 0, 0.0, rest / roofline.step_seconds)
     rows = [cast("dict[str, Any]", encode(row)) for row in (*roofline.rows, remainder)]

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules. Importing this package does not import TensorFlow."""
+"""Optimizers and learning-rate schedules. This package does not import TensorFlow."""
 
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules by name."""
+"""Registers optimizers and learning-rate schedules by name, and declares the built-in schedules."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cnnbench.base.text import exact_number, number, parse_number
 from cnnbench.errors import FlagError, UsageError, text_of
 from cnnbench.optimizers import builtin
 
-# Declaration of optimizers. This module does not import TensorFlow.
+# Declares optimizers. This module does not import TensorFlow.
 #
-# The declaration determines the choices and help text of --optimizer, the flags for constants,
-# error messages, notices, MLPerf keys, the memory estimate, checkpoints, and the update itself
-# (cnnbench/run/step/update.py).
+# The declaration of an optimizer determines the choices and the help text of --optimizer,
+# the flags for constants, error messages, notices, MLPerf keys, the memory estimate,
+# checkpoints, and the update itself (cnnbench/run/step/update.py).
 
 
 class Constant:
-    """A constant of optimizers or of schedules, with the flag that sets it.
+    """A constant that optimizers or schedules use, with the flag that sets its value.
 
     Args:
       flag: name of the flag. Several optimizers or several schedules may share a constant.
@@ -53,7 +53,9 @@ class Constant:
 
 
 def check_constants(who: str, *constants: Mapping[str, object]) -> None:
-    """Raises UsageError for a constant that is not a `Constant`, or is not in a dictionary."""
+    """Raises UsageError unless all constants are instances of `Constant` in dictionaries with text
+    keys.
+    """
     for table in constants:
         wrong = plugins.describe_mismatch(table, dict[str, Constant])
         if wrong:
@@ -61,7 +63,7 @@ def check_constants(who: str, *constants: Mapping[str, object]) -> None:
 
 
 class Slot(NamedTuple):
-    """Optimizer state with the shape of a variable.
+    """State that an optimizer keeps for each variable, with the same shape as the variable.
 
     `name` is the name in checkpoints, `argument` the argument of the operation or function, and
     `initial` the initial value of all elements.
@@ -86,7 +88,7 @@ def _wrong_shape_text(value: Any, arguments: Sequence[Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSpec:
-    """An optimizer. The update of a variable is a TensorFlow operation or a function.
+    """Declares an optimizer, which updates a variable by a TensorFlow operation or by a function.
 
     The function is called while the step is traced, on the device of the variable, with these
     keyword arguments: `weight` and `gradient`, float32 tensors with the shape of the whole
@@ -152,27 +154,31 @@ class OptimizerSpec:
 
     @property
     def flags(self) -> dict[str, Constant]:
-        """The constants, by flag name."""
+        """The constants of the optimizer by the names of their flags."""
         return {
             constant.flag: constant
             for constant in (*self.constants.values(), *self.powers.values())
         }
 
     def values(self, params: object) -> dict[str, float]:
-        """The values of the optimizer's flags, by name, from an object that has all flags."""
+        """Reads the values of the optimizer's flags, by flag name, from `params`, which has all
+        flags.
+        """
         return {flag: getattr(params, flag) for flag in self.flags}
 
 
-# Learning-rate schedules. They use only Python arithmetic, not TensorFlow.
+# Declares learning-rate schedules, which need only Python arithmetic, not TensorFlow.
 
-_LARGEST_EXPONENT = 88.0  # e^88 is approximately the largest float32.
+_LARGEST_EXPONENT = 88.0  # The largest float32 number is approximately e^88.
 
 Schedule: TypeAlias = Callable[[int], float]
 """Function from the number of a step (from 0) to the learning rate."""
 
 
 class ScheduledSteps(NamedTuple):
-    """The steps for which a schedule is created. A schedule is not called for warm-up steps.
+    """The learning rate and the numbers of steps from which a schedule is created.
+
+    A schedule is not called for warm-up steps.
 
     Attributes:
       base: learning rate after the warm-up.
@@ -187,7 +193,9 @@ class ScheduledSteps(NamedTuple):
     steps_per_epoch: float
 
     def done(self, step: int) -> float:
-        """Share of the steps after the warm-up that are done before this step, at most 1."""
+        """Share of the steps after the warm-up that have been done before the given step, at most
+        1.
+        """
         return (step - self.warmup) / (self.steps - self.warmup) if step < self.steps else 1.0
 
 
@@ -198,7 +206,7 @@ def _invalid_rate_text(value: Any, arguments: Sequence[Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSpec:
-    """Declaration of a schedule, which is a value of --learning_rate_schedule.
+    """Declares a learning-rate schedule, which is a value of --learning_rate_schedule.
 
     Attributes:
       about: how the rate decreases, for the help text.
@@ -225,20 +233,23 @@ class ScheduleSpec:
 
     @property
     def flags(self) -> dict[str, Constant]:
-        """The constants, by flag name."""
+        """The constants of the schedule by the names of their flags."""
         return {constant.flag: constant for constant in self.constants.values()}
 
     def missing(self, params: object) -> list[str]:
-        """The flags in `needs` that are 0 in `params`, an object with all flags."""
+        """Names of the flags in `needs` whose value in `params` is 0. `params` has all flags."""
         return [flag for flag in self.needs if not getattr(params, flag)]
 
     def __call__(self, run: ScheduledSteps, params: object) -> Schedule:
-        """Makes the schedule with the flag values in `params`, an object with all flags."""
+        """Creates the schedule for a run with the flag values in `params`, an object that has all
+        flags.
+        """
         if self.missing(params):
             return lambda step: run.base
         values = {name: getattr(params, constant.flag) for name, constant in self.constants.items()}
         schedule = self.make(run, **values)
-        schedule(run.warmup)  # Refuses an invalid rate before the run.
+        # An invalid learning rate is reported here, before the run.
+        schedule(run.warmup)
         return schedule
 
 
@@ -260,7 +271,9 @@ _EPOCHS = Constant(
 
 
 def _cosine_decay(run: ScheduledSteps, floor: float) -> Schedule:
-    """Decreases the rate along half a cosine (Loshchilov and Hutter, arXiv:1608.03983)."""
+    """Schedule that decreases the rate along half a cosine (Loshchilov and Hutter,
+    arXiv:1608.03983).
+    """
     if floor > run.base:
         raise FlagError(
             _MINIMUM.flag,
@@ -272,12 +285,12 @@ def _cosine_decay(run: ScheduledSteps, floor: float) -> Schedule:
 
 
 def _decay_period_steps(run: ScheduledSteps, factor: float, epochs: float) -> int:
-    """Number of steps after which the rate is multiplied by the factor."""
+    """Number of steps after which a decaying learning rate is multiplied by the factor."""
     period = int(run.steps_per_epoch * epochs)
     if period < 1:
         reason = f"is less than one step; an epoch has {number(run.steps_per_epoch)} steps"
         raise FlagError(_EPOCHS.flag, epochs, reason)
-    # A factor above 1 increases the rate, which must not overflow.
+    # A factor above 1 increases the learning rate, which must not overflow.
     if math.log(factor) * (run.steps // period) > _LARGEST_EXPONENT:
         reason = f"grows beyond all numbers within {run.steps} steps"
         raise FlagError(_FACTOR.flag, factor, reason)
@@ -321,7 +334,9 @@ BUILT_IN = (
 
 @dataclass(frozen=True)
 class PiecewiseSchedule:
-    """A parsed --piecewise_learning_rate_schedule. The rate changes at the boundaries (epochs)."""
+    """The parsed value of --piecewise_learning_rate_schedule. Rates change at boundaries, in
+    epochs.
+    """
 
     rates: tuple[float, ...]
     boundaries: tuple[int, ...]
@@ -329,7 +344,9 @@ class PiecewiseSchedule:
 
 
 def parse_piecewise(text: str) -> PiecewiseSchedule:
-    """Parses ``LR0;E1;LR1;...;En;LRn``. FlagError names the invalid part."""
+    """Parses ``LR0;E1;LR1;...;En;LRn``, learning rates and epochs. FlagError names an
+    invalid part.
+    """
     name = "piecewise_learning_rate_schedule"
     pieces = [piece.strip() for piece in text.split(";")]
     if len(pieces) % 2 == 0:
@@ -361,7 +378,7 @@ def _parse_rate(name: str, text: str, piece: str) -> float:
     return rate
 
 
-# Optimizers and schedules by name: built-in, from plug-in files, and from entry points.
+# Registries of optimizers and schedules: built-in ones, and those from plug-ins and entry points.
 
 
 class _FlagDeclaration(Protocol):
@@ -375,37 +392,37 @@ S = TypeVar("S", bound=_FlagDeclaration)
 
 
 class DeclarationRegistry(dict[str, S], Generic[S]):
-    """Declarations by name.
+    """Optimizers or schedules by name. The names are the values of a flag.
 
-    The names are the values of a flag. cnnbench's own come before plug-ins.
+    cnnbench's own declarations come before those of plug-ins.
 
     Attributes:
-      check_flag: called with name and constant before a new flag is added; raises UsageError if
-        there cannot be such a flag. `cnnbench.flags` sets it.
+      check_flag: function of the name and the constant of a new flag, which raises UsageError if
+        the flag cannot be added. `cnnbench.flags` sets this function.
     """
 
     def __init__(self, flag: str, kind: type[S], built_in: Iterable[S]) -> None:
-        noun = flag.rpartition("_")[2]  # such as "schedule"
+        noun = flag.rpartition("_")[2]  # For example, "schedule".
         super().__init__({spec.name: spec for spec in built_in})
         self._flag, self._noun, self._kind = flag, noun, kind
         self._own = frozenset(self.constants)
         self.check_flag: Callable[[str, Constant], None] = lambda name, constant: None
         call = f"cnnbench.optimizers.register_{noun}({kind.__name__}(...))"
-        # There is nothing to load, because the registry is filled when this module is imported.
+        # The last function has nothing to load, because the registry is filled on import.
         plugins.add_plugin_kind(plugins.Kind(flag, noun, call, lambda: self, lambda: None))
 
     @property
     def constants(self) -> dict[str, Constant]:
-        """All constants, by the name of their flag."""
+        """All constants of the registered declarations, by the names of their flags."""
         return {name: c for spec in self.values() for name, c in spec.flags.items()}
 
     @property
     def added(self) -> dict[str, Constant]:
-        """The constants that plug-ins have added, by the name of their flag."""
+        """The constants that plug-ins have added, by the names of their flags."""
         return {name: c for name, c in self.constants.items() if name not in self._own}
 
     def register(self, spec: S) -> None:
-        """Adds a declaration with a new name, and the flags of its constants."""
+        """Registers a declaration under a new name, and adds the flags of its constants."""
         if not isinstance(spec, self._kind):
             raise UsageError(f"{self._noun}: {spec!r} is not of type {self._kind.__name__}")
         if spec.name in self:
@@ -424,9 +441,9 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
         self[spec.name] = spec
 
     def find(self, name: str) -> S:
-        """The declaration with the given name.
+        """Returns the declaration with the given name; FlagError if there is none.
 
-        Loads entry points if necessary. FlagError if unknown.
+        If necessary, entry points are loaded first.
         """
         if name not in self:
             plugins.load_entry_points(f"cnnbench.{self._noun}s")
@@ -435,7 +452,9 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
         return self[name]
 
     def users(self, flag: str) -> str:
-        """Names of declarations with a constant for this flag, such as "adam, adamw or lamb"."""
+        """Names of the declarations with a constant for this flag, such as "adam, adamw or
+        lamb".
+        """
         *other_names, last = (spec.name for spec in self.values() if flag in spec.flags)
         return f"{', '.join(other_names)} or {last}" if other_names else last
 

@@ -1,1 +1,3 @@
-"""``cnnbench allreduce``: measures and checks all-reduces without a training step."""
+"""Implements ``cnnbench allreduce``, which measures and checks all-reduces without a
+training step.
+"""

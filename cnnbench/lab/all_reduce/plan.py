@@ -1,4 +1,8 @@
-"""Plans what `cnnbench allreduce` measures, including reductions of tf.distribute (peers).
+"""Plans the measurements of `cnnbench allreduce` and defines its peers, reductions of
+tf.distribute.
+
+TensorFlow's default, the collective ring, is not a peer, because cnnbench has it as the algorithm
+`collective`.
 
 TensorFlow's default, the collective ring, is not a peer, because it is the algorithm `collective`.
 
@@ -63,11 +67,11 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-# Peers for comparison: the cross-device operations of tf.distribute.
+# Peers are cross-device operations of tf.distribute, which are measured for comparison.
 
 TowerTensors: TypeAlias = "Sequence[Sequence[tf.Tensor]]"
 
-# Names of peers, and the corresponding values of --cross_device_ops.
+# Maps the names of peers to values of --cross_device_ops.
 _OPS = {
     "reduction_to_one_device": "reduction_to_one_device",
     "hierarchical_copy_all_reduce": "hierarchical_copy",
@@ -77,10 +81,10 @@ NAMES = tuple(_OPS)
 
 
 def tf_distribute_reduction(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], Any]:
-    """A reduction of tf.distribute as a function of tensors [tower][i] that returns [tower][i].
+    """Returns a function that reduces tensors [tower][i] with tf.distribute to sums [tower][i].
 
-    It is called while a tf.function is traced, with tensors on each device. It adds the operations
-    that `tf.distribute.ReplicaContext.all_reduce` creates for the whole list, with a
+    The function is called while a tf.function is traced, with tensors on each device. It adds the
+    operations that `tf.distribute.ReplicaContext.all_reduce` creates for the whole list, with a
     `MirroredStrategy` on the same devices. So the measured time includes the same as for cnnbench's
     algorithms: the same tensors on the same devices, in the same function, until every device has
     every sum.
@@ -115,11 +119,13 @@ def tf_distribute_reduction(name: str, devices: Sequence[str]) -> Callable[[Towe
 
 
 def check_peer(name: str, devices: Sequence[str]) -> None:
-    """Raises an error if a peer does not work on the devices, or returns wrong sums."""
+    """Raises an error if a reduction of tf.distribute fails on these devices, or returns wrong
+    sums.
+    """
     if len({process_of_device(device) for device in devices}) > 1:
         raise ValueError("a MirroredStrategy reduces between the devices of one process")
     if name == "hierarchical_copy_all_reduce" and len(devices) % 2:
-        # Observed in TensorFlow 2.21: the sum of 1, 10 and 100 on three devices is 11.
+        # In TensorFlow 2.21, the sum of 1, 10 and 100 on three devices is 11.
         raise ValueError(
             f"tf.distribute.HierarchicalCopyAllReduce leaves out the last of {len(devices)} "
             "devices: its halves are equal, so it needs an even number"
@@ -128,8 +134,8 @@ def check_peer(name: str, devices: Sequence[str]) -> None:
         create("nccl", ReduceContext(devices=tuple(devices)))
 
 
-# The plan of a `cnnbench allreduce` run, and flags without effect. This part does not import
-# TensorFlow.
+# The plan of a `cnnbench allreduce` run, and its flags without effect.
+# This part does not import TensorFlow.
 
 WITHOUT_EFFECT: tuple[FlagSpec, ...] = tuple(
     spec
@@ -143,7 +149,7 @@ Flags that describe a job of several processes are not included.
 
 
 def translate_flags(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Translates two flags of all_reduce_benchmark.py to flags of this command.
+    """Translates two flags of all_reduce_benchmark.py to flags of `cnnbench allreduce`.
 
     --hierarchical_copy selects the algorithm of this name. --use_fp16 sends float32 tensors in
     float16, unless --compact_gradient_transfer is false. If the flag that it sets is also given,
@@ -168,7 +174,9 @@ _MOST_SIZES = 1000
 
 
 class Workload(NamedTuple):
-    """The tensors on each device. The name is a size ("65536", "4096*1000") or a model."""
+    """The tensors that each device reduces. The name is a size ("65536", "4096*1000") or a
+    model.
+    """
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
@@ -180,7 +188,7 @@ class Workload(NamedTuple):
 
 
 class ReductionCase(NamedTuple):
-    """A reduction to measure: an algorithm with a packing, or a peer."""
+    """A reduction to measure: an algorithm with a packing, or a peer from tf.distribute."""
 
     spec: AllReduceSpec | None = None
     peer: str | None = None
@@ -192,7 +200,7 @@ class ReductionCase(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AllReducePlan:
-    """The measurements of one run.
+    """Everything that one run of `cnnbench allreduce` measures.
 
     Attributes:
       params: the flags, with resolved numbers of calls and of reductions per call.
@@ -210,11 +218,11 @@ class AllReducePlan:
 
     @property
     def job(self) -> Job:
-        """The processes and devices of the run."""
+        """The job that runs the benchmark, with its processes and devices."""
         return self.run.place.job
 
     def cases(self, specs: Sequence[AllReduceSpec]) -> tuple[ReductionCase, ...]:
-        """Every spec with every packing, followed by the peers."""
+        """All reductions to measure: every spec with every packing, followed by the peers."""
         pairs = itertools.product(specs, self.packings)
         ours = (ReductionCase(spec=spec, packing=packing) for spec, packing in pairs)
         return (*ours, *(ReductionCase(peer=peer) for peer in self.peers))
@@ -223,7 +231,10 @@ class AllReducePlan:
 def make_plan(
     params: AllReduceParams, explicit: Sequence[str] = (), names: JobFlagNames = OF_A_PROCESS
 ) -> AllReducePlan:
-    """Makes the plan, with all checks that need no device. For `names`, see `plan_run`."""
+    """Makes the plan of a run from its flags, with all checks that need no device.
+
+    `explicit` contains the names of the given flags. For `names`, see `plan_run`.
+    """
     plugins.load_plugins_of_flags(vars(params))
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:
@@ -285,7 +296,9 @@ def run_plan(
     specs: Sequence[AllReduceSpec] | None,
     names: JobFlagNames = OF_A_PROCESS,
 ) -> RunPlan:
-    """The plan of a run with the same job, devices and threads, and this number of devices."""
+    """Plans a training run with the same job, threads and kind of devices, on a number of
+    devices.
+    """
     of_devices = {spec.name for spec in (*specs_of(RuntimeParams), *specs_of(ClusterParams))}
     flags = (spec.name for spec in ALL_REDUCE_FLAGS if spec.name in of_devices)
     shared = {name: getattr(params, name) for name in flags}
@@ -314,7 +327,9 @@ def _check_device_counts(
 
 
 def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
-    """The workloads in --sizes (see the grammar above), in order, without duplicates."""
+    """Parses --sizes (grammar: docstring of this module) to workloads, in order, without
+    duplicates.
+    """
     workloads: dict[Workload, None] = {}
     item_bytes = DTYPE_BYTES[dtype]
     try:
@@ -376,7 +391,7 @@ def _is_not_measured(algorithm: str, plan: AllReducePlan) -> bool:
 
 
 def _used_algorithms(plan: AllReducePlan) -> frozenset[str] | None:
-    """Algorithms in the specs that are used for at least one number of devices; None for all."""
+    """Names of the algorithms that are used for at least one number of devices; None means all."""
     if plan.specs is None:
         return None
     return frozenset(

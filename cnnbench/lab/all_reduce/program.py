@@ -1,4 +1,4 @@
-"""TensorFlow programs that only reduce, and the check of their sums.
+"""TensorFlow programs that only reduce tensors, and the check of the sums that they compute.
 
 The values on a device repeat with a period. So a few hundred kilobytes describe tensors of any
 size. The period is a prime: algorithms split tensors at multiples of powers of two, so parts that
@@ -58,7 +58,7 @@ from cnnbench.variable_mgr.base import WorkerGroup
 from cnnbench.variable_mgr.gradients import make_stages, reduce_through_stages, transpose_lists
 from cnnbench.variable_mgr.modes import AggregationSpec, Packing
 
-# The data to reduce, and the check of the sums.
+# The tensors to reduce, and the check of their sums.
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -70,16 +70,15 @@ _LARGEST_INTEGER = 100
 
 
 def _machine_epsilon(dtype: str) -> float:
-    """Distance from 1 to the next larger number in float32, float16 or bfloat16."""
+    """Distance from 1 to the next larger number in the floating-point format `dtype`."""
     return float(ml_dtypes.finfo(np.dtype(dtype)).eps)  # type: ignore[no-untyped-call]
 
 
 class ReductionData(NamedTuple):
-    """One period of the values of every device and of the sums. Values have the dtype of the
-    tensors.
+    """One period of the values on every device, in the dtype of the tensors, and of their exact
+    sums.
 
-    `total` contains the exact sums, and `magnitude` the sums of the absolute values, both in
-    float64.
+    `total` contains the sums, and `magnitude` the sums of the absolute values, both in float64.
     """
 
     name: str
@@ -88,13 +87,16 @@ class ReductionData(NamedTuple):
     magnitude: Array
 
     def fill(self, device: int, begin: int, shape: Sequence[int]) -> Array:
-        """A tensor with the values of a device, starting at element `begin`."""
+        """Makes a tensor of the given shape with the values of a device, beginning with element
+        `begin`.
+        """
         count = int(np.prod(shape, dtype=np.int64))
         start = np.roll(self.values[device], -(begin % PERIOD))
         return np.resize(start, count).reshape(shape)
 
     def count_wrong(self, result: Array, begin: int, added_in: str, cast: bool) -> int:
-        """Number of wrong elements in the sum on a device. The sum may have any shape.
+        """Counts the wrong elements in the sum that a device has computed. The sum may have any
+        shape.
 
         `added_in` is the dtype of the additions. `cast` says whether values were first rounded to
         this dtype.
@@ -109,7 +111,7 @@ class ReductionData(NamedTuple):
         for first in range(0, len(flat), PERIOD):
             part = flat[first : first + PERIOD].astype(np.float64)
             error = np.abs(part - total[: len(part)])
-            # Comparisons with NaN are false, so NaN is a wrong value here.
+            # A comparison with NaN is false, so NaN counts as a wrong value.
             wrong += len(part) - int(np.count_nonzero(error <= tolerance[: len(part)]))
         return wrong
 
@@ -117,11 +119,15 @@ class ReductionData(NamedTuple):
 def make_reduction_data(
     name: str, devices: int, dtype: str, added_in: Sequence[str], seed: int
 ) -> ReductionData:
-    """Draws one of `SETS`. Integers are small enough that sums in `added_in` are exact."""
+    """Draws random values of one kind, "integers" or "floats", for every device, and computes their
+    sums.
+
+    Integers are so small that sums in the dtypes `added_in` are exact.
+    """
     streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
     generators = [np.random.default_rng(stream) for stream in streams]
     if name == "integers":
-        # Integers with at most as many bits as the significand are exact.
+        # Integers that have at most as many bits as the significand are exact.
         exact = min(round(2 / _machine_epsilon(name)) for name in (dtype, *added_in))
         values = [_draw_integers(g, d, devices, exact) for d, g in enumerate(generators)]
     else:
@@ -135,28 +141,29 @@ def make_reduction_data(
 
 
 def _draw_integers(generator: np.random.Generator, device: int, devices: int, exact: int) -> Array:
-    """Values of one device, small enough that the sum of all devices is at most `exact`."""
+    """Draws integers for one device, so small that the sum over all devices is at most `exact`."""
     largest = min(_LARGEST_INTEGER, max(1, exact // devices))
     values = generator.integers(-largest, largest, PERIOD, endpoint=True)
-    # If there are too many devices for the format, some values are zero, different ones at each
-    # element.
+    # If there are too many devices for the format, some values are zero.
+    # The device whose value is zero differs from element to element.
     used = (device + np.arange(PERIOD)) % devices < exact
     return np.where(used, values, 0)
 
 
-# Execution of reductions by TensorFlow: traced, chained and synchronised, between buffers.
+# TensorFlow functions that execute chains of reductions between buffers.
 
-# [device][index]
+# The tensors of every device, as [device][index].
 DeviceTensors: TypeAlias = "list[list[tf.Tensor]]"
 
-# A function that adds tensors across devices: it returns all sums on every device.
+# A function that adds tensors across devices and returns all sums on every device.
 Reduction: TypeAlias = "Callable[[DeviceTensors], DeviceTensors]"
 
 _numbers = itertools.count()
 
 
 class DeviceBuffers:
-    """Tensors with equal shapes on several devices, and storage for the sums on each device.
+    """Buffers for the tensors on several devices, which have equal shapes, and for the sums on each
+    device.
 
     `first` is the number of the first device here among all devices that reduce.
     """
@@ -179,7 +186,7 @@ class DeviceBuffers:
         self._sums = [f"allreduce-{number}-out-{i}" for i in range(len(self.devices))]
 
     def load(self, data: ReductionData) -> None:
-        """Copies the values of a data set into the tensors of every device."""
+        """Copies the values of `data` into the tensors of every device."""
         self._clear_areas(self._inputs)
         for number, device in enumerate(self.devices):
             with tf.device(device):
@@ -191,10 +198,10 @@ class DeviceBuffers:
         self._wait_and_count(self._inputs)
 
     def read(self) -> DeviceTensors:
-        """Reads the tensors of every device, in a traced function.
+        """Reads the tensors of every device. Call it in a function that TensorFlow traces.
 
-        First, the previous sums of a device are freed, so that later operations can use their
-        memory. In training, gradients are freed after the update.
+        The previous sums of a device are freed first, so that later operations can use their
+        memory, as training frees gradients after the update.
         """
         tensors = []
         for device, name, sums in zip(self.devices, self._inputs, self._sums, strict=True):
@@ -208,7 +215,8 @@ class DeviceBuffers:
         return tensors
 
     def write(self, sums: DeviceTensors, read: DeviceTensors) -> list[tf.Tensor]:
-        """Stores the sums of every device, in a traced function. Call `read` before.
+        """Stores the sums of every device. Call it after `read`, in a function that TensorFlow
+        traces.
 
         Returns a scalar on each device, which is available when the device has its sums.
         """
@@ -218,14 +226,16 @@ class DeviceBuffers:
                 with tf.control_dependencies([before[0].op]):
                     stage = tf.raw_ops.Stage(values=own, shared_name=name)
                 with tf.control_dependencies([stage]):
-                    # On a GPU, an operation may only have been launched when a dependent one
-                    # starts. Reading a sum on the GPU waits for it.
+                    # A GPU operation may only have been launched when the next operation starts.
+                    # Reading a sum on the GPU waits until the sum is complete.
                     last = tf.reshape(own[-1], [-1])[:1]
                     tokens.append(tf.reduce_sum(tf.cast(last, tf.float32)))
         return tokens
 
     def count_wrong(self, data: ReductionData, added_in: str, cast: bool) -> int:
-        """Number of wrong elements in the last sums, on all devices; see `DataSet.count_wrong`."""
+        """Counts the wrong elements in the latest sums on all devices; see
+        `ReductionData.count_wrong`.
+        """
         wrong = 0
         sizes = self._wait_and_count(self._sums)
         for device, name, size in zip(self.devices, self._sums, sizes, strict=True):
@@ -247,7 +257,7 @@ class DeviceBuffers:
         self._clear_areas(self._sums)
 
     def close(self) -> None:
-        """Frees the memory."""
+        """Frees the memory of all tensors and sums."""
         self._clear_areas(self._inputs)
         self._clear_areas(self._sums)
 
@@ -262,7 +272,8 @@ class DeviceBuffers:
         self._wait_and_count(names)
 
     def _wait_and_count(self, names: Sequence[str]) -> list[int]:
-        """Waits for all previous operations; returns the number of tensor lists in each area.
+        """Waits until all previous operations are complete, and counts the tensor lists in each
+        staging area.
 
         When the call of an operation on another process returns, the operation may only have been
         sent, and a later function call might run first. Reading a value ensures that the operation
@@ -276,7 +287,7 @@ class DeviceBuffers:
 
 
 class ReductionProgram:
-    """A traced function that reduces the tensors in buffers, one or several times in sequence.
+    """A traced function that reduces the tensors in buffers, once or several times in a row.
 
     Args:
       buffers: contain the tensors and, after a call, the sums.
@@ -304,7 +315,9 @@ class ReductionProgram:
         self.operations = len(self._call.graph.get_operations())
 
     def run(self) -> float:
-        """Calls the function, waits until every device has its sums, and returns the seconds."""
+        """Calls the function, waits until every device has its sums, and returns the elapsed
+        seconds.
+        """
         begin = time.perf_counter()
         self._call().numpy()
         seconds = time.perf_counter() - begin
@@ -314,7 +327,9 @@ class ReductionProgram:
 
 
 def copy_all(tensors: DeviceTensors) -> DeviceTensors:
-    """Memory copy for comparison: all devices copy their tensors concurrently."""
+    """Copies the tensors of all devices concurrently. The time is compared with the time of
+    reductions.
+    """
     copies = []
     for own in tensors:
         with tf.device(own[0].device):
@@ -340,13 +355,12 @@ def _chain_reductions(
 def reduction_factory(
     case: ReductionCase, place: ReduceContext, group_size: int
 ) -> Callable[[], Reduction]:
-    """Returns a function that creates the reduction of a case. It is called for each reduction in a
-    chain.
+    """Returns a function that creates the reduction of a case, once for each reduction in a chain.
 
     FlagError if the algorithm does not work with these devices in groups of this size.
     """
     if case.peer is not None:
-        # Created outside the trace, because a strategy cannot be created in it. It has no state.
+        # A strategy cannot be created in a trace, so the reduction is created here.
         reduction = plan.tf_distribute_reduction(case.peer, place.devices)
         return lambda: reduction
     spec = case.spec or single("copy")
@@ -367,7 +381,7 @@ def reduction_factory(
 
 
 def _error_text(error: Exception) -> str:
-    """Type and first line of an error. For an error in a plug-in, also the location."""
+    """Type and first line of an error, and the location if the error is from a plug-in."""
     try:
         with plugins.reporting_plugin_errors(BenchmarkError):
             raise error
@@ -380,7 +394,7 @@ def _error_text(error: Exception) -> str:
 def usable_algorithms(
     place: ReduceContext, in_cluster: bool
 ) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
-    """The algorithms that work on these devices, and why the other algorithms do not."""
+    """Finds the algorithms that work on these devices, and the reasons why the others do not."""
     specs, reasons = [], {}
     for name in names():
         try:
@@ -390,7 +404,7 @@ def usable_algorithms(
                 raise ValueError("every worker runs it itself, so measure it in a separate command")
         except ValueError as error:
             reasons[name] = first_line(error)
-        except Exception as error:  # The other algorithms are still measured.
+        except Exception as error:  # All other algorithms are still measured.
             reasons[name] = _error_text(error)
         else:
             specs.append(single(name))
@@ -403,7 +417,7 @@ def check_algorithms(
     place: ReduceContext,
     group_size: int,
 ) -> None:
-    """Raises an error if a spec or a peer does not work on the devices. None means all usable
+    """Raises an error if a spec or a peer does not work on the devices. `specs` is None for all
     specs.
     """
     for spec in specs or ():
@@ -415,14 +429,14 @@ def check_algorithms(
             raise FlagError("peers", name, first_line(error)) from error
 
 
-# Measurement and check of all cases with tensors of one size.
+# Measures and checks all cases with tensors of one size.
 
 _COPIED = "float32"
 
 
 @dataclass
 class _CaseTrial:
-    """State of one case, or of the memory copy: the row so far, and the seconds of the timed
+    """The measurement of one case, or of the memory copy: the row so far, and seconds of timed
     calls.
     """
 
@@ -436,9 +450,9 @@ class _CaseTrial:
 
 
 class WorkloadBenchmark:
-    """Measures every case with one workload.
+    """Measures all reductions with one workload, together with a memory copy for comparison.
 
-    In each round, all cases and a memory copy are called once, in random order, so that
+    In each round, all cases and the memory copy are called once, in random order, so that
     disturbances of the machine affect all of them equally.
     """
 
@@ -471,12 +485,12 @@ class WorkloadBenchmark:
         self._copy = _CaseTrial(ReductionCase(), row(spec="memory copy", packing=Packing()))
 
     def run(self, progress: Progress) -> None:
-        """Runs the measurement. Results remain available after an interrupt."""
+        """Runs the measurement. After an interrupt, the results so far are available."""
         own = self._place.own_devices
         first = self._place.devices.index(own[0])
         buffers = copied = DeviceBuffers(own, self._workload.shapes, self._dtype, first)
         if len(self._workload.shapes) > 1 or self._dtype != _COPIED:
-            # One tensor with all bytes, because a single large copy is fastest.
+            # A single large copy is the fastest, so one tensor contains all bytes.
             elements = -(-self._bytes // DTYPE_BYTES[_COPIED])
             copied = DeviceBuffers(own, [(elements,)], _COPIED, first)
         try:
@@ -491,7 +505,7 @@ class WorkloadBenchmark:
 
     @property
     def points(self) -> list[Point]:
-        """A row for each case that was timed or built, or that failed."""
+        """The results of all cases that were timed or built, or that failed."""
         return [
             replace(trial.point, seconds=tuple(trial.seconds))
             for trial in self._trials
@@ -502,7 +516,7 @@ class WorkloadBenchmark:
 
     @property
     def copying(self) -> Copying | None:
-        """The result of the memory copy; None before it was timed."""
+        """The result of the memory copy; None if the copy was not timed."""
         if not self._copy.seconds:
             return None
         devices, seconds = len(self._place.devices), tuple(self._copy.seconds)
@@ -510,7 +524,7 @@ class WorkloadBenchmark:
 
     @property
     def copy_error(self) -> str | None:
-        """The error of the memory copy that is measured for comparison; None without error."""
+        """Why the memory copy failed; None if it did not fail."""
         return self._copy.point.error
 
     def _measure_rounds(
@@ -554,7 +568,7 @@ class WorkloadBenchmark:
                 continue
             packing = trial.case.packing
             with self._storing_errors(trial):
-                # The first call reduces the tensors that have already been loaded.
+                # If relaxed, a call reduces the tensors of the call before, so it is repeated.
                 for _ in range(2 if packing.relaxed else 1):
                     buffers.clear_sums()
                     trial.program.run()
@@ -568,7 +582,7 @@ class WorkloadBenchmark:
 
     def _time_rounds(self, progress: Progress) -> None:
         order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
-        # The order is the same in all processes.
+        # The seed makes the order the same in all processes.
         where = self._place.devices
         generator = random.Random(f"{self._params.tf_random_seed} {self._workload.name} {where}")
         gc.collect()
@@ -587,7 +601,9 @@ class WorkloadBenchmark:
 
     @contextlib.contextmanager
     def _storing_errors(self, trial: _CaseTrial) -> Iterator[None]:
-        """Stores an error in the row. Raises it if workers wait for each other."""
+        """Context manager that stores an error in the row of a case. If workers wait for each
+        other, it raises.
+        """
         try:
             with restoring_interrupts():
                 yield
@@ -607,7 +623,9 @@ class WorkloadBenchmark:
 
 
 def warm_up_devices(place: ReduceContext) -> None:
-    """Traces and runs a copy, so that no case includes the process's one-time costs."""
+    """Traces and runs a copy, so that the time of the first case does not include one-time
+    costs.
+    """
     buffers = DeviceBuffers(place.own_devices, [(1,)], _COPIED)
     buffers.load(make_reduction_data("integers", len(place.devices), _COPIED, (), 0))
     ReductionProgram(buffers, lambda: copy_all, 1).run()

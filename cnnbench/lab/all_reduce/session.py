@@ -1,4 +1,4 @@
-"""Runs `cnnbench allreduce`: measures, prints the table and writes the files.
+"""Runs `cnnbench allreduce`: measures all-reduces, prints the table, and writes the result files.
 
 docs/all_reduce_benchmark.md defines the columns. A GB is 10**9 bytes. Each row is printed when it
 has been measured. Scripts read the rows, so widths are fixed and numbers have no separators.
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from cnnbench.variable_mgr.base import WorkerGroup
 
 
-# The printed table, in the format of nccl-tests: rows of data; other lines begin with ``#``.
+# The printed table has the format of nccl-tests: rows of data, and lines that begin with ``#``.
 
-# No machine moves data 20 times as fast as it copies, so a shorter time is not plausible.
+# No machine moves data 20 times as fast as it copies data, so a shorter time is not plausible.
 IMPLAUSIBLE_SHARE = 20.0
 
 _GIGA = 1e9
@@ -64,10 +64,10 @@ Column: TypeAlias = tuple[str, str, str, Callable[[Point, "float | None"], objec
 
 
 class RowFormat:
-    """Formats the rows of one run.
+    """Formats the rows of the table that a run of `cnnbench allreduce` prints.
 
     Args:
-      cases: all specs and packings, as text, for the widths of columns.
+      cases: texts of all specs and packings, which determine the widths of columns.
       build_only: whether rows show the build time instead of the time of a reduction.
       calls: number of timed calls per row. If it is too small for a 99th percentile, the column is
         "max".
@@ -93,15 +93,17 @@ class RowFormat:
         )
 
     def header(self) -> list[str]:
-        """The lines with titles and units."""
+        """The lines of the table head, with the titles and the units of the columns."""
         return [
             self._format_line("#", [title for title, *_ in self._columns]),
             self._format_line("#", [unit for _, unit, *_ in self._columns]),
         ]
 
     def lines(self, point: Point, share: float | None, verbose: bool = False) -> list[str]:
-        """The lines of a row. Lines after the first contain the error, if any, and with
-        `verbose` the build time.
+        """The line of a row, followed by lines with its error, if any, and with `verbose` its build
+        time.
+
+        `share` is the estimate from the memory copy divided by the median time; None if unknown.
         """
         case = f"{point.spec} {point.packing}:"
         lines = [self._format_line(" ", [str(cell(point, share)) for *_, cell in self._columns])]
@@ -122,7 +124,7 @@ class RowFormat:
 
 
 def copy_line(copy: Copying) -> str:
-    """Describes the memory copy from which the time for one size is estimated."""
+    """Describes the memory copy from which the reduction time for one size is estimated."""
     return (
         f"# memory copy: {copy.devices} devices at once write {copy.rate / _GIGA:.2f} GB/s "
         f"({copy.bytes} B each); estimate "
@@ -131,7 +133,9 @@ def copy_line(copy: Copying) -> str:
 
 
 def footer_lines(record: AllReduceRecord) -> list[str]:
-    """The fastest spec for each size, totals, and an explanation of the last column."""
+    """Lines below the table: the fastest spec for each size, totals, and a note on the last
+    column.
+    """
     wrong, checked = (sum(getattr(p, n) for p in record.rows) for n in ("wrong", "checked"))
     errors = sum(p.error is not None for p in record.rows)
     lines = fastest_spec_lines(record)
@@ -149,7 +153,7 @@ def footer_lines(record: AllReduceRecord) -> list[str]:
 
 
 def fastest_spec_lines(record: AllReduceRecord) -> list[str]:
-    """Lines with the fastest spec for each size and number of devices that has several rows."""
+    """Lines that name the fastest spec for each size and number of devices with several rows."""
     alike: dict[tuple[object, ...], list[tuple[float, Point]]] = {}
     for point in record.rows:
         if point.median is not None and not point.failed:
@@ -175,7 +179,9 @@ def _case_text(point: Point) -> str:
 
 
 def implausible_time_warning(point: Point, share: float | None) -> str | None:
-    """A warning if a time is too short for a reduction; otherwise None."""
+    """A warning if the time in a row is too short for a reduction; None if the time is
+    plausible.
+    """
     if share is None or share <= IMPLAUSIBLE_SHARE:
         return None
     return (
@@ -233,9 +239,11 @@ def complete_record(
     error: BenchmarkError | None,
     messages: Messages,
 ) -> None:
-    """Completes the record of a process that ended early because of an error (None: an interrupt).
+    """Completes the record of a process that ended early because of an error, or an interrupt
+    (None).
 
-    `first_record` is its record without rows that the process may have written.
+    `first_record` is the record from the start of the process, without any rows. If the process
+    has written a later record, the later record is completed.
     """
     written = results.document_of_run(first_record.run_id)
     so_far = AllReduceRecord.from_json(written) if written else first_record
@@ -245,11 +253,11 @@ def complete_record(
     check_written(messages.warning)
 
 
-# One run of `cnnbench allreduce`, from flags to record.
+# Executes one run of `cnnbench allreduce`, from flags to record.
 
 
 class AllReduceBenchmark:
-    """Measures the cases in a plan."""
+    """Measures all reductions in a plan, prints them and records them."""
 
     def __init__(
         self,
@@ -288,7 +296,7 @@ class AllReduceBenchmark:
         self._conditions: Callable[[], Conditions | None] = lambda: None
 
     def run(self) -> AllReduceRecord:
-        """Measures all cases, prints the table and updates the files.
+        """Measures all reductions in the plan, prints the table, and updates the result files.
 
         Raises:
           UsageError: the run is impossible, for example because of too few GPUs. No file is
@@ -296,7 +304,7 @@ class AllReduceBenchmark:
           BenchmarkError: sums were wrong or a reduction failed. The files contain the details.
           KeyboardInterrupt: the run was interrupted. The files contain all measurements so far.
         """
-        # A thread imports a module. A fork during the import would leave the import lock locked.
+        # Watch imports a module in a thread. A fork during the import would leave the lock locked.
         self._watch = Watch(gpus=self.params.device != "cpu")
         self._conditions = self._watch.record
         for notice in no_effect_notices(UNUSED, self.plan, self._so_far.explicit_flags):
@@ -311,7 +319,8 @@ class AllReduceBenchmark:
                 places = self._start_tensorflow()
                 self._measure_cases(places, self._usable_specs(places))
             if self._workers is not None:
-                self._workers.total(0)  # Waits until the chief has finished its measurements.
+                # This call waits until the chief has finished its measurements.
+                self._workers.total(0)
             failed = [point for point in self._so_far.rows if point.failed]
             if failed:
                 self._writer.lines(footer_lines(self._so_far))
@@ -330,13 +339,15 @@ class AllReduceBenchmark:
         return record
 
     def lost(self, error: BenchmarkError | None) -> None:
-        """Completes the record of this process, which ends early because of an error (None: an
-        interrupt).
+        """Completes the record of this process when it ends early because of an error, or an
+        interrupt (None).
         """
         complete_record(self.record("interrupted"), self._results, error, self._messages)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
-        """A record of the measurements so far. `status` is "ok", "failed" or "interrupted"."""
+        """Creates a record of all measurements so far. `status` is "ok", "failed" or
+        "interrupted".
+        """
         conditions = self._conditions()
         return dataclasses.replace(self._so_far, status=status, error=error, conditions=conditions)
 
@@ -344,9 +355,9 @@ class AllReduceBenchmark:
         self._so_far = dataclasses.replace(self._so_far, **parts)
 
     def _start_tensorflow(self) -> dict[int, ReduceContext]:
-        """Loads and configures TensorFlow.
+        """Loads and configures TensorFlow, and connects the processes of the job.
 
-        Returns the devices for each number of devices per worker.
+        Returns the context of reductions for each number of devices per worker.
         """
         settings = flags_of_process(self.plan.run.params, self.plan.job)
         self._watch.add_peer_processes(self._membership.connect())

@@ -1,4 +1,5 @@
-"""Cost model for all-reduces on hardware that is not available. Does not import TensorFlow.
+"""Predicts all-reduce times with a cost model, also for hardware that is not available.
 
-Formulas depend on the number of devices, the sizes of tensors, and parameters of links.
+The formulas depend on the number of devices, the sizes of tensors, and parameters of links. This
+package does not import TensorFlow.
 """

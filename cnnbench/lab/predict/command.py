@@ -1,4 +1,4 @@
-"""``cnnbench allreduce --predict``: prints and draws predictions for the given flags.
+"""Implements ``cnnbench allreduce --predict``: prints and draws predictions of all-reduce times.
 
 Printed lines begin with ``#``, except for rows of tables.
 """
@@ -59,7 +59,7 @@ _TABLE = CsvTable(COLUMNS, PredictionDocument.schema)
 
 @dataclass(frozen=True, kw_only=True)
 class PredictParams:
-    """Flags for predictions: links, devices and computation."""
+    """Values of the flags for predictions: links, devices and computation."""
 
     predict: bool = flag(
         False,
@@ -120,7 +120,7 @@ PREDICT_FLAGS: tuple[FlagSpec, ...] = specs_of(PredictParams)
 
 
 def main(values: Mapping[str, Any]) -> int:
-    """Prints predictions and writes the requested files.
+    """Runs ``cnnbench allreduce --predict``: prints predictions and writes the requested files.
 
     `values` contains the values of `PREDICT_FLAGS`, and of the flags of ``cnnbench allreduce`` for
     tensors and packing (at most one).
@@ -172,7 +172,7 @@ def _warn_of_link_domain(link: str | None, devices: int) -> None:
 
 
 def parse_device_counts(text: str) -> tuple[int, ...]:
-    """Parses a list of numbers of devices. The result is ascending, without duplicates.
+    """Parses the value of --devices to numbers of devices, ascending and without duplicates.
 
     Items are separated by commas. An item is a number, or ``FIRST..LAST``, which means FIRST, 2 *
     FIRST, 4 * FIRST and so on up to LAST.
@@ -241,7 +241,7 @@ def _recorded_step_time(path: str) -> tuple[float, int]:
 
 
 def _selected_packing(sent: AllReduceParams) -> Packing:
-    """The packing that the flags select. FlagError if they select several."""
+    """Reads the packing of gradients from the flags. FlagError if they select several packings."""
     texts = {
         "gradient_repacking": ",".join(map(str, sent.gradient_repacking)),
         "agg_small_grads_max_bytes": sent.agg_small_grads_max_bytes,
@@ -278,10 +278,13 @@ def draw_predictions(
     predictions: Sequence[Prediction],
     devices: int,
 ) -> None:
-    """Draws the time by size on `devices` devices. Below, draws the efficiency (or time) by number
-    of devices.
+    """Draws two charts: reduction time by tensor size on `devices` devices, and efficiency by
+    devices.
 
-    Writes an .svg, .png or .pdf file. A spec has the same colour and mark in both charts.
+    The second chart shows times instead of the efficiency if the step time is unknown.
+
+    The file `path` is an .svg, .png or .pdf file. A spec has the same colour and mark in both
+    charts.
     """
     charts = (_time_by_size_chart(model, specs, devices), _time_by_devices_chart(step, predictions))
     write_plot(path, charts, f"All-reduce of {step.model}: cost model of cnnbench")
@@ -342,7 +345,7 @@ def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]
 
 
 def model_lines(model: Interconnect) -> list[str]:
-    """Lines with the parameters of the model."""
+    """Lines that describe the links in the cost model."""
     if model.inter_link is None:
         return [f"link     {model.link}"]
     return [
@@ -352,7 +355,7 @@ def model_lines(model: Interconnect) -> list[str]:
 
 
 def step_line(step: TrainingStep) -> str:
-    """A line about the gradients and the computation in a step."""
+    """Describes the gradients and the computation of a training step in one line."""
     time = "step time unknown: give --step_seconds or --record for efficiency"
     if step.step_seconds is not None:
         time = (
@@ -365,7 +368,10 @@ def step_line(step: TrainingStep) -> str:
 
 
 def time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
-    """Table of reduction times in milliseconds by devices and spec, with the fastest spec."""
+    """Table of predicted reduction times in milliseconds, by number of devices and spec.
+
+    The last column names the fastest spec.
+    """
     specs = list(dict.fromkeys(p.spec for p in predictions))
     cells = {(p.devices, p.spec): _ms_text(p.allreduce_seconds) for p in predictions}
     best = fastest_predictions(predictions)
@@ -380,7 +386,7 @@ def time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
 
 
 def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
-    """Table of step time, efficiency and images per second with the fastest spec."""
+    """Table of the predicted step time, efficiency and images per second with the fastest spec."""
     speed = ("efficiency", "images/sec")
     table = [["devices", "spec", "reduction_ms", "step_ms", *speed, "overlapped step_ms", *speed]]
     table += [
@@ -403,7 +409,7 @@ def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
 
 
 def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
-    """Table of the fastest spec for each size of a single tensor."""
+    """Table that names, for each number of devices, the fastest spec by size of a single tensor."""
     table = [["devices", "fastest by size of a single tensor, 1 KiB to 1 GiB"]]
     for row in by_devices:
         parts = [
@@ -415,7 +421,7 @@ def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
 
 
 def _text_table(rows: Sequence[Sequence[str]], left: str = "") -> Table:
-    """A table of texts. Only the column `left` is left-aligned."""
+    """Makes a table of texts in which only the column with the title `left` is left-aligned."""
     head, *body = rows
     return Table(
         columns=tuple((title, "" if title == left else "number", "") for title in head),

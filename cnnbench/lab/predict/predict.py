@@ -1,4 +1,4 @@
-"""The cost model of all-reduces, and predictions with it.
+"""Cost model of all-reduce algorithms, and predictions of reduction and step times with this model.
 
 Each formula returns the path of one tensor with s bytes, which is a sequence of messages, bytes and
 additions (see `ReductionPhase`). In Hockney's terms, the cost is messages * alpha + bytes * beta +
@@ -61,13 +61,12 @@ from cnnbench.variable_mgr.all_reduce.spec import (
 )
 from cnnbench.variable_mgr.modes import Packing
 
-# Cost formulas of all-reduce algorithms for one tensor and any number of devices.
+# Cost formulas of all-reduce algorithms, for one tensor and any number of devices.
 
-# From NCCL's own model (src/graph/tuning.cc, commit 5067397): with the protocol for large messages
-# ("Simple"), a call costs at least 8.4 us, and latencies are those in the presets of links. With
-# the protocol for small messages ("LL"), a call costs 6.6 us, latencies are about a fifth (NVLink
-# 0.6 instead of 3.4 us, PCIe 1.0 instead of 5.7, network 2.7 instead of 14), and four bytes are
-# sent for each byte of the tensor.
+# NCCL's own model (src/graph/tuning.cc, commit 5067397) has two protocols.
+# "Simple" is for large messages: a call costs at least 8.4 us, with latencies as in the presets.
+# "LL" is for small messages: a call costs 6.6 us, and four bytes are sent for each byte.
+# With LL, latencies are about a fifth (NVLink 0.6 us, PCIe 1.0 us, network 2.7 us).
 _NCCL_CALL = 8.4e-6
 _NCCL_CALL_LL = 6.6e-6
 _LL_LATENCY = 0.19
@@ -75,7 +74,7 @@ _LL_BYTES = 4
 
 
 def _copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """All other devices send to the root. The root adds the values and sends the sum to each
+    """Cost of copying: all other devices send to the root, which adds, and sends the sum to each
     device.
     """
     star = star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)
@@ -83,8 +82,10 @@ def _copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _hierarchical_copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Each half of the devices adds on one root. The roots exchange their sums and send them
-    back.
+    """Cost of a hierarchical copy: each half of the devices adds on one root, and the roots
+    exchange sums.
+
+    At the end, each root sends the sum to the devices of its half.
     """
     size = tensor.bytes
     half = math.ceil(layout.devices / 2)
@@ -100,7 +101,7 @@ def _hierarchical_copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -
 
 
 def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """First n-1 hops that add, then n-1 hops that distribute the sums, in k concurrent rings.
+    """Cost of k concurrent rings: n-1 hops that add, and then n-1 hops that distribute the sums.
 
     In each hop, a device forwards one chunk for each ring. In one lap, the number of hops between
     nodes equals the number of nodes.
@@ -113,7 +114,11 @@ def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _ring_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Each chunk makes n-1 hops in each of two laps. The hops are distributed over n devices."""
+    """Time for which a tensor occupies a device in a ring: each chunk makes n-1 hops in each of two
+    laps.
+
+    The hops are distributed over n devices.
+    """
     share = (layout.devices - 1) / layout.devices
     chunks, _ = tensor.chunks(layout.devices * shards)
     lap = _messages_phase(layout.nodes > 1, share * chunks, share * tensor.bytes)
@@ -121,9 +126,10 @@ def _ring_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _halving_doubling_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Exchanges a half, a quarter, ... of the tensor, and back, in log2 p rounds each.
+    """Cost of halving and doubling: devices exchange a half, a quarter, ... of the tensor, and
+    back.
 
-    p is the largest power of two up to n.
+    Each direction takes log2 p rounds, where p is the largest power of two up to n.
 
     In the first exchange, the distance between partners is half of the devices; in the last one,
     partners are neighbours. Each device beyond p first divides the additions with a partner: each
@@ -155,7 +161,9 @@ def _halving_doubling_phases(tensor: Tensor, layout: NodeLayout, shards: int) ->
 
 
 def _halving_doubling_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """The messages of all devices divided by n. In a round, only devices with a chunk take part.
+    """Time for which a tensor occupies a device in halving and doubling: all messages divided by n.
+
+    In a round, only devices with a chunk take part.
 
     The ranks of each tensor begin at a different device. Therefore, with m devices per node,
     partners at distance d are in different nodes in d of m cases.
@@ -173,7 +181,7 @@ def _halving_doubling_busy_phases(tensor: Tensor, layout: NodeLayout, shards: in
         added += size
     extra = (layout.devices - power) / layout.devices
     sharing = layout.near if layout.nodes > 1 else 1
-    # If a tensor has so few chunks that one half would be empty, it is sent as a whole.
+    # If a tensor has so few chunks that one half would be empty, the tensor is sent as a whole.
     halves = 2 if chunks > power // 2 else 1
     fetched = max(0, layout.devices - power - power // 2) / layout.devices * (halves - 1)
     fold = _messages_phase(
@@ -190,7 +198,9 @@ def _halving_doubling_busy_phases(tensor: Tensor, layout: NodeLayout, shards: in
 
 
 def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Each half of the tensor moves up a binary tree and down again, in k chunks."""
+    """Cost of two binary trees: each half of the tensor moves up a tree and down again, in k
+    chunks.
+    """
     levels = layout.devices.bit_length() - 1
     near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
     if layout.nodes == 1:
@@ -208,8 +218,9 @@ def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _tree_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Every chunk moves up and down n-1 edges of its tree. The edges are distributed over n
-    devices.
+    """Time for which a tensor occupies a device in a tree: every chunk moves up and down n-1 edges.
+
+    The edges are distributed over n devices.
 
     Half of the edges have distance 1, a quarter has distance 2, and so on. The tree of each tensor
     begins at a different device. Therefore, with m devices per node, an edge of distance d leaves
@@ -227,11 +238,13 @@ def _tree_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
-    """Each of k devices (or CPUs of k nodes) gathers and adds one shard and sends it back."""
+    """Cost of a shuffle: each of k devices (or CPUs of k nodes) gathers and adds one shard and
+    returns it.
+    """
     count, size = tensor.chunks(shards)
     near, far = layout.near - on_tower, layout.devices - layout.near
-    # A gathering device receives a shard from every device. A device sends to all gathering
-    # devices.
+    # A gathering device receives a shard from every device.
+    # A sending device sends to all gathering devices.
     gatherer = star_of(near, far, size)
     sender = _messages_phase(layout.nodes > 1, count, tensor.bytes)
     move = gatherer if near + far >= count else sender
@@ -239,14 +252,17 @@ def _shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: b
 
 
 def _nccl_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """NCCL's ring splits a tensor of any size into n chunks, and needs no copy to join them."""
+    """Cost of NCCL's ring, which splits a tensor of any size into n chunks and needs no copy to
+    join them.
+    """
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = ring_lap(layout, 1, moved)
     return (lap + ReductionPhase(added=moved), lap, ReductionPhase(fixed=_NCCL_CALL))
 
 
 def _nccl_tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """NCCL's pipelined double binary tree between nodes, and chains within nodes.
+    """Cost of NCCL's pipelined double binary tree between nodes, with chains of devices within
+    nodes.
 
     Both directions are concurrent. Each device sends and receives the tensor twice.
     """
@@ -266,8 +282,11 @@ def _nccl_tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _tf_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """TensorFlow's ring: n chunks per subdivision, for tensors of any size. The input is copied
-    first.
+    """Cost of TensorFlow's ring, which splits a tensor of any size into n chunks per subdivision.
+
+    The input is copied first.
+
+    The input is copied first.
     """
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = ring_lap(layout, shards, moved)
@@ -275,7 +294,7 @@ def _tf_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _to_low_latency(path: PathOf) -> PathOf:
-    """Converts a path of NCCL to NCCL's protocol for small messages."""
+    """Converts the cost path of an NCCL algorithm to NCCL's protocol for small messages."""
 
     def small(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         return [
@@ -296,7 +315,9 @@ def _to_low_latency(path: PathOf) -> PathOf:
 def _mixed_messages_phase(
     layout: NodeLayout, messages: float, size: float, leaving: float
 ) -> ReductionPhase:
-    """Phase of messages with `size` bytes in total. The share `leaving` is sent to other nodes."""
+    """Cost of messages with `size` bytes in total, of which the share `leaving` goes to other
+    nodes.
+    """
     near = 1 - leaving
     return ReductionPhase(
         near * messages, near * size, leaving * messages, leaving * size * layout.near
@@ -304,7 +325,7 @@ def _mixed_messages_phase(
 
 
 def _reduce_and_return(move: ReductionPhase, added: float, tensor: Tensor, chunks: int) -> Path:
-    """Chunks are moved and added, then the sums are moved in the same way and joined."""
+    """Cost of moving and adding chunks, moving the sums in the same way, and joining the chunks."""
     return (move + ReductionPhase(added=added), move, _join_phase(tensor, chunks))
 
 
@@ -317,7 +338,9 @@ def _messages_phase(far: bool, count: float, size: float) -> ReductionPhase:
 
 
 def _message_phase(far: bool, size: float, sharing: int = 1) -> ReductionPhase:
-    """One message. `sharing` devices of a node send at the same time through the same link."""
+    """Cost of one message with `size` bytes, sent by `sharing` devices of a node through the same
+    link.
+    """
     return _messages_phase(far, 1, sharing * size if far else size)
 
 
@@ -350,7 +373,9 @@ FORMULAS: dict[str, Formula] = {
 
 
 def formulas() -> dict[str, Formula]:
-    """`FORMULAS`, which do not need TensorFlow, and formulas of registered algorithms."""
+    """All cost formulas: `FORMULAS`, which do not need TensorFlow, and those of registered
+    algorithms.
+    """
     return {**FORMULAS, **spec.cost_formulas(FORMULAS)}
 
 
@@ -365,14 +390,14 @@ SPREAD = Formula(
 
 
 class NotPredictedError(ValueError):
-    """There is no prediction for this algorithm or these devices."""
+    """There is no prediction for an algorithm or for these devices."""
 
 
 class TrainingStep(NamedTuple):
-    """Computation and gradients of a device in a step.
+    """The computation and the gradients of one device in a training step.
 
     `tensors` are the gradients before packing, `step_seconds` is None if unknown, and `batch_size`
-    is that of one device.
+    is the batch size of one device.
     """
 
     model: str
@@ -384,17 +409,21 @@ class TrainingStep(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Size of the gradients of one device in bytes."""
+        """Size in bytes of the gradients of one device."""
         return sum(tensor.bytes for tensor in self.tensors)
 
 
 def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Tensor, ...]:
-    """One tensor for each shape. When sent, its elements have `itemsize` bytes."""
+    """Describes gradients with the given shapes. When sent, their elements have `itemsize`
+    bytes.
+    """
     return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
 
 
 def sent_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors that one device sends, after packing: first joined, then converted to 16 bits."""
+    """The tensors that one device sends: the given tensors after joining and conversion to
+    16 bits.
+    """
     joined = _join_small_tensors(packing, tensors)
     if packing.compact_dtype is None:
         return joined
@@ -422,7 +451,7 @@ def _join_small_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Ten
 
 
 def packing_text(packing: Packing) -> str:
-    """Text for a packing, as in printed and recorded predictions."""
+    """Describes a packing in words, as in printed and recorded predictions."""
     parts = []
     if packing.agg_small_grads_max_bytes:
         parts.append(
@@ -442,12 +471,13 @@ def _joined_tensor(tensors: Sequence[Tensor]) -> Tensor:
     return Tensor(sum(tensor.elements for tensor in tensors), tensors[0].itemsize)
 
 
-# The time of an all-reduce with given links, for specs and lists of tensors.
+# Computes the time of an all-reduce for given links, specs and lists of tensors.
 
 
 @dataclass(frozen=True)
 class Interconnect:
-    """Devices with one link each, or nodes of several devices with one link per node.
+    """The links between devices: one link per device, or nodes of several devices with one link per
+    node.
 
     Attributes:
       link: link between the devices of a node, or between all devices.
@@ -465,7 +495,7 @@ class Interconnect:
 
     @property
     def name(self) -> str:
-        """The names of the links."""
+        """The names of the links, such as "hdr" or "8 x nvlink3 + hdr"."""
         if self.inter_link is None:
             return self.link.name
         return f"{self.devices_per_node} x {self.link.name} + {self.inter_link.name}"
@@ -473,10 +503,13 @@ class Interconnect:
     def seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> float:
-        """Seconds to reduce the tensors of one device. `tensors` are the tensors before packing."""
+        """Predicts the seconds for reducing the tensors of one device. `tensors` are those before
+        packing.
+        """
         if devices == 1:
             return 0.0
-        phases: list[ReductionPhase] = []  # phases on the busiest device
+        # The phases are those of the busiest device.
+        phases: list[ReductionPhase] = []
         if packing.joins:
             # Joining copies the tensors. Splitting copies nothing, because the parts are views.
             phases.append(ReductionPhase(copied=sum(tensor.bytes for tensor in tensors)))
@@ -501,10 +534,10 @@ class Interconnect:
     def _algorithm_phases(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
     ) -> Path:
-        """Cost path of an algorithm with one level or with two levels.
+        """Cost path of an algorithm that has one level or two levels.
 
-        Two levels have three parts: within nodes, between one device of each node, and back within
-        nodes.
+        With two levels, the path has three parts: within nodes, between one device of each node,
+        and back within nodes.
         """
         if len(algorithm.levels) == 1:
             return self._one_level_phases(algorithm.levels[0], tensors, layout, algorithm.shards)
@@ -528,7 +561,9 @@ class Interconnect:
     def _list_phases(
         self, formula: Formula, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
     ) -> Path:
-        """Phases of the slowest tensor, and the time for which other tensors occupy its device."""
+        """Cost path of the slowest tensor, and of all other tensors that occupy the device of this
+        tensor.
+        """
         if layout.devices == 1:
             return ()
         roots = min(formula.roots(layout, shards), len(tensors))
@@ -560,7 +595,7 @@ def _add_phases(load: Path, path: Path) -> list[ReductionPhase]:
 
 
 def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
-    """The roots in a node share one link, so each root waits for the bytes of all of them."""
+    """Makes each root wait for the bytes of all roots in its node, because they share one link."""
     if per_node == 1:
         return
     for start in range(0, len(loads), per_node):
@@ -573,7 +608,7 @@ def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
                     load[position] = load[position] + ReductionPhase(far_bytes=more)
 
 
-# Links between devices: latency, time per byte, and time per added byte; and presets.
+# Links between devices, with latency, time per byte, and time per added byte.
 
 _GIGA = 1e9
 _MICRO = 1e-6
@@ -584,7 +619,7 @@ _RDMA_ALPHA = 14.0 * _MICRO
 # A message of 2 KB between two hosts takes 25.4 us with TCP and 1.7 us with RDMA.
 _TCP_ALPHA = _RDMA_ALPHA + (25.4 - 1.7) * _MICRO
 
-# Share of the line rate without headers, for an MTU of 4096, 4096 and 1500 bytes.
+# Shares of the line rate that remain without headers, for an MTU of 4096, 4096 and 1500 bytes.
 _INFINIBAND_PAYLOAD = 4096 / 4122
 _ROCE_PAYLOAD = 4096 / 4178
 _TCP_PAYLOAD = 1448 / 1538
@@ -594,11 +629,11 @@ _A100_MEMORY = 1555 * _GIGA
 _H100_PCIE_MEMORY = 2000 * _GIGA
 _H100_SXM_MEMORY = 3350 * _GIGA
 
-# Memory traffic for each added byte: two bytes are read and one is written.
+# Adding a byte moves three bytes in memory: two bytes are read and one byte is written.
 _TRAFFIC_OF_ADDING = 3
 
 
-# Alpha, bandwidth, and the memory bandwidth of a GPU of the same generation.
+# For each preset: alpha, bandwidth, and the memory bandwidth of a GPU of the same generation.
 _FIGURES = {
     "pcie3": (_PCIE_ALPHA, 12 * _GIGA, _V100_MEMORY),
     "pcie4": (_PCIE_ALPHA, 24 * _GIGA, _A100_MEMORY),
@@ -636,7 +671,7 @@ _KEYS = ("alpha", "bandwidth", "gamma")
 
 
 def parse_link(flag: str, text: str) -> Link:
-    """Parses a link from the command line. Without gamma, additions take no time.
+    """Parses the value of --link or --inter_link. Without gamma, additions take no time.
 
     `text` is a preset, or ``alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_BYTE]``, or
     a preset followed by parameters that are different, such as ``edr,alpha=5e-6``.
@@ -688,14 +723,14 @@ def _parse_link_values(flag: str, text: str, parts: list[str]) -> dict[str, floa
     return values
 
 
-# Predictions for one model: times of the reduction and of the step, and fastest algorithms.
+# Predictions for one network: times of the reduction and of the step, and fastest algorithms.
 
-_SMALLEST, _DOUBLINGS = 1024, 20  # from 1 KiB to 1 GiB
+_SMALLEST, _DOUBLINGS = 1024, 20  # The sizes range from 1 KiB to 1 GiB.
 _STEPS_PER_DOUBLING = 4
-# Tolerance. Times grow stepwise with the size. Without a tolerance, the fastest spec would switch
-# back and forth between specs with nearly equal times.
+# A spec must be this much faster to replace the fastest one.
+# Times grow stepwise with the size, so specs with nearly equal times would alternate.
 _CLEARLY = 0.99
-# Relative accuracy of the tensor size at which a different spec becomes the fastest.
+# The size at which a different spec becomes the fastest is found with this relative accuracy.
 _ACCURACY = 1.02
 _ITEMSIZE = 4
 
@@ -705,7 +740,7 @@ COLUMNS = (*(column.name for column in fields(Prediction)), "schema")
 
 @dataclass(frozen=True)
 class FastestRange:
-    """Sizes for which one spec is the fastest.
+    """A range of tensor sizes for which one spec is the fastest.
 
     Attributes:
       spec: the fastest spec.
@@ -718,7 +753,7 @@ class FastestRange:
 
 @dataclass(frozen=True, kw_only=True)
 class FastestByDevices:
-    """The fastest specs on one number of devices, by size of a single tensor.
+    """The fastest spec for each size of a single tensor, on one number of devices.
 
     Attributes:
       devices: number of devices.
@@ -731,7 +766,7 @@ class FastestByDevices:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionDocument(Predictions):
-    """Result of ``cnnbench allreduce --predict``, schema 1.
+    """The result document of ``cnnbench allreduce --predict``, schema 1.
 
     Attributes:
       parameters: links of the cost model.
@@ -752,12 +787,16 @@ def predict_all(
     specs: Sequence[AllReduceSpec],
     device_counts: Sequence[int],
 ) -> list[Prediction]:
-    """Predictions for all specs and numbers of devices, sorted by number of devices."""
+    """Predicts reduction and step times for all specs and numbers of devices, in order of
+    devices.
+    """
     return [_predict_one(model, step, spec, devices) for devices in device_counts for spec in specs]
 
 
 def fastest_predictions(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
-    """The fastest prediction for each number of devices. Of equally fast ones, the first."""
+    """Selects the fastest prediction for each number of devices. With ties, the first one is
+    selected.
+    """
     by_devices: dict[int, list[tuple[float, Prediction]]] = {}
     for prediction in predictions:
         if prediction.allreduce_seconds is not None:
@@ -770,14 +809,17 @@ def fastest_predictions(predictions: Sequence[Prediction]) -> dict[int, Predicti
 def fastest_by_size(
     model: Interconnect, specs: Sequence[AllReduceSpec], devices: int
 ) -> tuple[FastestRange, ...]:
-    """The fastest spec for one float32 tensor of 1 KiB to 1 GiB: ascending ranges of sizes.
+    """Finds the fastest spec for one float32 tensor of 1 KiB to 1 GiB, as ascending ranges of
+    sizes.
 
     With ties, the first spec is used. A spec remains the fastest until a different spec is 1 %
     faster. Empty if there is no prediction for any spec.
     """
 
     def fastest_spec(size: int, known: str | None) -> str | None:
-        """The fastest spec, or `known` if no other spec is clearly faster."""
+        """The fastest spec for a tensor of `size` bytes, or `known` if no other spec is clearly
+        faster.
+        """
         tensor = Tensor(max(1, size // _ITEMSIZE), _ITEMSIZE)
         times: dict[str, float] = {}
         for spec in specs:
@@ -809,7 +851,7 @@ def fastest_by_size(
 def _predict_one(
     model: Interconnect, step: TrainingStep, spec: AllReduceSpec, devices: int
 ) -> Prediction:
-    """The prediction for a step, computed from the time of the reduction.
+    """Predicts the time of a training step from its computation time and the time of its reduction.
 
     Without overlap, a step is computation followed by reduction. With full overlap, its time is the
     longer one of both.

@@ -1,1 +1,1 @@
-"""The optimizers of cnnbench. Each module declares one optimizer, `OPTIMIZER`."""
+"""The built-in optimizers of cnnbench. Each module declares one optimizer, `OPTIMIZER`."""

@@ -1,4 +1,4 @@
-"""Adam; Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015.
+"""The optimizer Adam (Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015).
 
 The computation follows the end of section 2 of the paper, where epsilon is not bias-corrected.
 """

@@ -1,4 +1,7 @@
-"""AdamW; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019, algorithm 2.
+"""The optimizer AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019).
+
+The update follows algorithm 2. As in PyTorch and Optax, the paper's schedule multiplier and alpha
+are combined in one learning rate. The defaults are the same as for Adam.
 
 As in PyTorch and Optax, the paper's schedule multiplier and alpha are combined in one learning
 rate. The defaults are the same as for Adam.
@@ -22,10 +25,11 @@ def update_moments(
     beta1_power: Any,
     beta2_power: Any,
 ) -> tuple[Any, Any, Any, Any]:
-    """Adam's update ratio with bias-corrected moments, and the new moments.
+    """Computes the bias-corrected update of Adam: a scalar, the unscaled update, and the new
+    moments.
 
-    The ratio is m^ / (sqrt(v^) + epsilon), with m^ = m / (1 - beta1^t) and v^ = v / (1 - beta2^t).
-    It is the product of the first two results; the first one is a scalar.
+    The product of the first two results is m^ / (sqrt(v^) + epsilon), with m^ = m / (1 - beta1^t)
+    and v^ = v / (1 - beta2^t).
     """
     import tensorflow as tf
 
@@ -37,7 +41,7 @@ def update_moments(
 
 
 def update(weight: Any, gradient: Any, rate: Any, decay: float, **state: Any) -> tuple[Any, ...]:
-    """See `OptimizerSpec`."""
+    """Computes an AdamW update; `OptimizerSpec` describes the arguments and the result."""
     scale, ratio, m, v = update_moments(gradient, **state)
     step = (rate * scale) * ratio
     return step + (rate * decay) * weight if decay else step, m, v

@@ -1,7 +1,7 @@
-"""LAMB.
+"""The optimizer LAMB for large batches (You et al., ICLR 2020).
 
-You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR 2020,
-algorithm 2, with the identity for phi.
+The paper is "Large batch optimization for deep learning: training BERT in 76 minutes". The update
+follows algorithm 2, with the identity for phi.
 
 As in the authors' code, epsilon is 1e-6, and the trust ratio is 1 if a norm is zero. For scalars
 and vectors (biases, variables of normalisation layers), the trust ratio is also 1. The authors
@@ -19,7 +19,7 @@ from cnnbench.optimizers.registry import Constant, OptimizerSpec
 
 
 def update(weight: Any, gradient: Any, rate: Any, decay: float, **state: Any) -> tuple[Any, ...]:
-    """See `OptimizerSpec`."""
+    """Computes a LAMB update; `OptimizerSpec` describes the arguments and the result."""
     scale, ratio, m, v = update_moments(gradient, **state)
     step = scale * ratio + decay * weight if decay else scale * ratio
     return (rate * trust_ratio(weight, lambda _: float32_norm(step))) * step, m, v

@@ -1,7 +1,6 @@
-"""LARS.
+"""The optimizer LARS for large batches (You, Gitman and Ginsburg, arXiv:1708.03888).
 
-You, Gitman and Ginsburg, "Large batch training of convolutional networks", arXiv:1708.03888,
-algorithm 1.
+The paper is "Large batch training of convolutional networks". The update follows algorithm 1.
 
 The coefficient 0.001 and the momentum 0.9 are from the paper. As in MLPerf's reference, the trust
 ratio is 1 if a norm is zero. For scalars and vectors (biases, variables of batch norm), it is also
@@ -18,16 +17,16 @@ from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
 
 
 def float32_norm(tensor: Any) -> Any:
-    """The Euclidean norm over all elements, in one pass."""
+    """Euclidean norm of a tensor over all elements, computed in one pass."""
     import tensorflow as tf
 
     return tf.sqrt(2.0 * tf.nn.l2_loss(tensor))
 
 
 def trust_ratio(weight: Any, divisor: Callable[[Any], Any], factor: float = 1.0) -> Any:
-    """The trust ratio, factor * |w| / divisor(|w|), as a float32 scalar.
+    """Trust ratio of LARS and LAMB, factor * |w| / divisor(|w|), as a float32 scalar.
 
-    It is 1 for scalars and vectors, and if the formula results in zero or infinity.
+    The ratio is 1 for scalars and vectors, and if the formula results in zero or infinity.
     """
     import tensorflow as tf
 
@@ -48,7 +47,7 @@ def update(
     momentum: float,
     coefficient: float,
 ) -> tuple[Any, ...]:
-    """See `OptimizerSpec`."""
+    """Computes a LARS update; `OptimizerSpec` describes the arguments and the result."""
     ratio = trust_ratio(weight, lambda size: float32_norm(gradient) + decay * size, coefficient)
     step = gradient + decay * weight if decay else gradient
     velocity = momentum * velocity + (rate * ratio) * step

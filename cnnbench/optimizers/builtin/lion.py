@@ -1,6 +1,6 @@
-"""Lion; Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2.
+"""The optimizer Lion (Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023).
 
-The defaults are from the paper.
+The update follows algorithm 2. The defaults are from the paper.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
 def update(
     weight: Any, gradient: Any, rate: Any, decay: float, m: Any, beta1: float, beta2: float
 ) -> tuple[Any, ...]:
-    """See `OptimizerSpec`."""
+    """Computes a Lion update; `OptimizerSpec` describes the arguments and the result."""
     import tensorflow as tf
 
     step = tf.sign(beta1 * m + (1.0 - beta1) * gradient)

@@ -1,8 +1,8 @@
-"""Plain gradient descent, without momentum."""
+"""The optimizer sgd: plain gradient descent without momentum."""
 
 from cnnbench.optimizers.registry import OptimizerSpec
 
-# In MLPerf, sgd has a momentum.
+# MLPerf's sgd has a momentum, which is 0 here.
 MLPERF = {
     "sgd_opt_base_learning_rate": "base_rate",
     "sgd_opt_end_learning_rate": "end_rate",
