@@ -225,7 +225,9 @@ class Bench:
         policy = Policy() if threshold is None else Policy(threshold=threshold / 100)
         baseline = result.baseline if baseline is None else baseline
         if baseline is None:
-            raise ValueError("compare needs a baseline; name it when measuring, or here")
+            raise ValueError(
+                "compare needs a baseline: pass it to compare, or to the call that measures"
+            )
         updating = self._updates(baseline)
         if updating:
             assert not isinstance(baseline, Result)
@@ -280,11 +282,13 @@ def _check(side: Side, processes: int) -> RunSummary:
     refuse_flags(side, ("result_json",), "cannot be used with the fixture, which keeps the records")
     if processes > 1:
         refuse_flags(
-            side, ("result_csv",), "each process would replace what the one before has written"
+            side, ("result_csv",), "each process would replace the file of the previous process"
         )
         if not {"eval", "forward_only"} & side.given_flags.keys():
             refuse_flags(
-                side, ("train_dir",), "each process would resume what the one before has left"
+                side,
+                ("train_dir",),
+                "each process would resume the training of the previous process",
             )
     return resolve_flags(side)
 

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 from cnnbench.errors import FlagError, PathError, first_line
 
-# URLs as paths. ``file://`` means a local path. TensorFlow's file systems handle other schemes.
+# ``file://`` URLs are local paths. TensorFlow's file systems access other URLs.
 
 _URL = re.compile(r"[A-Za-z][\w.+-]*:/")
 _FILE = re.compile(r"file:(//(localhost)?)?(?=/(?!/))")
@@ -90,8 +90,8 @@ class UrlPath(PosixPath):
     `read_bytes` and the like. Other inherited methods would access the local file system.
     """
 
-    # Files and folders that a listing contained. Without this cache, each file of a data set in an
-    # object store would need a request.
+    # Caches the files and folders that `iterdir` has returned.
+    # Without it, each file of a data set in an object store would need a request.
     _listed: ClassVar[set[str]] = set()
 
     def __str__(self) -> str:
@@ -164,7 +164,7 @@ class UrlPath(PosixPath):
             raise OSError(errno.EIO, first_line(error), str(self)) from error
 
 
-# Reads files and JSON documents that users name, with limits on size and time.
+# Functions that read files and JSON documents that users name, with limits on size and time.
 
 _MIB = 1 << 20
 
@@ -291,7 +291,7 @@ def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return by_key
 
 
-# Locks that limit a folder to one writer, and temporary folders.
+# Locks limit a folder to one writer. Temporary folders contain a lock, too.
 
 FILE = ".cnnbench-lock"
 """Name of the lock file in a folder. The process that writes to the folder locks it."""

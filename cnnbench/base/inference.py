@@ -50,11 +50,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# Exact rank statistics for samples of a few values each.
+# Rank tests of small samples, which are computed exactly.
 
 Values: TypeAlias = Sequence[float]
 _Floats: TypeAlias = NDArray[np.float64]
-_Tails: TypeAlias = tuple[_Floats, _Floats]  # P(S <= s) and P(S >= s) of a rank sum S, indexed by s
+# For a rank sum S: the arrays of P(S <= s) and of P(S >= s), indexed by s.
+_Tails: TypeAlias = tuple[_Floats, _Floats]
 
 EXACT = 40
 """Size of the largest sample whose null distribution is enumerated.
@@ -282,7 +283,7 @@ def _normal_p(deviation: float, variance: float) -> float:
     return min(1.0, 2 * NormalDist().cdf(-z))
 
 
-# Interim analyses of an experiment: numbers of pairs and significance levels.
+# Interim analyses of an experiment: after how many pairs, and at which significance levels.
 
 FIRST_ANALYSIS = 8
 """Pairs before the first interim analysis; eight pairs can reach the level 0.01 (p = 0.0078)."""
@@ -422,7 +423,7 @@ def pair_numbers_to_try(first: int, step: int, useful: int) -> Iterator[int]:
         number = step * math.ceil(number * _GROWTH / step) if many else number + step
 
 
-# Effects of candidates measured in rounds: an additive model fitted by least squares.
+# An additive model, fitted by least squares, estimates the effects of candidates and rounds.
 
 _FACTORS = {1: 0.8, 2: 0.05, 4: 0.05, 8: 0.05, 16: 0.05}
 """Prior probability of each ratio of a candidate's noise to the noise of the other candidates."""

@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from cnnbench.errors import BenchmarkError, FlagError
 
-# Device names, and strategies that choose a device. This part does not import TensorFlow.
+# Functions for device names, and functions that choose a device. They do not need TensorFlow.
 
 
 def cpu_of_device(device: str) -> str:
@@ -65,7 +65,7 @@ def least_bytes_chooser(devices: Sequence[str]) -> Chooser:
     return choose
 
 
-# Description of a job: tasks, towers and devices. This part does not import TensorFlow.
+# A job is described by its tasks, towers and devices. This part does not import TensorFlow.
 
 LOCAL = "localhost"
 WORKER = "worker"
@@ -149,7 +149,9 @@ class Job:
         if sorted(self.device_order or range(self.towers_per_worker)) != list(
             range(self.towers_per_worker)
         ):
-            raise ValueError(f"order {self.device_order} of {self.towers_per_worker} devices")
+            raise ValueError(
+                f"device_order={self.device_order}: must order {self.towers_per_worker} devices"
+            )
         if self.device not in DEVICE_KINDS:
             raise FlagError("device", self.device, f"must be one of {', '.join(DEVICE_KINDS)}")
         if self.in_cluster:
@@ -180,7 +182,7 @@ class Job:
         mine = self.addresses_of(job)
         if not mine:
             there = ", ".join(dict.fromkeys(task.job for task in self.tasks))
-            raise FlagError("job_name", job, f"the job has no task of this kind; it has {there}")
+            raise FlagError("job_name", job, f"the job has no task of this kind, only {there}")
         if not 0 <= index < len(mine):
             raise FlagError(
                 "task_index", index, f"--{_hosts_flag_of(self.task)} has tasks 0 to {len(mine) - 1}"
@@ -350,7 +352,7 @@ def _hosts_flag_of(task: Task) -> str:
     return "controller_host" if task.job == CONTROLLER else f"{task.job}_hosts"
 
 
-# Reservation of ports for the servers of a job.
+# Functions that reserve ports for the servers of a job.
 
 LOWEST = 10000
 

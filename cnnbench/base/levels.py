@@ -167,7 +167,7 @@ class NoisyPoints:
         self._least = _LEAST_NOISE if relative else 0.0
         self._runs: list[NDArray[np.float64]] = [scaled(runs) for runs in points]
         # Differences between consecutive runs of one point do not depend on the level of the point.
-        # Dividing by this root makes them estimate the noise of the mean of the point's runs.
+        # The factor 1 / sqrt(runs) makes them estimate the noise of the mean of the point's runs.
         scaled_down = (np.diff(runs) / math.sqrt(len(runs)) for runs in self._runs)
         self._differences = np.concatenate([np.zeros(0), *scaled_down])
 

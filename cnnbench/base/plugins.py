@@ -604,7 +604,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     keys = tuple(key for kind in wanted for key in _files[file][1].get(kind.flag, ()))
     if file in _initialising and flag == FLAG:
         if keys:
-            raise FlagError(flag, path, f"says {_INITIALISES} = True, but registers {keys[0]}")
+            raise FlagError(flag, path, f"sets {_INITIALISES} = True, but registers {keys[0]}")
     elif not keys:
         noun = "nothing" if flag == FLAG else f"no {wanted[0].noun}"
         calls = " or ".join(sorted(kind.call for kind in wanted))
@@ -620,7 +620,7 @@ def _declared_files(file: Path, value: object) -> tuple[str, ...]:
     file.
     """
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise UsageError("FILES must be a list of paths beside the plug-in")
+        raise UsageError("FILES must be a list of paths, relative to the folder of the plug-in")
     paths = tuple(str(file.parent / name) for name in value)
     for path in (path for path in paths if not os.path.isfile(path)):
         raise UsageError(f"FILES names {path}, which is not a file")

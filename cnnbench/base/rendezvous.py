@@ -50,7 +50,7 @@ from cnnbench.base.job import (
 from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 
-# Waiting for other processes of a job: intervals, progress reports and the event loop.
+# Functions that wait for other processes of a job and report which processes are missing.
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class _DaemonThreadExecutor(ThreadPoolExecutor):
         return future
 
 
-# Probes of the gRPC servers of other tasks. This part does not import TensorFlow.
+# Functions that probe the gRPC servers of other tasks. They do not need TensorFlow.
 
 OK = "ok"
 REFUSED = "nobody listens there"
@@ -345,7 +345,7 @@ _JOB_VARIABLES = (
     *("HOROVOD_GLOO_RENDEZVOUS_PORT", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT"),
     "SLURM_JOB_ID",
 )
-# SLURM_NTASKS is not used here: Slurm also sets it in a batch script, which is one process.
+# SLURM_NTASKS is not used here, because Slurm sets it even for a batch script, a single process.
 _SIZES = {
     **{row[1]: "mpi" for launcher, row in _RANK_VARIABLES.items() if launcher != "Slurm"},
     **{"SLURM_STEP_NUM_TASKS": "slurm", "CNNBENCH_PROCESSES": "kubernetes"},
@@ -391,7 +391,7 @@ def _job_fields_of_tf_config(config: Any) -> dict[str, Any]:
     """
     cluster, me = (config.get(key, {}) if isinstance(config, dict) else None for key in _TF_CONFIG)
     if not isinstance(cluster, dict) or not isinstance(me, dict):
-        raise ValueError('needs the keys "cluster" and "task", an object each')
+        raise ValueError('must contain "cluster" and "task", whose values are objects')
     if me.get("type") == EVALUATOR:
         return {"task": Task(EVALUATOR)}
     if not cluster:
@@ -407,7 +407,9 @@ def _job_fields_of_tf_config(config: Any) -> dict[str, Any]:
     if isinstance(index, str) and re.fullmatch(_NUMBER, index):
         index = int(index)
     if not isinstance(job, str) or type(index) is not int or not 0 <= index < _MOST_TASKS:
-        raise ValueError('task needs a "type", a string, and an "index", a number from 0')
+        raise ValueError(
+            'task must contain a "type" (a string) and an "index" (a whole number from 0)'
+        )
     unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
     if unknown:
         raise ValueError(
@@ -688,14 +690,14 @@ class _AddressExchange:
         """
         card = parse_json(await asyncio.wait_for(reader.readline(), 10))
         rank, size = card["rank"], self._ranks.size
-        # Other processes can also reach the process at the address from which it has connected.
+        # The process has connected from this address, so other processes can reach it there, too.
         address = f"{self._reachable_host(writer.get_extra_info('peername')[0])}:{card['port']}"
         known = (card["size"], card[_GREETING]) == (size, self._greeting_name())
         if not (known and rank in range(1, size) and is_address(address)):
             return
         if rank in self._found:
             self._send_answer(
-                writer, failed=f"rank {rank} is there already, at {self._found[rank]}"
+                writer, failed=f"rank {rank} has already connected, from {self._found[rank]}"
             )
             return
         self._found[rank] = address
@@ -707,7 +709,9 @@ class _AddressExchange:
             await reader.read(1)
         if not (self._all.is_set() or self._failure):
             self._fail_exchange(f"rank {rank}, at {address}, has ended")
-            self._tell(f"{self._failure}; waiting for {self._missing_ranks_text()} to tell it, too")
+            self._tell(
+                f"{self._failure}; waiting for {self._missing_ranks_text()} to report this, too"
+            )
 
     def _fail_exchange(self, reason: str) -> None:
         """Stores why the exchange fails, and sends the reason to all processes that have connected.

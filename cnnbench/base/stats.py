@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-# Grouping of items by a key.
+# The following function groups items by a key.
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -34,7 +34,7 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-# Speed statistics over step times, as tf_cnn_benchmarks defines them.
+# The speed statistics of tf_cnn_benchmarks are computed from step times.
 
 # This factor times the median absolute deviation of normal data estimates the standard deviation.
 MAD_TO_SIGMA = 1.4826
@@ -208,7 +208,7 @@ def faster_half(seconds: Sequence[float]) -> list[int]:
     return order[: (len(seconds) + 1) // 2]
 
 
-# Values of processes: the median, its interval, and the range.
+# Summaries of values from several processes: their median, its interval, and their range.
 
 CONFIDENCE = 0.95
 """Minimum confidence of the intervals."""

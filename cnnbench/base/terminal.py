@@ -31,7 +31,7 @@ from cnnbench.base.text import (
 )
 from cnnbench.errors import UsageError
 
-# Output that handles closed pipes, full disks and limited encodings.
+# This output handles closed pipes, full disks and limited encodings.
 
 
 class StandardStream:
@@ -219,7 +219,7 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-# Standard error: notices, warnings and, on terminals, a progress line.
+# Notices, warnings and, on terminals, a progress line are written to standard error.
 
 _BAR_WIDTH = 20
 _SECONDS_BETWEEN_DRAWS = 0.1
@@ -416,7 +416,7 @@ class Reporter(Messages):
         self.notice(f"[{index}/{total}] {label}: {result} ({format_duration(seconds)}){eta}")
 
 
-# Tables as plain text, CSV and Markdown, and natural sort order of names.
+# Functions that format tables as plain text, CSV and Markdown, and a natural sort order of names.
 
 GAP = "  "
 _USUAL, _NARROWEST, _NARROWEST_TEXT, _FEWEST_COLUMNS = 100, 40, 12, 2

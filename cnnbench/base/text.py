@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-# Escaping of untrusted text for each output format.
+# Functions that escape untrusted text for each output format.
 
 # Characters that have a meaning in Markdown, in HTML, or within a word on GitHub.
 # Underscores within a word, and colons before a space or a digit, have no meaning.
@@ -33,8 +33,8 @@ _SPECIAL = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^
 # GitHub searches the rendered text for these patterns, too, so entities cannot disable them.
 _REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
 
-# All characters except letters, digits, and characters without a special meaning.
-# These have no special meaning within a line if brackets and colons are escaped.
+# Matches all characters except letters, digits, and characters that have no special meaning
+# within a line if brackets and colons are escaped.
 _UNSAFE = re.compile(r"[^\w ,;=+\-./()]|_")
 # GitHub turns "www." into a link anywhere, even within a word.
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
@@ -102,7 +102,7 @@ def escape_formula(text: str) -> str:
     return f"'{shown}" if is_formula else shown
 
 
-# ``--result_label``: labels of a run, such as the commit that it measures.
+# Labels of a run, such as the commit that it measures, are the value of --result_label.
 
 FLAG = "result_label"
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -149,7 +149,7 @@ def labels_from_config(config: Mapping[str, Any]) -> dict[str, str]:
         return {}
 
 
-# Lines on standard error: the format of cnnbench's lines, and fatal messages of TensorFlow.
+# Formats of lines on standard error: cnnbench's lines, and fatal messages of TensorFlow.
 
 _PREFIX = "cnnbench: "
 
@@ -222,7 +222,7 @@ def fatal_message(log: str) -> str:
     return f"a GPU failed: {message}" if message.startswith(_FAULTY) else message
 
 
-# Formats of numbers. (Lines that a run prints like tf_cnn_benchmarks have different formats.)
+# Functions that format numbers for people, unlike tf_cnn_benchmarks' lines with speeds.
 
 NONE = "-"
 """Text for a missing value."""
@@ -243,7 +243,7 @@ def number(value: float | None) -> str:
         return f"{value:.3e}"
     if math.isnan(value):
         return "nan"
-    rounded = float(f"{size:.3e}")  # 0.99999 becomes 1.000, not 1.0000.
+    rounded = float(f"{size:.3e}")  # For example, 0.99999 becomes 1.000, not 1.0000.
     digits = max(0, 3 - math.floor(math.log10(rounded))) if size else 0
     return f"{value:,.{digits}f}"
 

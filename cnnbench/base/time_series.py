@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Changes in a noisy series: levels, trends between levels, and noise that may be correlated.
+# Finds changes in a noisy series: levels, trends, and noise that may be correlated.
 
 MIN_SEGMENT = 5
 """Minimum number of values in a segment. The median of five values ignores two outliers."""

@@ -45,7 +45,7 @@ def roofline_rows(
     """Computes the rows of a roofline table from profiled training steps.
 
     `steps` contains, for each step, the seconds of each operation by name and type. `work` returns
-    the part of the network, the flops and the bytes of an operation. `flops` includes all devices.
+    the work of an operation with this name and type. `flops` includes all devices.
     """
     seconds: defaultdict[Part, float] = defaultdict(float)
     moved: defaultdict[Part, int] = defaultdict(int)
@@ -107,7 +107,7 @@ def _measure_machine(plan: RunPlan, record: RunRecord) -> Machine:
     peak = tensorflow.peak_flops(placement.kind, devices, dtype, plan.params.peak_flops)
     if peak is None:
         raise BenchmarkError(
-            f"the peak of the device in {dtype} is not known; give it with --peak_flops"
+            f"the peak rate of the device in {dtype} is unknown; set it with --peak_flops"
         )
     flops_per_sec, flops_source = peak
     rate, source = _copy_rate(placement.kind, devices[0])

@@ -250,8 +250,8 @@ def governor(now: ConditionCheckInput) -> Finding:
 def thermal(then: ConditionCheckInput) -> Finding:
     """Checks whether heat throttled the CPUs during the timed loop."""
     events = then.interval.get("thermal_events")
-    problem = f"in the timed loop CPUs slowed down {events} times for heat"
-    advice = "check the cooling; a lower clock that holds (turbo off) gives steadier results"
+    problem = f"in the timed loop heat slowed down CPUs {events} times"
+    advice = "check the cooling; a lower constant clock (turbo off) gives steadier results"
     return (problem, advice) if events else None
 
 
@@ -342,7 +342,7 @@ def gpu_throttle_in_loop(then: ConditionCheckInput) -> Finding:
     if not words:
         return None
     advice = (
-        "check the cooling and power supply; a lower clock that holds (nvidia-smi -lgc, as root) "
+        "check the cooling and power supply; a lower constant clock (nvidia-smi -lgc, as root) "
     )
     return f"clocks were held down on {', '.join(words)}", f"{advice}gives steadier results"
 

@@ -75,7 +75,7 @@ def pid_namespace(host: Host) -> str | None:
     return f"{boot} {namespace}" if boot else None
 
 
-# Facts about processor and memory: limits, settings, and sources of noise in measurements.
+# Functions that read facts about processor and memory: limits, settings, and sources of noise.
 
 # These instruction sets limit the speed of convolutions and matrix products.
 _ISA = (
@@ -358,7 +358,7 @@ def count_oom_kills(host: Host | None = None) -> int:
     machine.
     """
     host = Host() if host is None else host
-    # Version 2 of control groups has the first of these files, and version 1 has the second one.
+    # The file memory.events is of control groups version 2, and memory.oom_control of version 1.
     names = ("memory.events", "memory.oom_control")
     counters = [f"{folder}/{n}" for folder in cgroup_folders(host, "memory") for n in names]
     for counter in (*counters, "proc/vmstat"):

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 from cnnbench.machine.cpu import FactGroup, Facts, Host, Memory
 
 # NVML reports with these bits why the clock of a GPU is reduced.
-# Idleness, displays, and clocks that a user has set are left out: they are no disturbances.
-# Clocks that a user has set are separate facts.
+# Idleness, displays, and clocks set by a user are no disturbances and are left out.
 _REASONS = {
     0x04: "power_cap",
     0x08: "hardware_slowdown",

@@ -44,8 +44,8 @@ _LOCAL = re.compile(
     "QUARANTINE_PATH|REPLACE_REF_BASE|SHALLOW_FILE|WORK_TREE|(GLOB|ICASE|LITERAL|NOGLOB)_PATHSPECS)"
 )
 
-# Forms of addresses: scheme://user:password@host:port/owner/name, user@host:owner/name, and others.
-# All other parts of an address may be secrets: a query, a fragment, a password with a slash.
+# Addresses look like scheme://user:password@host:port/owner/name or user@host:owner/name.
+# Other parts of an address may be secrets: a query, a fragment, a password with a slash.
 _HOST = r"(?P<host>[\w.-]*|\[[\w:.]+\])"
 _PATH = r"(?P<path>(?!//)(?:[\w.~+/-]|%20)+)"
 _LONG = re.compile(rf"(?:https?|ftps?|ssh|git|git\+ssh|file)://(?:[^/]*@)?{_HOST}(?::\d+)?/{_PATH}")
@@ -134,7 +134,7 @@ def commit_of(text: str, folder: str | Path | None = None) -> str:
     the name.
     """
     if not text or text.startswith("-"):  # Git would read the text as an option.
-        raise GitError("no name of a commit")
+        raise GitError("is not the name of a commit")
     try:
         return git("rev-parse", "--verify", f"{text}^{{commit}}", folder=folder)
     except GitError as error:

@@ -137,10 +137,12 @@ class OptimizerSpec:
     def __post_init__(self) -> None:
         plugins.check_name("an optimizer", self.name)
         if bool(self.operation) == bool(self.update):
-            raise UsageError(f"optimizer {self.name} needs either an operation or an update")
+            raise UsageError(
+                f"optimizer {self.name} needs either an operation or an update function"
+            )
         if self.decoupled and not self.update:
             raise UsageError(
-                f"optimizer {self.name}: decay needs an update function, not an operation"
+                f"optimizer {self.name}: decoupled weight decay needs an update function"
             )
         check_constants(f"optimizer {self.name}", self.constants, self.powers)
         if self.update:

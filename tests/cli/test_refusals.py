@@ -403,7 +403,7 @@ allreduce --sizes=1K:4K:x1                   | --sizes=*must end in a factor
 allreduce --sizes=1K:4K:+0                   | --sizes=*'0': must be bytes
 allreduce --sizes=4K*0                       | --sizes=4K?0: '4K?0': ? must be followed by a number
 allreduce --sizes=4K*2*3                     | --sizes=*must be followed by a number of tensors
-allreduce --sizes=4:100M:+4                  | --sizes=*is more than 1000 sizes
+allreduce --sizes=4:100M:+4                  | --sizes=*has more than 1000 sizes
 allreduce --sizes=6                          | --sizes=6: *no whole number of float32 elements of 4
 allreduce --sizes=4:16:+2                    | --sizes=*6 bytes are no whole number
 allreduce --sizes=5 --dtype=bfloat16         | --sizes=*no whole number of bfloat16 elements of 2
@@ -443,7 +443,7 @@ allreduce ME --task_index=2                  | --task_index=2
 allreduce --job_name=worker --worker_hosts=a:1,a:1 | --worker_hosts=a:1,a:1: a:1 is given to two
 allreduce WORKERS --job_name=ps              | --job_name=ps: *no task of this kind
 allreduce WORKERS                            | --job_name=
-allreduce --predict                          | --predict needs parameters: --link=PRESET
+allreduce --predict                          | --predict needs --link=PRESET
 allreduce PREDICT --inter_link=x             | --inter_link=x: there is no link 'x'; must be one of
 allreduce --predict --link=nvlink33          | --link=nvlink33: there is no*did you mean nvlink3
 allreduce --predict --link=                  | --link=: is empty

@@ -113,7 +113,7 @@ MIXED = {"cpu_governor": "performance,powersave", "cpu_driver": "intel_pstate"}
         (checks.governor, {"cpu_governor": "powersave", "cpu_driver": "intel_pstate"}, None),
         (checks.governor, {"cpu_governor": "performance"}, None),
         (checks.governor, {"cpu_governor": "schedutil"}, None),
-        (checks.thermal, {"thermal_events": 3}, "slowed down 3 times for heat"),
+        (checks.thermal, {"thermal_events": 3}, "heat slowed down CPUs 3 times"),
         (checks.memory, LITTLE, "512 of 16384 MiB of memory are left"),
         (checks.memory, ENOUGH, None),
         (checks.memory_in_loop, {"swapped_pages": 99}, "99 pages were swapped*--batch_size"),

@@ -33,7 +33,7 @@ from cnnbench.base.charts import (
 )
 from cnnbench.base.text import binary, plain
 
-# Figures on which charts are drawn: text, lines, axes, and conversion to SVG.
+# A `Sheet` is a figure on which charts are drawn; the functions below draw axes and texts.
 
 TITLE_SIZE, SIZE, TICK_SIZE = 14.0, 12.0, 11.5
 
@@ -400,7 +400,7 @@ def _title(text: str) -> ElementTree.Element:
     return title
 
 
-# Charts, drawn on a figure.
+# The following functions draw whole charts on a `Sheet`.
 
 FORMATS = ("svg", "png", "pdf")
 """Formats of chart files."""
@@ -559,7 +559,7 @@ def _legend_entry_position(index: int, width: float, top: float) -> tuple[float,
     return column_width * (index % columns), top + 11 + _LINE * (index // columns), column_width
 
 
-# Draws rows: dots are values, strokes are medians, bands are intervals, and boxes show quartiles.
+# Draws `Rows`: dots are values, strokes are medians, bands are intervals, boxes show quartiles.
 
 
 def _top_of_rows(chart: Rows) -> float:
@@ -660,7 +660,7 @@ def _series_colour(index: int) -> str:
     return palette()[_COLOURS[index % len(_COLOURS)]]
 
 
-# Draws line charts with a legend below the plot.
+# Draws `Lines`: curves with a legend below the plot.
 
 
 def _draw_lines(sheet: Sheet, chart: Lines) -> None:
@@ -815,7 +815,7 @@ def _draw_legend_entry(
     sheet.text(left + _KEY + 8, base, shortened(series.name, fitting(width - _KEY - 10)))
 
 
-# Draws lanes: periods of time, with one colour for each kind of activity.
+# Draws `Lanes`: periods of time, with one colour for each kind of activity.
 
 
 def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:

@@ -123,7 +123,7 @@ def check_peer(name: str, devices: Sequence[str]) -> None:
     sums.
     """
     if len({process_of_device(device) for device in devices}) > 1:
-        raise ValueError("a MirroredStrategy reduces between the devices of one process")
+        raise ValueError("tf.distribute reduces only between devices of one process")
     if name == "hierarchical_copy_all_reduce" and len(devices) % 2:
         # In TensorFlow 2.21, the sum of 1, 10 and 100 on three devices is 11.
         raise ValueError(
@@ -134,7 +134,7 @@ def check_peer(name: str, devices: Sequence[str]) -> None:
         create("nccl", ReduceContext(devices=tuple(devices)))
 
 
-# The plan of a `cnnbench allreduce` run, and its flags without effect.
+# Plans a run of `cnnbench allreduce`, and finds its flags without effect.
 # This part does not import TensorFlow.
 
 WITHOUT_EFFECT: tuple[FlagSpec, ...] = tuple(
@@ -346,7 +346,7 @@ def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
                 name = str(size) if count == 1 else f"{size}*{count}"
                 workloads[Workload(name, ((size // item_bytes,),) * count)] = None
             if len(workloads) > _MOST_SIZES:
-                raise ValueError(f"asks for more than {_MOST_SIZES} sizes")
+                raise ValueError(f"has more than {_MOST_SIZES} sizes")
     except ValueError as error:
         raise FlagError("sizes", text, str(error)) from error
     return tuple(workloads)
@@ -365,7 +365,7 @@ def _expand_size_range(item: str) -> Iterable[int]:
     if step[:1] == "+":
         by = _parse_size(step[1:])
         if (last - first) // by >= _MOST_SIZES:
-            raise ValueError(f"{item!r}: is more than {_MOST_SIZES} sizes")
+            raise ValueError(f"{item!r} has more than {_MOST_SIZES} sizes")
         return range(first, last + 1, by)
     match = re.fullmatch(r"[xX]([0-9]{1,9})", step)
     factor = int(match[1]) if match else 0

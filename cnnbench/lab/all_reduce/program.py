@@ -58,7 +58,7 @@ from cnnbench.variable_mgr.base import WorkerGroup
 from cnnbench.variable_mgr.gradients import make_stages, reduce_through_stages, transpose_lists
 from cnnbench.variable_mgr.modes import AggregationSpec, Packing
 
-# The tensors to reduce, and the check of their sums.
+# Creates the tensors that are reduced, and checks their sums.
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

@@ -186,7 +186,7 @@ def implausible_time_warning(point: Point, share: float | None) -> str | None:
         return None
     return (
         f"{point.spec} {point.packing} on {point.bytes} bytes and {point.devices} devices: "
-        f"{share:.0f} times as fast as the memory-copy estimate; not measured?"
+        f"{share:.0f} times as fast as the memory-copy estimate; probably an error"
     )
 
 

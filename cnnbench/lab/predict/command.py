@@ -165,8 +165,8 @@ def _warn_of_link_domain(link: str | None, devices: int) -> None:
     largest = LARGEST_DOMAIN.get((link or "").split(",")[0].strip())
     if largest is not None and devices > largest:
         print_warning(
-            f"--link={link}: connects at most {largest} GPUs, not {devices}; for more say "
-            "what is between nodes, as in --inter_link=ndr --devices_per_node=8",
+            f"--link={link}: connects at most {largest} GPUs, not {devices}; add "
+            "the link between nodes, as in --inter_link=ndr --devices_per_node=8",
             "link",
         )
 
@@ -199,7 +199,7 @@ def parse_device_counts(text: str) -> tuple[int, ...]:
 
 def _make_interconnect(params: PredictParams) -> Interconnect:
     if params.link is None:
-        raise UsageError("--predict needs parameters: --link=PRESET (such as nvlink3 or roce100)")
+        raise UsageError("--predict needs --link=PRESET, such as --link=nvlink3 or --link=roce100")
     link = parse_link("link", params.link)
     if params.inter_link is None:
         return Interconnect(link)

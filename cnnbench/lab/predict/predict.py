@@ -63,10 +63,10 @@ from cnnbench.variable_mgr.modes import Packing
 
 # Cost formulas of all-reduce algorithms, for one tensor and any number of devices.
 
-# NCCL's own model (src/graph/tuning.cc, commit 5067397) has two protocols.
-# "Simple" is for large messages: a call costs at least 8.4 us, with latencies as in the presets.
-# "LL" is for small messages: a call costs 6.6 us, and four bytes are sent for each byte.
-# With LL, latencies are about a fifth (NVLink 0.6 us, PCIe 1.0 us, network 2.7 us).
+# NCCL's own model (src/graph/tuning.cc, commit 5067397) has two protocols, "Simple" and "LL".
+# In "Simple", for large messages, a call costs at least 8.4 us, with latencies as in the presets.
+# In "LL", for small messages, a call costs 6.6 us, and four bytes are sent for each byte.
+# In "LL", latencies are about a fifth (NVLink 0.6 us, PCIe 1.0 us, network 2.7 us).
 _NCCL_CALL = 8.4e-6
 _NCCL_CALL_LL = 6.6e-6
 _LL_LATENCY = 0.19
@@ -386,7 +386,7 @@ SPREAD = Formula(
 """Last step of two levels: (m-1)(alpha + s beta). The m devices of a node take turns."""
 
 
-# The tensors to reduce, after packing and chunking.
+# These functions compute the sizes of the tensors that are sent, after packing and chunking.
 
 
 class NotPredictedError(ValueError):
@@ -471,7 +471,7 @@ def _joined_tensor(tensors: Sequence[Tensor]) -> Tensor:
     return Tensor(sum(tensor.elements for tensor in tensors), tensors[0].itemsize)
 
 
-# Computes the time of an all-reduce for given links, specs and lists of tensors.
+# The time of an all-reduce depends on the links, the spec and the sizes of the tensors.
 
 
 @dataclass(frozen=True)
@@ -608,7 +608,7 @@ def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
                     load[position] = load[position] + ReductionPhase(far_bytes=more)
 
 
-# Links between devices, with latency, time per byte, and time per added byte.
+# A link is described by its latency, its time per byte, and the time per added byte.
 
 _GIGA = 1e9
 _MICRO = 1e-6
@@ -619,7 +619,7 @@ _RDMA_ALPHA = 14.0 * _MICRO
 # A message of 2 KB between two hosts takes 25.4 us with TCP and 1.7 us with RDMA.
 _TCP_ALPHA = _RDMA_ALPHA + (25.4 - 1.7) * _MICRO
 
-# Shares of the line rate that remain without headers, for an MTU of 4096, 4096 and 1500 bytes.
+# The share of the line rate that remains without headers, for MTUs of 4096, 4096 and 1500 bytes.
 _INFINIBAND_PAYLOAD = 4096 / 4122
 _ROCE_PAYLOAD = 4096 / 4178
 _TCP_PAYLOAD = 1448 / 1538
@@ -723,11 +723,11 @@ def _parse_link_values(flag: str, text: str, parts: list[str]) -> dict[str, floa
     return values
 
 
-# Predictions for one network: times of the reduction and of the step, and fastest algorithms.
+# These functions predict the times of a reduction and of a step, and the fastest algorithms.
 
 _SMALLEST, _DOUBLINGS = 1024, 20  # The sizes range from 1 KiB to 1 GiB.
 _STEPS_PER_DOUBLING = 4
-# A spec must be this much faster to replace the fastest one.
+# A spec must need less than this share of the time of the fastest spec to replace it.
 # Times grow stepwise with the size, so specs with nearly equal times would alternate.
 _CLEARLY = 0.99
 # The size at which a different spec becomes the fastest is found with this relative accuracy.

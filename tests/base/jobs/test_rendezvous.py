@@ -211,7 +211,7 @@ def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place):
             assert time.monotonic() < until
         time.sleep(0.3)
         with called(place, card()) as file:
-            assert "rank 1 is there already, at localhost:" in file.readline().decode()
+            assert "rank 1 has already connected, from localhost:" in file.readline().decode()
         assert exchange(ranks(2, 3), place, 20, print) == first.result(10) == second.result(10)
 
 

@@ -108,5 +108,5 @@ def test_a_time_that_cannot_be_is_doubted():
     warning = session.implausible_time_warning(POINTS[0], 21.2)
     assert warning == (
         "copy - on 8000000 bytes and 4 devices: 21 times as fast as the memory-copy estimate; "
-        "not measured?"
+        "probably an error"
     )
