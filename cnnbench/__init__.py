@@ -9,7 +9,7 @@ import os
 import sys
 
 
-def _leave(*_: object) -> None:
+def _exit_interrupted(*_: object) -> None:
     """Ends the process because of a signal that arrives before the command has begun.
 
     At this time there is nothing to undo.
@@ -20,7 +20,7 @@ def _leave(*_: object) -> None:
         os._exit(130)
 
 
-def _begin() -> None:
+def _exit_on_signals() -> None:
     """Makes signals end the process if it runs a command. Programs that import cnnbench are not
     affected.
     """
@@ -38,13 +38,13 @@ def _begin() -> None:
         for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"):
             number = signal.Signals[f"SIG{name}"]
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _leave)
+                signal.signal(number, _exit_interrupted)
     except KeyboardInterrupt:  # Python's own signal handler, which was not replaced yet, raised it.
-        _leave()
+        _exit_interrupted()
 
 
 # The other imports follow later, because a signal during an import would print a traceback.
-_begin()
+_exit_on_signals()
 
 import warnings
 from importlib import import_module
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 __all__ = ["BenchmarkCNN", "Console", "Params", "RunRecord", "__version__"]
 
 
-class _Checkout:
+class _CheckoutFinder:
     """Import finder for a checkout, where configs/, models/ and variable_mgr/ are next to this
     folder.
 
@@ -99,7 +99,7 @@ _MOVED = {
 """Public modules of 1.0.0 that were merged into others: their names work until version 2."""
 
 
-class _Moved:
+class _RenamedModuleFinder:
     """Import finder for the old names in `_MOVED`. Importing one prints a warning.
 
     The imported module has all names of the module that replaced it.
@@ -109,7 +109,7 @@ class _Moved:
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Finds the modules that have a new name; see `importlib.abc.MetaPathFinder.find_spec`."""
         del path, target
-        return ModuleSpec(name, _Moved) if name in _MOVED else None  # type: ignore[arg-type]
+        return ModuleSpec(name, _RenamedModuleFinder) if name in _MOVED else None  # type: ignore[arg-type]
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> ModuleType:
@@ -127,11 +127,11 @@ class _Moved:
         """Does nothing, because `create_module` has done everything; see `importlib.abc.Loader`."""
 
 
-sys.meta_path.append(_Moved)
+sys.meta_path.append(_RenamedModuleFinder)
 if not (Path(__file__).parent / "models").is_dir():
-    sys.meta_path.insert(0, _Checkout)
+    sys.meta_path.insert(0, _CheckoutFinder)
 
-_HOME = {
+_MODULE_OF_NAME = {
     "BenchmarkCNN": "cnnbench.run.driver.benchmark_cnn",
     "Console": "cnnbench.run.driver.console",
     "Params": "cnnbench.flags",
@@ -140,6 +140,6 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+    if name in _MODULE_OF_NAME:
+        return getattr(import_module(_MODULE_OF_NAME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

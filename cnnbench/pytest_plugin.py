@@ -44,7 +44,7 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """Fixture with which a test measures training in new processes; see
     `cnnbench.testing.Bench`.
     """
-    from cnnbench.base.files import local
+    from cnnbench.base.files import local_path
     from cnnbench.base.text import parse_number
     from cnnbench.testing import Bench
 
@@ -56,7 +56,7 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         readable = re.sub(r"[^\w.-]+", "-", test).strip("-")[-100:]
         # Several tests may have the same readable name.
         digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()[:12]
-        folder = Path(local(kept, "cnnbench-results")).resolve() / f"{readable}-{digest}"
+        folder = Path(local_path(kept, "cnnbench-results")).resolve() / f"{readable}-{digest}"
     text = request.config.getini(_TIMEOUT)
     try:
         timeout = parse_number(text)
@@ -67,7 +67,7 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         root=request.config.rootpath,
         timeout=timeout,
         update_baselines=request.config.getoption("cnnbench_update"),
-        terminal=_terminal(request.config),
+        terminal=_reporting_terminal(request.config),
     )
 
 
@@ -91,7 +91,7 @@ def pytest_runtest_makereport(
     return report
 
 
-def _terminal(config: pytest.Config) -> TextIO | None:
+def _reporting_terminal(config: pytest.Config) -> TextIO | None:
     """The terminal to which pytest reports; None with -q, in worker processes, and without a
     terminal.
     """

@@ -160,9 +160,9 @@ class Bench:
         if processes < 1:
             raise ValueError(f"processes={processes}: must be at least 1")
         side = Side(flags=flags, python=python, variables=dict(env or {}))
-        side = replace(side, resolved=_check(side, processes))
-        if baseline is not None and not self._updates(baseline):
-            self._baseline(baseline)
+        side = replace(side, resolved=_check_flags(side, processes))
+        if baseline is not None and not self._writes_baseline(baseline):
+            self._load_baseline(baseline)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._calls += 1
         limit = self._timeout if timeout is None else timeout
@@ -190,7 +190,7 @@ class Bench:
             paths.append(path)
         return Result(tuple(records), tuple(paths), baseline)
 
-    def _updates(self, baseline: Baseline) -> bool:
+    def _writes_baseline(self, baseline: Baseline) -> bool:
         return self._update and not isinstance(baseline, Result)
 
     def compare(
@@ -228,11 +228,11 @@ class Bench:
             raise ValueError(
                 "compare needs a baseline: pass it to compare, or to the call that measures"
             )
-        updating = self._updates(baseline)
+        updating = self._writes_baseline(baseline)
         if updating:
             assert not isinstance(baseline, Result)
             result.save(self._root / baseline)
-        base, label = self._baseline(baseline)
+        base, label = self._load_baseline(baseline)
         allowed = split_words(",".join(allow_different))
         check_fact_names(allowed, (*base, *result.records))
         comparison = compare_records(
@@ -249,12 +249,12 @@ class Bench:
         if comparison.exit_code != ExitCode.INCONCLUSIVE or undecided == "fail":
             pytest.fail(text)
         if undecided == "skip":
-            pytest.skip(_reasons(comparison))
+            pytest.skip(_undecided_reasons(comparison))
         if undecided == "warn":
-            warnings.warn(_reasons(comparison), CnnbenchWarning, stacklevel=2)
+            warnings.warn(_undecided_reasons(comparison), CnnbenchWarning, stacklevel=2)
         return comparison
 
-    def _baseline(self, baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
+    def _load_baseline(self, baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
         __tracebackhide__ = True
         if isinstance(baseline, Result):
             return baseline.records, "the baseline"
@@ -262,7 +262,7 @@ class Bench:
         path = self._root / baseline
         records: tuple[RunRecord, ...] | None = ()
         try:
-            records = _saved(path)
+            records = _read_baseline_file(path)
             if records is None:
                 loaded = load_records([path])
                 if loaded.defects:
@@ -277,7 +277,7 @@ class Bench:
         return records, label
 
 
-def _check(side: Side, processes: int) -> RunSummary:
+def _check_flags(side: Side, processes: int) -> RunSummary:
     """Checks the flags of a call before a process is started, and returns their resolved values."""
     refuse_flags(side, ("result_json",), "cannot be used with the fixture, which keeps the records")
     if processes > 1:
@@ -293,7 +293,7 @@ def _check(side: Side, processes: int) -> RunSummary:
     return resolve_flags(side)
 
 
-def _saved(path: Path) -> tuple[RunRecord, ...] | None:
+def _read_baseline_file(path: Path) -> tuple[RunRecord, ...] | None:
     """Reads the records in a file that `Result.save` has written; None for other kinds of files."""
     if not path.is_file():
         return None
@@ -303,7 +303,7 @@ def _saved(path: Path) -> tuple[RunRecord, ...] | None:
     return BaselineDocument.from_dict(document).records
 
 
-def _reasons(comparison: Comparison) -> str:
+def _undecided_reasons(comparison: Comparison) -> str:
     reasons = [
         f"{entry.name}: {entry.main.word}: {entry.main.judgement.reason}"
         for entry in comparison.by_severity()

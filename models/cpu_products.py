@@ -157,8 +157,7 @@ FORMS: Mapping[str, Callable[[ConvolutionShape], Forms]] = {
     "onednn-avx2": _fastest_forms_onednn_avx2,
     "onednn-avx512": _fastest_forms_onednn_avx512,
 }
-"""Functions that select forms; the keys are the kernel names of `cnnbench.machine.cpu.kernels`.
-"""
+"""Functions that select forms, by the kernel names of `cnnbench.machine.cpu`."""
 
 
 class CpuProducts:

@@ -50,7 +50,7 @@ def strip_file_scheme(text: str) -> str:
     return ",".join(_FILE.sub("", path, count=1) for path in text.split(","))
 
 
-def fault(text: str, allowed: bool) -> str:
+def path_fault(text: str, allowed: bool) -> str:
     """Returns why comma-separated paths are invalid, as text for an error message, or "" if all are
     valid.
 
@@ -66,13 +66,13 @@ def fault(text: str, allowed: bool) -> str:
     return "must be a local path or file:///PATH; copy files from or to a URL, as with gsutil cp"
 
 
-def local(text: str, flag: str = "") -> str:
+def local_path(text: str, flag: str = "") -> str:
     """Converts a ``file://`` URL to a local path; a local path is returned unchanged.
 
     Other URLs raise FlagError, or PathError if `flag` is empty.
     """
     path = strip_file_scheme(text)
-    if reason := fault(path, allowed=False):
+    if reason := path_fault(path, allowed=False):
         raise FlagError(flag, path, reason) if flag else PathError(path, reason)
     return path
 

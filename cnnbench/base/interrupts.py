@@ -72,7 +72,7 @@ def signal_name(number: int) -> str:
     return names.get(number, f"signal {number}")
 
 
-def grace(longest: float = 0.0) -> float:
+def grace_seconds(longest: float = 0.0) -> float:
     """Seconds that an interrupted process may run before it is killed, if its longest step took
     `longest`.
 

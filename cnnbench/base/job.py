@@ -308,7 +308,7 @@ class Job:
         """Full names of the devices on which the `own_towers` of this process run."""
         return self.devices_of(*self.own_workers)
 
-    def on(self, device: str, order: Sequence[int] = ()) -> Job:
+    def with_devices(self, device: str, order: Sequence[int] = ()) -> Job:
         """Returns a copy of the job whose towers run on other devices. `order` replaces
         `device_order`.
         """

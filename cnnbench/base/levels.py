@@ -201,7 +201,7 @@ class NoisyPoints:
         squares = np.minimum(np.abs(self._differences), reach) ** 2
         return max(self._least, math.sqrt(float(np.mean(squares)) / 2))
 
-    def around(self, levels: Sequence[SeriesLevel], reach: float) -> LevelNoise:
+    def estimate_noise(self, levels: Sequence[SeriesLevel], reach: float) -> LevelNoise:
         """Estimates the standard deviation and the correlation of the points around their levels.
 
         Args:
@@ -219,7 +219,9 @@ class NoisyPoints:
             max(spread, self.least_spread(reach)), _autocorrelation(off, squares, starts)
         )
 
-    def outliers(self, levels: Sequence[SeriesLevel], threshold: float) -> list[tuple[int, float]]:
+    def find_outliers(
+        self, levels: Sequence[SeriesLevel], threshold: float
+    ) -> list[tuple[int, float]]:
         """Finds points whose distance from their level exceeds both the threshold and the noise.
 
         The noise is estimated by the median absolute deviation, scaled to a standard deviation.
@@ -242,7 +244,7 @@ class NoisyPoints:
             if abs(change) > threshold and abs(off[index]) > _OUTLYING * noise
         ]
 
-    def recognized(
+    def recognize_noise(
         self, levels: Sequence[SeriesLevel], hosts: Sequence[Sequence[str]], least: float
     ) -> RecognizedNoise:
         """Recognizes noise that is not random around the final levels: two states, and correlation.
@@ -251,7 +253,7 @@ class NoisyPoints:
           hosts: host name for each run of each point; "" or empty if unknown.
           least: minimum difference between two machines; of logarithms if changes are relative.
         """
-        noise = self.around(levels, math.inf)
+        noise = self.estimate_noise(levels, math.inf)
         fitted = self._fitted_values(levels)
         deviations = np.concatenate(
             [runs - level for runs, level in zip(self._runs, fitted, strict=True)]
@@ -442,7 +444,7 @@ def likely_start_interval(
     first, cut = before.start, after.start
     there = noisy.values[first : after.stop].tolist()
     gap = median(there[cut - first :]) - median(there[: cut - first])
-    noise = noisy.around(levels, abs(gap))
+    noise = noisy.estimate_noise(levels, abs(gap))
     off = noisy.deviations(levels)
     nearer = [np.abs(off) - np.abs(off - move) for move in (gap, -gap)]
     scale = max(noise.spread, 1e-12 * max(map(abs, there)), 1e-300)

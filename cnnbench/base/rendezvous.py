@@ -68,7 +68,7 @@ async def report_missing(tell: Callable[[str], None], missing: Callable[[], str]
         tell(f"waiting for {missing()}")
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
+def run_coroutine(main: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine like `asyncio.run`, but does not wait for unfinished look-ups of host names.
 
     A look-up blocks a thread for minutes if no name server answers. With asyncio's default
@@ -224,7 +224,7 @@ _LONGEST_VALUE = 100
 _KUBERNETES_PORT = 2222
 
 Environment = Mapping[str, str]
-_Place: TypeAlias = "tuple[Job, int | None]"  # The result of `resolve_job`.
+_JobAndLocalRank: TypeAlias = "tuple[Job, int | None]"  # The result of `resolve_job`.
 
 
 class Ranks(NamedTuple):
@@ -279,7 +279,7 @@ def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | 
     name = names[0]
     cluster = _SIZES.get(name, "tf_config")
     try:
-        job = Job() if name in _SIZES else _place_from_tf_config(0, environ)[0]
+        job = Job() if name in _SIZES else _job_from_tf_config(0, environ)[0]
         if job.task.job == EVALUATOR:
             return None if evaluates else (f"{name} is that of an evaluator", cluster)
         size = _parse_whole_number(environ, name) if name in _SIZES else len(job.tasks)
@@ -362,16 +362,16 @@ def _processes_on_node(environ: Environment, name: str) -> int | None:
     return counts[node] if node < len(counts) else None
 
 
-def _place_from_mpi(ps: int, environ: Environment) -> _Place:
+def _job_from_mpi(ps: int, environ: Environment) -> _JobAndLocalRank:
     ranks = mpi_ranks(environ)
     if ranks is None:
         names = ", ".join(names[0] for names in _RANK_VARIABLES.values())
         raise UsageError(f"--cluster=mpi: none of {names} is set; use mpirun, horovodrun or srun")
     hosts = [f"rank-{rank}:{rank + 1}" for rank in range(ranks.size)]
-    return _place_of_rank(ranks.rank, hosts, ps, ranks.local_rank)
+    return _job_of_rank(ranks.rank, hosts, ps, ranks.local_rank)
 
 
-def _place_from_tf_config(ps: int, environ: Environment) -> _Place:
+def _job_from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
     if ps:
         raise FlagError("cluster_ps", ps, "TF_CONFIG itself names the parameter servers")
     try:
@@ -442,7 +442,7 @@ _TF_CHIEFS = ("chief", "master")
 _TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
 
 
-def _place_from_slurm(ps: int, environ: Environment) -> _Place:
+def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
     rank = _parse_whole_number(environ, "SLURM_PROCID")
     size = _parse_whole_number(environ, "SLURM_NTASKS", most=_MOST_TASKS)
     local = _parse_whole_number(environ, "SLURM_LOCALID")
@@ -461,7 +461,7 @@ def _place_from_slurm(ps: int, environ: Environment) -> _Place:
         raise _invalid_variable_error(environ, "SLURM_PROCID", reason)
     job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
     first = Ranks("Slurm", rank, size, local, counts[0], job).port
-    return _place_of_rank(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
+    return _job_of_rank(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
 
 
 def expand_nodes(environ: Environment, name: str) -> list[str]:
@@ -511,7 +511,7 @@ def _tasks_per_node(environ: Environment, name: str) -> list[int]:
     return counts
 
 
-def _place_from_kubernetes(ps: int, environ: Environment) -> _Place:
+def _job_from_kubernetes(ps: int, environ: Environment) -> _JobAndLocalRank:
     pod = re.fullmatch(f"({HOST})-{_NUMBER}", _required_variable(environ, "HOSTNAME"))
     if pod is None:
         reason = (
@@ -528,10 +528,10 @@ def _place_from_kubernetes(ps: int, environ: Environment) -> _Place:
     )
     if index >= size:
         raise _invalid_variable_error(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
-    return _place_of_rank(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
+    return _job_of_rank(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
 
 
-def _place_of_rank(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _Place:
+def _job_of_rank(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _JobAndLocalRank:
     """Creates the job of a process: the last `ps` processes are parameter servers, all others are
     workers.
     """
@@ -547,11 +547,11 @@ def _place_of_rank(rank: int, hosts: list[str], ps: int, local_rank: int | None)
     return job, local_rank
 
 
-_RESOLVERS: dict[str, Callable[[int, Environment], _Place]] = {
-    "tf_config": _place_from_tf_config,
-    "slurm": _place_from_slurm,
-    "kubernetes": _place_from_kubernetes,
-    "mpi": _place_from_mpi,
+_RESOLVERS: dict[str, Callable[[int, Environment], _JobAndLocalRank]] = {
+    "tf_config": _job_from_tf_config,
+    "slurm": _job_from_slurm,
+    "kubernetes": _job_from_kubernetes,
+    "mpi": _job_from_mpi,
 }
 
 
@@ -592,7 +592,7 @@ _OF_OTHERS = (OSError, ValueError, KeyError, TypeError)
 _held: list[ReservedPorts] = []
 
 
-def exchange(
+def exchange_addresses(
     ranks: Ranks, rendezvous: str | None, timeout: float, tell: Callable[[str], None]
 ) -> tuple[str, ...]:
     """Exchanges addresses with all processes of the job. Returns the host:port addresses by rank.
@@ -624,7 +624,7 @@ def exchange(
         reason = "is needed on several machines where mpi4py is not installed: host:port of rank 0"
         raise FlagError("rendezvous", "", reason)
     meeting = _AddressExchange(ranks, rendezvous or f"localhost:{ranks.port}", port, tell)
-    return run(meeting.run(timeout))
+    return run_coroutine(meeting.run(timeout))
 
 
 class _AddressExchange:
@@ -641,7 +641,7 @@ class _AddressExchange:
     async def run(self, timeout: float) -> tuple[str, ...]:
         report = asyncio.create_task(report_missing(self._tell, self._missing_ranks_text))
         try:
-            work = self._serve() if self._ranks.rank == 0 else self._ask()
+            work = self._collect_addresses() if self._ranks.rank == 0 else self._request_addresses()
             return await asyncio.wait_for(work, timeout)
         except asyncio.TimeoutError:
             self._fail_exchange(
@@ -651,11 +651,11 @@ class _AddressExchange:
         finally:
             report.cancel()
 
-    async def _serve(self) -> tuple[str, ...]:
+    async def _collect_addresses(self) -> tuple[str, ...]:
         host, port = host_and_port(self._place)
         try:
             server = await asyncio.start_server(
-                self._visited, host, port, limit=_LONGEST_LINE, reuse_address=True
+                self._handle_connection, host, port, limit=_LONGEST_LINE, reuse_address=True
             )
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
@@ -678,13 +678,17 @@ class _AddressExchange:
                 await writer.wait_closed()
         return hosts
 
-    async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         # This task is cancelled at the end of the exchange. Python 3.11 would print a traceback.
         over = (asyncio.TimeoutError, asyncio.CancelledError)
         with contextlib.closing(writer), contextlib.suppress(*_OF_OTHERS, *over):
-            await self._take(reader, writer)
+            await self._receive_address(reader, writer)
 
-    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _receive_address(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Receives the address of a process that has connected, and waits until its connection
         closes.
         """
@@ -716,7 +720,7 @@ class _AddressExchange:
     def _fail_exchange(self, reason: str) -> None:
         """Stores why the exchange fails, and sends the reason to all processes that have connected.
 
-        Processes that connect later receive the reason from `_take`.
+        Processes that connect later receive the reason from `_receive_address`.
         """
         self._failure = self._failure or reason
         for writer in self._writers:
@@ -725,7 +729,7 @@ class _AddressExchange:
     def _send_answer(self, writer: asyncio.StreamWriter, **facts: object) -> None:
         writer.write(json.dumps({_GREETING: self._greeting_name(), **facts}).encode() + b"\n")
 
-    async def _ask(self) -> tuple[str, ...]:
+    async def _request_addresses(self) -> tuple[str, ...]:
         host, port = host_and_port(self._place)
         card = {"rank": self._ranks.rank, "size": self._ranks.size, "port": self._port}
         failure = ""

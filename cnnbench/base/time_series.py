@@ -196,12 +196,12 @@ def _choose_segments(
     choice = _SegmentationChoice(np.asarray(values, dtype=np.float64), segments, min_spread)
     merged = segments
     if len(segments) <= _MOST_WITH_TRENDS:
-        merged = choice.merged(choice.with_trends(segments, least_trend))
+        merged = choice.merge_segments(choice.replace_by_trends(segments, least_trend))
     if len(merged) == 1 and merged[0].trend is None:
         # A trend that replaced many candidates may hide a step.
         # Therefore the segments are also merged without trends.
-        merged = choice.merged(segments)
-    return cuts, choice.with_trends(merged, least_trend)
+        merged = choice.merge_segments(segments)
+    return cuts, choice.replace_by_trends(merged, least_trend)
 
 
 def _robust_deviation(values: Sequence[float]) -> float:
@@ -274,7 +274,7 @@ class _SegmentationChoice:
         self._sums: dict[tuple[object, ...], _DeviationSums] = {}
         self._trends: dict[tuple[int, int], Segment | None] = {}
 
-    def with_trends(self, segments: list[Segment], least: float) -> list[Segment]:
+    def replace_by_trends(self, segments: list[Segment], least: float) -> list[Segment]:
         """Replaces consecutive levels by trends wherever the likelihood allows it.
 
         Args:
@@ -314,7 +314,7 @@ class _SegmentationChoice:
             )
         ]
 
-    def merged(self, segments: list[Segment]) -> list[Segment]:
+    def merge_segments(self, segments: list[Segment]) -> list[Segment]:
         """Merges segments as long as the likelihood allows it, starting with the weakest change."""
         while moves := self._possible_merges(segments):
             losses = self._likelihood_losses(segments, moves)

@@ -206,7 +206,7 @@ def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = ""
     def fault(value: Any) -> str:
         if choices and value not in choices:
             return f"must be {_choices_text(choices)}"
-        return files.fault(value, "URL" in path) if path else ""
+        return files.path_fault(value, "URL" in path) if path else ""
 
     return FlagKind(
         name="string",

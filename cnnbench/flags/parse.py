@@ -14,7 +14,7 @@ from typing import Any
 from absl import flags as absl_flags
 
 from cnnbench.base import plugins
-from cnnbench.base.files import local, read_text
+from cnnbench.base.files import local_path, read_text
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec
@@ -138,7 +138,7 @@ def parse_command(
     values, arguments, _ = _read_command_line(
         argv, by_name, only_flags=False, before_plugins=before_plugins
     )
-    return values, tuple(map(local, arguments))
+    return values, tuple(map(local_path, arguments))
 
 
 def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -210,7 +210,7 @@ def _expand_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ())
         path = following[0].strip()
         if len(around) >= _MOST_NESTED:
             raise FlagError(FLAG_FILE, path, f"is nested deeper than {_MOST_NESTED} flag files")
-        file = os.path.expanduser(local(path, FLAG_FILE))
+        file = os.path.expanduser(local_path(path, FLAG_FILE))
         text = read_text(file, flag=FLAG_FILE) if path else ""
         real = os.path.realpath(file)
         if real in around:

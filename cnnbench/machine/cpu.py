@@ -169,7 +169,7 @@ MEASURED_KERNELS = ("eigen-avx2", "onednn-avx2", "onednn-avx512")
 """Kernels of which `cnnbench.models.cpu_products` knows the fastest forms of gradients."""
 
 
-def kernels(host: Host) -> str:
+def convolution_kernels(host: Host) -> str:
     """The kind of kernels with which this CPU computes convolutions, such as "eigen-avx2".
 
     "onednn" are oneDNN's convolutions, "eigen" TensorFlow's own, which call oneDNN's products of
@@ -248,7 +248,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
 }
 
 
-def settings(host: Host) -> Facts:
+def kernel_settings(host: Host) -> Facts:
     """Facts about settings of kernel and firmware: clocks, power, memory, virtual machine."""
     values = {name: read(host, path) for name, (path, read) in _SETTINGS.items()}
     no_turbo = host.number(f"{_CPU}/intel_pstate/no_turbo")
@@ -266,7 +266,7 @@ def settings(host: Host) -> Facts:
     }
 
 
-def power(host: Host) -> Facts:
+def battery_facts(host: Host) -> Facts:
     """Fact that says whether a portable machine runs on its battery."""
     import psutil
 
@@ -274,7 +274,7 @@ def power(host: Host) -> Facts:
     return {"on_battery": True if battery and battery.power_plugged is False else None}
 
 
-def memory(host: Host) -> Facts:
+def memory_sizes(host: Host) -> Facts:
     """Facts about the sizes of main memory and swap space."""
     import psutil
 
@@ -286,7 +286,7 @@ def memory(host: Host) -> Facts:
     }
 
 
-def limits(host: Host) -> Facts:
+def control_group_limits(host: Host) -> Facts:
     """Facts about limits of control groups on CPU time and memory, which containers usually
     have.
     """
@@ -373,14 +373,14 @@ def _folder_and_parents(mount: str, path: str) -> list[str]:
     return ["/".join([mount, *parts[:length]]) for length in range(len(parts), -1, -1)]
 
 
-def load(host: Host) -> Facts:
+def load_average(host: Host) -> Facts:
     """Fact about the system load: the number of runnable tasks, averaged over the last minute."""
     return {"load_average_1min": round(os.getloadavg()[0], 2)}
 
 
 GROUPS: tuple[FactGroup, ...] = (
-    *(machine_identity, processor, logical_cpus, settings, power),
-    *(memory, limits, load),
+    *(machine_identity, processor, logical_cpus, kernel_settings, battery_facts),
+    *(memory_sizes, control_group_limits, load_average),
 )
 
 

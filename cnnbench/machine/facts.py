@@ -80,7 +80,7 @@ _LIBRARIES: dict[str, tuple[str, Callable[[Any], _Parts]]] = {
 """Facts, each with the name of a file before ".so" and the version of such a library."""
 
 
-def loaded(host: Host) -> Facts:
+def loaded_library_versions(host: Host) -> Facts:
     """Facts about the versions of the GPU libraries that this process has loaded.
 
     If a library is loaded several times, versions are joined with commas, in the order of paths.
@@ -144,7 +144,7 @@ _PLACE = re.compile(
 _PLACE_NAME = re.compile("_(FILE|FILENAME|DIR|DIRECTORY|PATH)$")
 
 
-def python(host: Host) -> Facts:
+def python_version(host: Host) -> Facts:
     """Facts about the version and the implementation of Python."""
     return {
         "python_version": platform.python_version(),
@@ -152,7 +152,7 @@ def python(host: Host) -> Facts:
     }
 
 
-def packages(host: Host) -> Facts:
+def package_versions(host: Host) -> Facts:
     """Facts about installed packages: their versions and, for TensorFlow, also the name of the
     package.
     """
@@ -203,7 +203,7 @@ def tensorflow_thread_counts(host: Host) -> Facts:
     }
 
 
-def commit(host: Host) -> Facts:
+def cnnbench_commit(host: Host) -> Facts:
     """Facts about cnnbench's own checkout: its commit, and whether and how its files differ from
     the commit.
     """
@@ -251,11 +251,11 @@ def comparable_fact(name: str, value: Any) -> Any:
 
 
 GROUPS: tuple[FactGroup, ...] = (
-    python,
-    packages,
+    python_version,
+    package_versions,
     tensorflow_build_facts,
     tensorflow_thread_counts,
-    commit,
+    cnnbench_commit,
 )
 
 
@@ -270,7 +270,7 @@ def _package_version(package: str) -> str | None:
 
 SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
     ("Machine", cpu.GROUPS),
-    ("GPUs", (*gpu.GROUPS, loaded)),
+    ("GPUs", (*gpu.GROUPS, loaded_library_versions)),
     ("Software", GROUPS),
     ("Environment variables", (environment_facts,)),
 )
@@ -297,4 +297,4 @@ def collect_facts_by_section(host: Host | None = None) -> dict[str, dict[str, Fa
 
 def with_loaded_libraries(facts: Mapping[str, Fact]) -> dict[str, Fact]:
     """Returns facts with the versions of all GPU libraries that this process has loaded by now."""
-    return {**facts, **gather((loaded,), Host())}
+    return {**facts, **gather((loaded_library_versions,), Host())}

@@ -69,7 +69,7 @@ def opened_nvml(host: Host) -> Iterator[Any]:
                 module.nvmlShutdown()
 
 
-def handles(module: Any) -> list[Any]:
+def all_gpu_handles(module: Any) -> list[Any]:
     """Handles of all GPUs of the machine, in the order of NVML."""
     return [module.nvmlDeviceGetHandleByIndex(i) for i in range(module.nvmlDeviceGetCount())]
 
@@ -78,7 +78,7 @@ def gpu_handles_of_run(
     module: Any, host: Host, cards: Sequence[int] | None = None
 ) -> dict[int, Any]:
     """NVML handles of the GPUs that a run uses, by GPU number; see `gpus_of_run`."""
-    all_handles = handles(module)
+    all_handles = all_gpu_handles(module)
     uuids = [_decode_text(module.nvmlDeviceGetUUID(handle)) for handle in all_handles]
     return {i: all_handles[i] for i in gpus_of_run(uuids, host.environ, cards)}
 
@@ -119,7 +119,7 @@ def nvml_facts(host: Host) -> Facts:
     with opened_nvml(host) as module:
         if module is None:
             return {}
-        all_handles = handles(module)
+        all_handles = all_gpu_handles(module)
         driver = query_nvml(module.nvmlSystemGetDriverVersion)
 
         def query_each_gpu(question: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -233,7 +233,7 @@ def gpu_states(host: Host) -> tuple[GpuState, ...]:
     The function never raises an exception.
     """
     with opened_nvml(host) as module:
-        all_handles = None if module is None else query_nvml(handles, module)
+        all_handles = None if module is None else query_nvml(all_gpu_handles, module)
         states = [
             query_nvml(_read_gpu_state, host, module, index, handle)
             for index, handle in enumerate(all_handles or ())
@@ -286,7 +286,7 @@ def count_gpus(host: Host) -> int:
     """
     with opened_nvml(host) as module:
         if module is not None:
-            return len(handles(module))
+            return len(all_gpu_handles(module))
     names = driver_file_facts(host)["gpu_names"]
     return len(names) if isinstance(names, list) else 0
 

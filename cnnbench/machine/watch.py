@@ -97,7 +97,7 @@ class Counters:
             elapsed[name] = None if unknown else now - before
         return elapsed
 
-    def moved(self, first: Counters, second: Counters) -> Counters:
+    def add_changes(self, first: Counters, second: Counters) -> Counters:
         """Adds the changes between two later samples to these counters, so that the changes do not
         count.
 
@@ -581,7 +581,7 @@ class Watch:
         try:
             yield
         finally:
-            self._loop_start = self._loop_start.moved(begin, self._sample_counters())
+            self._loop_start = self._loop_start.add_changes(begin, self._sample_counters())
             self._meter.start()
 
     def during(self) -> tuple[ConditionNote, ...]:

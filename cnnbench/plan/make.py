@@ -13,7 +13,13 @@ from typing import cast
 
 from cnnbench.base import plugins
 from cnnbench.base.job import PS, WORKER, Task
-from cnnbench.base.rendezvous import EVALUATOR, detect_launcher, exchange, mpi_ranks, resolve_job
+from cnnbench.base.rendezvous import (
+    EVALUATOR,
+    detect_launcher,
+    exchange_addresses,
+    mpi_ranks,
+    resolve_job,
+)
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
@@ -269,7 +275,7 @@ def _with_exchanged_addresses(
     ranks = mpi_ranks(environ) if flags.cluster == "mpi" and flags.worker_hosts else None
     if ranks is None:
         return flags
-    hosts = exchange(ranks, flags.rendezvous, flags.cluster_timeout, tell)
+    hosts = exchange_addresses(ranks, flags.rendezvous, flags.cluster_timeout, tell)
     workers = job.num_workers
     return flags.replace(worker_hosts=",".join(hosts[:workers]), ps_hosts=",".join(hosts[workers:]))
 

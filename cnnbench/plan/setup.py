@@ -460,7 +460,7 @@ def check_all_reduce(
     """
     refusals = []
     for kind in ("cpu", "gpu") if device == "auto" else (device,):
-        on_kind = job.on(kind)
+        on_kind = job.with_devices(kind)
         context = ReduceContext(
             devices=on_kind.tower_devices,
             cpu_devices=cpus_for_additions(on_kind.tower_devices, job.cpu_devices, job.cpu_device),

@@ -95,7 +95,7 @@ def connect_job(
     """
     hosts = {f"--{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
     hosts["--controller_host"] = job.controller_address or ""
-    return rendezvous.run(_Handshake(job, {**hosts, **facts}, tell).run(timeout))
+    return rendezvous.run_coroutine(_Handshake(job, {**hosts, **facts}, tell).run(timeout))
 
 
 class _ProcessFacts(NamedTuple):

@@ -20,8 +20,8 @@ from cnnbench.base.interrupts import (
     conclude_command,
     delaying_interrupts,
     find_announcement,
-    grace,
     grace_announcement,
+    grace_seconds,
     handling_signals,
     raise_if_interrupted,
     restoring_interrupts,
@@ -174,8 +174,8 @@ def test_files_without_imports_know_all_signals(path):
     ("longest", "seconds"), [(0.0, 10.0), (0.5, 10.0), (6.0, 14.0), (16.0, 34.0)]
 )
 def test_the_grace_follows_the_longest_step(longest, seconds):
-    assert grace(longest) == seconds
-    line = grace_announcement(grace(longest))
+    assert grace_seconds(longest) == seconds
+    line = grace_announcement(grace_seconds(longest))
     assert find_announcement(f"log\ncnnbench: {line}\nmore").group(1) == f"{seconds:.0f}"
     with delaying_interrupts():
-        assert grace(longest) == seconds + 60.0
+        assert grace_seconds(longest) == seconds + 60.0

@@ -151,7 +151,7 @@ def test_runs_of_one_commit_tell_states_from_a_step():
 
 def recognized(points, cut):
     levels = levels_at([value for (value,) in points], cut)
-    return NoisyPoints(points, relative=True).recognized(levels, [()] * len(points), 0.03)
+    return NoisyPoints(points, relative=True).recognize_noise(levels, [()] * len(points), 0.03)
 
 
 def test_correlated_noise_is_named_and_a_step_in_quiet_points_is_not():
@@ -186,4 +186,4 @@ def test_plateaus_do_not_alternate_as_two_states_do():
     level = [SeriesLevel(0, 40, 100.0)]
     for values, is_named in ((plateaus, False), (flips, True)):
         noisy = NoisyPoints([[value] for value in values], relative=True)
-        assert (noisy.recognized(level, [()] * 40, 0.03).states is not None) == is_named
+        assert (noisy.recognize_noise(level, [()] * 40, 0.03).states is not None) == is_named

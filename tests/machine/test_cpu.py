@@ -51,7 +51,7 @@ def test_processor_of_an_arm_server(machine):
 def test_kernels_of_convolutions(machine, flags, environ, kernels):
     machine.put("proc/cpuinfo", f"processor : 0\nflags : {flags}\n")
     machine.environ.update(environ)
-    assert cpu.kernels(machine.host) == kernels
+    assert cpu.convolution_kernels(machine.host) == kernels
     fact = f"fastest ({kernels})" if kernels in cpu.MEASURED_KERNELS else "library"
     assert cpu.processor(machine.host)["cpu_conv_gradients"] == fact
 
@@ -105,7 +105,7 @@ def test_kernels_of_convolutions(machine, flags, environ, kernels):
 def test_the_smallest_limit_of_the_control_groups(machine, files, cpus, memory):
     for path, text in files.items():
         machine.put(path, text)
-    assert cpu.limits(machine.host) == {
+    assert cpu.control_group_limits(machine.host) == {
         "cgroup_cpu_limit": cpus,
         "cgroup_memory_limit_bytes": memory,
     }
@@ -167,7 +167,7 @@ GOVERNORS = ("performance", "powersave", "performance")
 def test_settings(machine, files, facts):
     for path, text in files.items():
         machine.put(path, text)
-    found = cpu.settings(machine.host)
+    found = cpu.kernel_settings(machine.host)
     assert {name: fact for name, fact in found.items() if fact is not None} == facts
 
 
@@ -180,12 +180,12 @@ def test_what_psutil_says_of_battery_and_memory(machine, plugged, fact, monkeypa
         sensors_battery=lambda: battery, virtual_memory=lambda: main, swap_memory=lambda: swap
     )
     monkeypatch.setitem(sys.modules, "psutil", told)
-    assert cpu.power(machine.host) == {"on_battery": fact}
+    assert cpu.battery_facts(machine.host) == {"on_battery": fact}
     facts = {"memory_bytes": 1 << 20, "memory_available_bytes": 1 << 19, "swap_bytes": 1 << 18}
-    assert cpu.memory(machine.host) == facts
+    assert cpu.memory_sizes(machine.host) == facts
     battery, swap.total = None, 0
-    assert cpu.power(machine.host) == {"on_battery": None}
-    assert cpu.memory(machine.host)["swap_bytes"] is None
+    assert cpu.battery_facts(machine.host) == {"on_battery": None}
+    assert cpu.memory_sizes(machine.host)["swap_bytes"] is None
 
 
 GIB = 2**30

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from forked import Forked, cnnbench
 
-from cnnbench.machine.facts import loaded
+from cnnbench.machine.facts import loaded_library_versions
 
 SOURCE = """
 #include <cstdlib>
@@ -111,7 +111,7 @@ def test_loaded_libraries_name_their_versions(folder, tmp_path, names, failing, 
 def test_a_mapped_file_that_is_no_loaded_library_tells_nothing(folder, machine):
     rows = (f"7f00-7f01 r-xp 00000000 08:01 42 {folder / name}" for name in NAMES)
     machine.put("proc/self/maps", "\n".join(rows))
-    assert loaded(machine.host) == {}
+    assert loaded_library_versions(machine.host) == {}
     assert str(folder) not in Path("/proc/self/maps").read_text()
 
 

@@ -68,7 +68,7 @@ def palette() -> dict[str, str]:
 
 
 @contextmanager
-def settings(salt: str) -> Iterator[None]:
+def reproducible_settings(salt: str) -> Iterator[None]:
     """Context manager that sets matplotlib's options so that equal charts are drawn as equal bytes.
 
     Ids in the SVG depend on `salt`.
@@ -191,7 +191,7 @@ class Sheet:
             element.tag = element.tag.removeprefix(_SVG)
             element.text = element.text if element.tag in ("text", "title") else None
             element.tail = None
-            _presentation(element, variables)
+            _use_presentation_attributes(element, variables)
         shape = root.attrib["viewBox"]
         root.attrib.clear()
         root_attributes = {
@@ -207,20 +207,20 @@ class Sheet:
         return ElementTree.tostring(root, encoding="unicode")
 
 
-def wrapped_note(note: str) -> list[str]:
+def wrap_note(note: str) -> list[str]:
     """Breaks a note below a chart into lines."""
     return textwrap.wrap(plain(note), 84)
 
 
-def wrapped(content: str, characters: int, most: int) -> list[str]:
+def wrap_label(content: str, characters: int, most: int) -> list[str]:
     """Breaks a label into at most `most` lines. If necessary, the last line is shortened."""
     lines = textwrap.wrap(plain(content), characters, break_on_hyphens=False) or [""]
     if len(lines) <= most:
         return lines
-    return [*lines[: most - 1], shortened(" ".join(lines[most - 1 :]), characters)]
+    return [*lines[: most - 1], shorten_text(" ".join(lines[most - 1 :]), characters)]
 
 
-def shortened(content: str, characters: int) -> str:
+def shorten_text(content: str, characters: int) -> str:
     """Shortens a text to the given number of characters, with an ellipsis at about two thirds."""
     if len(content) <= characters:
         return content
@@ -228,18 +228,20 @@ def shortened(content: str, characters: int) -> str:
     return f"{content[:head]}…{content[len(content) - (characters - 1 - head) :]}"
 
 
-def fitting(width: float) -> int:
+def characters_in_width(width: float) -> int:
     """Number of characters of normal size that fit into a width in pixels."""
     return max(4, int(width / CHARACTER))
 
 
-def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom: float) -> None:
+def draw_x_axis(
+    sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom: float
+) -> None:
     """Draws the scale, the grid, the ticks and the caption of a horizontal axis."""
-    low, high = limits(axis, values)
+    low, high = axis_limits(axis, values)
     if axis.log:
         axes.set_xscale("log", base=axis.base)
     axes.set_xlim(low, high)
-    ticks, texts = ticks_of(axis, low, high, 6)
+    ticks, texts = choose_ticks(axis, low, high, 6)
     box = axes.get_position()
     start, end = box.x0 * sheet.width, box.x1 * sheet.width
     free, shown = 0.0, []
@@ -261,38 +263,38 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
     for label, (_, _, align) in zip(axes.get_xticklabels(), shown, strict=True):
         label.set_horizontalalignment(align)
     axes.spines["bottom"].set(visible=True, color=palette()["soft"], linewidth=1)
-    title = caption(axis, sheet.inner)
+    title = longest_fitting_caption(axis, sheet.inner)
     half = len(title) * CHARACTER / 2
     middle = min(max((start + end) / 2 - sheet._left, half), sheet.inner - half)
     sheet.text(middle, bottom + 36, title, colour="soft", align="center")
 
 
-def y_axis(
+def draw_y_axis(
     sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float, room: float
 ) -> None:
     """Draws a vertical axis and its caption. `room` is the share of the height that is free for
     notes.
     """
-    low, high = limits(axis, values)
+    low, high = axis_limits(axis, values)
     if axis.limit is None:
         free = room / (1 - room)
         high = high * (high / low) ** free if axis.log else high + (high - low) * free
     if axis.log:
         axes.set_yscale("log", base=axis.base)
     axes.set_ylim(low, high)
-    axes.set_yticks(*ticks_of(axis, low, high, 5), minor=False)
+    axes.set_yticks(*choose_ticks(axis, low, high, 5), minor=False)
     axes.set_yticks([], minor=True)
-    sheet.text(0, top - 10, caption(axis, sheet.inner), colour="soft")
+    sheet.text(0, top - 10, longest_fitting_caption(axis, sheet.inner), colour="soft")
 
 
-def caption(axis: Axis, width: float) -> str:
+def longest_fitting_caption(axis: Axis, width: float) -> str:
     """Returns the longest form of an axis caption that fits into a width in pixels."""
-    most, arrow = fitting(width), "↑" if axis.better == HIGHER else "↓"
+    most, arrow = characters_in_width(width), "↑" if axis.better == HIGHER else "↓"
     texts = (axis.caption, f"{axis.label}, {arrow} better")
-    return next((text for text in texts if len(text) <= most), shortened(axis.label, most))
+    return next((text for text in texts if len(text) <= most), shorten_text(axis.label, most))
 
 
-def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
+def axis_limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
     """Computes the ends of an axis so that all values are visible, with some space around them."""
     known = list(values) or [1.0]
     if axis.limit is not None:
@@ -310,7 +312,7 @@ def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
     return (low if axis.zero and low == 0.0 else low - 0.05 * span), high + 0.05 * span
 
 
-def ticks_of(axis: Axis, low: float, high: float, about: int) -> tuple[list[float], list[str]]:
+def choose_ticks(axis: Axis, low: float, high: float, about: int) -> tuple[list[float], list[str]]:
     """Chooses about `about` ticks between the ends of an axis, and returns their values and their
     texts.
     """
@@ -341,7 +343,9 @@ def _tick_text(format: str, value: float) -> str:
     return f"{value:,.6g}"
 
 
-def _presentation(element: ElementTree.Element, variables: Mapping[str, str]) -> None:
+def _use_presentation_attributes(
+    element: ElementTree.Element, variables: Mapping[str, str]
+) -> None:
     """Replaces style attributes of an SVG element by presentation attributes, and removes unused
     ids.
     """
@@ -443,7 +447,7 @@ def svg(chart: Chart, width: float = NARROW) -> str:
     axes = chart.x.caption
     if isinstance(chart, Lines):
         axes = f"{chart.y.caption} over {axes}"
-    with settings(f"{chart.title} {width:g}"):
+    with reproducible_settings(f"{chart.title} {width:g}"):
         sheet = _draw_charts([chart], width=width, captions=False)
         return sheet.svg(aria_label=f"{chart.title}: {axes}")
 
@@ -454,7 +458,7 @@ def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
 
     An SVG file adapts to light and dark mode.
     """
-    with settings(label):
+    with reproducible_settings(label):
         sheet = _draw_charts(charts, margin=_MARGIN)
         if format != "svg":
             buffer = io.BytesIO()
@@ -478,15 +482,15 @@ def _draw_charts(
     sheet = Sheet(width, height, margin, 0.0 if captions else -HEAD)
     for chart, height in zip(charts, heights, strict=True):
         if captions:
-            sheet.text(0, 16, shortened(chart.title, 64), size=TITLE_SIZE, bold=True)
+            sheet.text(0, 16, shorten_text(chart.title, 64), size=TITLE_SIZE, bold=True)
         if isinstance(chart, Rows):
             _draw_rows(sheet, chart)
         elif isinstance(chart, Lanes):
             _draw_lanes(sheet, chart)
         else:
             _draw_lines(sheet, chart)
-        for index, line in enumerate(wrapped_note(chart.note) if captions else ()):
-            below = height - NOTE_LINE * (len(wrapped_note(chart.note)) - index - 1) - 4
+        for index, line in enumerate(wrap_note(chart.note) if captions else ()):
+            below = height - NOTE_LINE * (len(wrap_note(chart.note)) - index - 1) - 4
             sheet.text(0, below, line, size=TICK_SIZE, colour="soft")
         sheet.top += height + GAP
     return sheet
@@ -502,7 +506,7 @@ def _chart_height(chart: Chart, width: float, captions: bool) -> float:
         height = _top_of_rows(chart) + _row_labels(chart, width).height + _AXIS_HEIGHT
     if not captions:
         return height - HEAD
-    return height + NOTE_LINE * len(wrapped_note(chart.note)) + (4 if chart.note else 0)
+    return height + NOTE_LINE * len(wrap_note(chart.note)) + (4 if chart.note else 0)
 
 
 class _RowLabelLayout:
@@ -525,7 +529,7 @@ class _RowLabelLayout:
         self._indent = indent if self._beside else indent + 8
         room = min(longest, _MOST_OF_LABEL * width) if self._beside else width - self._indent
         self.left = indent + room if self._beside else 8.0
-        self._lines = [wrapped(label, fitting(room - 12), 2) for label in labels]
+        self._lines = [wrap_label(label, characters_in_width(room - 12), 2) for label in labels]
         more = 14 * (max(map(len, self._lines), default=1) - 1)
         self.pitch = max(pitch, 14 + more + 4) if self._beside else narrow_pitch + more
         self.height = self.pitch * len(labels) + 4
@@ -576,7 +580,7 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
     values = [value for row in chart.rows for value, _ in row.values]
     values += [end for end in ends if end is not None]
     values += [] if chart.limit is None else chart.limit[:1]
-    x_axis(sheet, axes, chart.x, [*values, 0.0] if chart.bars else values, bottom)
+    draw_x_axis(sheet, axes, chart.x, [*values, 0.0] if chart.bars else values, bottom)
     axes.set_ylim(bottom - top, 0)
     axes.yaxis.set_visible(False)
     if chart.limit is not None:
@@ -668,12 +672,12 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
     axes = sheet.axes(_LEFT, sheet.inner - _RIGHT, _PLOT_TOP, bottom)
     points = [point for series in chart.series for point in series.points]
     spans = [end for series in chart.series for span in series.spans if span for end in span]
-    x_axis(sheet, axes, chart.x, [x for x, _ in points] + [e.x for e in chart.events], bottom)
+    draw_x_axis(sheet, axes, chart.x, [x for x, _ in points] + [e.x for e in chart.events], bottom)
     notes = [(event.x, event.mark, 7.0) for event in chart.events]
     if chart.shaded is not None:
         notes.insert(0, (max(chart.shaded[0], axes.get_xlim()[0]), chart.shaded[2], 3.0))
     room = _NOTE_ROOM * _write_notes(sheet, axes, notes)
-    y_axis(sheet, axes, chart.y, [y for _, y in points] + spans, _PLOT_TOP, room)
+    draw_y_axis(sheet, axes, chart.y, [y for _, y in points] + spans, _PLOT_TOP, room)
     if chart.shaded is not None:
         start, end = axes.get_xlim()
         first, last = max(chart.shaded[0], start), min(chart.shaded[1], end)
@@ -774,7 +778,7 @@ def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None
             point = (x, min(y, top))
             place, height = sheet.x_of(axes, x), axes.transData.transform(point)[1]
             rooms = (sheet.inner - place - _BESIDE_GAP, place - _BESIDE_GAP)
-            text = shortened(plain(text), fitting(max(rooms)))
+            text = shorten_text(plain(text), characters_in_width(max(rooms)))
             width = len(text) * CHARACTER
             for shift, side in itertools.product(_SHIFTS, (0, 1)):
                 left = place - _BESIDE_GAP - width if side else place + _BESIDE_GAP
@@ -812,7 +816,9 @@ def _draw_legend_entry(
             index if series.mark is None else series.mark, line["color"], _dot_size(index)
         )
         sheet.line([left + (2 + _KEY) / 2], base - 4, **mark)
-    sheet.text(left + _KEY + 8, base, shortened(series.name, fitting(width - _KEY - 10)))
+    sheet.text(
+        left + _KEY + 8, base, shorten_text(series.name, characters_in_width(width - _KEY - 10))
+    )
 
 
 # Draws `Lanes`: periods of time, with one colour for each kind of activity.
@@ -824,7 +830,7 @@ def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
     bottom = _TOP + labels.height
     axes = sheet.axes(labels.left, sheet.inner - _RIGHT, _TOP, bottom)
     ends = [span.end for _, spans in chart.lanes for span in spans]
-    x_axis(sheet, axes, chart.x, [0.0, *ends], bottom)
+    draw_x_axis(sheet, axes, chart.x, [0.0, *ends], bottom)
     axes.set_ylim(bottom - _TOP, 0)
     axes.yaxis.set_visible(False)
     for index, (_, spans) in enumerate(chart.lanes):
@@ -846,4 +852,4 @@ def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
     for index, name in enumerate(chart.kinds):
         left, base, width = _legend_entry_position(index, sheet.inner, bottom + _AXIS_HEIGHT)
         sheet.line([left + 6], base - 4, marker="s", markersize=10, color=_series_colour(index))
-        sheet.text(left + 20, base, shortened(name, fitting(width - 22)))
+        sheet.text(left + 20, base, shorten_text(name, characters_in_width(width - 22)))

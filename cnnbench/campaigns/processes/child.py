@@ -26,7 +26,7 @@ from cnnbench.base.interrupts import (
     LONGEST_WAIT_SECONDS,
     SAME_SECONDS,
     find_announcement,
-    grace,
+    grace_seconds,
     raise_if_interrupted,
 )
 from cnnbench.base.terminal import print_notice
@@ -201,7 +201,7 @@ def stop_children(
     interrupt ends a cnnbench process immediately.
     """
     start = time.monotonic()
-    deadline = start + (grace() if seconds is None else seconds)
+    deadline = start + (grace_seconds() if seconds is None else seconds)
     for child in children:
         child.interrupt()
     try:

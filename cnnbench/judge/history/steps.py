@@ -171,7 +171,7 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     noisy = NoisyPoints(runs, metric.relative)
     floor = log_threshold(metric.relative, least)
     hosts = [point.hosts for point in series.points]
-    noise = noisy.recognized(levels, hosts, floor) if levels else RecognizedNoise()
+    noise = noisy.recognize_noise(levels, hosts, floor) if levels else RecognizedNoise()
     # If a machine has two speeds, points at the rarer speed are not reported as outliers.
     far = max(least, _OF_STATES * abs(noise.states.change) if noise.states else 0.0)
     return Trend(
@@ -184,7 +184,7 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
         ),
         steps=tuple(_level_changes(series.points, noisy, levels, metric, floor)),
         enough=len(runs) >= MIN_SERIES,
-        outliers=tuple(Outlier(*outlier) for outlier in noisy.outliers(levels, far)),
+        outliers=tuple(Outlier(*outlier) for outlier in noisy.find_outliers(levels, far)),
         noise=noise,
     )
 

@@ -245,7 +245,7 @@ def make_plan(
             reason = f"there is no {peer!r}; must be of {', '.join(NAMES)}"
             raise FlagError("peers", params.peers, reason)
     specs = parse_specs(params.all_reduce_spec)
-    run = run_plan(params, max(counts), specs, names)
+    run = plan_training_run(params, max(counts), specs, names)
     job = run.place.job
     _check_device_counts(job, counts, specs)
     for spec, count in itertools.product(specs or (), counts):
@@ -290,7 +290,7 @@ def _resolve_repetitions(params: AllReduceParams, explicit: Sequence[str]) -> Al
     return replace(params, num_batches=rounds, iters_per_step=chain)
 
 
-def run_plan(
+def plan_training_run(
     params: AllReduceParams,
     devices: int,
     specs: Sequence[AllReduceSpec] | None,

@@ -445,7 +445,7 @@ class _CaseTrial:
     program: ReductionProgram | None = None
     seconds: list[float] = field(default_factory=list)
 
-    def note(self, **parts: Any) -> None:
+    def update_point(self, **parts: Any) -> None:
         self.point = replace(self.point, **parts)
 
 
@@ -557,9 +557,9 @@ class WorkloadBenchmark:
         with self._storing_errors(trial):
             make = reduction_factory(trial.case, self._place, self._params.all_reduce_group_size)
             program = ReductionProgram(buffers, make, self._params.iters_per_step)
-            trial.note(trace_seconds=program.trace_seconds, operations=program.operations)
+            trial.update_point(trace_seconds=program.trace_seconds, operations=program.operations)
             program.run()
-            trial.note(build_seconds=program.build_seconds)
+            trial.update_point(build_seconds=program.build_seconds)
             trial.program = program
 
     def _check_sums(self, data: ReductionData, buffers: DeviceBuffers) -> None:
@@ -578,7 +578,7 @@ class WorkloadBenchmark:
                     wrong = int(self._workers.total(wrong))
                 checked = self._workload.elements * len(self._place.devices)
                 so_far = trial.point
-                trial.note(wrong=so_far.wrong + wrong, checked=so_far.checked + checked)
+                trial.update_point(wrong=so_far.wrong + wrong, checked=so_far.checked + checked)
 
     def _time_rounds(self, progress: Progress) -> None:
         order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
@@ -610,7 +610,7 @@ class WorkloadBenchmark:
         except Exception as error:  # An algorithm may raise any exception.
             if self._workers is not None:
                 raise
-            trial.note(error=_error_text(error))
+            trial.update_point(error=_error_text(error))
             trial.program = None
 
     def _make_data_set(self, name: str, dtype: str | None = None) -> ReductionData:

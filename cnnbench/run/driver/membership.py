@@ -176,8 +176,8 @@ class Membership:
                 f"{job.task} ({job.address(job.task)}) cannot connect to the job: "
                 f"{first_line(error)}; is its port in use?"
             ) from error
-        if job.task.job == CONTROLLER and job.on("gpu").tower_devices[0] in names:
-            job = job.on("gpu")
+        if job.task.job == CONTROLLER and job.with_devices("gpu").tower_devices[0] in names:
+            job = job.with_devices("gpu")
         # TensorFlow would silently place the operations of a missing device on another device.
         missing = [
             device for device in (*job.tower_devices, *job.ps_devices) if device not in names

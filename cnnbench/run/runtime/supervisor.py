@@ -11,7 +11,7 @@ With --find_batch_size, the parent forks again after a child has run out of memo
 attempt needs a process that has never loaded TensorFlow.
 
 Python handles a signal only after a native call has returned, and the call may never return. So the
-parent kills a child that has not ended `grace` seconds after a signal, or that gets a second
+parent kills a child that has not ended `grace_seconds` after a signal, or that gets a second
 signal, and completes its record.
 
 Processes are only forked on Linux: on other systems, a child would survive if its parent is killed.
@@ -39,8 +39,8 @@ from cnnbench.base.interrupts import (
     AT_ONCE,
     SAME_SECONDS,
     SIGNALS,
-    grace,
     grace_announcement,
+    grace_seconds,
     signal_name,
 )
 from cnnbench.base.job import Task
@@ -368,7 +368,7 @@ def _wait_for_child(
             if killed:  # The child was killed some time ago, but still waits for a device.
                 break
             if longest_step is not None and now >= deadline:
-                seconds = grace(longest_step())
+                seconds = grace_seconds(longest_step())
                 deadline = first_signal + seconds
                 kill = deadline - now < SAME_SECONDS / 10
                 if not kill and not _is_link_readable(link):

@@ -24,7 +24,13 @@ from typing import Any, Literal, NamedTuple
 
 from cnnbench.base.job import Job
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.machine.cpu import LIBRARY, MEASURED_KERNELS, Host, available_cores, kernels
+from cnnbench.machine.cpu import (
+    LIBRARY,
+    MEASURED_KERNELS,
+    Host,
+    available_cores,
+    convolution_kernels,
+)
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.machine.gpu import least_free_gpu_memory, uses_tensor_float_32
 from cnnbench.plan.run_plan import RunPlan
@@ -127,7 +133,7 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     job = job or Job(towers_per_worker=flags.num_gpus)
     return Devices(
         # A controller has no towers, and only one CPU device.
-        job=job.on(kind, order if len(order) == job.towers_per_worker else ()),
+        job=job.with_devices(kind, order if len(order) == job.towers_per_worker else ()),
         numbers=chosen,
         intra_threads=intra,
         inter_threads=inter,
@@ -236,7 +242,7 @@ def resolve_conv_gradients(plan: RunPlan, kind: str) -> str:
       FlagError: `fastest` on a GPU, or on a CPU whose kernels were not measured.
     """
     flags = plan.params
-    library = kernels(Host()) if kind == "cpu" else LIBRARY
+    library = convolution_kernels(Host()) if kind == "cpu" else LIBRARY
     if flags.conv_gradients == "fastest" and library not in MEASURED_KERNELS:
         reason = (
             f"needs kernels that were measured: {', '.join(MEASURED_KERNELS)}; use auto or library"

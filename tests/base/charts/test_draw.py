@@ -25,12 +25,12 @@ from cnnbench.base.charts.draw import (
     HEAD,
     NARROW,
     WIDE,
+    choose_ticks,
     limits,
     palette,
     render,
     svg,
     theme,
-    ticks_of,
     wrapped_note,
 )
 
@@ -315,7 +315,7 @@ def test_axes_of_few_and_equal_values(values):
     low, high = limits(Axis(label="x"), values)
     assert low < high
     assert all(low <= value <= high for value in values)
-    assert len(ticks_of(Axis(label="x"), low, high, 5)[0]) >= 2
+    assert len(choose_ticks(Axis(label="x"), low, high, 5)[0]) >= 2
 
 
 def test_limits_of_axes():
@@ -342,7 +342,7 @@ def test_limits_of_axes():
 )
 def test_ticks(axis, low, high, expected):
     expected = expected.split("|") if isinstance(expected, str) else expected
-    assert ticks_of(Axis(label="x", **axis), low, high, 5)[1] == expected
+    assert choose_ticks(Axis(label="x", **axis), low, high, 5)[1] == expected
 
 
 def test_bars_begin_at_zero():

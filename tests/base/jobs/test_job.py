@@ -28,11 +28,11 @@ def test_one_process():
 
 
 def test_towers_on_other_devices():
-    job = _job(**TWO).on("gpu", (1, 0))
+    job = _job(**TWO).with_devices("gpu", (1, 0))
     assert job.tower_devices == (W0 + "GPU:1", W0 + "GPU:0", W1 + "GPU:1", W1 + "GPU:0")
-    assert job.on("cpu") == _job(**TWO)
+    assert job.with_devices("cpu") == _job(**TWO)
     with pytest.raises(ValueError, match="order"):
-        job.on("gpu", (0, 2))
+        job.with_devices("gpu", (0, 2))
 
 
 def test_towers_are_numbered_over_the_workers():

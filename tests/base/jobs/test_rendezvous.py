@@ -18,7 +18,7 @@ from forked import finished
 
 from cnnbench.base import rendezvous
 from cnnbench.base.job import ReservedPorts
-from cnnbench.base.rendezvous import Ranks, exchange
+from cnnbench.base.rendezvous import Ranks, exchange_addresses
 from cnnbench.errors import BenchmarkError, FlagError
 
 pytestmark = pytest.mark.timeout(90)
@@ -46,7 +46,7 @@ def exchanged(size, place, order, local_size=None):
         calls = {}
         for rank in order:
             one = ranks(rank, size, local_size)
-            calls[rank] = pool.submit(exchange, one, place, 20, lambda line: None)
+            calls[rank] = pool.submit(exchange_addresses, one, place, 20, lambda line: None)
             time.sleep(0.1)
         return [calls[rank].result() for rank in range(size)]
 
@@ -104,9 +104,9 @@ def test_who_does_not_come_is_named(place, limits):
     limits(rendezvous, REPORT_SECONDS=0.2)
     said = []
     with pytest.raises(BenchmarkError, match=f"rank 0 waited 0.5 s for ranks 1,2 at {place}"):
-        exchange(ranks(0, 3), place, 0.5, said.append)
+        exchange_addresses(ranks(0, 3), place, 0.5, said.append)
     with pytest.raises(BenchmarkError, match=f"rank 1 waited 0.5 s for rank 0 at {place}"):
-        exchange(ranks(1, 3), place, 0.5, said.append)
+        exchange_addresses(ranks(1, 3), place, 0.5, said.append)
     assert any(line.startswith("waiting for ranks 1,2 at ") for line in said)
     assert any(line.startswith("waiting for rank 0 at ") for line in said)
 
@@ -114,7 +114,7 @@ def test_who_does_not_come_is_named(place, limits):
 def test_the_port_is_in_use(place):
     with socket.create_server(("localhost", int(place.split(":")[1]))):
         with pytest.raises(BenchmarkError, match=f"{place}: rank 0 cannot listen there"):
-            exchange(ranks(0, 2), place, 5, print)
+            exchange_addresses(ranks(0, 2), place, 5, print)
 
 
 def card(**changes):
@@ -172,7 +172,8 @@ def test_a_process_that_ends_after_its_call_ends_the_others(tmp_path, place):
 def test_those_that_wait_are_told_at_once(place):
     with ThreadPoolExecutor(2) as pool:
         first, second = (
-            pool.submit(exchange, ranks(rank, 4), place, 20, lambda line: None) for rank in (0, 2)
+            pool.submit(exchange_addresses, ranks(rank, 4), place, 20, lambda line: None)
+            for rank in (0, 2)
         )
         name = {"cnnbench rendezvous": "Open MPI 4", "size": 4}
         with called(place, card(**name)) as file:
@@ -198,13 +199,14 @@ def test_rank_0_ends_after_it_has_confirmed_a_call(place):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(confirm)
         with pytest.raises(BenchmarkError, match=f"rank 0 at {place} .*: it has ended"):
-            exchange(ranks(1, 3), place, 20, print)
+            exchange_addresses(ranks(1, 3), place, 20, print)
 
 
 def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place):
     with ThreadPoolExecutor(3) as pool:
         first, second = (
-            pool.submit(exchange, ranks(rank, 3), place, 20, lambda line: None) for rank in (0, 1)
+            pool.submit(exchange_addresses, ranks(rank, 3), place, 20, lambda line: None)
+            for rank in (0, 1)
         )
         until = time.monotonic() + 20
         while not rendezvous._held or len(rendezvous._held) < 2:
@@ -212,7 +214,11 @@ def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place):
         time.sleep(0.3)
         with called(place, card()) as file:
             assert "rank 1 has already connected, from localhost:" in file.readline().decode()
-        assert exchange(ranks(2, 3), place, 20, print) == first.result(10) == second.result(10)
+        assert (
+            exchange_addresses(ranks(2, 3), place, 20, print)
+            == first.result(10)
+            == second.result(10)
+        )
 
 
 DAMAGED = (
@@ -227,7 +233,7 @@ def test_ports_and_ranks_are_checked(place, capfd):
     lines = [card(**changes) for changes in DAMAGED]
     lines += [card(rank="Infinity").replace(b'"Infinity"', b"Infinity"), card()[:-9] + b"\n"]
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(exchange, ranks(0, 3), place, 20, lambda line: None)
+        first = pool.submit(exchange_addresses, ranks(0, 3), place, 20, lambda line: None)
         for line in lines:
             with called(place, line) as file:
                 assert file.readline() == b"", line
@@ -253,7 +259,7 @@ def test_lists_of_addresses_are_checked(place, hosts, limits):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(answer)
         with pytest.raises(BenchmarkError, match=r"^rank 0 at |^rank 1 waited 1 s for rank 0"):
-            exchange(ranks(1, 3), place, 1, print)
+            exchange_addresses(ranks(1, 3), place, 1, print)
 
 
 def test_mpi4py_of_another_mpi(monkeypatch):
@@ -262,12 +268,12 @@ def test_mpi4py_of_another_mpi(monkeypatch):
     monkeypatch.setattr(rendezvous, "find_spec", lambda name: True)
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
     with pytest.raises(BenchmarkError, match=r"mpi4py sees 1 of 2 processes; .*--rendezvous"):
-        exchange(ranks(1, 2), None, 5, print)
+        exchange_addresses(ranks(1, 2), None, 5, print)
 
 
 def test_several_machines_need_an_address():
     with pytest.raises(FlagError) as caught:
-        exchange(ranks(0, 2, local_size=1), None, 5, print)
+        exchange_addresses(ranks(0, 2, local_size=1), None, 5, print)
     assert caught.value.flag == "rendezvous"
 
 
@@ -279,10 +285,10 @@ LAUNCHERS = [
 
 RANK = """
     import os
-    from cnnbench.base.rendezvous import exchange
+    from cnnbench.base.rendezvous import exchange_addresses
     from cnnbench.base.rendezvous import mpi_ranks
     ranks = mpi_ranks(os.environ)
-    words = (ranks.launcher, str(ranks.rank), *exchange(ranks, None, 60, print))
+    words = (ranks.launcher, str(ranks.rank), *exchange_addresses(ranks, None, 60, print))
     os.write(1, (" ".join(words) + "\\n").encode())  # in one piece, so that lines stay whole
 """
 

@@ -56,7 +56,7 @@ def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_fac
         for name, seconds in (IMPATIENT if "ignore" in do else QUICK).items():
             monkeypatch.setattr(session, name, seconds)
         if {"ignore", "slow", "endless"} & {deed.partition("=")[2] for deed in do.split(",")}:
-            monkeypatch.setattr(child, "grace", lambda: 0.5)
+            monkeypatch.setattr(child, "grace_seconds", lambda: 0.5)
         status = cli.main(["launch", *words])
         run.tasks = {}
         for file in folder.glob("*:*"):

@@ -96,7 +96,9 @@ def header(kind="cpu", numbers=(), version="2.21.0", **flags):
     own = {"model": "trivial", "batch_size": 8, "num_batches": 20, "device": kind, **flags}
     plan = make_plan(Params.from_dict(own))
     own = numbers or tuple(range(plan.params.num_gpus))
-    devices = Devices(job=plan.place.job.on(kind), numbers=own, intra_threads=0, inter_threads=0)
+    devices = Devices(
+        job=plan.place.job.with_devices(kind), numbers=own, intra_threads=0, inter_threads=0
+    )
     return describe.header_lines(plan, devices, version, kind)
 
 
