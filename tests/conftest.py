@@ -161,9 +161,9 @@ def install(tmp_path, monkeypatch):
 
 
 def _forget_plugins():
-    known = plugins.loaded_plugin_files()
+    known = set(plugins._files)
     yield
-    for file in plugins.loaded_plugin_files() - known:
+    for file in set(plugins._files) - known:
         plugins.forget_plugin(file)
 
 

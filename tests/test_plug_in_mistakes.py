@@ -426,7 +426,7 @@ ROWS = [(kind, *row) for kind, (_, _, rows) in KINDS.items() for row in rows]
 def forgotten():
     """Removes what the plug-in of a test has registered."""
     yield
-    for file in plugins.loaded_plugin_files():
+    for file in set(plugins._files):
         plugins.forget_plugin(file)
 
 

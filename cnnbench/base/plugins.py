@@ -701,11 +701,6 @@ def load_entry_points(group: str) -> None:
     _groups.add(group)
 
 
-def loaded_plugin_files() -> set[Path]:
-    """Paths of the loaded plug-in files."""
-    return set(_files)
-
-
 def forget_plugin(file: Path) -> None:
     """Unregisters a loaded plug-in file and removes all objects that it has registered."""
     name, added, _ = _files.pop(file, ("", {}, ()))

@@ -441,13 +441,11 @@ class Commits:
         line = git("rev-list", "--first-parent", "--reverse", "HEAD", folder=self._folder).split()
         aside = sorted({*commits} - {*line}, key=self.places.__getitem__)
         merges = [merge_commit for merge_commit in line if len(self._parents[merge_commit]) > 1]
-
-        def merge_of_commit(commit: str) -> str:
-            return next(
-                (merge_commit for merge_commit in merges if self.contains(merge_commit, commit)), ""
-            )
-
-        for merge, some in group_by(aside, merge_of_commit).items():
+        by_merge = group_by(
+            aside,
+            lambda commit: next((merge for merge in merges if self.contains(merge, commit)), ""),
+        )
+        for merge, some in by_merge.items():
             names = _first_names_text([short(commit) for commit in some])
             if merge:
                 yield f"{short(merge)} merged another branch, with {names}."

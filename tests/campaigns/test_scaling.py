@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -155,11 +156,9 @@ def test_predictions_by_mode(flags, ps, seconds):
     assert found[1] == 0
     assert 0 < found[2] < found[4]
     if seconds == "ring":
-        from cnnbench.lab.predict.predict import gradient_tensors
         from cnnbench.plan.setup import model_and_gradient_shapes
 
-        tensors = gradient_tensors(model_and_gradient_shapes("lenet", None)[1], 4)
-        size = sum(tensor.bytes for tensor in tensors)
+        size = sum(4 * math.prod(s) for s in model_and_gradient_shapes("lenet", None)[1])
         assert found[4] == pytest.approx(size * 2 * 3 / 4 * 1e-9, rel=0.01)
 
 

@@ -63,7 +63,7 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "plug.py").write_text(source)
         monkeypatch.chdir(tmp_path / folder)
-        for file in plugins.loaded_plugin_files():
+        for file in set(plugins._files):
             plugins.forget_plugin(file)
         return make_plan(params).agreed_job_facts
 
