@@ -325,7 +325,7 @@ def running_plugin_code(name: str) -> Iterator[None]:
 
 
 def wrap_plugin_code(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
-    """Makes all later code of plug-ins run in a context manager, including the rest of the current
+    """Runs all later plug-in code within a context manager, including the rest of the current
     block.
     """
     _around.append(enter)
@@ -472,8 +472,8 @@ def definition_location(function: Any) -> str:
 
 
 def check_methods(made: type, interface: type) -> None:
-    """Checks the signatures of a plug-in's methods now, and the results of these methods in every
-    call.
+    """Checks the signatures of a plug-in's methods, and wraps the methods so that calls check
+    results.
 
     `made` is the plug-in's class, and `interface` is the base class that declares the methods. See
     `with_checked_results`.

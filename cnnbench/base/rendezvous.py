@@ -264,8 +264,8 @@ def resolve_job(cluster: str, ps: int, environ: Environment) -> tuple[Job, int |
 
 
 def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
-    """Detects that a launcher has started several processes: a description, and a value for
-    --cluster.
+    """Detects whether a launcher has started several processes. Returns a description and a
+    --cluster value.
 
     The result is None if there was no launcher or only one process. The description names the
     variable that shows the launcher. The processes need not form one job, because a launcher may

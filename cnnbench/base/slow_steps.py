@@ -89,7 +89,7 @@ class SlowSteps:
 
     @property
     def occurrences(self) -> int:
-        """How often slow steps occur, where consecutive slow steps count once."""
+        """How often slow steps occur. Consecutive slow steps are counted as one occurrence."""
         return 1 + sum(after - before > 1 for before, after in pairwise(self.indices))
 
     @property

@@ -140,9 +140,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def median_absolute_deviation(values: Iterable[float]) -> float:
-    """Median of |x - median(x)| over all values x. There must be at least one value; the order is
-    free.
-    """
+    """Median of |x - median(x)| over at least one value x, in any order."""
     return _mad_of_ordered(sorted(values))
 
 
@@ -199,7 +197,7 @@ def p99(values: Sequence[float]) -> float | None:
 
 
 def faster_half(seconds: Sequence[float]) -> list[int]:
-    """Numbers, from 0, of the steps in the faster half, which have the smallest disturbances.
+    """Indices of the faster half of the steps, which are disturbed least.
 
     The mean of whole steps equals the sum of the means of their operations and of the time between
     operations. A median does not have this property.

@@ -304,7 +304,8 @@ class Progress:
         self._next_draw = 0.0
 
     def update(self, done: int) -> bool:
-        """Sets the number of steps done; redraws at most ten times a second.
+        """Sets the number of completed steps, and redraws the progress line at most ten times a
+        second.
 
         Returns whether the line is shown on a terminal.
         """

@@ -109,7 +109,8 @@ _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
 def parse(text: str) -> dict[str, str]:
-    """Parses labels like ``key=value,key=value``; ValueError names the invalid part.
+    """Parses the value of --result_label, ``key=value,key=value``. ValueError names the invalid
+    part.
 
     Keys consist of letters, digits, ``_``, ``.`` and ``-`` and begin with a letter; values may
     contain anything except commas. Undecodable bytes in earlier records become escape sequences.

@@ -205,11 +205,10 @@ def _choose_segments(
 
 
 def _robust_deviation(values: Sequence[float]) -> float:
-    """Robust standard deviation of the noise: the smaller of two estimates, which gives more
-    candidates.
+    """Robust estimate of the noise's standard deviation: the smaller of two estimates.
 
-    One estimate uses the differences between neighbouring values, and the other one uses the
-    values. Changes of level enlarge the estimate from the values. If values alternate between two
+    The smaller estimate gives more candidates. One estimate uses the differences between
+    neighbouring values, and the other one uses the values. Changes of level enlarge the estimate from the values. If values alternate between two
     states, the estimate from differences is too large.
 
     The result is the smaller of two estimates, which gives more candidates. Changes of level
@@ -222,7 +221,7 @@ def _robust_deviation(values: Sequence[float]) -> float:
 
 
 class _DeviationSums(NamedTuple):
-    """Sums of squared deviations and of products of neighbouring deviations in a segment, and its
+    """Sums of squared deviations and of products of neighbouring deviations in a segment, with both
     ends.
 
     `first` and `last` are the deviations at the ends of the segment.

@@ -1,1 +1,1 @@
-"""The machine: facts, load, energy, and checks of the measuring conditions."""
+"""Facts about the machine, its load and its energy, and checks of the measuring conditions."""

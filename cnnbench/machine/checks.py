@@ -289,7 +289,7 @@ def battery(now: ConditionCheckInput) -> Finding:
 
 
 def gpu_processes(now: ConditionCheckInput) -> Finding:
-    """Checks whether other processes use the GPUs of the run before the run."""
+    """Checks, before the run, whether other processes use the GPUs of the run."""
     busy = {state.index: state.others for state in now.gpus.own if state.others}
     if not busy:
         return None

@@ -45,8 +45,8 @@ def _call_c_function(library: Any, function: str, *arguments: int) -> int:
 
 
 def _version_from_properties(function: str, library: Any) -> _Parts:
-    """Version of a CUDA library, from a function whose properties 0, 1 and 2 are major, minor and
-    patch.
+    """Reads the version of a CUDA library: `function` returns major, minor and patch as properties
+    0 to 2.
     """
     return tuple(_call_c_function(library, function, which) for which in range(3))
 

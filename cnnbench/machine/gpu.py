@@ -144,8 +144,8 @@ def nvml_facts(host: Host) -> Facts:
 def least_free_gpu_memory(
     cards: Sequence[int] | None = None, per_card: int = 1, host: Host | None = None
 ) -> Memory | None:
-    """Size and free part of the memory of the GPU that has the least free memory among the run's
-    GPUs.
+    """Memory of the GPU, among the run's GPUs, with the least free memory: its size and its free
+    part.
 
     None without NVML. See `gpus_of_run`.
 
@@ -166,8 +166,8 @@ def least_free_gpu_memory(
 
 
 def tensorflow_gpu_facts(host: Host) -> Facts:
-    """Facts about the GPUs that TensorFlow uses, which replace those of the machine; empty if not
-    loaded.
+    """Facts about the GPUs that TensorFlow uses, which replace facts from NVML; empty without
+    TensorFlow.
     """
     tf: Any = host.modules.get("tensorflow")
     if tf is None:

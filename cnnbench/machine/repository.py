@@ -256,7 +256,9 @@ def _short_sha256(*parts: bytes) -> str:
 
 
 def _repository_name(folder: str | Path | None) -> str | None:
-    """The address of the remote `origin`. Without one, the folder that all worktrees share."""
+    """The address of the remote `origin`. Without a remote, the name of the folder that all
+    worktrees share.
+    """
     with contextlib.suppress(GitError):
         return repository_address(
             git("config", "--get", "remote.origin.url", folder=folder, timeout=_SECONDS)
@@ -355,7 +357,8 @@ class Commits:
         return [] if place is None else self._parents[self._commits[place]]
 
     def remarks(self, names: Sequence[str]) -> list[str]:
-        """Sentences about measured commits that cannot be placed one after another on one branch.
+        """Sentences for a history of measurements, about commits that do not follow each other on
+        one branch.
 
         `names` are the names in the records, in order: full or abbreviated hashes, branches, tags.
         """

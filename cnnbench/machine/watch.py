@@ -98,10 +98,10 @@ class Counters:
         return elapsed
 
     def add_changes(self, first: Counters, second: Counters) -> Counters:
-        """Adds the changes between two later samples to these counters, so that the changes do not
-        count.
+        """Adds the changes between two later samples to these counters, so that `since` leaves them
+        out.
 
-        `since` then leaves out what happened between both samples. Unknown counters are None.
+        Unknown counters are None.
         """
         changes = second.since(first)
         changes["load_average"] = 0.0

@@ -368,7 +368,7 @@ def text_of(
 def sections_to_lines(
     sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
 ) -> list[str]:
-    """Writes sections, or items of content, as the lines of the text that `text_of` returns."""
+    """Formats sections, or items of content, as lines for a terminal; see `text_of`."""
     lines: list[str] = []
     for part in sections:
         section = part if isinstance(part, Section) else Section.of("", "", part)

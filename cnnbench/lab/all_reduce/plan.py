@@ -296,8 +296,8 @@ def plan_training_run(
     specs: Sequence[AllReduceSpec] | None,
     names: JobFlagNames = OF_A_PROCESS,
 ) -> RunPlan:
-    """Plans a training run with the same job, threads and kind of devices, on a number of
-    devices.
+    """Plans a training run on `devices` devices, with the job, threads and kind of devices in
+    `params`.
     """
     of_devices = {spec.name for spec in (*specs_of(RuntimeParams), *specs_of(ClusterParams))}
     flags = (spec.name for spec in ALL_REDUCE_FLAGS if spec.name in of_devices)

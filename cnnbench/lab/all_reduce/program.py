@@ -75,8 +75,8 @@ def _machine_epsilon(dtype: str) -> float:
 
 
 class ReductionData(NamedTuple):
-    """One period of the values on every device, in the dtype of the tensors, and of their exact
-    sums.
+    """The values that devices reduce, in the dtype of the tensors, and their exact sums: one period
+    each.
 
     `total` contains the sums, and `magnitude` the sums of the absolute values, both in float64.
     """
@@ -601,8 +601,8 @@ class WorkloadBenchmark:
 
     @contextlib.contextmanager
     def _storing_errors(self, trial: _CaseTrial) -> Iterator[None]:
-        """Context manager that stores an error in the row of a case. If workers wait for each
-        other, it raises.
+        """Context manager that stores an error in the row of a case, or raises it if workers wait
+        for each other.
         """
         try:
             with restoring_interrupts():

@@ -239,8 +239,8 @@ def complete_record(
     error: BenchmarkError | None,
     messages: Messages,
 ) -> None:
-    """Completes the record of a process that ended early because of an error, or an interrupt
-    (None).
+    """Completes the record of a process that ended early because of `error`, or of an interrupt if
+    None.
 
     `first_record` is the record from the start of the process, without any rows. If the process
     has written a later record, the later record is completed.
@@ -339,8 +339,8 @@ class AllReduceBenchmark:
         return record
 
     def lost(self, error: BenchmarkError | None) -> None:
-        """Completes the record of this process when it ends early because of an error, or an
-        interrupt (None).
+        """Completes the record of this process, which ends early because of `error`, or of an
+        interrupt if None.
         """
         complete_record(self.record("interrupted"), self._results, error, self._messages)
 
