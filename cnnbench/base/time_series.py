@@ -208,8 +208,9 @@ def _robust_deviation(values: Sequence[float]) -> float:
     """Robust estimate of the noise's standard deviation: the smaller of two estimates.
 
     The smaller estimate gives more candidates. One estimate uses the differences between
-    neighbouring values, and the other one uses the values. Changes of level enlarge the estimate from the values. If values alternate between two
-    states, the estimate from differences is too large.
+    neighbouring values, and the other one uses the values. Changes of level enlarge the estimate
+    from the values. If values alternate between two states, the estimate from differences is too
+    large.
 
     The result is the smaller of two estimates, which gives more candidates. Changes of level
     enlarge the estimate from the values. If values alternate between two states, the estimate from
