@@ -150,18 +150,20 @@ def values_outside(sizes: Sequence[int], confidence: float) -> int:
     With one size (number of paired differences), the ordered values are the means of all pairs of
     differences. With two sizes, they are the differences between all values of two samples.
     """
-    if len(sizes) == 1:
-        (count,) = sizes
-        if count <= EXACT:
-            lower, _ = _signed_sum_tails(tuple(range(1, count + 1)))
-            return _count_up_to(lower, (1 - confidence) / 2)
-        variance = count * (count + 1) * (2 * count + 1) / 24
-        return _values_outside_normal(count * (count + 1) // 2, variance, confidence)
-    base, new = sizes
+    paired, base, new = len(sizes) == 1, sizes[0], sizes[-1]
     if max(sizes) <= EXACT:
-        lower, _ = _subset_sum_tails(tuple(range(1, base + new + 1)), base)
-        return _count_up_to(lower, (1 - confidence) / 2, base * (base + 1) // 2)
-    return _values_outside_normal(base * new, base * new * (base + new + 1) / 12, confidence)
+        if paired:
+            lower, _ = _signed_sum_tails(tuple(range(1, base + 1)))
+        else:
+            lower, _ = _subset_sum_tails(tuple(range(1, base + new + 1)), base)
+            lower = lower[base * (base + 1) // 2 :]  # Smaller rank sums are impossible.
+        return int(np.searchsorted(lower, (1 - confidence) / 2 * (1 + _SLACK), side="right"))
+    if paired:
+        values, variance = base * (base + 1) // 2, base * (base + 1) * (2 * base + 1) / 24
+    else:
+        values, variance = base * new, base * new * (base + new + 1) / 12
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    return max(0, math.floor(values / 2 - z * math.sqrt(variance)))
 
 
 def smallest_p(base: int, new: int, paired: bool = False) -> float:
@@ -247,25 +249,11 @@ def _two_sided_p(tails: _Tails, observed: int) -> float:
     return float(min(1.0, 2 * min(tail[observed] for tail in tails)))
 
 
-def _count_up_to(lower: _Floats, chance: float, first: int = 0) -> int:
-    """Number of rank sums s, starting at `first`, for which P(S <= s) is at most `chance`."""
-    return int(np.searchsorted(lower[first:], chance * (1 + _SLACK), side="right"))
-
-
 def _pair_means(differences: _Floats) -> _Floats:
     """Means of all pairs of values along the last axis, including each value with itself."""
     rows, columns = np.triu_indices(differences.shape[-1])
     means: _Floats = (differences[..., rows] + differences[..., columns]) / 2
     return means
-
-
-def _values_outside_normal(count: int, variance: float, confidence: float) -> int:
-    """Number of sorted values outside of each end of an interval, by the normal approximation.
-
-    `count` is the number of all values, and `variance` is the variance of the rank sum.
-    """
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    return max(0, math.floor(count / 2 - z * math.sqrt(variance)))
 
 
 def _interval_of_ordered(ordered: _Floats, left_out: int) -> Interval:

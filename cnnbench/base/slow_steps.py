@@ -228,7 +228,7 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
     Args:
       processes: the positive times in seconds of at least one step of each process.
     """
-    disturbances = [*map(_largest_disturbance, processes)]
+    disturbances = [*map(largest_disturbance, processes)]
     rare = rare_disturbance_shares([share for share, _ in disturbances])
     weights = []
     for seconds, (share, steps), removed in zip(processes, disturbances, rare, strict=True):
@@ -243,7 +243,7 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def rare_disturbance_shares(shares: Sequence[float]) -> list[float]:
-    """The part of each process's `disturbance_share` that exceeds the upper quartile of all
+    """The part of each process's largest disturbance that exceeds the upper quartile of all
     processes.
 
     The quartile is computed by nearest rank.
@@ -254,20 +254,17 @@ def rare_disturbance_shares(shares: Sequence[float]) -> list[float]:
     return [max(0.0, share - limit) for share in shares]
 
 
-def disturbance_share(seconds: Sequence[float]) -> float:
-    """The largest disturbance of a process, as a share of the time of its steps, from 0 to 1.
+def largest_disturbance(seconds: Sequence[float]) -> tuple[float, range]:
+    """Finds the largest disturbance of a process: its share of the time of all steps, and its own
+    steps.
 
     A disturbance is the streak of consecutive steps with the largest sum of differences from the
     mean step (Bentley, "Programming Pearls", 1984). Its size is the time of these steps minus the
-    mean time of the same number of other steps. If slow steps recur, the result is approximately
-    the extra time of one slow step.
-    """
-    return _largest_disturbance(seconds)[0]
+    mean time of the same number of other steps. If slow steps recur, the size is approximately the
+    extra time of one slow step.
 
-
-def _largest_disturbance(seconds: Sequence[float]) -> tuple[float, range]:
-    """Finds the largest disturbance of a process: its `disturbance_share`, and its steps, counted
-    from 0.
+    Returns:
+      The size as a share of the time of all steps, from 0 to 1, and the steps, counted from 0.
     """
     times = np.asarray(seconds, dtype=np.float64)
     count, total = len(times), float(times.sum())

@@ -477,13 +477,12 @@ def fit_table(
     *,
     has_head: bool = True,
 ) -> list[list[str]]:
-    """Formats a table so that it fits into the width `columns`, if possible. Returns the lines of
-    each row.
+    """Formats a table to fit into the width `columns`, if possible. Returns the lines of each row.
 
-    A table that is too wide is made narrower in these steps, until it fits: heads are broken into
-    several lines, spare columns are omitted, texts are broken between words, and more columns are
-    omitted, starting at the right. A last line names the omitted columns. Words are broken only in
-    a table without heads, or if the first two columns alone are too wide.
+    A table that is too wide is made narrower in these steps: heads are broken into several lines,
+    spare columns are omitted, texts are broken between words, and more columns are omitted from the
+    right. A last line names them. Words are broken only in a table without heads, or if the first
+    two columns alone are too wide.
 
     Args:
       rows, left: as for `align_table`.

@@ -18,7 +18,7 @@ from typing import Any
 
 from measuring import measure
 
-from cnnbench.base.slow_steps import disturbance_share
+from cnnbench.base.slow_steps import largest_disturbance
 from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.side import TURN_SECONDS, Side
 from cnnbench.campaigns.processes.child import ProcessResult
@@ -187,7 +187,7 @@ def _ended(place: Process, found: ProcessResult, load: float) -> Process:
     if not found.message and record.step_seconds:
         measured = {
             "images_per_sec": throughput(record),
-            "disturbance": disturbance_share(record.step_seconds),
+            "disturbance": largest_disturbance(record.step_seconds)[0],
             "step_seconds": median(record.step_seconds),
             "cpu_seconds": CPU_TIME.value(record) or 0.0,
             "turn_cpu_seconds": cpu_seconds_by_turn(record),

@@ -3,8 +3,8 @@ import random
 import pytest
 
 from cnnbench.base.slow_steps import (
-    disturbance_share,
     find_slow_steps,
+    largest_disturbance,
     mean_step_seconds,
     median_slow_steps,
     rare_disturbance_shares,
@@ -78,13 +78,13 @@ def stalled(where=50, seconds=10.0):
 
 
 def test_the_largest_disturbance_is_a_stall_or_a_slow_phase():
-    assert disturbance_share(stalled()) == pytest.approx(0.5, abs=0.01)
+    assert largest_disturbance(stalled())[0] == pytest.approx(0.5, abs=0.01)
     phase = [one * (3 if 20 <= index < 30 else 1) for index, one in enumerate(steps(100, 0.0))]
-    assert disturbance_share(phase) == pytest.approx(2 / 12)
-    assert disturbance_share(steps(100)) < 0.02
+    assert largest_disturbance(phase)[0] == pytest.approx(2 / 12)
+    assert largest_disturbance(steps(100))[0] < 0.02
     # Of pauses that recur it is not their sum.
-    assert disturbance_share(paused(5, 0.1)) < 0.03
-    assert disturbance_share([0.1]) == disturbance_share([0.1, 0.1]) == 0.0
+    assert largest_disturbance(paused(5, 0.1))[0] < 0.03
+    assert largest_disturbance([0.1])[0] == largest_disturbance([0.1, 0.1])[0] == 0.0
 
 
 def test_only_what_few_processes_have_is_left_out():
@@ -104,7 +104,7 @@ def test_weights_remove_the_same_from_every_part_of_a_step():
     assert [sum(one) / len(one) for one in weights] == pytest.approx([1.0] * 8)
     means = mean_step_seconds(processes)
     # As many seconds as the shares say, and all of them in the steps of the disturbance.
-    rare = rare_disturbance_shares([*map(disturbance_share, processes)])
+    rare = rare_disturbance_shares([largest_disturbance(seconds)[0] for seconds in processes])
     plain = [sum(one) / len(one) for one in processes]
     assert means == pytest.approx([(1 - r) * one for r, one in zip(rare, plain, strict=True)])
     stall = [10.0 * (step == 50) for step in range(100)]
