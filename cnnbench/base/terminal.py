@@ -517,8 +517,7 @@ def fit_table(
             _narrow_columns(widths, least, excess)
         texts = [index for index in shown if index in to_left]
     _narrow_columns(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
-    # Column heads use the width that remains.
-    for index in shown:
+    for index in shown:  # Column heads use the remaining width.
         longer = len(rows[0][index]) - widths[index]
         if has_head and 0 < longer <= -excess():
             widths[index] += longer
