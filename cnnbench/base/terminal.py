@@ -440,7 +440,7 @@ def align_table(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> li
     return [_join_cells(row, range(len(widths)), widths, to_left) for row in rows]
 
 
-def columns() -> int:
+def line_width() -> int:
     """Width of a line in characters: COLUMNS if set, otherwise the width of the terminal, otherwise
     100.
     """
@@ -454,13 +454,13 @@ def columns() -> int:
 
 
 def wrap_text(text: str, indent: str = "", more: str | None = None) -> list[str]:
-    """Breaks a text between words into lines of at most `columns` characters.
+    """Breaks a text between words into lines of at most `line_width` characters.
 
     `indent` is put before the first line, and `more` before all other lines (by default, `indent`).
     """
     lines = textwrap.wrap(
         text,
-        columns(),
+        line_width(),
         initial_indent=indent,
         subsequent_indent=indent if more is None else more,
         break_long_words=False,
@@ -477,7 +477,7 @@ def fit_table(
     *,
     has_head: bool = True,
 ) -> list[list[str]]:
-    """Formats a table to fit into the width `columns`, if possible. Returns the lines of each row.
+    """Formats a table to fit into `line_width`, if possible. Returns the lines of each row.
 
     A table that is too wide is made narrower in these steps: heads are broken into several lines,
     spare columns are omitted, texts are broken between words, and more columns are omitted from the
@@ -491,7 +491,7 @@ def fit_table(
     """
     if not rows:
         return []
-    room = columns() - indent
+    room = line_width() - indent
     shown = list(range(len(rows[0])))
     to_left = {index % len(shown) for index in left}
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -562,7 +562,7 @@ def split_table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[lis
     groups: list[list[int]] = [[0]]
     for index in range(1, len(widths)):
         used = sum(widths[index] + len(GAP) for index in groups[-1])
-        if len(groups[-1]) > 1 and used + widths[index] > columns() - indent:
+        if len(groups[-1]) > 1 and used + widths[index] > line_width() - indent:
             groups.append([0])
         groups[-1].append(index)
     return [[[row[index] for index in group] for row in rows] for group in groups]

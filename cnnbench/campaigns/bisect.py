@@ -61,11 +61,11 @@ from cnnbench.machine import repository
 from cnnbench.machine.repository import (
     Commits,
     GitError,
+    abbreviate_hash,
     commit_of,
     git,
     missing_commit_reason,
     reverted_commit,
-    short,
 )
 from cnnbench.records.profiles import Explanation
 
@@ -144,10 +144,10 @@ def good_and_bad_hashes(good: str, bad: str, repository: Path) -> tuple[str, str
         reasons = [
             "it is not an ancestor of BAD",
             *(
-                f"{short(a)} was replaced, as by {how}: it is now {short(b)}"
+                f"{abbreviate_hash(a)} was replaced, as by {how}: it is now {abbreviate_hash(b)}"
                 for a, (b, how) in replaced
             ),
-            f"give their common ancestor: {short(base)}",
+            f"give their common ancestor: {abbreviate_hash(base)}",
         ]
         raise UsageError(f"GOOD {good!r}: {'; '.join(reasons)}")
     return commits[0], commits[1]
@@ -757,7 +757,7 @@ def _commit_kind_texts(commit: str, history: CommitHistory) -> Iterator[str]:
     """Yields a text if a commit is a merge, and a text if the commit reverts another one."""
     first, *merged = history.show(commit, "%P").split()
     if merged:
-        text = f"a merge of {' and '.join(map(short, (first, *merged)))}; "
+        text = f"a merge of {' and '.join(map(abbreviate_hash, (first, *merged)))}; "
         text += (
             "--first_parent did not search the merged commits"
             if history.first_parent
@@ -765,7 +765,7 @@ def _commit_kind_texts(commit: str, history: CommitHistory) -> Iterator[str]:
         )
         yield text
     if other := reverted_commit(history.show(commit, "%b")):
-        yield f"it reverts {short(other)}"
+        yield f"it reverts {abbreviate_hash(other)}"
 
 
 def _suspect_range_texts(bisection: Bisection) -> list[Text]:

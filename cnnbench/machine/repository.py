@@ -2,8 +2,8 @@
 
 The configuration of an untrusted repository may name programs that git runs even when it only
 reads: hooks, a file system monitor, filters, a signature checker, connection helpers. `git` reads
-facts and runs none of them. `command` changes working trees, so it allows the filters and the
-connection that a checkout needs.
+facts and runs none of them. `safe_git_command` is for commands that change working trees, so it
+allows the filters and the connection that a checkout needs.
 
 In a hook, git sets variables that name the hook's repository and index. All commands and processes
 run with `environment`, which does not contain these variables, so they find the repository of their
@@ -94,7 +94,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not _LOCAL.fullmatch(name)}
 
 
-def command(folder: str | Path | None = None) -> list[str]:
+def safe_git_command(folder: str | Path | None = None) -> list[str]:
     """The first words of a git command that runs no hooks and no file system monitor."""
     place = [] if folder is None else ["-C", str(folder)]
     return ["git", *place, *_NO_PROGRAMS]
@@ -105,7 +105,7 @@ def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0
 
     The command also fails after `timeout` seconds.
     """
-    words, env = [*command(folder), *arguments], {**environment(), **_READING}
+    words, env = [*safe_git_command(folder), *arguments], {**environment(), **_READING}
     try:
         done = subprocess.run(words, capture_output=True, env=env, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
@@ -365,7 +365,7 @@ class Commits:
         known = {name: self._commits[self.places[name]] for name in names if name in self.places}
         lines = [*self._unreachable_remarks([name for name in names if name not in known])]
         if moving := [name for name in names if name in self._refs]:
-            places = [f"{name} ({short(self._refs[name])})" for name in moving]
+            places = [f"{name} ({abbreviate_hash(self._refs[name])})" for name in moving]
             lines.append(
                 "Names of branches and tags are placed where they point now: "
                 f"{_first_names_text(places)}. If one was moved since, another commit was measured."
@@ -381,7 +381,7 @@ class Commits:
             some = commits[start : start + _AT_ONCE]
             for commit, *_, body in self._commit_log("--no-walk=unsorted", *some, body="%b"):
                 if other := reverted_commit(body):
-                    lines.append(f"{short(commit)} reverts {short(other)}.")
+                    lines.append(f"{abbreviate_hash(commit)} reverts {abbreviate_hash(other)}.")
         return lines
 
     def _unreachable_remarks(self, names: Sequence[str]) -> Iterator[str]:
@@ -390,10 +390,13 @@ class Commits:
             return
         successors = self.replacing_commits(names)
         for how, pairs in group_by(successors.items(), lambda pair: pair[1][1]).items():
-            texts = [f"{short(name)} is now {short(commit)}" for name, (commit, _) in pairs]
+            texts = [
+                f"{abbreviate_hash(name)} is now {abbreviate_hash(commit)}"
+                for name, (commit, _) in pairs
+            ]
             number = count_text(len(pairs), "measured commit was", "measured commits were")
             yield f"{number} replaced, as by {how}: {_first_names_text(texts)}."
-        if missing := [short(name) for name in names if name not in successors]:
+        if missing := [abbreviate_hash(name) for name in names if name not in successors]:
             number = count_text(len(missing), "measured commit is", "measured commits are")
             yield f"{number} on no branch or tag of the repository: {_first_names_text(missing)}."
         which = count_text(len(names), "commit follows", "commits follow")
@@ -449,9 +452,9 @@ class Commits:
             lambda commit: next((merge for merge in merges if self.contains(merge, commit)), ""),
         )
         for merge, some in by_merge.items():
-            names = _first_names_text([short(commit) for commit in some])
+            names = _first_names_text([abbreviate_hash(commit) for commit in some])
             if merge:
-                yield f"{short(merge)} merged another branch, with {names}."
+                yield f"{abbreviate_hash(merge)} merged another branch, with {names}."
             else:
                 yield f"HEAD does not contain {names}."
 
@@ -479,6 +482,6 @@ def _first_names_text(names: Sequence[str]) -> str:
     return first_few(names, _MOST_NAMED, ", ")
 
 
-def short(name: str) -> str:
+def abbreviate_hash(name: str) -> str:
     """Abbreviates a full hash. Other names of commits are returned unchanged."""
     return name[:_SHORT_LENGTH] if _HASH.fullmatch(name) else name

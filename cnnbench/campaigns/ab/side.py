@@ -47,11 +47,11 @@ from cnnbench.machine import repository
 from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import (
     GitError,
-    command,
     commit_of,
     environment,
     git,
     git_error_reason,
+    safe_git_command,
 )
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.run import RunRecord, Subject
@@ -110,7 +110,7 @@ def resolve_commit(flag: str, text: str) -> str | None:
 def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
     """Context manager: a temporary git worktree of a commit, removed even if this process dies."""
     process = subprocess.Popen(
-        [sys.executable, "-IS", guard.__file__, "worktree", commit, *command(repository)],
+        [sys.executable, "-IS", guard.__file__, "worktree", commit, *safe_git_command(repository)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -10,8 +10,8 @@ the parent. The parent then kills the group, which includes the guard. If the so
 that, the parent is dead, and the guard kills the group. Otherwise, the guard sleeps.
 
 ``python -IS guard.py worktree COMMIT GIT...`` keeps a temporary worktree. GIT is the beginning of a
-git command (`cnnbench.machine.repository.command`). The guard prints a line of JSON with the folder
-or the error, and removes the worktree when standard input is closed: by the parent when it is done,
+git command (`cnnbench.machine.repository.safe_git_command`). The guard prints a line of JSON with
+the folder or the error, and removes the worktree when standard input is closed: by the parent when it is done,
 or by the system when the parent is dead.
 """
 

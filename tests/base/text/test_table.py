@@ -159,7 +159,7 @@ def test_sentences_keep_their_words(columns):
 @pytest.mark.parametrize(("given", "found"), [("80", 80), ("1", 40), ("", 100), ("x", 100)])
 def test_width(monkeypatch, given, found):
     monkeypatch.setenv("COLUMNS", given)
-    assert terminal.columns() == found
+    assert terminal.line_width() == found
 
 
 TABLE = "| a | b |\n| --- | ---: |\n| x | 1 |"
