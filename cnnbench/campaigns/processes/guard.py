@@ -11,8 +11,8 @@ that, the parent is dead, and the guard kills the group. Otherwise, the guard sl
 
 ``python -IS guard.py worktree COMMIT GIT...`` keeps a temporary worktree. GIT is the beginning of a
 git command (`cnnbench.machine.repository.safe_git_command`). The guard prints a line of JSON with
-the folder or the error, and removes the worktree when standard input is closed: by the parent when it is done,
-or by the system when the parent is dead.
+the folder or the error, and removes the worktree when standard input is closed: by the parent when
+it is done, or by the system when the parent is dead.
 """
 
 from __future__ import annotations
