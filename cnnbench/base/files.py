@@ -431,7 +431,9 @@ def lock_folder(
         warn(f"--{flag}={folder}: {why}")
         return contextlib.nullcontext()
     if lock.left_by:
-        why = f"was not released by {lock.left_by}; if that still runs, end one of the two"
+        why = (
+            f"was not released by {lock.left_by}; if that still runs, end one of the two processes"
+        )
         warn(f"--{flag}={folder}: {why}")
     return lock
 

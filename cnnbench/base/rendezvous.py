@@ -618,10 +618,10 @@ def exchange_addresses(
         hosts = tuple(map(str, MPI.COMM_WORLD.allgather(address)))
         if len(hosts) == ranks.size:
             return hosts
-        reason = f"mpi4py sees {len(hosts)} of {ranks.size} processes; without it: --rendezvous"
+        reason = f"mpi4py sees {len(hosts)} of {ranks.size} processes; use --rendezvous instead"
         raise BenchmarkError(reason)
     if rendezvous is None and not one_machine:
-        reason = "is needed on several machines where mpi4py is not installed: host:port of rank 0"
+        reason = "must be the host:port of rank 0 on several machines where mpi4py is not installed"
         raise FlagError("rendezvous", "", reason)
     meeting = _AddressExchange(ranks, rendezvous or f"localhost:{ranks.port}", port, tell)
     return run_coroutine(meeting.run(timeout))
@@ -659,7 +659,7 @@ class _AddressExchange:
             )
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            reason = f"rank 0 cannot listen there: {reason}; give --rendezvous"
+            reason = f"rank 0 cannot listen there: {reason}; set --rendezvous"
             raise BenchmarkError(f"{self._place}: {to_terminal_line(reason)}") from error
         self._found[0] = f"{self._reachable_host(self._place)}:{self._port}"
         try:

@@ -278,7 +278,7 @@ def numa(now: ConditionCheckInput) -> Finding:
     nodes = now.facts.get("numa_nodes") or 1
     if nodes <= 1 or now.flags.on_gpu or "cpu_affinity" in now.facts:
         return None
-    advice = "start it under numactl --cpunodebind=0 --membind=0 to measure one of them"
+    advice = "start the run with numactl --cpunodebind=0 --membind=0 to use only one node"
     return f"the machine has {nodes} NUMA nodes and the run is bound to none", advice
 
 
@@ -324,7 +324,7 @@ def gpu_throttle(now: ConditionCheckInput) -> Finding:
     words = [f"GPU {i} ({', '.join(reasons)})" for i, reasons in slow.items() if reasons]
     if not words:
         return None
-    advice = "check the cooling and power supply, and let them cool down"
+    advice = "check the cooling and power supply, and let the GPUs cool down"
     return f"clocks are held down on {', '.join(words)}", advice
 
 

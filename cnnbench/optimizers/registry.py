@@ -294,7 +294,7 @@ def _decay_period_steps(run: ScheduledSteps, factor: float, epochs: float) -> in
         raise FlagError(_EPOCHS.flag, epochs, reason)
     # A factor above 1 increases the learning rate, which must not overflow.
     if math.log(factor) * (run.steps // period) > _LARGEST_EXPONENT:
-        reason = f"grows beyond all numbers within {run.steps} steps"
+        reason = f"makes the learning rate infinite within {run.steps} steps"
         raise FlagError(_FACTOR.flag, factor, reason)
     return period
 

@@ -405,7 +405,7 @@ allreduce --sizes=4K*0                       | --sizes=4K?0: '4K?0': ? must be f
 allreduce --sizes=4K*2*3                     | --sizes=*must be followed by a number of tensors
 allreduce --sizes=4:100M:+4                  | --sizes=*has more than 1000 sizes
 allreduce --sizes=6                          | --sizes=6: *no whole number of float32 elements of 4
-allreduce --sizes=4:16:+2                    | --sizes=*6 bytes are no whole number
+allreduce --sizes=4:16:+2                    | --sizes=*6 bytes are not a multiple
 allreduce --sizes=5 --dtype=bfloat16         | --sizes=*no whole number of bfloat16 elements of 2
 allreduce --sizes=1K:4K                      | --sizes=1K:4K: '1K:4K': a range needs three parts
 allreduce --all_reduce_spec=xring,copy:4K    | --all_reduce_spec=copy:4K: character 6, '4K'
@@ -418,7 +418,7 @@ allreduce 4K                                 | stray argument '4K'
 allreduce --result_label=today               | --result_label=today
 allreduce --link=hdr                         | --link=hdr: is for --predict; add that
 allreduce --num_gpus=2 --all_reduce_spec=hierarchical_copy --network_topology=gcp_v100 | --all*'hier
-allreduce --peers=nobody                     | --peers=nobody: there is no 'nobody'; must be of red
+allreduce --peers=nobody                     | --peers=nobody: there is no 'nobody'; must be one of
 allreduce --device=cpu --num_gpus=3 --peers=hierarchical_copy_all_reduce --quiet_conditions=all \
     | --peers=*leaves out the last of 3
 allreduce --model=resnet1                    | --model=resnet1: unknown

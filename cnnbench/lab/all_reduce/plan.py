@@ -128,7 +128,7 @@ def check_peer(name: str, devices: Sequence[str]) -> None:
         # In TensorFlow 2.21, the sum of 1, 10 and 100 on three devices is 11.
         raise ValueError(
             f"tf.distribute.HierarchicalCopyAllReduce leaves out the last of {len(devices)} "
-            "devices: its halves are equal, so it needs an even number"
+            "devices; use an even number of devices"
         )
     if name == "nccl_all_reduce":
         create("nccl", ReduceContext(devices=tuple(devices)))
@@ -242,7 +242,7 @@ def make_plan(
     named = split_words(params.peers)
     for peer in named:
         if peer not in NAMES:
-            reason = f"there is no {peer!r}; must be of {', '.join(NAMES)}"
+            reason = f"there is no {peer!r}; must be one of {', '.join(NAMES)}"
             raise FlagError("peers", params.peers, reason)
     specs = parse_specs(params.all_reduce_spec)
     run = plan_training_run(params, max(counts), specs, names)
@@ -341,7 +341,7 @@ def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
             count = int(tail) if star else 1
             for size in _expand_size_range(head):
                 if size % item_bytes:
-                    reason = f"are no whole number of {dtype} elements of {item_bytes} bytes"
+                    reason = f"are not a multiple of the {item_bytes} bytes of a {dtype}"
                     raise ValueError(f"{item!r}: {size} bytes {reason}")
                 name = str(size) if count == 1 else f"{size}*{count}"
                 workloads[Workload(name, ((size // item_bytes,),) * count)] = None

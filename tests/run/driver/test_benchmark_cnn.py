@@ -417,7 +417,7 @@ def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(tmp_path
     )
     assert said.getvalue().splitlines() == [
         f"{start} was not released by pid 7 on elsewhere since 2026-01-01 00:00:00 UTC; if that "
-        f"still runs, end one of the two {end}",
+        f"still runs, end one of the two processes {end}",
         f"{start} cannot be locked (No locks available); let no other process write there {end}",
     ]
 
