@@ -387,7 +387,7 @@ class Continuation(NamedTuple):
             pairs, self.alpha, planned=self.planned, made=self.made, share=self.share
         )
 
-    def numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
+    def useful_pair_numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
         """Yields the numbers of pairs, ascending, after which the last analysis could be
         significant.
 
@@ -466,7 +466,7 @@ class AdditiveModel(NamedTuple):
             return 1.0
         return self._error_tail_probability(difference / error, name, other) if error else 0.0
 
-    def reach(self, name: str, other: str, tail: float) -> float | None:
+    def error_quantile(self, name: str, other: str, tail: float) -> float | None:
         """The value that the error of `difference` exceeds with probability `tail`, from above 0 to
         0.5.
 

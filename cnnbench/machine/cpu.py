@@ -47,7 +47,7 @@ class Host:
 FactGroup: TypeAlias = Callable[[Host], Facts]
 
 
-def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
+def read_facts(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
     """Reads all facts of the groups and returns them by name, without empty and unreadable
     facts.
     """

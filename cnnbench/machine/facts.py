@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 from cnnbench import version as own
 from cnnbench.machine import cpu, gpu, repository
-from cnnbench.machine.cpu import Fact, FactGroup, Facts, Host, gather
+from cnnbench.machine.cpu import Fact, FactGroup, Facts, Host, read_facts
 
 # Versions of loaded GPU libraries are read by calling functions of these libraries.
 
@@ -282,7 +282,7 @@ def collect(host: Host | None = None) -> dict[str, Fact]:
     facts.
     """
     groups = [group for _, of_section in SECTIONS for group in of_section]
-    return gather(groups, Host() if host is None else host)
+    return read_facts(groups, Host() if host is None else host)
 
 
 def collect_facts_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:
@@ -291,10 +291,10 @@ def collect_facts_by_section(host: Host | None = None) -> dict[str, dict[str, Fa
     Sections without facts are left out.
     """
     host = Host() if host is None else host
-    gathered = ((title, gather(groups, host)) for title, groups in SECTIONS)
+    gathered = ((title, read_facts(groups, host)) for title, groups in SECTIONS)
     return {title: facts for title, facts in gathered if facts}
 
 
 def with_loaded_libraries(facts: Mapping[str, Fact]) -> dict[str, Fact]:
     """Returns facts with the versions of all GPU libraries that this process has loaded by now."""
-    return {**facts, **gather((loaded_library_versions,), Host())}
+    return {**facts, **read_facts((loaded_library_versions,), Host())}

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.machine import gpu
-from cnnbench.machine.cpu import Host, gather
+from cnnbench.machine.cpu import Host, read_facts
 
 OLD = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build\n"
@@ -38,7 +38,7 @@ def test_driver_files(tmp_path, text, version):
 
 def test_facts_from_nvml_win_over_the_driver_s_files(tmp_path, nvml):
     driver(tmp_path, OLD, ["Tesla T4"])
-    assert gather(gpu.GROUPS, host(tmp_path, nvml=nvml)) == {
+    assert read_facts(gpu.GROUPS, host(tmp_path, nvml=nvml)) == {
         "gpu_names": ["NVIDIA H200", "NVIDIA H200"],
         "gpu_driver": "570.86.15",
         "gpu_power_limits_watts": ["700.00"],
@@ -65,7 +65,7 @@ def test_without_nvml_the_driver_s_files_remain(tmp_path, nvml, failing):
     driver(tmp_path, models=["Tesla T4"])
     here = host(tmp_path, nvml=None if failing is None else nvml)
     assert gpu.gpu_states(here) == ()
-    assert gather(gpu.GROUPS, here) == {"gpu_driver": "550.54.15", "gpu_names": ["Tesla T4"]}
+    assert read_facts(gpu.GROUPS, here) == {"gpu_driver": "550.54.15", "gpu_names": ["Tesla T4"]}
 
 
 def test_threads_wait_for_a_module_that_one_of_them_loads(tmp_path, monkeypatch):
@@ -156,4 +156,4 @@ def test_what_tensorflow_sees_wins(tmp_path, devices, facts):
     if devices:
         driver(tmp_path, models=["Tesla T4", "Tesla T4"])
         facts = {"gpu_driver": "550.54.15", "tensor_float_32": True, **facts}
-    assert gather(gpu.GROUPS, here) == facts
+    assert read_facts(gpu.GROUPS, here) == facts

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cnnbench import version
 from cnnbench.machine import facts as software
-from cnnbench.machine.cpu import Host, gather
+from cnnbench.machine.cpu import Host, read_facts
 from cnnbench.machine.facts import collect
 
 
@@ -147,4 +147,4 @@ def test_group_that_fails_costs_only_its_own_facts(machine):
     def half(host):
         return {"a": 1, "b": None, "c": "", "d": [], "e": False, "f": 0}
 
-    assert gather((broken, half), machine.host) == {"a": 1, "e": False, "f": 0}
+    assert read_facts((broken, half), machine.host) == {"a": 1, "e": False, "f": 0}

@@ -729,7 +729,7 @@ def _gain_fields(fitted: AdditiveModel | None, key: str, first: str) -> dict[str
         return {}
     difference = fitted.difference(key, first)
     gains = {"gain": math.expm1(difference)}
-    reach = None if key == first else fitted.reach(key, first, (1 - CONFIDENCE) / 2)
+    reach = None if key == first else fitted.error_quantile(key, first, (1 - CONFIDENCE) / 2)
     if reach is not None:
         gains["low"], gains["high"] = (
             math.expm1(difference - reach),

@@ -387,7 +387,8 @@ def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
     text = f"a verdict needs at least {needed} pairs, not {experiment.pairs}"
     later = experiment.continuation_after(experiment.analyses[-1])
     if not later.begins:
-        text += f", or {next(later.numbers(experiment.pairs))} if more pairs are added later"
+        pairs = next(later.useful_pair_numbers(experiment.pairs))
+        text += f", or {pairs} if more pairs are added later"
     print_warning(text, "pairs")
 
 

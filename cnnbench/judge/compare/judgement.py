@@ -159,7 +159,7 @@ def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> in
     numbers = (
         pair_numbers_to_try(evidence.fewest + 1, 1, MOST_PROCESSES)
         if plan is None
-        else plan.numbers(evidence.fewest)
+        else plan.useful_pair_numbers(evidence.fewest)
     )
     choices = list(numbers)
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
@@ -523,7 +523,7 @@ def _minimum_to_prove(case: TwoSamples, policy: Policy, share: float) -> int:
     """
     if case.plan is None:
         return processes_needed(policy, 1, case.paired, case.metric, share)
-    return next(case.plan.numbers(case.fewest, share))
+    return next(case.plan.useful_pair_numbers(case.fewest, share))
 
 
 def _judge_evidence(evidence: Evidence, p: float, policy: Policy) -> Judgement:

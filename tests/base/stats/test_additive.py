@@ -74,7 +74,7 @@ def test_a_candidate_may_be_noisier_than_the_others() -> None:
     for one, own in zip(rounds, (0.1, -0.12, 0.02, 0.0), strict=True):
         one["e"] = 0.15 + own
     fitted = fit_additive_model(rounds)
-    assert fitted.reach("e", "a", 0.025) > fitted.reach("c", "a", 0.025)
+    assert fitted.error_quantile("e", "a", 0.025) > fitted.error_quantile("c", "a", 0.025)
     pooled = student_tail(fitted.difference("e", "a") / fitted.deviation("e", "a"), fitted.freedom)
     assert fitted.p_above("e", "a") > 3 * pooled
 
@@ -84,7 +84,7 @@ def test_one_round_says_nothing_of_the_noise() -> None:
     assert (fitted.scatter, fitted.freedom) == (None, 0)
     assert fitted.p_above("b", "a") == 1.0
     assert fitted.deviation("b", "a") is None
-    assert fitted.reach("b", "a", 0.025) is None
+    assert fitted.error_quantile("b", "a", 0.025) is None
 
 
 def test_blocks_may_be_disturbed_by_themselves_once_they_tell_all_differences() -> None:
