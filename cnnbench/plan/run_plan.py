@@ -72,9 +72,9 @@ def agreed_facts(
 
     The processes compare them when they connect (`cnnbench.run.cluster`).
     """
-    from cnnbench.machine.facts import packages
+    from cnnbench.machine.facts import package_versions
 
-    versions = packages(Host())
+    versions = package_versions(Host())
     known = [spec for spec in SPECS.values() if spec.name in values] if specs is None else specs
     flags = {f"--{s.name}": s.text(values[s.name]) for s in known if s.name not in _OWN}
     return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}

@@ -15,7 +15,12 @@ from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import RunPart, flag_sections, names_of_flags, split_options
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, ALL_REDUCE_TITLES, AllReduceParams
 from cnnbench.flags.params import Params, obsolete_notices
-from cnnbench.lab.all_reduce.plan import WITHOUT_EFFECT, make_plan, run_plan, translate_flags
+from cnnbench.lab.all_reduce.plan import (
+    WITHOUT_EFFECT,
+    make_plan,
+    plan_training_run,
+    translate_flags,
+)
 from cnnbench.lab.all_reduce.session import AllReduceBenchmark, complete_record
 from cnnbench.lab.predict import command
 from cnnbench.lab.predict.command import PREDICT_FLAGS
@@ -81,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
         if record is not None:
             complete_record(record, results, error, messages)
 
-    in_run = partial(run_plan, params, max(params.num_gpus, default=1), None)
+    in_run = partial(plan_training_run, params, max(params.num_gpus, default=1), None)
     prepare_for_plugins(partial(fork_supervised, complete_record_at_exit), Params(), in_run)
     plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:

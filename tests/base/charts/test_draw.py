@@ -25,13 +25,13 @@ from cnnbench.base.charts.draw import (
     HEAD,
     NARROW,
     WIDE,
+    axis_limits,
     choose_ticks,
-    limits,
     palette,
     render,
     svg,
     theme,
-    wrapped_note,
+    wrap_note,
 )
 
 HOSTILE = "</title><script>alert(1)</script>\" onload='x' &amp; $\\frac{ \x00\u202e"
@@ -302,7 +302,7 @@ def test_a_file_has_room_for_title_and_note(make):
         ends = [float(one.get("y")) for one in written if "note" in one.text]
         return height_of(root), ends
 
-    assert len(wrapped_note("a note " * 20)) == 2
+    assert len(wrap_note("a note " * 20)) == 2
     bare, none = of("")
     assert (bare, none) == (height_of(xml.fromstring(svg(make(), 560))) + HEAD + 2 * 12, [])
     one, (end,) = of("a note")
@@ -312,18 +312,20 @@ def test_a_file_has_room_for_title_and_note(make):
 
 @pytest.mark.parametrize("values", [[5.0], [5.0, 5.0], [0.0, 0.0], [], [-3.0, 4.0]])
 def test_axes_of_few_and_equal_values(values):
-    low, high = limits(Axis(label="x"), values)
+    low, high = axis_limits(Axis(label="x"), values)
     assert low < high
     assert all(low <= value <= high for value in values)
     assert len(choose_ticks(Axis(label="x"), low, high, 5)[0]) >= 2
 
 
 def test_limits_of_axes():
-    assert limits(Axis(label="x", zero=True), [5.0, 10.0]) == pytest.approx((0.0, 10.5))
-    assert limits(Axis(label="x", limit=10.0), [0.0, 99.0])[1] == pytest.approx(10.5)
-    low, high = limits(Axis(label="x", least_span=0.1), [100.0, 100.1])
+    assert axis_limits(Axis(label="x", zero=True), [5.0, 10.0]) == pytest.approx((0.0, 10.5))
+    assert axis_limits(Axis(label="x", limit=10.0), [0.0, 99.0])[1] == pytest.approx(10.5)
+    low, high = axis_limits(Axis(label="x", least_span=0.1), [100.0, 100.1])
     assert (low, high) == pytest.approx((94.5, 105.6), abs=0.2)
-    assert limits(Axis(label="x", log=True), [1.0, 100.0]) == pytest.approx((0.794, 125.9), 1e-3)
+    assert axis_limits(Axis(label="x", log=True), [1.0, 100.0]) == pytest.approx(
+        (0.794, 125.9), 1e-3
+    )
 
 
 @pytest.mark.parametrize(
