@@ -38,7 +38,7 @@ def test_threads_are_a_fact_only_when_set():
 def test_package_that_tensorflow_came_in(package, monkeypatch):
     versions = {package: "2.21.0", "numpy": "2.0"}
     monkeypatch.setattr(software, "_package_version", versions.get)
-    facts = software.packages(Host())
+    facts = software.package_versions(Host())
     assert facts["tensorflow_package"] == package
     assert facts["tensorflow_version"] == "2.21.0"
     assert facts["keras_version"] is None
@@ -60,18 +60,18 @@ def installed(monkeypatch):
 
 def test_commit_of_a_checkout(tmp_path, installed, git):
     source = installed(tmp_path)
-    assert not any(software.commit(Host()).values())
+    assert not any(software.cnnbench_commit(Host()).values())
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "x")
-    clean = software.commit(Host())
+    clean = software.cnnbench_commit(Host())
     assert len(clean["git_commit"]) == 40
     assert clean["git_dirty"] is False
     assert (clean["git_changes"], clean["git_unknown"]) == (None, None)
     digests = set()
     for text in ("changed = 1", "changed = 2", "changed = 1"):
         source.write_text(text)
-        facts = software.commit(Host())
+        facts = software.cnnbench_commit(Host())
         assert (facts["git_commit"], facts["git_dirty"]) == (clean["git_commit"], True)
         digests.add(facts["git_changes"])
     assert len(digests) == 2
@@ -80,7 +80,7 @@ def test_commit_of_a_checkout(tmp_path, installed, git):
 def test_repository_around_an_installed_package_is_not_ours(tmp_path, installed, git):
     git(tmp_path, "init", "-q")
     installed(tmp_path / "venv" / "site-packages")
-    assert not any(software.commit(Host()).values())
+    assert not any(software.cnnbench_commit(Host()).values())
 
 
 SPEED = (
