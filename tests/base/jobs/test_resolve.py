@@ -281,7 +281,7 @@ MALFORMED = {
         (json.dumps({"cluster": ONE, "task": {"type": "ps"}}), "no task ps:0"),
         (json.dumps({"cluster": ONE, "task": {"type": "tester"}}), "is not a job"),
         (json.dumps({"cluster": TWO_CHIEFS, "task": {"type": "worker"}}), "more than one chief"),
-        (worker_at("true"), "needs"),
+        (worker_at("true"), "must contain"),
         (worker_at(1), "worker:1"),
         (worker_at('"²"'), "from 0"),
         (worker_at('"١"'), "from 0"),
