@@ -404,7 +404,7 @@ allreduce --sizes=1K:4K:+0                   | --sizes=*'0': must be bytes
 allreduce --sizes=4K*0                       | --sizes=4K?0: '4K?0': ? must be followed by a number
 allreduce --sizes=4K*2*3                     | --sizes=*must be followed by a number of tensors
 allreduce --sizes=4:100M:+4                  | --sizes=*has more than 1000 sizes
-allreduce --sizes=6                          | --sizes=6: *not a multiple of the 4 bytes of a float32
+allreduce --sizes=6                          | --sizes=6: *not a multiple of the 4 bytes of a float
 allreduce --sizes=4:16:+2                    | --sizes=*6 bytes are not a multiple
 allreduce --sizes=5 --dtype=bfloat16         | --sizes=*not a multiple of the 2 bytes of a bfloat16
 allreduce --sizes=1K:4K                      | --sizes=1K:4K: '1K:4K': a range needs three parts
