@@ -301,7 +301,7 @@ def test_a_baseline_is_looked_at_before_anything_is_measured(session, pytester):
         (None, "*baseline baseline.json cannot be used*--cnnbench-update*"),
         ("{", "*cannot be used*"),
         ("[" * 100_000, "*baseline.json cannot be used: not JSON: nested too deeply*"),
-        ('{"schema": 2, "kind": "baseline"}', "*schema: 2 is not known*"),
+        ('{"schema": 2, "kind": "baseline"}', "*reads schema 1, not 2*"),
     ],
 )
 def test_a_baseline_that_cannot_be_read_fails_the_test(session, pytester, text, message):
