@@ -312,7 +312,7 @@ def test_official_evaluation_resizes_the_shorter_side_and_cuts_the_centre(
     photos, shape, size, resized
 ):
     encoded = jpeg(photos["china"][: shape[0], : shape[1]])
-    expected = bilinear(image_module.decode(encoded, spec()).numpy(), *resized)
+    expected = bilinear(image_module.decode_jpeg(encoded, spec()).numpy(), *resized)
     top, left = ((side - size) // 2 for side in resized)
     expected = expected[top : top + size, left : left + size] - (123.68, 116.78, 103.94)
     # Whatever the other flags say.
@@ -336,7 +336,7 @@ def test_official_training_resizes_the_window_mirrors_and_subtracts(photos, monk
 
     monkeypatch.setattr(tf.image, "stateless_sample_distorted_bounding_box", sample)
     top, left, height, width = window
-    decoded = image_module.decode(encoded, spec()).numpy()[top : top + height, left : left + width]
+    decoded = image_module.decode_jpeg(encoded, spec()).numpy()[top : top + height, left : left + width]
     expected = bilinear(decoded, 96, 96) - (123.68, 116.78, 103.94)
     mirrored = 0
     given = official(96, resize_method="nearest", distortions=True, ml_perf=True)
