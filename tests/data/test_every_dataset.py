@@ -222,7 +222,7 @@ BAD_SOURCES = [
     ),
     ("librispeech", heard(wav(sound(400))), 4, LONGER),
     ("librispeech", heard(None), 4, "7-21.trans.txt: line 1: there is no file"),
-    ("librispeech", heard(b"fLaC", ".flac"), 2, "cannot decode FLAC; convert the files to WAV"),
+    ("librispeech", heard(b"fLaC", ".flac"), 2, "cannot decode FLAC; first convert each file"),
     ("librispeech", said("7-21-0000 HELLO\n7-21-0001\n"), 4, "line 2: has no transcript"),
     (
         "librispeech",

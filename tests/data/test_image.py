@@ -336,7 +336,9 @@ def test_official_training_resizes_the_window_mirrors_and_subtracts(photos, monk
 
     monkeypatch.setattr(tf.image, "stateless_sample_distorted_bounding_box", sample)
     top, left, height, width = window
-    decoded = image_module.decode_jpeg(encoded, spec()).numpy()[top : top + height, left : left + width]
+    decoded = image_module.decode_jpeg(encoded, spec()).numpy()[
+        top : top + height, left : left + width
+    ]
     expected = bilinear(decoded, 96, 96) - (123.68, 116.78, 103.94)
     mirrored = 0
     given = official(96, resize_method="nearest", distortions=True, ml_perf=True)
