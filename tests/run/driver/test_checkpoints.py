@@ -230,7 +230,7 @@ def test_a_foreign_checkpoint_is_named(tmp_path, capsys):
 def test_another_shape_is_named(saved, capsys):
     line = refusal(capsys, "--data_name=imagenet", "--num_batches=9", f"--train_dir={saved}")
     assert (
-        "model.ckpt-2 holds affine0/kernel with the shape [3072, 1], not [154587, 1]; it was "
+        "model.ckpt-2 contains affine0/kernel with the shape [3072, 1], not [154587, 1]; it was "
         "written for another --model or --data_name" in line
     )
 
