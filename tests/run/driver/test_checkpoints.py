@@ -268,7 +268,7 @@ def test_a_checkpoint_without_the_layers_of_the_backbone_is_named(saved, backbon
     line = refusal(capsys, *flags, f"--backbone_model_path={saved}")
     assert f"{saved}/model.ckpt-2 lacks 7 of 7 variables (first: conv0/kernel); it is not" in line
     line = refusal(capsys, *flags, f"--backbone_model_path={backbones / 'wide'}/model.ckpt-2")
-    assert "holds conv0/kernel with the shape [3, 3, 3, 5], not [3, 3, 3, 3]; it is not" in line
+    assert "contains conv0/kernel with the shape [3, 3, 3, 5], not [3, 3, 3, 3]; it is not" in line
 
 
 def test_examples_are_counted_over_runs_of_different_batches(built, tmp_path):
