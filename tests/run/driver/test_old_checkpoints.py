@@ -177,7 +177,11 @@ OTHERS = {
     ),
     "a shape": ({**LENET, "conv1/biases": (32,)}, "NHWC", r"but does not fit .*: conv1/bias"),
     "one less": (without(LENET, "affine1/biases"), "NHWC", r"but does not fit .*: affine1/bias"),
-    "one more": ({**LENET, "affine2/biases": (3,)}, "NHWC", r"but does not fit .*: v/cg/affine2/biases"),
+    "one more": (
+        {**LENET, "affine2/biases": (3,)},
+        "NHWC",
+        r"but does not fit .*: v/cg/affine2/biases",
+    ),
     "other layers": ({"cnn_1/kernel": (3, 3, 3, 8)}, "NHWC", r"but does not fit .*: affine0/bias"),
     "no graph": (LENET, None, r"and /.*/model.ckpt-7.meta does not show its data format .*"),
     "no convolution": (LENET, "", r"and /.*/model.ckpt-7.meta does not show its data format .*"),
