@@ -498,7 +498,7 @@ compare records records --allow_different=iters_per_stop | did you mean iters_pe
 compare records records --baseline_aa=gone   | --baseline_aa=gone: no such file or folder
 compare records records --baseline_aa=empty  | empty: no run records; cnnbench run
 compare records records --fail_on=step       | --fail_on=step: must be one of slower, faster
-compare records records --fail_on=never,slower | --fail_on=never,slower: must be one or more of its
+compare records records --fail_on=never,slower | --fail_on=never,slower: must be one or more of slower
 compare records records --fail_on=changed --allow_changed_work | --fail_on=changed: contradicts
 compare records records --tresholds=1        | did you mean --threshold?
 
