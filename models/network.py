@@ -142,7 +142,10 @@ class SequenceLayers(abc.ABC, Generic[T]):
         """Splits the channels (the last dimension) into equal parts."""
         shape = self.shape(x)
         if parts < 1 or shape[-1] % parts:
-            raise UsageError(f"split needs channels that {parts} divides, not shape {shape}")
+            raise UsageError(
+                f"split needs a number of channels that is divisible by {parts}, but the shape is "
+                f"{shape}"
+            )
         return self._split(x, parts)
 
     def layer_norm(self, x: T, *, epsilon: float = 1e-6) -> T:

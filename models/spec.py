@@ -300,7 +300,7 @@ class BatchNormLayer(NamedTuple):
 
 
 class LayerFlopsAndMemory(NamedTuple):
-    """FLOPs and memory for one example of a function that contains several layers.
+    """FLOPs and memory per example, for a function that contains several layers.
 
     Attributes:
       layers: for each layer, FLOPs of the forward pass, of the input gradient and of the kernel

@@ -275,7 +275,11 @@ KINDS = {
             ("return examples", "return {}['k'] or examples", "Own.tower_batches(): KeyError: 'k'"),
             ('"label": number', '"label": {}["k"]', "KeyError"),
             ("super().__init__(spec, 4)", "pass", "Own.__init__ must call super().__init__(spec, "),
-            ("(spec, 4)", "(spec, 'four')", "num_examples of Own must be an int, not 'four'"),
+            (
+                "(spec, 4)",
+                "(spec, 'four')",
+                "attribute Own.num_examples must be an int, not 'four'",
+            ),
             (
                 "(Pipeline)",
                 "(type('Any', (), {'__init__': lambda *given: None}))",

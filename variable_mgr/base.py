@@ -68,7 +68,10 @@ class WorkerGroup:
             return layout.split(self._reduce(layout.join(tensors), 0))
 
     def total(self, values: Any) -> Any:
-        """Sums an int64 or float64 array of one shape over the workers, outside the traced step."""
+        """Returns the sum of an int64 or float64 array over all workers, outside the traced step.
+
+        The arrays of all workers must have the same shape.
+        """
         return self._call_traced(self._sum_over_workers, tf.constant(np.asarray(values))).numpy()
 
     def value_of_chief(self, value: bool) -> bool:

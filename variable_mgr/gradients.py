@@ -333,7 +333,7 @@ class FlatBufferLayout:
 
     def _split_buffer(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
         # tf.split copies all its outputs if one size is not a multiple of 64 bytes.
-        # Therefore, separate operations split aligned pieces and other pieces.
+        # Therefore, aligned pieces and unaligned pieces are split by separate operations.
         head = 0
         while head < len(pieces) and pieces[head][1] % self._line == 0:
             head += 1

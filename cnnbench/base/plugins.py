@@ -64,7 +64,7 @@ def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> s
     # Values are not checked against `Any` or a type variable.
     if not isinstance(kind, type) or kind is Any:
         return ""
-    # Each part of the value: its name for messages, its value and its annotation.
+    # Items of a collection, which are checked too: text for messages, item, and its annotation.
     parts: Iterable[tuple[str, Any, Any]] = ()
     if kind.__name__ == "Callable":
         fits = callable(value)
@@ -448,10 +448,10 @@ def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None
 
 
 def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
-    """If an annotation describes a function: the annotation of its result and the names of its
-    arguments.
+    """For an annotation of a function (`Callable`), returns the annotation of the function's result
+    and the names of its arguments. For other annotations, returns None.
 
-    None for other annotations. The names are None if the annotation does not list arguments.
+    The names are None if the annotation does not list arguments.
     """
     for part in (hint, *get_args(hint)):
         if get_origin(part) is Callable:

@@ -188,9 +188,10 @@ def _scalar_reader(
     limits: str = "",
     kinds: tuple[str, ...] = ("integer", "number", "string"),
 ) -> Reader:
-    """Creates a function that reads a scalar value of a suite file, of one of these `kinds`.
+    """Returns a function that reads a scalar in a suite file, and checks its YAML type and value.
 
-    The function calls `parse` and `valid`. `kind` and `limits` are words for error messages.
+    `kinds` are the allowed types. The function calls `parse` and `valid`. `kind` and `limits` are
+    words for error messages.
     """
 
     def read(node: Node, what: str) -> Any:
@@ -538,9 +539,11 @@ class _MissingVariable(UsageError):
     `lack` is the message without file and line.
     """
 
-    def __init__(self, node: Node, name: str, lack: str) -> None:
-        self.lack = f"{name} {lack}"
-        super().__init__(str(node.error(f"${{{name}}}: the environment variable {self.lack}")))
+    def __init__(self, node: Node, name: str, state: str) -> None:
+        self.lack = f"{name} is {state}"
+        super().__init__(
+            str(node.error(f"${{{name}}}: the environment variable {name} is {state}"))
+        )
 
 
 def expand_entry(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:
@@ -632,7 +635,7 @@ def _substitute_variables(node: Node) -> Iterator[str]:
         name, otherwise = match.groups()
         value = os.environ.get(name) or otherwise
         if value is None:
-            raise _MissingVariable(node, name, "is empty" if name in os.environ else "is not set")
+            raise _MissingVariable(node, name, "empty" if name in os.environ else "not set")
         yield value
     yield node.text[end:]
 

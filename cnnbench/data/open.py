@@ -48,8 +48,8 @@ def make_input(
 
 
 def _import_on_call(name: str) -> Callable[..., Any]:
-    """Returns a function that imports ``MODULE.NAME`` from this package when it is first called,
-    and calls it.
+    """Returns a function that calls ``MODULE.NAME`` of this package, and imports the module only
+    then.
     """
     module, _, attribute = name.partition(".")
 

@@ -158,7 +158,7 @@ class Pipeline(abc.ABC):
 
     def passed_over(self, examples: int) -> int:
         """Number of bad records that were skipped while the first `examples` training examples were
-        read, counted from ``start``.
+        read. Reading began at position ``start`` of the data.
         """
         del examples
         return 0
@@ -182,9 +182,9 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
     place = _place_of_definition(pipeline, spec.dataset)
     if not hasattr(pipeline, "start"):
         raise UsageError(f"{place}: {name}.__init__ must call super().__init__(spec, num_examples)")
-    wrong = plugins.describe_mismatch(pipeline.num_examples, int)
-    if wrong:
-        raise UsageError(f"{place}: num_examples of {name} must be {wrong}")
+    required = plugins.describe_mismatch(pipeline.num_examples, int)
+    if required:
+        raise UsageError(f"{place}: the attribute {name}.num_examples must be {required}")
     with plugins.running_plugin_code(place), tf.device(spec.host):
         batches = pipeline.tower_batches()
     if not isinstance(batches, tf.data.Dataset):

@@ -408,7 +408,7 @@ class RecordPipeline(Pipeline):
             return SkippedRecords()
         keys = [*self._records_being_decoded()]
         examined = map(self._defect_of_record, keys[:_EXAMINED])
-        # A record without a defect was not skipped: it is still being decoded.
+        # A listed record without a defect is still being decoded, so it does not count as skipped.
         lines = [str(defect) for defect in examined if defect]
         count = len(lines) + len(keys[_EXAMINED:])
         return SkippedRecords(count=count, first=tuple(lines[:_NAMED]))

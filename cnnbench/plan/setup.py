@@ -296,7 +296,7 @@ def plan_update(
     """
     deferred = aggregation.relaxed and mode.reduction is Reduction.ALL_REDUCE
     # A learning rate divided by the number of towers saves one pass over all gradients.
-    # It cannot replace the mean before clipping, which depends on gradient sizes, or in 16 bits.
+    # With clipping (which depends on gradient sizes) or 16-bit numbers, gradients are divided.
     rate_has_mean = (
         optimizer.linear
         and reduction == "mean"

@@ -338,7 +338,8 @@ def _refuse_too_many_steps(
 ) -> int:
     if steps > _MOST_STEPS:
         most = _MOST_STEPS * global_batch // examples
-        raise FlagError(flag, epochs, f"must be at most {most}: {_MOST_STEPS} steps")
+        reason = f"must be at most {most}, because a run has at most {_MOST_STEPS} steps"
+        raise FlagError(flag, epochs, reason)
     return steps
 
 

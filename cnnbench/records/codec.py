@@ -61,8 +61,8 @@ _NAMES = {
 }
 
 
-# HIDDEN: metadata of a field that is not written to the document.
-# INLINE: metadata of a field that is replaced in the document by the keys of its value.
+# HIDDEN: metadata that marks a dataclass field as not written to the document.
+# INLINE: metadata that marks a field whose keys are written into the document of its parent.
 HIDDEN: Mapping[str, bool] = {"hidden": True}
 INLINE: Mapping[str, bool] = {"inline": True}
 

@@ -79,7 +79,9 @@ class SwinT(Model):
         return with_shortcut(net, x, y, keep)
 
     def _window_attention_bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
-        """Creates the attention bias: learned by distance, and `_FORBIDDEN` for masked pairs."""
+        """Creates the attention bias: a learned value for each relative position of two tokens, and
+        `_FORBIDDEN` for masked pairs.
+        """
         table = net.variable(
             "distances",
             ((2 * self.window - 1) ** 2, heads),
@@ -96,7 +98,8 @@ class SwinT(Model):
 
 
 def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
-    """Attention bias of a window: a learned number per distance, and `_FORBIDDEN` for masked pairs.
+    """Attention bias of a window: a learned value for each relative position of two tokens, and
+    `_FORBIDDEN` for masked pairs.
 
     Args:
       table: ``[(2 * window - 1) ** 2, heads]``, one row for each distance (section 3.2).

@@ -220,7 +220,7 @@ run --model=trivial --warmup=auto --num_warmup_batches=40 --max_warmup_batches=3
 run --model=trivial --autotune_threshold=9999 | --autotune_threshold=9999: means 4.999e+08 warm-up
 run --warmup=auto --max_warmup_batches=19    | --max_warmup_batches=19: *at least 20
 run TINY --eval --train_dir=. --num_eval_epochs=1e9 | --num_eval_epochs=*must be at most
-run TINY --num_epochs=1e30                   | --num_epochs=1e+30: must be at most 1374389:
+run TINY --num_epochs=1e30                   | --num_epochs=1e+30: must be at most 1374389,
 run TINY --eval_during_training_every_n_epochs=1e-9 | *an epoch has 1,562 steps
 run TINY --num_batches=1000000 --eval_during_training_every_n_steps=1 | means 1,000,000 evaluations
 run TINY --weight_decay=1e300                | must not be larger than 3.4028235e+38
@@ -498,7 +498,7 @@ compare records records --allow_different=iters_per_stop | did you mean iters_pe
 compare records records --baseline_aa=gone   | --baseline_aa=gone: no such file or folder
 compare records records --baseline_aa=empty  | empty: no run records; cnnbench run
 compare records records --fail_on=step       | --fail_on=step: must be one of slower, faster
-compare records records --fail_on=never,slower | --fail_on=never,slower: must be one or more of slower
+compare records records --fail_on=never,slower | --fail_on=never,slower: must be one or more of
 compare records records --fail_on=changed --allow_changed_work | --fail_on=changed: contradicts
 compare records records --tresholds=1        | did you mean --threshold?
 

@@ -226,7 +226,10 @@ def test_shapes(layer, expected):
         (lambda net, x: net.drop_path(x, 1.5), "keep=1.5 must be above 0 and at most 1"),
         (lambda net, x: net.reshape(x, (8, 8)), r"\(8, 8, 3\) cannot become \(8, 8\)"),
         (lambda net, x: net.transpose(x, (0, 1)), r"a permutation of dimensions, not \(0, 1\)"),
-        (lambda net, x: net.split(x, 2), r"channels that 2 divides, not shape \(8, 8, 3\)"),
+        (
+            lambda net, x: net.split(x, 2),
+            r"is divisible by 2, but the shape is \(8, 8, 3\)",
+        ),
         (lambda net, x: net.attention(x, x, x, 1), "attention takes a query"),
         (lambda net, x: net.recurrent(x, 4), "recurrent takes a sequence"),
         (

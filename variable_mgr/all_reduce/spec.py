@@ -634,7 +634,7 @@ class NodeLayout:
 
     @property
     def near(self) -> int:
-        """Number of devices in a node that is full."""
+        """Number of devices in each node. The last node may have fewer devices."""
         return min(self.per_node, self.devices)
 
 
@@ -643,8 +643,8 @@ class ReductionPhase:
     """Cost of one phase of a reduction. A phase begins when the previous phase has ended.
 
     Messages and bytes are counted on the busiest device, where they pass one after another. Near
-    ones stay within its node. Far ones use the link of its node. Near and far bytes move at the
-    same time. Latencies add up.
+    messages stay within the device's node. Far messages use the link of the node. Near and far
+    bytes move at the same time. Latencies add up.
 
     Attributes:
       near_messages, far_messages: number of consecutive latencies.

@@ -412,7 +412,7 @@ def _table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
 
 
 def _colour_lines(lines: list[str], cell: TableCell) -> list[str]:
-    """Colours the first cell in the first line of a table row, according to the tone of `cell`."""
+    """Colours the text of `cell`, by its tone, in the first of the lines of a table row."""
     code, text = _COLOURS.get(cell.tone), plain(cell.text)
     return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]] if code else lines
 

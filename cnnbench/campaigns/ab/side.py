@@ -487,5 +487,7 @@ def decide_on_turns(
         raise FlagError(
             "pairing", "turns", f"is impossible: {obstacle}; leave the flag out, or use alternate"
         )
-    reporter.notice(f"{otherwise}, because they cannot take turns: {obstacle}")
+    reporter.notice(
+        f"{otherwise}, because the processes cannot take turns of {TURN_SECONDS:g} s: {obstacle}"
+    )
     return False

@@ -250,7 +250,7 @@ def full_disk_error_line(log: Path) -> str:
 def last_output_text(tail: str) -> str:
     """Quotes the last line of a process's output, given the end of its log, for error messages."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    # A plug-in's stack frames are ignored, because they follow its error message.
+    # Ignores the lines "at /FILE", which cnnbench prints after an error message of a plug-in.
     lines = [line for line in lines if not line.startswith(notice_line("at /"))]
     return f"last log line: {lines[-1]}" if lines else "no output"
 

@@ -427,9 +427,9 @@ class ResultsFolder:
         return self._groups
 
     def files(self, *paths: Path | None) -> list[str]:
-        """The names of files without suffixes, as an event of the journal contains them.
+        """Names of files for an event in the journal: relative to the folder, without suffixes.
 
-        Files in the folder must be named in the journal. The event allows these files.
+        The folder may contain only files that an event names.
         """
         own = (path.relative_to(self.folder) for path in paths if path is not None)
         return [*dict.fromkeys(str(path.with_suffix("")) for path in own)]

@@ -262,7 +262,7 @@ def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> Lines:
     )
 
 
-# The proof compares the leader of the races with the given flags, in pairs of `cnnbench ab`.
+# The final compares the best candidate of the races with the user's flags, as `cnnbench ab` does.
 
 WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # The journal contains notes with these names.

@@ -194,7 +194,7 @@ _NEAR = 0.9  # A run that needs more than this share of the memory prints a warn
 
 
 class Candidate(NamedTuple):
-    """Flags whose speed `cnnbench tune` measures, for a run or for every process of a job.
+    """A combination of flags for a run or a job. `cnnbench tune` measures its speed.
 
     Attributes:
       name: the flags that are added to the given flags, as text.

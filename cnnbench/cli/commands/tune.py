@@ -233,8 +233,8 @@ def _run_search(
             reporter.notice(notice)
         if settings.space.assumed_flags:
             reporter.notice(
-                f"the search starts with --variable_update={settings.space.mode}: the default "
-                "mode of runs needs --ps"
+                f"the search starts with --variable_update={settings.space.mode}, because the "
+                "usual default, parameter_server, needs --ps"
             )
         choices = sum(map(len, settings.space.groups.values()))
         reporter.notice(

@@ -131,7 +131,8 @@ def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> in
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
     plan = evidence.plan
     afresh = plan is not None and plan.begins
-    if afresh and not evidence.paired:  # A new experiment measures independent pairs.
+    if afresh and not evidence.paired:
+        # A new experiment measures pairs. A pair's difference scatters sqrt(2) times as much.
         sizes, scatter = (evidence.fewest,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
     if evidence.change_exceeds_floor or estimate + _PLAUSIBLE * error >= 2 * floor:

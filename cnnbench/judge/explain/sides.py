@@ -694,7 +694,7 @@ class Sides:
         return self.is_relevant(times) if errors < CERTAIN else self.is_beyond_errors(times, LIKELY)
 
     def _largest_common_rows(self) -> list[StepTimes]:
-        """Returns the times of the largest operations that all processes have."""
+        """Returns the times of the longest operations among those that run in all processes."""
         of_operations = (times for part, times in self.times.items() if _is_operation(part))
         everywhere = (times for times in of_operations if min(map(min, times.each)) > 0)
         return sorted(everywhere, key=lambda times: -sum(times.means_by_side))[:_COMPARED]
@@ -719,7 +719,7 @@ def _variance_of_median(values: Sequence[float]) -> float:
 
 
 def _name_on_side_a(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
-    """Returns the part with the name that the corresponding layer has on side A."""
+    """Returns a part of the step in which the layer has the name of its counterpart on side A."""
     # With one tower, nothing is reduced, so such an operation belongs to the update.
     if part.layer == REST:
         return part if reduces or part.kind != REDUCTION else part._replace(kind=UPDATE)

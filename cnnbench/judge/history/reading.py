@@ -596,8 +596,8 @@ class _FileToRead(NamedTuple):
 def _content_by_path(
     folder: Path, metrics: Collection[str], progress: Progress
 ) -> dict[str, Decoded]:
-    """Maps the path of each file, and of each folder that cannot be read, to its content. Paths are
-    sorted.
+    """Maps the path of each file to its decoded content, and the path of each unreadable folder to
+    a `SkippedFile` with the error. Paths are sorted.
     """
     now = time.time_ns()
     decoder = ContentDecoder()

@@ -336,7 +336,7 @@ def all_series(
     newest = revisions.newest(measured)
     series = []
     for (configuration, machine), points in all_points.items():
-        # Points are sorted by revision; with --by=LABEL, first by the first run of each label.
+        # With --by=commit, sorts by revision; otherwise by first run of the name, then revision.
         first: dict[str, int] = {}
         for index, measured_point in enumerate(points):
             first.setdefault(measured_point.name, 0 if by == "commit" else index)

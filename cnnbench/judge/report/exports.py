@@ -203,7 +203,7 @@ def to_csv(results: ReportSubject, table: str) -> str:
     return csv_text(header, (map(row.get, header) for row in rows))
 
 
-# Converts results to figures (one metric of one configuration), and writes them in other formats.
+# Converts results to `Figure` objects, and exports these in the formats of other programs.
 
 BASE, NEW = "base", "new"
 

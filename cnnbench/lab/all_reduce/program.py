@@ -75,10 +75,11 @@ def _machine_epsilon(dtype: str) -> float:
 
 
 class ReductionData(NamedTuple):
-    """The values that devices reduce, in the dtype of the tensors, and their exact sums: one period
-    each.
+    """The values that each device reduces, and their exact sums over the devices. In long tensors,
+    the values repeat, so only one period (`PERIOD` elements) is stored.
 
-    `total` contains the sums, and `magnitude` the sums of the absolute values, both in float64.
+    `values` has the dtype of the tensors. `total` contains the sums, and `magnitude` the sums of
+    the absolute values, both in float64.
     """
 
     name: str

@@ -231,7 +231,7 @@ def _recorded_step_time(path: str) -> tuple[float, int]:
     except UsageError as error:
         raise FlagError("record", path, str(error).removeprefix(f"{path}: ")) from error
     if record.placement is None or record.batch is None or not record.step_seconds:
-        raise FlagError("record", path, f"contains no steps: the run ended as {record.status}")
+        raise FlagError("record", path, f"contains no steps: the run's status is {record.status}")
     devices = record.placement.num_towers
     if devices != 1:
         raise FlagError(

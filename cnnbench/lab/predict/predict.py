@@ -294,7 +294,7 @@ def _tf_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _to_low_latency(path: PathOf) -> PathOf:
-    """Converts the cost path of an NCCL algorithm to NCCL's protocol for small messages."""
+    """Converts the cost formula of an NCCL algorithm to NCCL's protocol for small messages."""
 
     def small(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         return [
@@ -527,10 +527,10 @@ class Interconnect:
     def _algorithm_phases(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
     ) -> Path:
-        """Cost path of an algorithm that has one level or two levels.
+        """Lists the phases whose costs add up to the time of an algorithm with one or two levels.
 
-        With two levels, the path has three parts: within nodes, between one device of each node,
-        and back within nodes.
+        With two levels, there are three kinds of phases: within nodes, between one device of each
+        node, and back within nodes.
         """
         if len(algorithm.levels) == 1:
             return self._one_level_phases(algorithm.levels[0], tensors, layout, algorithm.shards)
@@ -554,8 +554,10 @@ class Interconnect:
     def _list_phases(
         self, formula: Formula, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
     ) -> Path:
-        """Cost path of the slowest tensor, and of all other tensors that occupy the device of this
-        tensor.
+        """Lists the phases whose costs add up to the time until all tensors are reduced.
+
+        These are the phases of the slowest tensor, and the phases for which other tensors occupy
+        the same device.
         """
         if layout.devices == 1:
             return ()

@@ -247,7 +247,7 @@ class ResultFile:
 
 
 def _with_utc_offset(time: str | None) -> str:
-    """Adds the offset of UTC to an ISO 8601 time without an offset; "" if the time is unknown."""
+    """Adds +00:00 (UTC) to an ISO 8601 time that has no offset. Returns "" for an unknown time."""
     try:
         moment = datetime.fromisoformat((time or "").replace("Z", "+00:00"))
     except ValueError:

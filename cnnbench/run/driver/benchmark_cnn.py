@@ -215,7 +215,7 @@ class BenchmarkCNN(Run):
                 try:
                     total = scenario(self, built)
                 finally:
-                    # Libraries are listed here, because the watchdog's thread also calls `_end`.
+                    # Not done in `_end`, which the watchdog calls from its thread during a hang.
                     facts = environment.with_loaded_libraries(measurements.parts.environment)
                     measurements.note(environment=facts)
                 self._note_peak_memory()
@@ -301,7 +301,9 @@ class BenchmarkCNN(Run):
                 "fp16",
             )
         if devices.kind == "cpu" and plan.place.mode.multi_worker_strategy:
-            messages.notice("MultiWorkerMirroredStrategy has one device per process on CPUs")
+            messages.notice(
+                "on CPUs, MultiWorkerMirroredStrategy supports only one device per process"
+            )
         tf.random.set_seed(plan.params.tf_random_seed)
         record_planned_facts(measurements, plan=plan, devices=devices)
         assert measurements.parts.placement is not None

@@ -114,9 +114,8 @@ class HostMetricsInChild(HostMetrics):
                 _failure_text(self._arguments[0], process.returncode, errors.decode())
             )
         if not output:
-            raise BenchmarkError(
-                f"{_failure_text(self._arguments[0], 0, errors.decode())} before its result"
-            )
+            failure = _failure_text(self._arguments[0], 0, errors.decode())
+            raise BenchmarkError(f"no metrics were computed: {failure}")
         metrics: dict[str, float] = json.loads(output)
         return metrics
 

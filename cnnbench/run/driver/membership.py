@@ -200,10 +200,9 @@ class Membership:
         try:
             strategies.connect_multi_worker_strategy(job)
         except RuntimeError as error:  # The devices of this process are already in use.
-            reason = "a plug-in runs TensorFlow operations when it is imported"
             raise BenchmarkError(
-                f"{job.task}: {reason}; move them into its functions, because each worker of this "
-                "job runs its own step"
+                f"{job.task}: a plug-in runs TensorFlow operations when it is imported; move these "
+                "operations into its functions, because each worker of this job runs its own step"
             ) from error
         visible = {device.name for device in tf.config.list_logical_devices()}
         missing = [device for device in job.tower_devices if device not in visible]

@@ -194,7 +194,10 @@ class StepWork:
         self._kernels = kernels
 
     def __call__(self, name: str, type: str) -> OperationWork:
-        """Determines part and memory traffic of an operation in a profile, by name and type."""
+        """Determines the part of the step and the memory traffic of an operation in a profile.
+
+        `name` and `type` are the name and the type of the operation.
+        """
         if is_transfer(type):
             kind = REDUCTION if source_operation(name) in self._backward else COPIES
             return OperationWork(Part(REST, kind, OUTSIDE), False, self._memory_traffic(name))

@@ -252,7 +252,7 @@ class Optimizer:
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
     ) -> list[Any]:
-        """Updates variables of one group by dense gradients. Returns the operations.
+        """Updates variables with their dense gradients. Returns the operations of the updates.
 
         Each variable is updated on its own device.
         """

@@ -69,7 +69,10 @@ def test_a_process_that_dies_fails_the_run(tmp_path, capsys, quick_start):
 @pytest.mark.parametrize(
     ("body", "line"),
     [
-        ("os._exit(0)", "of own ended with exit status 0: no result before its result"),
+        (
+            "os._exit(0)",
+            "no metrics were computed: the process that computes metrics of own ended",
+        ),
         ("raise ValueError('no boxes')", "Own.host_metrics(): ValueError: no boxes"),
     ],
 )

@@ -261,8 +261,8 @@ def timeline_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _timeline_lanes(profile: StepProfile, title: str) -> Lanes:
-    """Returns a chart of the last profiled step, with one lane for each device and for each
-    separate activity.
+    """Returns a chart of the last profiled step, with one lane for each device, and separate lanes
+    for some activities, such as copies between devices.
     """
     spans = profile.timeline or ()
     least = _HINTED * max((span.end for span in spans), default=0.0)
