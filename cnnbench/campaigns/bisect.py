@@ -98,7 +98,7 @@ class CommitHistory(NamedTuple):
         return tuple(line for line in listed.splitlines() if line in commits)
 
     def show(self, commit: str, form: str = "%s") -> str:
-        """The first line of a commit's message, or what the format `form` of git show requests."""
+        """The output of `git show` in the format `form`; by default, the first line of the message."""
         return git("show", "--no-patch", f"--format={form}", commit, folder=self.repository)
 
     def parent(self, commit: str) -> str:
@@ -259,7 +259,8 @@ def only_configuration(comparison: Comparison) -> ComparedConfiguration | None:
 
 
 def policy_for_middle_commit(step: BisectionStep, usual: Policy) -> Policy:
-    """Decision thresholds for a commit between GOOD and BAD: it is bad from half of BAD's change.
+    """Decision thresholds for a commit between GOOD and BAD. The commit is bad if it is slower than
+    GOOD by at least half of BAD's change.
 
     `step` is the comparison of BAD with GOOD. `usual` contains the thresholds of that comparison.
     """
@@ -334,7 +335,7 @@ from this folder, so `report` and `history` can read the whole bisection.
 
 
 class _UnusableError(Exception):
-    """A commit cannot be built, so it is skipped. The message contains the reason."""
+    """A commit cannot be built, so bisect skips the commit. The message contains the reason."""
 
 
 class CommitBenchmark:
@@ -464,7 +465,8 @@ class CommitBenchmark:
 
     @contextlib.contextmanager
     def _built_worktree_side(self, commit: str, name: str) -> Iterator[Side]:
-        """Context manager: builds a temporary worktree of a commit, and yields it as a `Side`.
+        """Context manager that creates and builds a temporary worktree of a commit, and yields a
+        `Side` that runs this code.
 
         The flags of the side are resolved in the worktree.
         """
@@ -489,7 +491,8 @@ class CommitBenchmark:
             raise _UnusableError(f"does not build: {problem}")
 
     def _measured_before(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
-        """The state of a commit's experiment after earlier sessions, and the answer about it.
+        """The state of a commit's experiment after earlier sessions, and the answer (good, bad or
+        skip) about the commit.
 
         The answer is None if the commit must be measured again, because processes were killed from
         outside, GOOD failed, or BAD failed when it was compared with GOOD.

@@ -82,7 +82,7 @@ class JobLayout(NamedTuple):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags with which `cnnbench launch` starts these processes."""
+        """The flags with which `cnnbench launch` starts a job of this layout."""
         ps = (f"--ps={self.ps}",) if self.ps else ()
         controller = ("--controller",) if self.controller else ()
         return (f"--workers={self.workers}", *ps, *controller, *self.options)
@@ -94,7 +94,9 @@ class JobLayout(NamedTuple):
         return self._replace(controller=self.controller or needed)
 
     def job(self, ports: Sequence[int]) -> Job:
-        """Creates the job whose processes have these ports on this machine, seen by the chief."""
+        """Creates the job whose processes use these ports on this machine. The job is described as
+        the chief process sees it.
+        """
         hosts = tuple(f"localhost:{port}" for port in ports)
         return Job(
             task=Task(CONTROLLER if self.controller else WORKER),
@@ -373,7 +375,9 @@ class JobSession:
             self._processes.append(_JobProcess(task, child, log))
 
     def _wait_for_processes(self) -> None:
-        """Waits until all processes have ended. Stops them after `_remaining_seconds`."""
+        """Waits until all processes have ended. Stops processes that still run after
+        `_remaining_seconds`.
+        """
         deadline = math.inf
         while running := self._running_processes(self._processes):
             raise_if_interrupted()
@@ -384,7 +388,9 @@ class JobSession:
                 return
 
     def _remaining_seconds(self) -> float:
-        """Seconds that running processes may continue after another one ended; may be infinite."""
+        """Seconds that running processes may continue after another process of the job has ended;
+        may be infinite.
+        """
         chief = self._processes[0]
         if chief.ok:
             return AFTER_SUCCESS
@@ -417,7 +423,9 @@ class JobSession:
         return [process for process in processes if process.ended is None]
 
     def _poll_processes(self, running: Sequence[_JobProcess]) -> None:
-        """Waits a moment, notes which processes have ended, and prints new output of all."""
+        """Waits a moment, notes which processes have ended, and prints the new output of all
+        processes.
+        """
         by_child = {process.child: process for process in running}
         ended, _, _ = select.select(list(by_child), [], [], _LOOK_SECONDS)
         for child in ended:

@@ -432,7 +432,7 @@ def _process_values(
 
 
 def has_failures(rows: Sequence[StrategyRow]) -> bool:
-    """Whether a process failed, or a mode trained different weights than it should."""
+    """Whether a process failed, or the weights that a mode trained are not as expected."""
     return any(row.problem or row.weights == DIFFERENT for row in rows)
 
 

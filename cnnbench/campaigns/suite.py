@@ -354,7 +354,9 @@ def _read_launch(node: Node, what: str) -> JobLayout:
 
 
 def _key_field(read: Reader, default: Any = None, name: str = "") -> Any:
-    """Declares that a dataclass field is a key in suite files. `name` is the key if it differs."""
+    """Declares that a dataclass field is a key in suite files. `name` is the key, if the key
+    differs from the name of the field.
+    """
     return field(default=default, metadata={"read": read, "name": name})
 
 
@@ -430,7 +432,8 @@ class Suite:
     def with_settings(
         self, repeats: int | None, timeout: float | None, search: BatchSizeSearch | None
     ) -> Suite:
-        """A copy of the suite, with these settings in all entries. None keeps a setting.
+        """Returns a copy of the suite with these settings in all entries. A setting that is None
+        remains unchanged.
 
         `search` only applies to runs that have no search.
         """
@@ -641,7 +644,8 @@ def _substitute_variables(node: Node) -> Iterator[str]:
 
 
 def _shorten_value(text: str) -> str:
-    """Shortens a flag's value for the name of a configuration: a path becomes its last part.
+    """Shortens a flag's value for the name of a configuration. Of a path, only the last component
+    remains.
 
     (nccl/xring is not a path.)
     """

@@ -200,7 +200,9 @@ class SweepItem(NamedTuple):
 
     @property
     def duration_key(self) -> tuple[str, bool]:
-        """Key of processes that take about the same time: the case, and whether it is a search."""
+        """Key that is equal for processes with about the same duration: the case, and whether the
+        process searches for a batch size.
+        """
         return self.case.key, self.repeat == 0
 
 
@@ -325,7 +327,9 @@ _REDUCING_SECONDS = 20.0
 
 
 class SweepRun(NamedTuple):
-    """Result of one process of a sweep. If an earlier session ran it, only its status is known."""
+    """Result of one process of a sweep. If an earlier session ran the process, only its status is
+    known.
+    """
 
     item: SweepItem
     path: Path
@@ -438,7 +442,9 @@ class Sweep:
     def _search_batch_size(
         self, item: SweepItem, then: Sequence[Hashable]
     ) -> ProcessRequests[int | SweepRun]:
-        """Searches for the largest batch size of a case. If none works, returns the failed run."""
+        """Searches for the largest batch size of a case. If no batch size works, returns the failed
+        run.
+        """
         case, bounds = item.case, item.case.entry.search
         assert bounds is not None
         bounds = replace(bounds, multiple_of=math.lcm(bounds.multiple_of, case.resolved.batch_unit))

@@ -132,7 +132,9 @@ class ProfilingPlan:
         raise NotExplainedError(f"{label}: {message}; see {self.results.log(path.stem)}")
 
     def _log_primitives(self, name: str) -> ProcessRequests[tuple[Primitive, ...] | None]:
-        """Runs a process that logs the oneDNN kernels that a step calls; None if it logs none."""
+        """Runs a process that logs the oneDNN kernels that a step calls. Returns None if the log
+        contains no kernels.
+        """
         label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
         side = replace(side, variables={**side.variables, **work.VARIABLES})
         later = len(SIDES) - SIDES.index(name) - 1

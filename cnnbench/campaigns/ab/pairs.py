@@ -256,7 +256,7 @@ class ExperimentState:
 
 
 def _pair_number_of(event: Mapping[str, Any]) -> int:
-    """The number of the pair to which a journal event belongs; 0 if it belongs to no pair."""
+    """The number of the pair to which a journal event belongs; 0 if there is no such pair."""
     names = event.get("names") or [event.get("name", "")]
     number = str(names[0]).partition("-")[0]
     return int(number) if number.isdecimal() else 0
@@ -432,7 +432,8 @@ class Experiment:
 
     @cached_property
     def analyses(self) -> tuple[InterimAnalysis, ...]:
-        """The interim analyses, by increasing number of pairs. The last one ends the experiment.
+        """The interim analyses, by increasing number of pairs. The experiment ends with the last
+        analysis.
 
         The analyses of all sessions together spend at most the alpha of the policy.
         """

@@ -156,7 +156,7 @@ print(json.dumps({"python": platform.python_version(), **packages(Host())}))
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One of the two things that an experiment compares: code, interpreter and flags of a run.
+    """Side A or B of an experiment: the code, the interpreter and the flags of its runs.
 
     Attributes:
       flags: flags of ``cnnbench run``, including the flags of both sides. For a job, every process
@@ -301,7 +301,8 @@ def run_code(
 
 
 def has_module(side: Side, *paths: str) -> bool:
-    """Whether a side's version of cnnbench contains one of these module files. False if unknown.
+    """Whether a side's version of cnnbench contains at least one of the module files `paths`. False
+    if unknown.
 
     The paths are relative to the package. Files are checked instead of imports, because an editable
     installation would provide modules that a checkout lacks.
@@ -457,7 +458,8 @@ def why_no_turns(sides: Mapping[str, Side]) -> str | None:
 
 
 def resolve_turn_seconds(pairing: str, sides: Mapping[str, Side], reporter: Reporter) -> float:
-    """Length of a turn in seconds; 0 if the processes of A and B run one after the other.
+    """Seconds for which processes of A and B alternately run steps (a turn); 0 if the processes run
+    one after the other.
 
     Raises FlagError if --pairing=turns is impossible.
     """

@@ -171,7 +171,9 @@ def main_result_text(record: Record) -> str:
 def _failure_of_process(
     ended: ProcessResult, document: Mapping[str, Any] | None, defect: str | None, tail: str
 ) -> tuple[str, ErrorInfo, str] | None:
-    """The status, the error and `ProcessResult.lost` of a failed process; None if it succeeded."""
+    """The status, the error and `ProcessResult.lost` of a failed process; None if the process
+    succeeded.
+    """
     if ended.timed_out:
         text = f"killed after {ended.seconds:.0f} s; {last_output_text(tail)}"
         return "timed_out", _error_info("TimedOut", text), "ended by its time-out"
@@ -264,7 +266,8 @@ _Result = TypeVar("_Result")
 def execute_in_turn(
     commands: Sequence[Command], timeout: float, turn_seconds: float
 ) -> list[ProcessResult]:
-    """Runs processes that take turns: at any time, one runs steps and the others wait.
+    """Runs processes that take turns: at any time, only one process runs steps while the other
+    processes wait.
 
     The first command gets the first turn. Each process has its own process group. It is stopped
     after `timeout` seconds, not including its waits; see `execute`.
@@ -290,7 +293,9 @@ def execute_in_turn(
 
 
 class _TurnTaker:
-    """A child process that takes turns with other processes: it runs steps only in its turn."""
+    """A child process that takes turns with other processes: only one of the processes runs steps
+    at a time.
+    """
 
     def __init__(self, child: Child, link: socket.socket) -> None:
         self.child = child
@@ -302,11 +307,15 @@ class _TurnTaker:
 
     @property
     def used_seconds(self) -> float:
-        """Seconds that the child process has run, not including the time it waited for a turn."""
+        """Seconds that the child process has run, without the time in which it waited for a turn to
+        run steps.
+        """
         return self._used + (0.0 if self.waits else time.monotonic() - self._since)
 
     def receive_message(self) -> None:
-        """Notes that the child process waits for its turn, or that it has closed the socket."""
+        """Receives a message from the child process, which waits for its turn to run steps or has
+        closed the socket.
+        """
         assert self.link is not None
         try:
             reply = self.link.recv(16)
@@ -321,7 +330,7 @@ class _TurnTaker:
         self.steps_done = reply.endswith(WAITS_AFTER_STEPS)
 
     def give_turn(self) -> None:
-        """Lets the child process run until it waits for its next turn."""
+        """Lets the child process run steps until it waits for its next turn."""
         assert self.link is not None
         self.waits, self._since = False, time.monotonic()
         with contextlib.suppress(ConnectionError):  # The child has died. Its guard will report how.
@@ -358,7 +367,7 @@ def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
 
 
 def _next_member(members: Sequence[_TurnTaker], last: int) -> int:
-    """Index of the process that gets the next turn. `last` is the index of the previous one.
+    """Index of the process that gets the next turn. `last` is the index of the previous process.
 
     The turn rotates. Processes with remaining timed steps come first.
     """

@@ -84,7 +84,9 @@ def launcher_code(code: str) -> str:
 
 
 def own_checkout() -> str:
-    """Folder of the source checkout from which this cnnbench runs; "" if it is installed."""
+    """Folder of the source checkout from which this cnnbench runs; "" if cnnbench runs from an
+    installed package.
+    """
     package = Path(os.path.abspath(cnnbench.__file__)).parent
     return "" if (package / "models").is_dir() else str(package.parent)
 
@@ -166,12 +168,15 @@ class Command:
     cores: Collection[int] | None = None
 
     def variables(self) -> dict[str, str]:
-        """Environment variables of the child process in addition to those of this process."""
+        """Environment variables that the child process gets in addition to the variables of this
+        process.
+        """
         return {GUARDED: "1", **self.environment}
 
 
 def execute(command: Command, timeout: float) -> ProcessResult:
-    """Runs a command in its own process group until it ends or `timeout` seconds have passed.
+    """Runs a command in its own process group until the command ends or `timeout` seconds have
+    passed.
 
     On KeyboardInterrupt, the command is stopped, too. Raises BenchmarkError if the log cannot be
     written or the process cannot be started.
@@ -316,7 +321,9 @@ class Child:
         return self._link.fileno()
 
     def wait(self, seconds: float) -> ProcessResult | None:
-        """Waits for the result of the process. Returns None if it still runs after `seconds`."""
+        """Waits for the result of the process. Returns None if the process still runs after
+        `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while self._report is None:
             seconds_left = max(0.0, deadline - time.monotonic())
@@ -341,7 +348,7 @@ class Child:
         self.send(signal.SIGCONT)
 
     def kill(self) -> ProcessResult:
-        """Kills the process if it still runs. Returns its result, with `timed_out` set."""
+        """Kills the process if it has not ended. Returns the result, with `timed_out` set."""
         self.send(signal.SIGKILL)
         return self._result_from_report(self._report or b"", timed_out=True)
 

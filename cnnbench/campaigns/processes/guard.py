@@ -57,7 +57,9 @@ def run_program(arguments: Sequence[str]) -> None:
 
 
 def keep_worktree(arguments: Sequence[str]) -> None:
-    """Creates a git worktree, and removes it when the parent closes standard input or dies."""
+    """Creates a git worktree, and removes the worktree when the parent process closes standard
+    input or dies.
+    """
     # Imported late, because a guard of a program does not need these modules.
     import shutil
     import tempfile

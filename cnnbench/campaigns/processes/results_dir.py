@@ -337,7 +337,9 @@ class ResultsFolder:
         self.journal.add(SESSION, campaign=self.kind.command, **asked, **facts)
 
     def note(self, name: str, /, **facts: object) -> None:
-        """Adds values to the journal, under a name, that cannot be computed from records."""
+        """Adds values to the journal under a name. Use it for values that cannot be computed from
+        records.
+        """
         self.journal.add(NOTE, note=name, **facts)
 
     def notes(self, name: str) -> list[dict[str, Any]]:
@@ -465,7 +467,9 @@ class ResultsFolder:
             return self._held.enter_context(Scratch(f"cnnbench-{self.kind.command}-")).path
 
     def unfinished_path(self, target: Path) -> Path:
-        """Temporary path to which a process writes a file. `move_finished` moves it to `target`."""
+        """Temporary path to which a process writes a file, until `move_finished` moves the file to
+        `target`.
+        """
         return self._scratch_folder / "-".join(target.relative_to(self.folder).parts)
 
     def move_finished(self, target: Path) -> None:
@@ -597,7 +601,7 @@ _RESUMED_IN_1_0_0 = ("ab", "bisect", "sweep", "tune")
 
 
 def _convert_event(event: dict[str, Any]) -> dict[str, Any]:
-    """Converts an event of version 1.0.0 to the form of this version. Keeps other events."""
+    """Converts an event of version 1.0.0 to the format of this version. Keeps other events."""
     kind = event.get("event")
     if kind in _RESUMED_IN_1_0_0:
         return {**event, "event": SESSION, "campaign": kind}

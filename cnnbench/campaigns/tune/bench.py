@@ -270,7 +270,7 @@ def _ordinal(number: int) -> str:
 
 
 class SearchOutcome(NamedTuple):
-    """Result of the races of all groups. `leader` is the best candidate of the last race."""
+    """Results of the races of all flag groups. `leader` is the best candidate of the last race."""
 
     races: tuple[CandidateRace, ...]
     leader: Candidate
@@ -303,7 +303,9 @@ class SearchOutcome(NamedTuple):
 
     @property
     def eliminated(self) -> dict[str, TuneRow]:
-        """Rows of the eliminated candidates by key, with the result of each one's last race."""
+        """Rows of the eliminated candidates by key, with the result of the last race of each
+        candidate.
+        """
         return {key: row for race in self.races for key, row in race.eliminated.items()}
 
 
@@ -570,7 +572,8 @@ class RaceBenchmark:
     def _candidate_order(
         self, group: str, number: int, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
-        """The candidates in the order of a round: the first candidate, then the others at random.
+        """The candidates in the order of a round: the first candidate, then the other candidates in
+        random order.
 
         The first round may end early, so candidates that change few flags come before others.
         """

@@ -282,7 +282,7 @@ class _TimedExperiment(PairedExperiment):
         self.is_late = False
 
     def measure(self, number: int, later: int = 0, burn_in: bool = False) -> ProcessRequests[None]:
-        """Runs a pair of processes, or ends the experiment if too little time is left for it."""
+        """Runs a pair of processes. If too little time is left for a pair, ends the experiment."""
         seconds = self.seconds_per_pair or 0.0
         if number > FEWEST_PAIRS and self._bench.seconds_left < seconds:
             self.is_late = True
@@ -302,7 +302,8 @@ class FinalComparison:
         self.folder, self.campaign = bench.folder, bench.campaign
 
     def measure_proof(self, outcome: SearchOutcome) -> ProcessRequests[TuneDocument]:
-        """Measures pairs of the given flags and the leader until a verdict or the time limit.
+        """Measures pairs of processes, with the given flags and with the flags of the best
+        candidate, until there is a verdict or the time is used.
 
         After an interrupt, complete pairs are kept.
         """
@@ -333,7 +334,9 @@ class FinalComparison:
         return document
 
     def last_proven_settings(self) -> Settings | None:
-        """Settings of the last leader that an earlier session has proven to be faster; or None."""
+        """The flags of the candidate that an earlier session has last proven to be faster than the
+        given flags; None if there is no such candidate.
+        """
         proven = [
             dict(note["settings"])
             for note in self.folder.notes(_PROOF)
@@ -438,7 +441,8 @@ class FinalComparison:
         return ("cnnbench", *(words[1:] if layout is None and flags else words))
 
     def _alpha_of_final(self, number: int) -> float:
-        """Significance level of all interim analyses of final `number` (from 1).
+        """Significance level for all interim analyses together in final comparison `number` (from
+        1).
 
         Each leader has its own final, with half the level of the previous final. So all levels add
         up to at most twice the first level.
@@ -493,7 +497,8 @@ class FinalComparison:
     def compare_weights(
         self, document: TuneDocument, leader: Candidate
     ) -> ProcessRequests[TuneDocument]:
-        """Compares the weights that the given flags and the leader's flags train in a few steps.
+        """Trains a few steps with the given flags and with the flags of the best candidate, and
+        compares the weights.
 
         Both trainings use the leader's flags for kernels. Returns the document with the result.
         """
@@ -585,7 +590,8 @@ _LEAST = 6
 def search_requests(
     settings: SearchSettings, folder: ResultsFolder, campaign: Campaign
 ) -> ProcessRequests[tuple[TuneDocument, SearchOutcome]]:
-    """Requests all processes of a search: races, proof of the leader, comparison of weights.
+    """Requests all processes of a search: races, proof that the best candidate is faster, and
+    comparison of weights.
 
     Returns the document and the result of the races. Measurements in the folder are not repeated.
     """
@@ -613,7 +619,7 @@ def search_requests(
 def race_groups(
     space: SearchSpace, first: Candidate, bench: RaceBenchmark, threshold: float
 ) -> ProcessRequests[SearchOutcome]:
-    """Runs the races of all groups. Each race starts with the best candidate of the previous one.
+    """Runs the races of all groups. Each race starts with the best candidate of the previous race.
 
     A candidate is adopted if its gain exceeds `threshold`.
     """
@@ -653,7 +659,7 @@ def _weights_text(document: TuneDocument, computing: str) -> str:
 def _run_race(
     race: CandidateRace, bench: RaceBenchmark, reserved: int, share: int, reference: Candidate
 ) -> ProcessRequests[None]:
-    """Runs the rounds of a race until it is over or its time is used.
+    """Runs the rounds of a race until the race is over or its time is used.
 
     `reserved` is the number of processes for later groups, `share` for this group.
     """
@@ -675,7 +681,9 @@ def _run_race(
 def _enough_minutes(
     outcome: SearchOutcome, bench: RaceBenchmark, verdict: str, pairs: int, more_pairs_help: bool
 ) -> int | None:
-    """Estimated --minutes with which the search would have an answer; None if none would help."""
+    """Estimated --minutes with which the search would have an answer; None if no time would be
+    enough.
+    """
     waiting = {candidate.key for race in outcome.races for candidate in race.untried}
     waiting |= {key for key, row in outcome.eliminated.items() if row.left == BEHIND}
     is_open = verdict == OPEN

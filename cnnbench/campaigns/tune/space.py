@@ -226,7 +226,8 @@ class DroppedCandidate(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """The given flags and the flags that a search may vary, from which it makes candidates.
+    """The flags that the user gave, and the flags that a search may vary. Candidates are made from
+    both.
 
     TensorFlow is not loaded.
 
@@ -301,7 +302,9 @@ class SearchSpace:
 
 
 def candidate_name(settings: Settings) -> str:
-    """The name of a candidate that adds these flags, such as "precision=bf16 xla=true"."""
+    """Returns the name of a candidate: the flags that the candidate adds to the given flags, such
+    as "precision=bf16 xla=true".
+    """
     return " ".join(f"{name}={text}" for name, text in settings.items()) or AS_GIVEN
 
 

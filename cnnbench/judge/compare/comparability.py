@@ -119,8 +119,8 @@ class MeasurementGroup:
         return {**flags, **texts}
 
     def text_if_absent(self, rule: FactRule) -> str:
-        """The text for a fact that a measurement lacks: "unknown" or "none". In imported records,
-        it is always "unknown".
+        """The text for a fact that a measurement lacks: "unknown" or "none". For imported records,
+        the text is always "unknown".
         """
         return UNKNOWN if IMPORTED in self.configuration.flags else rule.absent
 
@@ -129,7 +129,7 @@ def fact_differences(
     base: MeasurementGroup, new: MeasurementGroup, patterns: tuple[str, ...] = ()
 ) -> tuple[Difference, ...]:
     """Returns the facts that differ between the runs of BASE and NEW. Facts that prevent a verdict
-    are first; facts that match `patterns` never prevent one.
+    are first. Facts that match `patterns` never prevent a verdict.
     """
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
@@ -367,8 +367,8 @@ Revision: TypeAlias = tuple[str, str, bool | None, str, str]
 
 
 def revision_of(process: MeasuredProcess) -> Revision:
-    """Returns the revision of the code that a process measured. If the commit is unknown, the day
-    of the measurement replaces it.
+    """Returns the revision of the code that a process measured, or the day of the measurement if
+    the commit is unknown.
     """
     origin = process.origin
     return (*origin.code, "" if origin.revision else f"{process.started:%Y-%m-%d}")
@@ -389,8 +389,8 @@ def match_complete_pairs(processes: Iterable[MeasuredProcess]) -> list[Pair]:
 
 
 def compared_commit_lookup(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess], str]:
-    """Returns a function that maps a process to the abbreviated commit that it was compared with,
-    or to "" if it was not compared.
+    """Returns a function that takes a process and returns the abbreviated commit that the process
+    was compared with, or "" if there is no such commit.
 
     A process without a pair is assigned to the first experiment that measured its commit.
     """

@@ -162,7 +162,7 @@ def _prepare_configuration(
 def _runs_to_compare(
     base: MeasurementGroup, new: MeasurementGroup, paired: bool | None
 ) -> tuple[tuple[MeasurementGroup, MeasurementGroup], bool]:
-    """Returns the runs of BASE and NEW to compare, and whether they are compared in pairs.
+    """Returns the runs of BASE and NEW to compare, and whether the runs are compared in pairs.
 
     For the argument `paired`, see `compare_records`. If the records contain no pairs, all runs are
     compared.
@@ -396,7 +396,7 @@ def compare_records(
     new_label: str = "NEW",
     skipped: Sequence[SkippedFile] = (),
 ) -> Comparison:
-    """Compares the records of BASE with those of NEW, separately for each configuration.
+    """Compares the records of BASE with the records of NEW, separately for each configuration.
 
     Args:
       base, new: records, one per process. Each row of an all-reduce record is a configuration.
@@ -535,8 +535,8 @@ def _judge_drafts(
 
 
 def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """Yields one note for each rule, which lists the configurations that it applies to, and one for
-    each regression that a rule accepts.
+    """Yields a note for each rule, with the configurations to which the rule applies, and a note
+    for each regression that a rule accepts.
     """
     for place in range(1, len(rules.rules) + 1):
         title = rules.title(place)

@@ -53,8 +53,8 @@ from cnnbench.variable_mgr.modes import DEFAULT, Packing
 
 
 class DifferenceEffect(enum.Enum):
-    """How a difference in a fact affects verdicts: it prevents them, is only mentioned, or is
-    ignored.
+    """The effect on verdicts if a fact differs between the sides: the difference prevents verdicts,
+    is only mentioned, or is ignored.
     """
 
     BLOCKS = "blocks"
@@ -67,7 +67,7 @@ UNKNOWN, NOTHING = "unknown", "none"
 
 
 class FactRule(NamedTuple):
-    """How a difference in one fact affects verdicts, and the reason for this.
+    """The effect on verdicts if one fact differs between the sides, and the reason for this effect.
 
     If `absent` is UNKNOWN, a missing fact never prevents a verdict, because an older version may
     not have collected the fact. If `absent` is NOTHING, a missing fact is a value (no limit, not
@@ -437,8 +437,8 @@ def _packing_flags(packing: Packing) -> dict[str, Any]:
 
 
 def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
-    """Returns a failed row without values. Other rows of the record are copies of it with changed
-    fields.
+    """Returns a failed row without values. Other failed rows of the same record are copies with
+    changed fields.
     """
     config = {
         name: value

@@ -112,8 +112,8 @@ class TwoSamples:
 
     @property
     def part(self) -> float:
-        """The share of alpha that is available for the tests of these samples: `share` times the
-        share of the metric in the rules.
+        """The share of alpha for the tests of these samples: `share`, multiplied by the metric's
+        share in the rules.
         """
         return self.share * (1.0 if self.policy.share is None else self.policy.share)
 
@@ -189,8 +189,8 @@ def exceeds_limit(value: float, limit: float) -> bool:
 
 
 def is_usable(value: float, metric: Metric) -> bool:
-    """Whether a value of the metric can be tested: it must be finite and, for metrics with relative
-    changes, positive.
+    """Whether a value of the metric can be tested. The value must be finite and, for metrics with
+    relative changes, positive.
     """
     return math.isfinite(value) and (value > 0 or not metric.relative)
 
@@ -366,16 +366,16 @@ def magnitude_text(
 
 
 def p_value_text(p: float | None, family: int) -> str:
-    """Text with a p-value. If several configurations were tested, it also says how many: "p = 0.012
-    over 5 configurations".
+    """Text with a p-value and, if several configurations were tested, their number: "p = 0.012 over
+    5 configurations".
     """
     assert p is not None
     return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
 
 
 def same_verdict_reason(evidence: Evidence) -> str:
-    """The reason for the verdict "same": the confidence interval, and the margin that it does not
-    exceed.
+    """The reason for the verdict "same": the confidence interval, and the margin that contains the
+    interval.
     """
     assert evidence.low is not None
     assert evidence.high is not None
@@ -410,8 +410,8 @@ def is_too_many(more: int, paired: bool) -> bool:
 
 
 def further_runs_text(evidence: Evidence, enough: int | None, more: int | None) -> str:
-    """Text that says how much pairs or processes differ, and how many further ones a verdict needs;
-    "" if this is unknown.
+    """Text that says how much pairs or processes differ, and how many more pairs or processes a
+    verdict needs; "" if this is unknown.
     """
     metric = evidence.metric
     if enough is None or more is None or evidence.scatter is None:
@@ -457,8 +457,8 @@ def too_few_values_text(evidence: Evidence, enough: int, size: float | None) -> 
 
 
 def median_disagreement_text(evidence: Evidence, medians_change: float | None) -> str:
-    """Text that explains why the change differs from the change of the medians, if the two have
-    opposite signs; "" if `medians_change` is None.
+    """Text that explains why the estimated change differs from the change of the medians, if both
+    changes have opposite signs; "" if `medians_change` is None.
     """
     if medians_change is None:
         return ""

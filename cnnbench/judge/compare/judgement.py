@@ -464,8 +464,8 @@ def processes_to_detect(change: float, scatter: float, configurations: int) -> i
 
 
 def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgement | None:
-    """Returns the judgement of a case that needs no test or cannot be tested, such as one with too
-    few values; None if it has to be tested.
+    """Returns the judgement of samples that need no test, or that cannot be tested because, for
+    example, there are too few values. Returns None if a test is needed.
     """
     if case.known is not None:
         verdict, reason = case.known
@@ -753,8 +753,8 @@ def cpu_time_cases(
 
 
 def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
-    """Logarithm of the ratio of the CPU times per step, NEW to BASE. If the processes took turns,
-    it is estimated from the turns.
+    """Logarithm of the ratio of the CPU times per step, NEW to BASE. If the processes ran in
+    alternating turns, the ratio is estimated from the turns.
     """
     means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
     return log_ratio_of_turns(
@@ -763,8 +763,9 @@ def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
 
 
 def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
-    """Hodges-Lehmann estimate of the logarithm of the ratio NEW to BASE, from the values of both
-    processes in each turn; `of_means` if there are too few turns.
+    """Hodges-Lehmann estimate of the logarithm of the ratio NEW to BASE. The values are from
+    alternating turns, in which only one process of a pair runs. With too few turns, returns
+    `of_means`.
     """
     turns = [
         math.log(after / before)
@@ -775,7 +776,9 @@ def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: fl
 
 
 def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
-    """Mean CPU seconds per step in each turn of a run; () if the run took no turns."""
+    """Mean CPU seconds per step in each turn of a run, in which only this process ran steps; () if
+    the run did not alternate with other runs.
+    """
     if run.turns is None:
         return ()
     starts = [start - 1 for start in run.turns.starts]
@@ -784,8 +787,8 @@ def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
 
 
 def split_significance_level(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
-    """Gives half of alpha to each of the two samples. If the pairs are too few for half of alpha,
-    CPU time gets all of it.
+    """Gives half of alpha to each of the two samples (throughput and CPU time). If there are too
+    few pairs for half of alpha, CPU time gets the whole alpha.
     """
     pairs = len(throughput.base)
     share = 0.5 if smallest_p(pairs, pairs, paired=True) <= policy.alpha / 2 else 0.0

@@ -438,8 +438,8 @@ class Comparison(Document):
         return result.asked or result.metric.gates
 
     def level(self, entry: ComparedConfiguration, result: MetricResult) -> AnnotationLevel:
-        """The level at which a CI job reports a result. Errors set the exit code; warnings are bad
-        results that do not set it.
+        """The level at which a CI job reports a result: an error if the result sets the exit code,
+        or a warning if a bad result does not set the exit code.
         """
         verdict = result.verdict
         bad = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK, Verdict.FAILED)
@@ -600,8 +600,8 @@ class Comparison(Document):
 
     @property
     def leading(self) -> tuple[Metric, ...]:
-        """The requested metrics, followed by other metrics that determined a verdict on them, such
-        as CPU time.
+        """The requested metrics, followed by other metrics, such as CPU time, that determined a
+        verdict on a requested metric.
         """
         names = {
             entry.decided_by(result).metric.name

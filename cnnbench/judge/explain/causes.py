@@ -111,7 +111,8 @@ def find_pauses(sides: Sides) -> Pauses | None:
 def _find_recurring_pauses(
     sides: Sides, runs_of_processes: Sequence[Runs], level: float, part: Part | None = None
 ) -> Pauses | None:
-    """Finds pauses in the times of a part of the step (`part`), or of whole steps.
+    """Finds pauses in the times of whole steps, or of one part of the step (`part`), such as a
+    layer.
 
     `runs_of_processes` contains the times of each process, first of A, then of B. The result is
     None unless all processes of one side have significantly more slow steps.
@@ -203,8 +204,8 @@ def _fisher_p_value(few: int, of_few: int, many: int, of_many: int) -> float:
 def _pause_place_and_evidence(
     profiles: Iterable[_Profile], part: Part | None
 ) -> tuple[str, tuple[str, ...]]:
-    """Returns the name of the part in which slow steps take longer, and evidence with the parts
-    that take most of the additional time.
+    """Returns the name of the part of the step (such as a layer) in which slow steps take longer,
+    and evidence: the parts that take most of the additional time.
     """
     extra: defaultdict[Part, list[float]] = defaultdict(list)
     for profile, slow in profiles:
@@ -283,8 +284,8 @@ _DIRECTIONS = {
 
 @dataclass(frozen=True)
 class CauseClaim:
-    """A cause that a recogniser found, and the parts of the step (at least one) whose difference it
-    explains.
+    """A cause that a recogniser found, and the parts of the step (such as layers) whose difference
+    in time the cause explains.
 
     `facts` are texts about flags and facts that differ; the first one is the most likely reason.
     `is_effect` says whether the cause may be only a consequence of other causes, for example
@@ -301,8 +302,8 @@ class CauseClaim:
 
 
 def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
-    """Finds the significant causes of a difference. Also returns the sides, divided into parts
-    whose times add up to the times of the causes.
+    """Finds the significant causes of a difference. Also returns the sides, divided so that the
+    times of their parts add up to the times of the causes.
 
     If there are pauses, the returned sides have a separate part for pauses. All other causes are
     then found in the steps without pauses, so that no cause is reported twice.
@@ -480,7 +481,7 @@ def recognise_threads_or_libraries(sides: Sides) -> Iterator[CauseClaim]:
 
 
 def _have_same_sign(sides: Sides, parts: Iterable[Part]) -> bool:
-    """Whether nearly all of the difference in the given parts has the same sign."""
+    """Whether nearly all of the time difference in the given parts has the same sign."""
     differences = [sides.times[part].difference for part in parts]
     return abs(sum(differences)) >= (2 * _DOMINATES - 1) * sum(map(abs, differences))
 
@@ -740,8 +741,8 @@ RECOGNISERS: tuple[Recogniser, ...] = (
 
 
 def _parts_that_follow_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ...]:
-    """Returns the parts for variables (updates, copies, reductions), if their time changes in the
-    same direction as the number of parameters; otherwise ().
+    """Returns the parts of the step that process variables (updates, copies, reductions), if their
+    time changes in the same direction as the number of parameters; otherwise ().
 
     `own` is the number of additional parameters in one layer. Unless it is None, it must be a large
     share of all additional parameters.
@@ -765,7 +766,7 @@ def _parts_by_layer(sides: Sides) -> dict[str, list[Part]]:
 
 
 def _have_products(sides: Sides, parts: Collection[Part]) -> bool:
-    """Whether the given parts contain convolutions or matrix products, on either side."""
+    """Whether the given parts of the step contain convolutions or matrix products on any side."""
     return any(map(_PRODUCT.search, itertools.chain(*sides.operation_counts(parts))))
 
 
@@ -775,15 +776,17 @@ def _number_formats(kernels: Iterable[str]) -> tuple[str, ...]:
 
 
 def _work_differs(sides: Sides, part: Part) -> bool:
-    """Whether a part certainly has different operations, FLOPs or bytes on the two sides."""
+    """Whether a part of the step (such as a layer's forward pass) certainly has different
+    operations, FLOPs or bytes on the two sides.
+    """
     works = [side.work(part) for side in (sides.a, sides.b)]
     lacking = any(part not in side.parts for side in (sides.a, sides.b))
     return lacking or (None not in works and works[0] != works[1])
 
 
 def _layers_text(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]) -> str:
-    """Text with the layer that has the largest difference, and the number of other layers: "conv1
-    and 3 more".
+    """Text with the name of the layer with the largest difference, and the number of other layers:
+    "conv1 and 3 more".
     """
     size = {name: abs(sides.typical_sum(layers[name]).difference) for name in names}
     return first_few(sorted(names, key=lambda name: -size[name]), 1)
@@ -804,8 +807,8 @@ def _operation_count_changes(sides: Sides, parts: Collection[Part]) -> str:
 
 
 def _add_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts, followed by the gaps between operations if most of the additional
-    operations are in these parts.
+    """Adds the gaps between operations to the given parts of the step, if most of the additional
+    operations are in these parts. Returns the parts.
     """
     if GAPS not in sides.free:
         return parts
@@ -834,7 +837,7 @@ def _slowdown_text(sides: Sides, parts: Iterable[Part]) -> str:
 
 
 def _differing_fact_texts(sides: Sides, names: Iterable[str]) -> tuple[str, ...]:
-    """Texts about those of the named flags and facts that differ between the sides, such as "xla:
-    false in A, true in B".
+    """Texts about the named flags and facts, if they differ between the sides, such as "xla: false
+    in A, true in B".
     """
     return possible_reasons(sides.a.profiles, sides.b.profiles, names)

@@ -110,7 +110,7 @@ def _answer_sentences(explanation: Explanation) -> str:
 
 def _answer_of_causes(explanation: Explanation) -> str:
     """The answer if there are significant causes: the difference in step time, its largest causes,
-    and the part that no cause explains.
+    and how much of the difference no cause explains.
     """
     difference, step = (
         explanation.difference,
@@ -295,8 +295,8 @@ def differences_chart(explanation: Explanation, most: int = SHOWN) -> Rows:
 
 
 def _unexplained_text(explanation: Explanation) -> Iterator[str]:
-    """Yields a text about the part of the difference that the significant causes do not explain, if
-    there are any.
+    """Yields a text with the milliseconds of the difference that remain unexplained, if there are
+    significant causes.
     """
     if explanation.causes and not explanation.by_work:
         yield f"{signed_ms(explanation.unexplained)} ms that no cause explains"

@@ -266,8 +266,8 @@ Values: TypeAlias = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The seconds per step that both sides take for a part of the step, or for several parts
-    together.
+    """Seconds per step that sides A and B spend in a part of the step (such as a layer), or in
+    several parts together.
 
     Attributes:
       each: times of the processes of A and of B. If a side has a single process, the times of its
@@ -288,8 +288,8 @@ class StepTimes:
         weights: Sequence[Values],
         centre: Callable[[Sequence[float]], float] = median,
     ) -> StepTimes:
-        """Computes the typical (median) time of a part in each process. Only steps with a weight
-        above 0 are used. For the arguments, see `mean`.
+        """Computes the typical (median) time per step that each process spends in a part of the
+        step. Only steps with a weight above 0 are used. For the arguments, see `mean`.
 
         If a side has a single process, its steps are treated as processes.
         """
@@ -307,7 +307,8 @@ class StepTimes:
 
     @classmethod
     def mean(cls, values: Sequence[Values], weights: Sequence[Values]) -> StepTimes:
-        """Computes the weighted mean time of a part in each process of both sides.
+        """Computes the weighted mean time per step that each process of both sides spends in a part
+        of the step.
 
         If a side has a single process, its steps (multiplied by their weights) are treated as
         processes.
@@ -386,8 +387,8 @@ class StepTimes:
         return min(new) > max(base) or min(base) > max(new)
 
     def logarithms(self) -> StepTimes | None:
-        """Returns the logarithms of the times; None if a time is 0, because a process lacks the
-        part.
+        """Returns the logarithms of the times; None if a time is 0, because a process does not run
+        this part of the step.
         """
         if min(map(min, self.each)) <= 0:
             return None
@@ -416,8 +417,8 @@ class ProfiledSide:
         return dict.fromkeys(part for rows in self._rows for part in rows)
 
     def seconds(self, part: Part) -> Values:
-        """Returns the seconds that a part takes in each step of each process; 0 if a process lacks
-        the part.
+        """Returns the seconds that each process spends in one part of the step, for each step; 0 if
+        a process does not run this part.
         """
         return [
             rows[part].seconds if part in rows else (0.0,) * len(steps)
@@ -425,8 +426,8 @@ class ProfiledSide:
         ]
 
     def work(self, part: Part) -> ProfiledPart | None:
-        """Returns the operations, FLOPs and bytes of a part; None if they differ between
-        processes.
+        """Returns the operations, FLOPs and bytes of one part of the step; None if they differ
+        between processes.
         """
         first, *others = (
             replace(rows[part], seconds=()) if part in rows else None for rows in self._rows
@@ -434,15 +435,15 @@ class ProfiledSide:
         return first if all(digest == first for digest in others) else None
 
     def rows_of_first_process(self, parts: Iterable[Part]) -> list[ProfiledPart]:
-        """Returns those of the given parts that the first process has, with their operations, FLOPs
-        and bytes.
+        """Returns the given parts of the step with their operations, FLOPs and bytes, as far as the
+        first process runs them.
         """
         return [self._rows[0][part] for part in parts if part in self._rows[0]]
 
 
 class Sides:
-    """The profiled steps of sides A and B, divided into the same parts. Layers of B have the names
-    of the corresponding layers of A.
+    """The profiled steps of sides A and B, divided into parts (layer, kind of operation,
+    direction). Layers of B have the names of the corresponding layers of A.
 
     Attributes:
       times: typical times of every part, which are used for tests.
@@ -540,29 +541,29 @@ class Sides:
         return shortened
 
     def typical_sum(self, parts: Iterable[Part]) -> StepTimes:
-        """Returns the sum of the typical times of one or more parts."""
+        """Returns the sum of the typical times of the given parts of the step."""
         return _sum_times(self.times[part] for part in parts)
 
     def mean_sum(self, parts: Iterable[Part]) -> StepTimes:
-        """Returns the sum of the mean times of one or more parts."""
+        """Returns the sum of the mean times of the given parts of the step."""
         return _sum_times(self.means[part] for part in parts)
 
     @property
     def operations(self) -> tuple[Part, ...]:
-        """The parts that are operations of the step and that no cause has claimed yet."""
+        """The parts of the step that contain operations and that no cause explains yet."""
         return tuple(filter(_is_operation, self.free))
 
     def total(self, amount: str, parts: Collection[Part]) -> tuple[int, int]:
-        """Returns the FLOPs or bytes of the given parts in one step of the first process of side A,
-        and of side B.
+        """Returns the FLOPs or bytes that the given parts of the step have in the first process of
+        side A, and in the first process of side B.
         """
         rows = [side.rows_of_first_process(parts) for side in (self.a, self.b)]
         base, new = (sum(getattr(row, amount) for row in side) for side in rows)
         return base, new
 
     def operation_counts(self, parts: Collection[Part]) -> tuple[Counter[str], Counter[str]]:
-        """Counts the operations of the given parts by kernel name, in one step of the first process
-        of side A, and of side B.
+        """Counts the operations in the given parts of the step by kernel name, for the first
+        process of side A, and for the first process of side B.
         """
         counters = Counter[str](), Counter[str]()
         for kernels, side in zip(counters, (self.a, self.b), strict=True):
@@ -596,8 +597,8 @@ class Sides:
 
     @cached_property
     def noise(self) -> float:
-        """Standard deviation between the processes of one side, as a share of the time. It is
-        estimated from the largest operations.
+        """Standard deviation between the processes of one side, as a share of the time, estimated
+        from the longest operations.
 
         The times of each process are first divided by its speed factor (see `speed_factors`).
         """
@@ -611,14 +612,14 @@ class Sides:
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
     def noise_of(self, parts: Iterable[Part]) -> float:
-        """Returns the `noise` to assume for the given parts. For the Python program, it is limited
-        to 5 %, even if operations vary more.
+        """Returns the `noise` to assume for the given parts of the step. For the Python program,
+        the noise is at most 5 %, even if operations vary more.
         """
         return min(self.noise, _ONE_PROCESS) if {*parts} == {PROGRAM} else self.noise
 
     def stands_out(self, parts: Collection[Part], errors: float = CERTAIN) -> bool:
-        """Whether the difference in the given parts is relevant and larger than `errors` standard
-        errors.
+        """Whether the difference in the time of the given parts of the step is relevant and larger
+        than `errors` standard errors.
 
         If `errors` is at least `CERTAIN`, the times of the two sides must also not overlap.
         """
@@ -659,8 +660,8 @@ class Sides:
         return abs(times.difference) >= SMALLEST * self.step.means_by_side[0]
 
     def differs_significantly(self, parts: Iterable[Part]) -> bool:
-        """Whether the given parts differ significantly, even if the difference is too small for
-        `is_relevant`.
+        """Whether the times of the given parts of the step differ significantly, even if the
+        difference is too small for `is_relevant`.
 
         This is only possible for parts whose times vary little within a process.
         """

@@ -281,8 +281,8 @@ def time_text(point: SeriesPoint) -> str:
 
 
 def step_text(step: LevelChange, metric: Metric) -> str:
-    """A sentence about a step: its direction and size, the levels before and after it, and the
-    points between which it occurred.
+    """A sentence about a step: its direction and size, the levels before and after the step, and
+    the points between which the step occurred.
     """
     kind, *ends = (
         ("worse", "last good", "first bad")
@@ -382,8 +382,8 @@ def series_outcome_text(trend: Trend, metric: Metric) -> str:
 
 
 def noise_texts(trend: Trend, metric: Metric) -> list[str]:
-    """Texts about recognized kinds of noise in a series, which make it necessary to measure more
-    points before a step is found.
+    """Texts about recognized kinds of noise in a series. Because of such noise, a step is found
+    only after more points are measured.
     """
     texts = []
     states = trend.noise.states
@@ -436,8 +436,8 @@ def history_remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | 
 def _merge_or_branch_sentences(
     trend: Trend, step: LevelChange, metric: Metric, commits: Commits
 ) -> Iterator[str]:
-    """Yields a sentence if a step is at a merge commit or between two branches. For a merge, it
-    says what was measured on the merged branches.
+    """Yields a sentence if a step is at a merge commit or between two branches. For a merge, the
+    sentence contains what was measured on the merged branches.
     """
     before, after = step.last_good.runs[0].commit, step.first_bad.runs[0].commit
     last = []
@@ -504,7 +504,7 @@ def _csv_rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
 
 
 def figures_of_history(document: HistoryDocument) -> list[Figure]:
-    """Returns one figure for each point of each series, in order, for export to other programs."""
+    """Returns a `Figure` (an exported metric) for each point of each series, in order."""
     return [
         Figure(
             metric=document.metric,
@@ -627,8 +627,8 @@ def _period_text(trends: Sequence[Trend]) -> str:
 
 
 def _regressions_answer(document: HistoryDocument) -> Answer:
-    """The answer about regressions that have not been undone. If --fail_on contains `faster`, it is
-    also about gains.
+    """The answer about regressions that have not been undone and, if --fail_on contains `faster`,
+    about gains.
     """
     shared = document.shared_steps
     numbers = {"regression": document.regressions, "gain": document.failing_gains}
@@ -682,8 +682,8 @@ def _trends_to_draw(trends: Sequence[Trend]) -> list[Trend]:
 def _series_charts(
     trends: Sequence[Trend], metric: Metric, most: int | None = None
 ) -> tuple[Lines, ...]:
-    """Returns a chart for each series. All charts together have about `most` marks; if it is None,
-    every point is drawn.
+    """Returns a chart for each series. All charts together have about `most` marks. If `most` is
+    None, every point is drawn.
     """
     there = [trend for trend in trends if trend.series.points]
     return tuple(_series_chart(trend, metric, most and most // len(there)) for trend in there)

@@ -107,8 +107,8 @@ SAME: Encoded = ("", False)
 
 
 class FileRow(NamedTuple):
-    """One file of the results directory as the table contains it: path, size and times, digest, and
-    content.
+    """One file of the results directory, as a row of the cache table: path, size and times, digest,
+    and content.
 
     Attributes:
       path: path of the file in the folder.
@@ -125,16 +125,16 @@ class FileRow(NamedTuple):
     content: Any
 
     def is_current(self, status: os.stat_result) -> bool:
-        """Whether size and times in `status` show that the file has not changed since it was
-        read.
+        """Whether size and times in `status` show that the file has not changed since cnnbench read
+        it.
         """
         latest = max(status.st_mtime_ns, status.st_ctime_ns)
         return self.stamp == file_stamp(status) and latest < self.read_ns - _RACY_NS
 
 
 def file_stamp(status: os.stat_result) -> str:
-    """Text with the size, modification time and change time of a file. It differs if the file was
-    changed.
+    """Text with the size, modification time and change time of a file. The text changes when the
+    file changes.
     """
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
@@ -325,8 +325,8 @@ CREATE TABLE IF NOT EXISTS columns (
 
 
 class MeasurementTable:
-    """The table with the cached measurements of a results directory. If there is no usable table,
-    it behaves like an empty table.
+    """The table that caches the measurements of a results directory. A missing or unusable table is
+    treated as an empty table.
 
     Attributes:
       known: decoded files by path in the folder, with the values of the selected metrics.
@@ -491,8 +491,8 @@ def _insert_block(database: sqlite3.Connection, rows: Sequence[FileRow]) -> str:
 
 
 def _column_digest(block: str, name: str, data: bytes) -> str:
-    """The seal of a column: a digest of its data and of the code of cnnbench, which shows whether
-    the column may be used.
+    """Digest of the data of a cached column and of the code of cnnbench. If the stored digest
+    differs, the column must not be used.
     """
     return content_digest(b"\0".join((_code_digest(), block.encode(), name.encode(), data)))
 

@@ -482,8 +482,8 @@ def _matches_pattern(pattern: str, name: str, part: bool = True) -> bool:
 
 
 class Revisions:
-    """Sorts the revisions of measurements. In an experiment, the revision of the base comes before
-    the revision that it was compared with.
+    """Sorts the revisions of measurements. The revision of an experiment's base comes before the
+    revision that was compared with the base.
 
     Measurements must be in order of their start times. Because `cnnbench ab` runs its sides in
     random order, either side may have been measured first. `pairs` contains the pairs of such
@@ -519,8 +519,8 @@ class Revisions:
         return self._places[revision_of(entry)], entry.origin.side
 
     def newest(self, entries: Iterable[HistoryEntry]) -> Revision | None:
-        """Returns the last revision among the given measurements. If an experiment measured it as
-        base, returns the revision that was compared with it.
+        """Returns the last revision among the given measurements. If an experiment used this
+        revision as base, returns the revision that was compared with the base.
         """
         last = max(map(revision_of, entries), key=self._places.__getitem__, default=None)
         passed: set[Revision] = set()
@@ -530,8 +530,8 @@ class Revisions:
         return last
 
     def is_newest(self, newest: Revision | None, entry: HistoryEntry) -> bool:
-        """Whether a measurement is of the newest revision. If both sides of an experiment have this
-        revision, only side B is.
+        """Whether a measurement has the newest revision. If both sides of an experiment have this
+        revision, only side B is the newest.
         """
         revision = revision_of(entry)
         if newest is None or revision[:-1] != newest[:-1]:  # The day is not compared.
@@ -542,8 +542,8 @@ class Revisions:
 def _order_bases_first(
     revisions: Iterable[Revision], bases: Mapping[Revision, Sequence[Revision]]
 ) -> list[Revision]:
-    """Sorts revisions so that each one comes after the revisions that it was compared with (its
-    bases). Apart from this, the order is kept. Cycles are ignored.
+    """Sorts revisions so that each revision comes after its bases, which are the revisions that it
+    was compared with. Apart from this, the order is kept. Cycles are ignored.
     """
     placed: dict[Revision, None] = {}
     seen: set[Revision] = set()

@@ -136,7 +136,8 @@ class Outlier:
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """A series with its levels, the changes between them, outliers and recognized kinds of noise.
+    """A series with its levels, the changes between these levels, outliers, and recognized kinds of
+    noise.
 
     Attributes:
       enough: whether there are enough points to look for steps.
@@ -252,8 +253,8 @@ def _level_changes(
 def _mark_undone_changes(
     points: Sequence[SeriesPoint], changes: Sequence[LevelChange], metric: Metric, floor: float
 ) -> list[LevelChange]:
-    """Adds to each change the point at which it was undone. Both the undone change and the change
-    that undid it get the kind "undone" or "plateau".
+    """Adds to each change the point at which the change was undone. A change and the later change
+    that undoes it both get the kind "undone" or "plateau".
     """
     changed = list(changes)
     for place, step in enumerate(changes):
@@ -279,7 +280,7 @@ def _slow_steps_of_slower_level(
     points: Sequence[SeriesPoint], slower: SeriesLevel, faster: SeriesLevel
 ) -> SlowSteps | None:
     """Returns the slow training steps in the runs of the slower level, if the runs of the faster
-    level do not have them; otherwise None.
+    level have no such steps; otherwise None.
     """
     before, after = (
         median_slow_steps([point.slow for point in points[level.start : level.stop]])

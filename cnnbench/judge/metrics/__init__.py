@@ -252,8 +252,8 @@ class Origin:
         return self.repository, self.revision, self.dirty, self.changes
 
     def parts(self) -> dict[str, str]:
-        """Names and texts of the parts of the origin, for people. The text of an unknown part is
-        "".
+        """The components of the origin, such as revision and machine: names and texts for people.
+        The text of an unknown component is "".
         """
         return {
             "side": self.side.upper(),
@@ -266,8 +266,8 @@ class Origin:
 
 
 def complete_origins(origins: Iterable[Origin]) -> dict[Origin, Origin]:
-    """Maps each origin to the same origin with missing facts added, as far as other origins contain
-    them.
+    """Maps each origin to an origin in which missing facts are added, as far as other origins
+    contain these facts.
 
     An abbreviated commit is completed if the longer commits that begin with it agree. A run that
     ended before its network was known gets the network of an origin that is otherwise equal.
@@ -387,15 +387,13 @@ _GIGA = 1e9
 
 
 def _bus_bandwidth(row: MeasuredReduction) -> float | None:
-    """Bus bandwidth in GB/s. For a memory copy, it is the rate at which all devices write
-    together.
-    """
+    """Bus bandwidth in GB/s. For a memory copy, the rate at which all devices write together."""
     return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
 
 
 def _register_bandwidth(name: str, about: str, of: str, *others: str, **rules: Any) -> Metric:
-    """Registers a metric that is a bandwidth of measurements of kind `of`, and that --metrics
-    selects by the name of the throughput.
+    """Registers the bandwidth of measurements of kind `of` as a metric, which is judged if
+    --metrics contains the throughput.
     """
     rules |= {"about": about, "kinds": (of, *others), "judged": {of: THROUGHPUT.name}, **FASTER}
     register_metric("GB/s", name=name, **rules)(_bus_bandwidth)

@@ -124,8 +124,8 @@ class AcceptedCommit:
         )
 
     def is_between(self, base: str, new: str) -> bool:
-        """Whether the accepted commit is part of the changes from commit `base` to commit `new`: it
-        is `new`, or an ancestor of `new` but not of `base`.
+        """Whether the accepted commit is among the changes from commit `base` to commit `new`:
+        equal to `new`, or an ancestor of `new` but not of `base`.
 
         Git looks for ancestors only in the repository of the current folder.
         """
@@ -228,8 +228,8 @@ class Rules:
         return usual.replace(own_threshold=scaled, share=share, fail_on=fail_on)
 
     def threshold(self, configuration: str, metric: Metric) -> float | None:
-        """The smallest relevant change of a metric according to the rules; None if the rules do not
-        set it.
+        """The smallest relevant change of a metric according to the rules; None if the rules
+        contain no threshold for the metric.
         """
         return self.policy(Policy(), configuration, metric, ()).own_threshold
 
@@ -330,7 +330,7 @@ def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
 
 
 def _is_in_commit(name: str) -> bool:
-    """Whether a value of --rules has the form COMMIT:FILE."""
+    """Whether a value of --rules names a file in a commit (COMMIT:FILE)."""
     return ":" in name and not Path(name).exists()
 
 

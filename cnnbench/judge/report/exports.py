@@ -213,8 +213,8 @@ _OF_SUBJECT = ("commit", "repository")
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One metric of one configuration, as it is exported to other programs: the values of all
-    processes that measured the same code on the same machine.
+    """One metric of one configuration, as exported to other programs: the values of all processes
+    that measured the same code on the same machine.
 
     Attributes:
       sample: one value per process; at least one.
@@ -244,8 +244,8 @@ class Figure:
 
     @property
     def title(self) -> str:
-        """The name under which other programs follow the figure over time. It is the same for every
-        commit.
+        """The name of the data series to which other programs add this metric. The name is the same
+        for every commit.
 
         It contains the configuration's name, the side, the TensorFlow version, the machine, and a
         hash of these, all flags and the repository. It does not depend on the revision, the size of
@@ -262,8 +262,8 @@ class Figure:
         )
 
     def statistics(self) -> dict[str, float]:
-        """The known numbers of the figure by name: the median (""), its interval, the number of
-        processes, and the change with its interval.
+        """The known statistics of the metric by name: the median (name ""), its interval, the
+        number of processes, and the change with its interval.
         """
         low, high = self.sample.interval or (None, None)
         values = {
@@ -316,8 +316,8 @@ def shared_labels(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def figures_of_comparison(comparison: Comparison) -> list[Figure]:
-    """Returns the figures of both sides of a comparison, by configuration and origin. Figures of
-    NEW have verdicts.
+    """Returns a `Figure` for each metric, configuration and origin on both sides of a comparison.
+    Figures of side NEW contain verdicts.
     """
     return [
         figure
@@ -351,8 +351,8 @@ def _side_figures(
 
 
 def newest_figures(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
-    """Returns the figures that measured the newest code, and a sentence about figures that are left
-    out, or "".
+    """Returns the figures (exported metrics) that measured the newest code, and a sentence about
+    omitted figures, or "".
 
     If a measurement was repeated, only the last one is used. The sentence does not count figures of
     the base of a comparison.
@@ -430,7 +430,7 @@ Other units have no base unit.
 
 @export_format("bencher", rb'\{(\s*"[^\n]*": \{\s*"[^\n]*": \{\s*"value": |\}\s*$)')
 def bencher(figures: Sequence[Figure]) -> Exported:
-    """Writes figures in the Bencher Metric Format (Bencher 0.6.12), for ``bencher run --adapter
+    """Writes metrics in the Bencher Metric Format (Bencher 0.6.12), for ``bencher run --adapter
     json``.
 
     Source: https://bencher.dev/docs/reference/bencher-metric-format/ and
@@ -451,7 +451,7 @@ def bencher(figures: Sequence[Figure]) -> Exported:
 
 @export_format("github-action-benchmark", rb'\[(\s*\{\s*"name": |\]\s*$)')
 def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
-    """Writes figures as custom JSON for the action benchmark-action/github-action-benchmark
+    """Writes metrics as custom JSON for the action benchmark-action/github-action-benchmark
     (v1.22).
 
     Source: https://github.com/benchmark-action/github-action-benchmark, README and
@@ -556,7 +556,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @export_format("openmetrics", rb"# (TYPE cnnbench_|EOF)")
 def openmetrics(figures: Sequence[Figure]) -> Exported:
-    """Writes figures as OpenMetrics 1.0 text for Prometheus, for ``promtool tsdb create-blocks-from
+    """Writes metrics as OpenMetrics 1.0 text for Prometheus, for ``promtool tsdb create-blocks-from
     openmetrics``.
 
     Source: https://prometheus.io/docs/specs/om/open_metrics_spec/. Each quantity is a family with
@@ -604,8 +604,8 @@ def _metric_families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]
 
 
 def _openmetrics_labels(figure: Figure) -> str:
-    """The OpenMetrics labels of a figure as text: NAME="TEXT", separated by commas. Labels that
-    users set are named label_NAME.
+    """The OpenMetrics labels of an exported metric as text: NAME="TEXT", separated by commas.
+    Labels that users set are named label_NAME.
     """
     labels = {
         f"label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": plain(text)

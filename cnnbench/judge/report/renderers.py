@@ -116,8 +116,8 @@ def verdict_tone(comparison: Comparison, entry: ComparedConfiguration, result: M
 
 
 def verdict_with_reason(result: MetricResult) -> str:
-    """Text with the word for a verdict and its reason. The word is omitted if the beginning of the
-    reason contains it.
+    """Text with the word for a verdict and the reason. If the first 40 characters of the reason
+    contain this word, returns only the reason.
     """
     reason = result.judgement.reason
     return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
@@ -288,7 +288,9 @@ _HANGING = 6
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether text for the stream may be coloured: it is a terminal, and NO_COLOR is not set."""
+    """Whether text for the stream may be coloured: the stream is a terminal, and NO_COLOR is not
+    set.
+    """
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 

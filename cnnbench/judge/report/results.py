@@ -272,7 +272,7 @@ def split_names(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[
 
 def distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
     """Splits the names of groups with `split_names`. If the groups have different precisions, the
-    names contain them.
+    names contain the precisions.
     """
     parts = [group.name.split(", ") for group in members]
     formats = [str(group.flag("precision")) for group in members]
@@ -317,8 +317,8 @@ class ReportSubject(Loaded):
     comparison: Comparison | None = None
 
     def bounded(self) -> ReportSubject:
-        """Returns a copy with at most `MOST_SHOWN` configurations: those with a changed verdict,
-        then the newest ones.
+        """Returns a copy with at most `MOST_SHOWN` configurations: the configurations with a
+        changed verdict, then the newest other configurations.
         """
         entries = () if self.comparison is None else self.comparison.entries
         changed = {

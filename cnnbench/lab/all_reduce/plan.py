@@ -119,7 +119,7 @@ def tf_distribute_reduction(name: str, devices: Sequence[str]) -> Callable[[Towe
 
 
 def check_peer(name: str, devices: Sequence[str]) -> None:
-    """Raises an error if a reduction of tf.distribute fails on these devices, or returns wrong
+    """Raises an error if a reduction of tf.distribute fails on these devices, or computes wrong
     sums.
     """
     if len({process_of_device(device) for device in devices}) > 1:
@@ -188,7 +188,9 @@ class Workload(NamedTuple):
 
 
 class ReductionCase(NamedTuple):
-    """A reduction to measure: an algorithm with a packing, or a peer from tf.distribute."""
+    """A reduction to measure: an all-reduce algorithm with a packing, or a reduction of
+    tf.distribute for comparison (a peer).
+    """
 
     spec: AllReduceSpec | None = None
     peer: str | None = None
@@ -222,7 +224,9 @@ class AllReducePlan:
         return self.run.place.job
 
     def cases(self, specs: Sequence[AllReduceSpec]) -> tuple[ReductionCase, ...]:
-        """All reductions to measure: every spec with every packing, followed by the peers."""
+        """All reductions to measure: every spec with every packing, followed by the reductions of
+        tf.distribute.
+        """
         pairs = itertools.product(specs, self.packings)
         ours = (ReductionCase(spec=spec, packing=packing) for spec, packing in pairs)
         return (*ours, *(ReductionCase(peer=peer) for peer in self.peers))
@@ -391,7 +395,9 @@ def _is_not_measured(algorithm: str, plan: AllReducePlan) -> bool:
 
 
 def _used_algorithms(plan: AllReducePlan) -> frozenset[str] | None:
-    """Names of the algorithms that are used for at least one number of devices; None means all."""
+    """Names of the all-reduce algorithms that are used for at least one number of devices. None
+    means all algorithms.
+    """
     if plan.specs is None:
         return None
     return frozenset(

@@ -199,7 +199,7 @@ class DeviceBuffers:
         self._wait_and_count(self._inputs)
 
     def read(self) -> DeviceTensors:
-        """Reads the tensors of every device. Call it in a function that TensorFlow traces.
+        """Reads the tensors of every device. Must be called in a function that TensorFlow traces.
 
         The previous sums of a device are freed first, so that later operations can use their
         memory, as training frees gradients after the update.
@@ -216,8 +216,8 @@ class DeviceBuffers:
         return tensors
 
     def write(self, sums: DeviceTensors, read: DeviceTensors) -> list[tf.Tensor]:
-        """Stores the sums of every device. Call it after `read`, in a function that TensorFlow
-        traces.
+        """Stores the sums of every device. Must be called after `read`, in a function that
+        TensorFlow traces.
 
         Returns a scalar on each device, which is available when the device has its sums.
         """
@@ -356,7 +356,8 @@ def _chain_reductions(
 def reduction_factory(
     case: ReductionCase, place: ReduceContext, group_size: int
 ) -> Callable[[], Reduction]:
-    """Returns a function that creates the reduction of a case, once for each reduction in a chain.
+    """Returns a function that creates the reduction of a case. Each reduction in a chain needs its
+    own call of this function.
 
     FlagError if the algorithm does not work with these devices in groups of this size.
     """
@@ -395,7 +396,9 @@ def _error_text(error: Exception) -> str:
 def usable_algorithms(
     place: ReduceContext, in_cluster: bool
 ) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
-    """Finds the algorithms that work on these devices, and the reasons why the others do not."""
+    """Finds the all-reduce algorithms that work on these devices, and the reasons why other
+    algorithms do not work.
+    """
     specs, reasons = [], {}
     for name in names():
         try:
@@ -418,8 +421,8 @@ def check_algorithms(
     place: ReduceContext,
     group_size: int,
 ) -> None:
-    """Raises an error if a spec or a peer does not work on the devices. `specs` is None for all
-    specs.
+    """Raises an error if a spec, or a reduction of tf.distribute, does not work on the devices.
+    `specs` is None for all specs.
     """
     for spec in specs or ():
         AllReducer(spec, place, group_devices(place.devices, group_size))
@@ -437,8 +440,8 @@ _COPIED = "float32"
 
 @dataclass
 class _CaseTrial:
-    """The measurement of one case, or of the memory copy: the row so far, and seconds of timed
-    calls.
+    """The unfinished measurement of one reduction, or of the memory copy: its row of the table so
+    far, and the seconds of each timed call.
     """
 
     case: ReductionCase
@@ -525,7 +528,7 @@ class WorkloadBenchmark:
 
     @property
     def copy_error(self) -> str | None:
-        """Why the memory copy failed; None if it did not fail."""
+        """The reason why the memory copy failed; None if the copy succeeded."""
         return self._copy.point.error
 
     def _measure_rounds(
@@ -602,8 +605,8 @@ class WorkloadBenchmark:
 
     @contextlib.contextmanager
     def _storing_errors(self, trial: _CaseTrial) -> Iterator[None]:
-        """Context manager that stores an error in the row of a case, or raises it if workers wait
-        for each other.
+        """Context manager that stores an error in the table row of a case, or raises the error if
+        other workers wait for this process.
         """
         try:
             with restoring_interrupts():

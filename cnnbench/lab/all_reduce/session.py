@@ -239,8 +239,8 @@ def complete_record(
     error: BenchmarkError | None,
     messages: Messages,
 ) -> None:
-    """Completes the record of a process that ended early because of `error`, or of an interrupt if
-    None.
+    """Completes the record of a process that ended early because of `error`. If `error` is None,
+    the process was interrupted.
 
     `first_record` is the record from the start of the process, without any rows. If the process
     has written a later record, the later record is completed.
@@ -257,7 +257,7 @@ def complete_record(
 
 
 class AllReduceBenchmark:
-    """Measures all reductions in a plan, prints them and records them."""
+    """Measures all reductions in a plan, and prints and records the results."""
 
     def __init__(
         self,
@@ -339,8 +339,8 @@ class AllReduceBenchmark:
         return record
 
     def lost(self, error: BenchmarkError | None) -> None:
-        """Completes the record of this process, which ends early because of `error`, or of an
-        interrupt if None.
+        """Completes the record of this process, which ends early because of `error`. If `error` is
+        None, the process was interrupted.
         """
         complete_record(self.record("interrupted"), self._results, error, self._messages)
 

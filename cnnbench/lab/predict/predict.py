@@ -238,8 +238,8 @@ def _tree_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
-    """Cost of a shuffle: each of k devices (or CPUs of k nodes) gathers and adds one shard and
-    returns it.
+    """Cost of a shuffle: each of k devices (or CPUs of k nodes) gathers the values of one shard,
+    adds them and returns the sum.
     """
     count, size = tensor.chunks(shards)
     near, far = layout.near - on_tower, layout.devices - layout.near
@@ -252,8 +252,8 @@ def _shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: b
 
 
 def _nccl_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Cost of NCCL's ring, which splits a tensor of any size into n chunks and needs no copy to
-    join them.
+    """Cost of NCCL's ring, which splits a tensor of any size into n chunks. The chunks need not be
+    copied to join them.
     """
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = ring_lap(layout, 1, moved)
@@ -373,8 +373,8 @@ FORMULAS: dict[str, Formula] = {
 
 
 def formulas() -> dict[str, Formula]:
-    """All cost formulas: `FORMULAS`, which do not need TensorFlow, and those of registered
-    algorithms.
+    """All cost formulas: the formulas in `FORMULAS`, which do not need TensorFlow, and the formulas
+    of registered algorithms.
     """
     return {**FORMULAS, **spec.cost_formulas(FORMULAS)}
 
@@ -390,7 +390,7 @@ SPREAD = Formula(
 
 
 class NotPredictedError(ValueError):
-    """There is no prediction for an algorithm or for these devices."""
+    """The cost model cannot predict a time for an algorithm, or for these devices."""
 
 
 class TrainingStep(NamedTuple):
@@ -496,8 +496,8 @@ class Interconnect:
     def seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> float:
-        """Predicts the seconds for reducing the tensors of one device. `tensors` are those before
-        packing.
+        """Predicts the seconds for reducing the tensors of one device. `tensors` are the tensors
+        before packing.
         """
         if devices == 1:
             return 0.0
@@ -789,8 +789,8 @@ def predict_all(
 
 
 def fastest_predictions(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
-    """Selects the fastest prediction for each number of devices. With ties, the first one is
-    selected.
+    """Selects the fastest prediction for each number of devices. If several predictions are equally
+    fast, selects the first of these.
     """
     by_devices: dict[int, list[tuple[float, Prediction]]] = {}
     for prediction in predictions:

@@ -115,8 +115,8 @@ def _cost_cells(row: StrategyRow) -> Row:
 
 
 def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
-    """Yields an answer for each `cnnbench strategies` result: the fastest mode among those that
-    train equal weights.
+    """Yields an answer for each `cnnbench strategies` result: the fastest of the modes that train
+    equal weights.
     """
     for title, document in titled_comparisons(results):
         alike = [row for row in document.rows if row.weights in (REFERENCE, EQUAL)]

@@ -85,8 +85,8 @@ def steps_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _step_charts(group: RunGroup) -> tuple[Lines, Rows]:
-    """Returns two charts for a configuration: its step times in order, and their distribution. If
-    there are many processes, the charts show some of them.
+    """Returns two charts for a configuration: step times in order, and the distribution of step
+    times. If there are many processes, the charts show some of the processes.
     """
     timed = [
         (f"process {n}", run) for n, run in enumerate(group.successful, start=1) if run.step_seconds
@@ -127,8 +127,8 @@ def _step_series(name: str, record: RunRecord) -> ChartSeries:
 
 
 def _thin_out_points(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Divides steps into at most `_POINTS` groups. Returns the median of each group and, if it is
-    much higher, its maximum.
+    """Divides steps into at most `_POINTS` groups. Returns the median of each group, and the
+    maximum if it is much higher than the median.
     """
     size = math.ceil(len(points) / _POINTS)
     if size == 1:
@@ -476,8 +476,8 @@ def _commit_cell(revision: str, state: Subject) -> TableCell:
 
 
 def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
-    """Yields, for each command, what it measures, its words, the number of its processes, and its
-    start time.
+    """Yields, for each command, the name of the measurement, the words of the command, the number
+    of processes, and the start time.
     """
     for title, document in titled_comparisons(results):
         yield f"modes of {title}", document.command, len(document.processes), document.started_at
