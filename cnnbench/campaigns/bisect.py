@@ -98,7 +98,7 @@ class CommitHistory(NamedTuple):
         return tuple(line for line in listed.splitlines() if line in commits)
 
     def show(self, commit: str, form: str = "%s") -> str:
-        """The output of `git show` in the format `form`, by default the first line of the message."""
+        """Output of `git show` in the format `form`; by default, the first line of the message."""
         return git("show", "--no-patch", f"--format={form}", commit, folder=self.repository)
 
     def parent(self, commit: str) -> str:
