@@ -145,8 +145,10 @@ def load_keras_file(path: str, policy: str) -> Any:
     return copy
 
 
-def _to_functional_with_logits(model: Any, size: int | None) -> Any:
+def _to_functional_with_logits(model: Any, image_size: int | None) -> Any:
     """Converts a Keras model to a functional model that returns logits.
+
+    If the model has no input shape, it gets images of `image_size` x `image_size` pixels.
 
     Raises UsageError if cnnbench cannot train the model.
     """
@@ -159,10 +161,10 @@ def _to_functional_with_logits(model: Any, size: int | None) -> Any:
     if getattr(model, "optimizer", None) is not None:
         raise UsageError("the Keras model has an optimizer; do not call compile()")
     if not _is_functional(model):
-        if size is None:
+        if image_size is None:
             raise UsageError("the Keras model has no input shape; give its image_size")
         # Keras passes `training` to the layers in model(images), but not in model.call(images).
-        images = keras.Input((size, size, 3))
+        images = keras.Input((image_size, image_size, 3))
         model = keras.Model(images, model(images))
     last = model
     while isinstance(last, keras.Model) and _is_functional(last):

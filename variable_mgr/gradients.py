@@ -431,7 +431,7 @@ def make_stages(
         stages.append(partial(_scale_tensors, devices, *scale_factors(scale, dtype)))
     if dtype is not None:
         stages.append(partial(_send_in_16_bits, devices, dtype))
-    if packing.relaxed:
+    if packing.applies_gradients_late:
         stages.append(DeferredGradients(devices))
     return tuple(stages)
 

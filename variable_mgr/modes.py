@@ -379,7 +379,7 @@ class Packing:
         return cls(**{name: values[name] for name in names if name in values})
 
     @property
-    def relaxed(self) -> bool:
+    def applies_gradients_late(self) -> bool:
         """Whether gradients are applied one step late."""
         return self.variable_consistency == "relaxed"
 
@@ -402,7 +402,7 @@ class Packing:
             parts.append(self.compact_dtype)
         if self.allreduce_merge_scope > 1:
             parts.append(f"scope{self.allreduce_merge_scope}")
-        if self.relaxed:
+        if self.applies_gradients_late:
             parts.append("relaxed")
         return "+".join(parts) or "-"
 

@@ -65,7 +65,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
                 gradient_bucket_bytes=0,
             )
         # Deferred gradients are stored in dense variables, so sparse ones cannot be deferred.
-        self._keep_sparse = not (options.sparse_to_dense or options.relaxed)
+        self._keep_sparse = not (options.sparse_to_dense or options.applies_gradients_late)
         # Gradients that are sent in 16 bits are not cast to float32 first.
         self._compact = options.compact_dtype is not None
         self._stages = make_stages(options, spec.devices, spec.reduction_scale)

@@ -358,7 +358,7 @@ def interim_analyses(
     return (*analyses, InterimAnalysis(pairs, max(limit - spent, alpha * _NONE_LEFT)))
 
 
-class Continuation(NamedTuple):
+class AnalysisSchedule(NamedTuple):
     """Describes how additional pairs will be analysed: in a continued experiment or in a new one.
 
     Attributes:

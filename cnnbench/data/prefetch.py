@@ -83,7 +83,7 @@ class PipelineInput(InputSource):
             self.batches += 1
 
     def waiting(self) -> dict[int, float]:
-        """See `InputSource.waiting`."""
+        """For each call of `next` that is blocked now: seconds since the call, by shard number."""
         since = self._waits_since
         return {} if since is None else {self.spec.shard_index: time.perf_counter() - since}
 
@@ -302,7 +302,9 @@ class DeviceCopier:
         self._threads: ThreadPoolExecutor
 
     def start(self) -> None:
-        """Starts the threads. Call this before the first copy, and again after `stop`."""
+        """Starts the threads that copy batches.
+
+        Call this before the first copy, and again after `stop`."""
         self._threads = ThreadPoolExecutor(self._most, "cnnbench-copy")
 
     def begin(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:
@@ -564,7 +566,7 @@ class JobInput(InputSource):
             self.batches += 1
 
     def waiting(self) -> dict[int, float]:
-        """See `InputSource.waiting`."""
+        """For each call of `next` that is blocked now: seconds since the call, by shard number."""
         return {shard: s for source in self._sources for shard, s in source.waiting().items()}
 
     def stages(self) -> list[Any]:

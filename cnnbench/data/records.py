@@ -88,7 +88,9 @@ def _read_records(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
     """
     sound = 0
     try:
-        records = tf.data.TFRecordDataset(str(path)).take(tfrecord.count_framed_records(path))
+        records = tf.data.TFRecordDataset(str(path)).take(
+            tfrecord.count_records_before_damage(path)
+        )
         with contextlib.suppress(tf.errors.OpError):
             for data in records.as_numpy_iterator():
                 yield sound, data

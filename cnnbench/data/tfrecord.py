@@ -120,7 +120,7 @@ def read_records_from(path: Path, first: int) -> Iterator[tuple[int, bytes | Dat
         yield error.record, error
 
 
-def count_framed_records(path: Path) -> int:
+def count_records_before_damage(path: Path) -> int:
     """Counts the records before the first damage of the framing. DataError if the file cannot be
     read.
     """

@@ -320,7 +320,7 @@ def _memory_limits(host: Host) -> Iterator[tuple[str, int, int]]:
                 yield folder, limit, host.number(f"{folder}/{used_name}") or 0
 
 
-def main_memory(host: Host | None = None) -> Memory | None:
+def read_memory_capacity(host: Host | None = None) -> Memory | None:
     """Size and available part of main memory, also considering control groups; None if unknown."""
     host = Host() if host is None else host
     lines = re.findall(r"^(\w+): +(\d+) kB$", host.text("proc/meminfo") or "", re.MULTILINE)

@@ -383,14 +383,14 @@ def _parse_rate(name: str, text: str, piece: str) -> float:
 # Registries of optimizers and schedules: built-in ones, and those from plug-ins and entry points.
 
 
-class _FlagDeclaration(Protocol):
+class _DeclaresFlags(Protocol):
     @property
     def name(self) -> str: ...
     @property
     def flags(self) -> Mapping[str, Constant]: ...
 
 
-S = TypeVar("S", bound=_FlagDeclaration)
+S = TypeVar("S", bound=_DeclaresFlags)
 
 
 class DeclarationRegistry(dict[str, S], Generic[S]):

@@ -14,8 +14,8 @@ from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import FLAGS, SPECS
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.place import (
-    FlagRule,
     P,
+    UnusableFlagRule,
     WorkKind,
     always,
     no_effect_notices,
@@ -90,7 +90,7 @@ def _follows_model(p: RunPlan) -> bool:
     return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
 
 
-def _other_optimizer_rules(constants: Iterable[str]) -> tuple[FlagRule[RunPlan], ...]:
+def _other_optimizer_rules(constants: Iterable[str]) -> tuple[UnusableFlagRule[RunPlan], ...]:
     """Rules for optimizer flags, such as --momentum, that the optimizer of the run does not use."""
     by_users: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     for flag in constants:
@@ -127,7 +127,9 @@ def _count_device_groups(p: RunPlan) -> int:
     return len(group_devices(p.place.job.tower_devices, p.params.all_reduce_group_size))
 
 
-def _no_effect_in_mode(flags: str, which: Callable[[Mode], object], why: str) -> FlagRule[RunPlan]:
+def _no_effect_in_mode(
+    flags: str, which: Callable[[Mode], object], why: str
+) -> UnusableFlagRule[RunPlan]:
     """A rule for flags that have no effect in the modes of --variable_update that `which` selects.
 
     `why` is appended to the reason "with --variable_update=MODE".
@@ -144,7 +146,7 @@ def unused_all_reduce_rules(
     has_two_levels: Callable[[P], bool],
     groups: Callable[[P], Sequence[int]],
     are_single: Callable[[P], bool],
-) -> tuple[FlagRule[P], ...]:
+) -> tuple[UnusableFlagRule[P], ...]:
     """Rules for all-reduce flags that have no effect, in a run or in ``cnnbench allreduce``.
 
     Args:
@@ -199,19 +201,19 @@ def unused_all_reduce_rules(
 _DECLARED = rules_from_declarations(FLAGS)
 
 
-def _step_rounding_rule(flag: str) -> FlagRule[RunPlan]:
+def _step_rounding_rule(flag: str) -> UnusableFlagRule[RunPlan]:
     """A rule that reports that a number of steps is rounded up to full executions."""
 
-    def reason(p: RunPlan) -> str:
+    def rounded_steps_text(p: RunPlan) -> str:
         steps_given, together = getattr(p.params, flag) or 0, p.params.steps_per_execution
         steps = round_up_steps(steps_given, together)
         multiple = f"to {steps}, the next multiple of --steps_per_execution={together}"
         return "" if steps == steps_given else multiple
 
-    return no_effect_rule(flag, always, reason, says="is rounded up")
+    return no_effect_rule(flag, always, rounded_steps_text, says="is rounded up")
 
 
-UNUSED: tuple[FlagRule[RunPlan], ...] = (
+UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
     _step_rounding_rule("num_batches"),
     _step_rounding_rule("num_warmup_batches"),
     no_effect_rule(

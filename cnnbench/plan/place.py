@@ -1,7 +1,7 @@
 """The kind of work of a run, rules that refuse flags, and the role of a process in its job.
 
-A rule (`FlagRule`) is evaluated on an object with flags, such as a `RunPlan`. If several rules of a
-table apply to a flag, the first rule gives the reason.
+A rule (`UnusableFlagRule`) is evaluated on an object with flags, such as a `RunPlan`. If several
+rules of a table apply to a flag, the first rule gives the reason.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class RuleKind(enum.Enum):
 
 
 @dataclass(frozen=True)
-class FlagRule(Generic[P]):
+class UnusableFlagRule(Generic[P]):
     """A rule: flags, a condition, and the reason why the flags are refused or have no effect.
 
     Attributes:
@@ -104,17 +104,19 @@ class FlagRule(Generic[P]):
         return self.why if isinstance(self.why, str) else self.why(resolved) or ""
 
 
-def refusal_rule(flags: str | Sequence[str], when: Condition[P], why: Reason[P]) -> FlagRule[P]:
+def refusal_rule(
+    flags: str | Sequence[str], when: Condition[P], why: Reason[P]
+) -> UnusableFlagRule[P]:
     """A rule for flags that are refused if they differ from their defaults."""
-    return FlagRule(_split_flag_names(flags), when, why, RuleKind.REFUSED)
+    return UnusableFlagRule(_split_flag_names(flags), when, why, RuleKind.REFUSED)
 
 
-def requirement_rule(flag: str, when: Condition[P], why: Reason[P]) -> FlagRule[P]:
+def requirement_rule(flag: str, when: Condition[P], why: Reason[P]) -> UnusableFlagRule[P]:
     """A rule for a flag that is refused with any value."""
-    return FlagRule((flag,), when, why, RuleKind.NEEDED)
+    return UnusableFlagRule((flag,), when, why, RuleKind.NEEDED)
 
 
-def exclusion_rule(settings: str, why: str, other: str = "") -> FlagRule[P]:
+def exclusion_rule(settings: str, why: str, other: str = "") -> UnusableFlagRule[P]:
     """A rule for settings that exclude each other (see `on`). It refuses the last setting's flag.
 
     The message is "cannot be used with --", `other` and `why`. The default of `other` is the first
@@ -128,12 +130,12 @@ def exclusion_rule(settings: str, why: str, other: str = "") -> FlagRule[P]:
 
 def no_effect_rule(
     flags: str | Sequence[str], when: Condition[P], why: Reason[P], says: str = ""
-) -> FlagRule[P]:
+) -> UnusableFlagRule[P]:
     """A rule for flags that have no effect."""
-    return FlagRule(_split_flag_names(flags), when, why, RuleKind.NOTICE, says)
+    return UnusableFlagRule(_split_flag_names(flags), when, why, RuleKind.NOTICE, says)
 
 
-def rules_from_declarations(specs: Iterable[FlagSpec]) -> dict[str, FlagRule[Any]]:
+def rules_from_declarations(specs: Iterable[FlagSpec]) -> dict[str, UnusableFlagRule[Any]]:
     """Rules for flags without effect, created from `only_with` in the declarations of the flags.
 
     Returns the rules by condition. Conditions on flags that are not in `specs` are ignored: these
@@ -156,7 +158,7 @@ def _split_settings(condition: str) -> list[str]:
     return condition.partition(": ")[0].removeprefix("not ").split(",")
 
 
-def _rule_from_declaration(condition: str, flags: Sequence[str]) -> FlagRule[Any]:
+def _rule_from_declaration(condition: str, flags: Sequence[str]) -> UnusableFlagRule[Any]:
     settings, when = ",".join(_split_settings(condition)), off
     preposition = "without"
     if condition.startswith("not "):
@@ -211,7 +213,7 @@ def _setting_holds(params: Any, setting: str) -> bool:
     return value_of_flag not in _OFF
 
 
-def raise_first_refusal(rules: Iterable[FlagRule[P]], resolved: P) -> None:
+def raise_first_refusal(rules: Iterable[UnusableFlagRule[P]], resolved: P) -> None:
     """Raises FlagError for the first rule that applies to `resolved`, if there is one."""
     for rule in rules:
         for name in rule.flags:
@@ -224,7 +226,7 @@ def raise_first_refusal(rules: Iterable[FlagRule[P]], resolved: P) -> None:
 
 
 def no_effect_notices(
-    rules: Iterable[FlagRule[P]], resolved: P, explicit: Sequence[str]
+    rules: Iterable[UnusableFlagRule[P]], resolved: P, explicit: Sequence[str]
 ) -> tuple[str, ...]:
     """One line for each rule that applies to flags of the command line (`explicit`).
 
@@ -283,7 +285,7 @@ def _has_client_per_worker(wanted: _RequestedPlace) -> bool:
 
 
 _IN_SEVERAL = built_in_mode_names(lambda other: other.processes is not Processes.ONE)
-_RULES: tuple[FlagRule[_RequestedPlace], ...] = (
+_RULES: tuple[UnusableFlagRule[_RequestedPlace], ...] = (
     requirement_rule(
         "job_name",
         lambda p: not p.params.job_name and _given_address_flags(p),

@@ -23,7 +23,7 @@ from cnnbench.models.model import Model
 from cnnbench.models.spec import elements_of_role
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.place import (
-    FlagRule,
+    UnusableFlagRule,
     WorkKind,
     always,
     built_in_mode_names,
@@ -87,7 +87,7 @@ def _check_mode(p: RunPlan) -> None:
         if name not in SPECS:
             raise UsageError(f"the row of mode {mode.name} names --{name}, which is not a flag")
     this = f"variable_update={mode.name}"
-    rules: list[FlagRule[RunPlan]] = [
+    rules: list[UnusableFlagRule[RunPlan]] = [
         exclusion_rule(row, f", {reason}", this) for row, reason in mode.refuses.items()
     ]
     raise_first_refusal(rules, p)
@@ -175,7 +175,7 @@ def _optimizer_constant_rules(
     schedules: Iterable[str],
     schedule: tuple[str, ...] = (),
     rate: tuple[str, ...] = (),
-) -> tuple[FlagRule[RunPlan], ...]:
+) -> tuple[UnusableFlagRule[RunPlan], ...]:
     """Rules that refuse wrong values of optimizer constants, learning rates and their schedules.
 
     Args:
@@ -216,7 +216,7 @@ def _optimizer_constant_rules(
     )
 
 
-CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
+CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
     # Rules about the processes of a job.
     refusal_rule(
         "summary_verbosity",
@@ -659,7 +659,7 @@ def _fault_of_shards(p: RunPlan) -> str:
     return few if files < workers else ""
 
 
-NETWORK: tuple[FlagRule[RunPlan], ...] = (
+NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
     refusal_rule(
         "aux_head",
         lambda p: p.network.model.aux_head is None,

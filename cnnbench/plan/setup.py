@@ -294,7 +294,7 @@ def plan_update(
       staged: whether towers use the weights of the previous step.
       narrow: whether variables have 16 bits.
     """
-    deferred = aggregation.relaxed and mode.reduction is Reduction.ALL_REDUCE
+    deferred = aggregation.applies_gradients_late and mode.reduction is Reduction.ALL_REDUCE
     # A learning rate divided by the number of towers saves one pass over all gradients.
     # With clipping (which depends on gradient sizes) or 16-bit numbers, gradients are divided.
     rate_has_mean = (

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cnnbench.base.inference import Continuation, InterimAnalysis, interim_analyses
+from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, verdict_probability
 from cnnbench.campaigns.bisect import (
     BAD,
@@ -91,7 +91,7 @@ class _Experiment:
                 base=[1.0] * len(self.new),
                 new=self.new,
                 paired=True,
-                plan=Continuation(POLICY.alpha, self._planned, self._made),
+                plan=AnalysisSchedule(POLICY.alpha, self._planned, self._made),
             )
             (found,) = judge_all([case], self._policy.replace(alpha=look.alpha))
             left = looks[place:]

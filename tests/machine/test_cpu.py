@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.machine import cpu
-from cnnbench.machine.cpu import Memory, main_memory
+from cnnbench.machine.cpu import Memory, read_memory_capacity
 
 
 def test_processor_of_a_pc(machine):
@@ -205,12 +205,12 @@ MEMINFO = f"MemTotal: {16 * 2**20} kB\nMemAvailable: {12 * 2**20} kB\nSwapTotal:
     ids=["version 2", "version 1"],
 )
 def test_memory_of_a_control_group(machine, group, folder, names):
-    assert main_memory(machine.host) is None
+    assert read_memory_capacity(machine.host) is None
     machine.put("proc/meminfo", MEMINFO)
     machine.put("proc/self/cgroup", group)
-    assert main_memory(machine.host) == Memory(total=17 * GIB, available=12 * GIB)
+    assert read_memory_capacity(machine.host) == Memory(total=17 * GIB, available=12 * GIB)
     limit, used, file_pages = names
     machine.put(f"{folder}/{limit}", 4 * GIB)
     machine.put(f"{folder}/{used}", 3 * GIB)
     machine.put(f"{folder}/memory.stat", f"anon 5\n{file_pages} {GIB}")
-    assert main_memory(machine.host) == Memory(total=5 * GIB, available=2 * GIB)
+    assert read_memory_capacity(machine.host) == Memory(total=5 * GIB, available=2 * GIB)

@@ -79,7 +79,7 @@ class ChunkLayout:
     def join(
         self, pieces: Mapping[str, Sequence[tf.Tensor]], context: ReduceContext, index: int
     ) -> list[tf.Tensor]:
-        """Concatenates the pieces of a tensor once in each memory.
+        """Concatenates the pieces of one tensor once in each memory. Returns the tensor by device.
 
         The device that concatenates rotates with `index`. Devices that share a memory get the same
         object.

@@ -86,7 +86,7 @@ class ProfilingPlan:
                 profiles[name].append((yield from self._profile_process(name, turn + 1, later)))
         if all(_has_primitives(self.sides[name], profiles[name][0]) for name in SIDES):
             for name in SIDES:
-                logged = yield from self._log_primitives(name)
+                logged = yield from self._log_onednn_kernels(name)
                 profile = replace(profiles[name][0], primitives=logged)
                 self.results.write(self._profile_path(name, 1), profile.to_json().encode("ascii"))
                 profiles[name][0] = profile
@@ -131,7 +131,7 @@ class ProfilingPlan:
                 return StepProfile.from_dict(read_json(path))
         raise NotExplainedError(f"{label}: {message}; see {self.results.log(path.stem)}")
 
-    def _log_primitives(self, name: str) -> ProcessRequests[tuple[Primitive, ...] | None]:
+    def _log_onednn_kernels(self, name: str) -> ProcessRequests[tuple[Primitive, ...] | None]:
         """Runs a process that logs the oneDNN kernels that a step calls. Returns None if the log
         contains no kernels.
         """

@@ -26,13 +26,18 @@ from typing import Any
 
 import numpy as np
 
-from cnnbench.base.inference import Continuation, InterimAnalysis, interim_analyses, paired_bounds
+from cnnbench.base.inference import (
+    AnalysisSchedule,
+    InterimAnalysis,
+    interim_analyses,
+    paired_bounds,
+)
 from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.side import (
     Side,
     StepCountEstimate,
     make_process_request,
-    side_differences,
+    names_that_may_differ,
 )
 from cnnbench.campaigns.processes.campaign import (
     Campaign,
@@ -131,7 +136,7 @@ class ExperimentState:
         return self.sessions[-1][0]
 
     @property
-    def planned(self) -> int:
+    def most_pairs_of_first_session(self) -> int:
         """Maximum number of pairs that was set for the first session."""
         return int(self.sessions[0][0]["looks"][-1]["pairs"])
 
@@ -215,15 +220,15 @@ class ExperimentState:
         return is_standalone and not (self.has_clear_verdict or self.is_alpha_spent)
 
     @property
-    def continuation(self) -> Continuation:
+    def further_analysis_schedule(self) -> AnalysisSchedule:
         """The significance levels at which further pairs of the experiment are judged.
 
         If the whole significance level is used, further pairs belong to a new experiment.
         """
         alpha, share = self.facts["policy"]["alpha"], self.facts.get("share", 1.0)
         if self.is_alpha_spent:
-            return Continuation(alpha, share=share)
-        return Continuation(alpha, self.planned, self.past_analyses, share)
+            return AnalysisSchedule(alpha, share=share)
+        return AnalysisSchedule(alpha, self.most_pairs_of_first_session, self.past_analyses, share)
 
     @cached_property
     def confirmation(self) -> ExperimentState | None:
@@ -235,14 +240,14 @@ class ExperimentState:
     def verdict(self, together: bool = False) -> Comparison | None:
         """The comparison that ended the experiment, at the significance level of the last analysis.
 
-        Further pairs are judged by `continuation` or, if `together`, once, together with existing
-        pairs. None if the experiment has not ended, or if it was judged with an A/A spread, because
-        the A/A records are in another folder.
+        Further pairs are judged by `further_analysis_schedule` or, if `together`, once, together
+        with existing pairs. None if the experiment has not ended, or if it was judged with an A/A
+        spread, because the A/A records are in another folder.
         """
         if self.end is None or self.facts.get("baseline_aa") or "policy" not in self.facts:
             return None
         base, new = (load_records([str(self.folder / side)]) for side in SIDES)
-        plan = None if together else self.continuation
+        plan = None if together else self.further_analysis_schedule
         comparison = compare_pairs(
             base.records, new.records, self.facts, self.end["alpha"], plan=plan
         )
@@ -285,7 +290,7 @@ def find_experiment(folder: Path) -> ExperimentState | None:
     experiment = ExperimentState(folder, sessions)
     try:
         _ = (
-            experiment.planned,
+            experiment.most_pairs_of_first_session,
             experiment.pairs,
             experiment.end,
             experiment.past_analyses,
@@ -317,7 +322,7 @@ def compare_pairs(
     begin: Mapping[str, Any],
     alpha: float,
     aa: Iterable[RunRecord] | None = None,
-    plan: Continuation | None = None,
+    plan: AnalysisSchedule | None = None,
 ) -> Comparison:
     """Judges pairs of records. Pair i consists of record i of A and record i of B.
 
@@ -445,7 +450,7 @@ class Experiment:
         return (
             earlier.past_analyses[-1:]
             if earlier.has_clear_verdict
-            else earlier.continuation.analyses(self.most_pairs)
+            else earlier.further_analysis_schedule.analyses(self.most_pairs)
         )
 
     @property
@@ -461,16 +466,16 @@ class Experiment:
         analyses = self.analyses
         if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
             return analyses[0].alpha
-        return self._continuation(self._completed_analyses(pairs)).analyses(pairs)[-1].alpha
+        return self._analysis_schedule(self._completed_analyses(pairs)).analyses(pairs)[-1].alpha
 
-    def continuation_after(self, last: InterimAnalysis) -> Continuation:
+    def analysis_schedule_after(self, last: InterimAnalysis) -> AnalysisSchedule:
         """The significance levels at which pairs after an interim analysis are judged.
 
         If the analysis uses the whole significance level, later pairs belong to a new experiment.
         """
         if last.alpha >= self.policy.alpha:
-            return Continuation(self.policy.alpha, share=self.share)
-        return self._continuation({**self._completed_analyses(last.pairs), last.pairs: last})
+            return AnalysisSchedule(self.policy.alpha, share=self.share)
+        return self._analysis_schedule({**self._completed_analyses(last.pairs), last.pairs: last})
 
     def _completed_analyses(self, pairs: int) -> dict[int, InterimAnalysis]:
         """The interim analyses of all sessions with at most `pairs` pairs, by number of pairs."""
@@ -481,9 +486,9 @@ class Experiment:
             if analysis.pairs <= pairs
         }
 
-    def _continuation(self, made: Mapping[int, InterimAnalysis]) -> Continuation:
-        planned = self.pairs if self.earlier is None else self.earlier.planned
-        return Continuation(self.policy.alpha, planned, tuple(made.values()), self.share)
+    def _analysis_schedule(self, made: Mapping[int, InterimAnalysis]) -> AnalysisSchedule:
+        planned = self.pairs if self.earlier is None else self.earlier.most_pairs_of_first_session
+        return AnalysisSchedule(self.policy.alpha, planned, tuple(made.values()), self.share)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -511,7 +516,7 @@ class Experiment:
             "metrics": DEFAULT_METRICS if self.metrics is None else self.metrics,
             "metrics_asked": self.metrics is not None,
             "looks": [analysis._asdict() for analysis in self.analyses],
-            "allowed": (*side_differences(*self.sides.values()), *self.allow_different),
+            "allowed": (*names_that_may_differ(*self.sides.values()), *self.allow_different),
             "policy": encode(self.policy.constants),
             "baseline_aa": self.aa is not None,
             **({"rules": encode(self.rules)} if self.rules.source else {}),
@@ -677,7 +682,7 @@ class PairedExperiment:
 
     def _compare(self, alpha: float) -> Comparison:
         records, experiment = self.records, self.experiment
-        plan = experiment.continuation_after(InterimAnalysis(len(records["a"]), alpha))
+        plan = experiment.analysis_schedule_after(InterimAnalysis(len(records["a"]), alpha))
         return compare_pairs(
             records["a"], records["b"], experiment.facts, alpha, experiment.aa, plan
         )

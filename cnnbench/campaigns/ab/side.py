@@ -435,7 +435,7 @@ def print_answer(job: str, *flags: str) -> None:
     print("\n" + json.dumps({"error": error, "resolved": encode(resolved)}))
 
 
-def side_differences(a: Side, b: Side) -> tuple[str, ...]:
+def names_that_may_differ(a: Side, b: Side) -> tuple[str, ...]:
     """Names of flags and facts that may differ between two sides, as in --allow_different."""
     flags, new_flags = a.given_flags, b.given_flags
     names = [name for name in {**flags, **new_flags} if flags.get(name) != new_flags.get(name)]

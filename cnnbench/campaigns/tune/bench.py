@@ -500,12 +500,13 @@ class RaceBenchmark:
             return 0.0
         return min(wanted, _MOST_FINAL_SHARE * total)
 
-    def enough_minutes(self, processes: int, pairs: int) -> int | None:
+    def needed_minutes(self, more_processes: int, more_pairs: int) -> int | None:
         """Estimated minutes of the whole search with more processes in races and more pairs.
 
         None if this exceeds the maximum duration of a search.
         """
-        more, final = processes * self.process_seconds, self._seconds_for_pairs(pairs)
+        more = more_processes * self.process_seconds
+        final = self._seconds_for_pairs(more_pairs)
         enough = max(
             self.settings.seconds - self.seconds_left + more + final,
             (self.races_seconds + more) / (1 - _FINAL_SHARE),

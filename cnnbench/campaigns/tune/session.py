@@ -691,7 +691,7 @@ def _enough_minutes(
         return None
     again = min(FINALISTS, len(waiting))  # These candidates run in a second round, too.
     more_pairs = MOST_PAIRS - pairs if pairs else FEWEST_PAIRS
-    return bench.enough_minutes(len(waiting) + again, more_pairs if is_open else 0)
+    return bench.needed_minutes(len(waiting) + again, more_pairs if is_open else 0)
 
 
 def _candidate_rows(

@@ -31,7 +31,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ChangedError, ResultsFolder
 from cnnbench.cli.commands import results_folder, sides
 from cnnbench.cli.commands.judging import JudgingFlags, failing_words
-from cnnbench.cli.commands.launch import JobFlags
+from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.cli.commands.sides import follow_up_pairs, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, specs_of
@@ -76,7 +76,7 @@ docs/methodology.md.
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
+class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
     """Flags of the command."""
 
     pairs: int = flag(
@@ -206,7 +206,7 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
 
 
 def _parse_flags(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
-    values, stray, common = sides.parse_side_flags(command, _SPECS, "ab ...")
+    values, stray, common = sides.split_command_and_run_flags(command, _SPECS, "ab ...")
     if stray:
         raise UsageError(
             f"stray argument {sides.mask_variable_value(stray[0])!r}: put flags of both sides "
@@ -385,7 +385,7 @@ def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
     if experiment.pairs >= needed or options.aa:
         return
     text = f"a verdict needs at least {needed} pairs, not {experiment.pairs}"
-    later = experiment.continuation_after(experiment.analyses[-1])
+    later = experiment.analysis_schedule_after(experiment.analyses[-1])
     if not later.begins:
         pairs = next(later.useful_pair_numbers(experiment.pairs))
         text += f", or {pairs} if more pairs are added later"

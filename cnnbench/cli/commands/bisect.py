@@ -115,7 +115,7 @@ HELP = (_ABOUT, tuple(flag_sections(BisectFlags, _TITLES).items()), _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Runs a bisection. After a UsageError, nothing has been measured."""
-    values, ends, flags = sides.parse_side_flags(argv, _SPECS, "bisect GOOD BAD")
+    values, ends, flags = sides.split_command_and_run_flags(argv, _SPECS, "bisect GOOD BAD")
     options = BisectFlags(**values)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")

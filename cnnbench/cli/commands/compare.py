@@ -122,7 +122,11 @@ def _compare_files(
         allow_different=options.allowed,
         aa=None if aa is None else aa.all_records,
         paired=options.paired,
-        plan=new_experiment_planner(options.policy) if earlier is None else earlier.continuation,
+        plan=(
+            earlier.further_analysis_schedule
+            if earlier is not None
+            else new_experiment_planner(options.policy)
+        ),
         allow_changed_work=options.allow_changed_work,
         rules=rules,
         base_label=sides[0],

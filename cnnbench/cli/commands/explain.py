@@ -20,7 +20,7 @@ from cnnbench.cli.commands import (
     write_output,
 )
 from cnnbench.cli.commands.ab import AbFlags
-from cnnbench.cli.commands.launch import JobFlags
+from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.explain import explain
@@ -53,7 +53,7 @@ _FORMATS = ("table", "markdown", "json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainFlags(JobFlags, sides.SideFlags):
+class ExplainFlags(JobLayoutFlags, sides.SideFlags):
     """Flags of the command."""
 
     rounds: int = flag(
@@ -91,7 +91,9 @@ HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Explains why side B is faster or slower than side A. After a UsageError, nothing was run."""
-    values, paths, common = sides.parse_side_flags(argv, specs_of(ExplainFlags), "explain ...")
+    values, paths, common = sides.split_command_and_run_flags(
+        argv, specs_of(ExplainFlags), "explain ..."
+    )
     options = ExplainFlags(**values)
     if paths and len(paths) != 2:
         raise UsageError(

@@ -94,7 +94,7 @@ HELP = (_ABOUT, [(title, specs) for title, specs in _FLAGS.items() if specs], _E
 
 def main(argv: Sequence[str]) -> int:
     """Measures two commits, or writes the files of a CI system."""
-    values, commits, common = sides.parse_side_flags(argv, _SPECS, "gate BASE HEAD")
+    values, commits, common = sides.split_command_and_run_flags(argv, _SPECS, "gate BASE HEAD")
     if values.get("init"):
         if rest := [*commits, *(f"--{name}" for name in values if name != "init")]:
             raise UsageError(f"{rest[0]}: --init writes files only; put flags of runs after --")

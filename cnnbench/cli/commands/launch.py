@@ -79,7 +79,7 @@ is started; 130 interrupted: the chief's record contains what was measured.
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobFlags:
+class JobLayoutFlags:
     """Flags for the number of processes of a job, which all commands that run jobs accept."""
 
     workers: int = flag(1, "Number of worker processes, which have towers.", minimum=1, maximum=256)
@@ -100,7 +100,7 @@ class JobFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchFlags(JobFlags):
+class LaunchFlags(JobLayoutFlags):
     """Flags of the command."""
 
     towers: int | None = flag(

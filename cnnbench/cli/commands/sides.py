@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base import text as labels
-from cnnbench.base.inference import Continuation
+from cnnbench.base.inference import AnalysisSchedule
 from cnnbench.base.job import split_hosts
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState, find_experiment
@@ -126,7 +126,7 @@ class SideFlags:
         return by_side
 
 
-def parse_side_flags(
+def split_command_and_run_flags(
     argv: Sequence[str], specs: Sequence[FlagSpec], usage: str
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Splits a command line into the command's flags, other arguments, and flags after "--".
@@ -326,11 +326,11 @@ def new_experiment_planner(policy: Policy) -> PlanOf:
     are judged together with these runs.
     """
 
-    def plan(base: MeasurementGroup, new: MeasurementGroup) -> Continuation | None:
+    def plan(base: MeasurementGroup, new: MeasurementGroup) -> AnalysisSchedule | None:
         sides = base.records, new.records
         if not (all(sides) and _can_be_measured_again(*sides) and _differing_flags(*sides)):
             return None
-        return Continuation(policy.alpha)
+        return AnalysisSchedule(policy.alpha)
 
     return plan
 

@@ -19,7 +19,7 @@ from cnnbench.campaigns.tune.session import candidates_text, gains_chart, search
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
 from cnnbench.cli.commands import OutputFlags, results_folder, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
-from cnnbench.cli.commands.launch import JobFlags
+from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import args_from_values, parse_flags
 from cnnbench.flags.declare import (
@@ -37,7 +37,7 @@ from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
-from cnnbench.machine.cpu import main_memory
+from cnnbench.machine.cpu import read_memory_capacity
 from cnnbench.machine.gpu import least_free_gpu_memory
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.campaigns import OPEN, TuneDocument
@@ -71,7 +71,7 @@ _LANES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneFlags(JobFlags, OutputFlags, sides.CampaignFlags):
+class TuneFlags(JobLayoutFlags, OutputFlags, sides.CampaignFlags):
     """Flags of the command."""
 
     minutes: float = flag(
@@ -181,7 +181,7 @@ def _make_settings(
         allowed=allowed,
         memory=least_free_gpu_memory(per_card=of_runs.get("gpus_per_card", 1))
         if on_gpu
-        else main_memory(),
+        else read_memory_capacity(),
         layout=layout,
     )
     first = as_given.make({})
@@ -197,7 +197,7 @@ def _make_settings(
         seconds=60 * options.minutes,
         command=("cnnbench", "tune", *argv),
         timeout=options.timeout,
-        memory=main_memory(),
+        memory=read_memory_capacity(),
     )
 
 

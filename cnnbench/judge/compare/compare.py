@@ -13,7 +13,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from cnnbench.base.inference import Continuation
+from cnnbench.base.inference import AnalysisSchedule
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import count_text, first_few, integer, number, percent
@@ -82,7 +82,7 @@ from cnnbench.records.run import RunRecord
 _FACTS_NAMED = 3
 """Maximum number of facts that the reason for a verdict names."""
 
-PlanOf: TypeAlias = Callable[[MeasurementGroup, MeasurementGroup], Continuation | None]
+PlanOf: TypeAlias = Callable[[MeasurementGroup, MeasurementGroup], AnalysisSchedule | None]
 """A function that gets one configuration's runs of BASE and NEW, and returns the plan by which
 further pairs will be judged.
 """
@@ -109,7 +109,7 @@ def _prepare_configuration(
     rules: Rules,
     patterns: tuple[str, ...],
     paired: bool | None,
-    plan: Continuation | PlanOf | None,
+    plan: AnalysisSchedule | PlanOf | None,
 ) -> tuple[ComparedConfiguration, list[TwoSamples]]:
     """Returns a `ComparedConfiguration` without results, and the samples of its metrics, which are
     judged later. The samples are in the order of `METRICS`.
@@ -389,7 +389,7 @@ def compare_records(
     allow_different: Sequence[str] = (),
     aa: Iterable[RunRecord | AllReduceRecord] | None = None,
     paired: bool | None = None,
-    plan: Continuation | PlanOf | None = None,
+    plan: AnalysisSchedule | PlanOf | None = None,
     allow_changed_work: bool = False,
     rules: Rules | None = None,
     base_label: str = "BASE",
@@ -627,7 +627,7 @@ def _comparison_notes(
     yield from _unsuccessful_run_notes(entries)
     _, repeated = repeated_pairs_and_causes(run for entry in entries for run in entry.runs)
     yield from filter(None, [repeated])
-    yield from _interrupted_process_notes(processes)
+    yield from _interrupted_all_reduce_notes(processes)
     yield from aa_notes
     for (base, new, _), entry in zip(matched, entries, strict=True):
         unpaired = len(base.records) + len(new.records) - len(entry.runs)
@@ -660,7 +660,7 @@ def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterato
                 yield f"left out of medians and values: {number} ({what})"
 
 
-def _interrupted_process_notes(
+def _interrupted_all_reduce_notes(
     sides: Sequence[Sequence[RunRecord | AllReduceRecord]],
 ) -> Iterator[str]:
     """Yields notes with the number of interrupted all-reduce processes on each side. Some rows of

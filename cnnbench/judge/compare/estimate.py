@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 
 from cnnbench.base import inference
-from cnnbench.base.inference import MOST_PAIRS, MOST_PROCESSES, Continuation
+from cnnbench.base.inference import MOST_PAIRS, MOST_PROCESSES, AnalysisSchedule
 from cnnbench.base.stats import median
 from cnnbench.base.text import NONE, count_text, item_count
 from cnnbench.judge.metrics import THROUGHPUT, Measurement, Policy
@@ -104,7 +104,7 @@ class TwoSamples:
     noise: float | None = None
     differences: Sequence[float] | None = None
     share: float = 1.0
-    plan: Continuation | None = None
+    plan: AnalysisSchedule | None = None
     family: int = 1
     asked: bool = True
     known: tuple[Verdict, str] | None = None

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from cnnbench.base import inference
 from cnnbench.base.inference import (
     MOST_PROCESSES,
-    Continuation,
+    AnalysisSchedule,
     InterimAnalysis,
     pair_numbers_to_try,
     paired_shift,
@@ -346,7 +346,7 @@ def judge(
     paired: bool = False,
     noise: float | None = None,
     metric: Metric = THROUGHPUT,
-    plan: Continuation | None = None,
+    plan: AnalysisSchedule | None = None,
 ) -> Judgement:
     """Judges one metric of one configuration. For the arguments, see `TwoSamples`."""
     case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise, plan=plan)

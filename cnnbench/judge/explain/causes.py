@@ -74,7 +74,7 @@ _Profile: TypeAlias = tuple[StepProfile, SlowSteps | None]
 """A process and its slow steps. Profiled steps are numbered from 0; the timed steps follow."""
 
 
-class Pauses(NamedTuple):
+class RecurringPauses(NamedTuple):
     """Slow steps that recur in all processes of one side, and less often in the processes of the
     other side.
 
@@ -90,11 +90,11 @@ class Pauses(NamedTuple):
     others: Sides
 
 
-def find_pauses(sides: Sides) -> Pauses | None:
+def find_pauses(sides: Sides) -> RecurringPauses | None:
     """Returns the longest pauses in the times of any part of the step. If no part has pauses,
     returns the pauses in the times of whole steps.
     """
-    operations = sides.operations
+    operations = sides.unclaimed_operations
     pause_causes = []
     for part in sides.times:
         runs = [(value,) for value in (*sides.a.seconds(part), *sides.b.seconds(part))]
@@ -110,7 +110,7 @@ def find_pauses(sides: Sides) -> Pauses | None:
 
 def _find_recurring_pauses(
     sides: Sides, runs_of_processes: Sequence[Runs], level: float, part: Part | None = None
-) -> Pauses | None:
+) -> RecurringPauses | None:
     """Finds pauses in the times of whole steps, or of one part of the step (`part`), such as a
     layer.
 
@@ -154,13 +154,13 @@ def _find_recurring_pauses(
             and min(rates[more]) > _RATIO * max(rates[fewer])
             and _fisher_p_value(*few, *many) <= level
         ):
-            others = sides.without_slow_steps(indices, ordinary)
+            others = sides.with_pauses_as_part(indices, ordinary)
             if others is None or others.means[PAUSES].difference * cost.difference <= 0:
                 return None
             slowed = [*zip(profiles, slow_steps, strict=True)][more]
             place, evidence = _pause_place_and_evidence(slowed, part)
             text = f"of {side}, {shared.text}"
-            return Pauses(
+            return RecurringPauses(
                 place,
                 text,
                 (*evidence, *_cpu_time_evidence(profile for profile, _ in slowed)),
@@ -419,7 +419,7 @@ def recognise_other_network(sides: Sides) -> Iterator[CauseClaim]:
     layer.
     """
     alignment = sides.alignment
-    parts = tuple(part for part in sides.operations if part.layer != REST)
+    parts = tuple(part for part in sides.unclaimed_operations if part.layer != REST)
     if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
         return
     kinds = group_by(parts, lambda part: part.kind)
@@ -439,7 +439,7 @@ def recognise_batch_size(sides: Sides) -> Iterator[CauseClaim]:
     less of the same work.
     """
     facts = _differing_fact_texts(sides, FACTS_OF["batch"])
-    parts = sides.operations
+    parts = sides.unclaimed_operations
     if not facts or not parts or not sides.stands_out(parts, LIKELY):
         return
     before, after = sides.total("flops", parts)
@@ -457,7 +457,7 @@ def recognise_threads_or_libraries(sides: Sides) -> Iterator[CauseClaim]:
     """
     libraries = _differing_fact_texts(sides, FACTS_OF["libraries"])
     facts = (*libraries, *_differing_fact_texts(sides, FACTS_OF["threads"]))
-    parts = sides.operations
+    parts = sides.unclaimed_operations
     if not facts or not parts or sides.by_work:
         return
     if sides.stands_out(parts, LIKELY) and _have_same_sign(sides, parts):
@@ -631,7 +631,7 @@ def recognise_changed_layers(sides: Sides) -> Iterator[CauseClaim]:
         sides.differs_from_other_parts([part]) for part in parts
     ):
         evidence = [
-            f"{a.name}: {_layer_size_text(a)} in A, {_layer_size_text(b)} in B"
+            f"{a.name}: {_variable_shapes_text(a)} in A, {_variable_shapes_text(b)} in B"
             for a, b in pairs[:_MOST_FURTHER]
         ]
         more = sum(b.parameters - a.parameters for a, b in pairs)
@@ -647,7 +647,7 @@ def recognise_changed_layers(sides: Sides) -> Iterator[CauseClaim]:
         yield CauseClaim("layers", claimed, place, "variables of another shape", evidence)
 
 
-def _layer_size_text(layer: ProfiledLayer) -> str:
+def _variable_shapes_text(layer: ProfiledLayer) -> str:
     shapes = ", ".join("x".join(map(str, shape)) for shape in layer.shapes)
     return shapes or f"{layer.parameters} parameters"
 
@@ -698,7 +698,7 @@ def recognise_overall_slowdown(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises that all operations are slower or faster, without a reason that records
     contain.
     """
-    parts = sides.operations
+    parts = sides.unclaimed_operations
     factors = sides.speed_factors
     least = CERTAIN * factors.standard_error(_LOAD)
     if (
@@ -761,7 +761,7 @@ def _parts_that_follow_parameters(sides: Sides, own: int | None = None) -> tuple
 def _parts_by_layer(sides: Sides) -> dict[str, list[Part]]:
     if sides.alignment.is_other_network:
         return {}
-    parts = (part for part in sides.operations if part.layer != REST)
+    parts = (part for part in sides.unclaimed_operations if part.layer != REST)
     return group_by(parts, lambda part: part.layer)
 
 

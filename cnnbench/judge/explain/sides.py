@@ -508,7 +508,7 @@ class Sides:
         copied.by_work = True
         return copied
 
-    def without_slow_steps(
+    def with_pauses_as_part(
         self, slow: Sequence[Collection[int]], ordinary: Sequence[Collection[int]]
     ) -> Sides | None:
         """Returns the sides without slow steps. The additional time of slow steps becomes a
@@ -549,7 +549,7 @@ class Sides:
         return _sum_times(self.means[part] for part in parts)
 
     @property
-    def operations(self) -> tuple[Part, ...]:
+    def unclaimed_operations(self) -> tuple[Part, ...]:
         """The parts of the step that contain operations and that no cause explains yet."""
         return tuple(filter(_is_operation, self.free))
 

@@ -40,7 +40,7 @@ from cnnbench.judge.history.steps import (
     SharedOutlier,
     SharedStep,
     Trend,
-    shared_outliers,
+    group_outliers_by_point,
     shared_steps,
 )
 from cnnbench.judge.metrics import readable_fact
@@ -154,8 +154,8 @@ class HistoryDocument(Document):
     @cached_property
     @computed()
     def shared_outliers(self) -> tuple[SharedOutlier, ...]:
-        """The outliers of all series, grouped by point."""
-        return tuple(shared_outliers(self.series))
+        """The outliers of all series, grouped by point. A group may contain a single outlier."""
+        return tuple(group_outliers_by_point(self.series))
 
 
 def table_text(document: HistoryDocument, last: int = 0) -> str:

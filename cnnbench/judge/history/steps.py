@@ -396,7 +396,7 @@ class SharedOutlier:
     largest: float
 
 
-def shared_outliers(trends: Sequence[Trend]) -> list[SharedOutlier]:
+def group_outliers_by_point(trends: Sequence[Trend]) -> list[SharedOutlier]:
     """Groups the outliers of all series by the name of their point, in the order of the first
     series of each group.
     """

@@ -47,8 +47,8 @@ from cnnbench.plan import make_plan as plan_run
 from cnnbench.plan.notices import unused_all_reduce_rules
 from cnnbench.plan.place import (
     OF_A_PROCESS,
-    FlagRule,
     JobFlagNames,
+    UnusableFlagRule,
     always,
     no_effect_rule,
     rules_from_declarations,
@@ -413,7 +413,7 @@ def _device_groups(plan: AllReducePlan, count: int) -> tuple[tuple[str, ...], ..
     return group_devices(devices, plan.params.all_reduce_group_size)
 
 
-UNUSED: tuple[FlagRule[AllReducePlan], ...] = (
+UNUSED: tuple[UnusableFlagRule[AllReducePlan], ...] = (
     no_effect_rule(
         tuple(spec.name for spec in WITHOUT_EFFECT if spec.name in SPECS),
         always,

@@ -573,7 +573,7 @@ class WorkloadBenchmark:
             packing = trial.case.packing
             with self._storing_errors(trial):
                 # If relaxed, a call reduces the tensors of the call before, so it is repeated.
-                for _ in range(2 if packing.relaxed else 1):
+                for _ in range(2 if packing.applies_gradients_late else 1):
                     buffers.clear_sums()
                     trial.program.run()
                 wire = packing.compact_dtype

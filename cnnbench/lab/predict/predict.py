@@ -296,7 +296,7 @@ def _tf_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 def _to_low_latency(path: PathOf) -> PathOf:
     """Converts the cost formula of an NCCL algorithm to NCCL's protocol for small messages."""
 
-    def small(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    def low_latency_path(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         return [
             replace(
                 message_counts,
@@ -309,7 +309,7 @@ def _to_low_latency(path: PathOf) -> PathOf:
             for message_counts in path(tensor, layout, shards)
         ]
 
-    return small
+    return low_latency_path
 
 
 def _mixed_messages_phase(

@@ -20,7 +20,7 @@ from cnnbench.base.files import is_url, lock_folder, place
 from cnnbench.base.terminal import Messages
 from cnnbench.base.text import binary
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.machine.cpu import Host, Memory, main_memory
+from cnnbench.machine.cpu import Host, Memory, read_memory_capacity
 from cnnbench.machine.gpu import count_gpus, least_free_gpu_memory
 from cnnbench.models.declaration import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
@@ -198,7 +198,7 @@ def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
 
     None on GPUs, and if the size of the main memory is unknown.
     """
-    memory = main_memory() if computes_on_cpu(plan) else None
+    memory = read_memory_capacity() if computes_on_cpu(plan) else None
     if memory is None:
         return None
     needed = estimate_memory(plan, "cpu")
@@ -212,7 +212,7 @@ def available_memory(plan: RunPlan, kind: str) -> Memory | None:
     None if it is unknown.
     """
     if kind == "cpu":
-        return main_memory()
+        return read_memory_capacity()
     return least_free_gpu_memory(card_numbers(plan.params), plan.params.gpus_per_card)
 
 

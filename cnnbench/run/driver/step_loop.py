@@ -243,7 +243,7 @@ class LoopTimer:
             self._start = LoopTime.now().since(before)
 
     @property
-    def wall_seconds(self) -> float:
+    def wall_seconds_with_excluded_blocks(self) -> float:
         """Wall seconds since the beginning of the loop, including excluded blocks."""
         return LoopTime.now().wall - self._began
 

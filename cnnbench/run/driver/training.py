@@ -177,7 +177,7 @@ class Training:
                 self._display = DisplayInterval(plan.params.display_every)
                 try:
                     steps = loop.run(
-                        steps, self._after_timed_steps, self._pause_due, self._pause_loop
+                        steps, self._record_timed_steps, self._pause_due, self._pause_loop
                     )
                     # In a job of several processes, this call would contact lost processes, too.
                     if self._built.group is None and not self._built.workers:
@@ -216,7 +216,7 @@ class Training:
         """Seconds for which the run has waited for input: of asynchronous workers, the mean."""
         if not self._built.workers:
             return self._inputs.wait_seconds
-        return fmean(step.input_wait_seconds for step in self._built.workers.values())
+        return fmean(step.total_input_wait_seconds for step in self._built.workers.values())
 
     def _make_loop(self) -> _Loop:
         steps, place = self._built.workers, self._run.plan.place
@@ -289,7 +289,7 @@ class Training:
         )
         with ExitStack() as probing:
             pause(0)
-            loop.run(warm_up.most, self._after_warmup_steps, pause_due, pause)
+            loop.run(warm_up.most, self._record_warmup_steps, pause_due, pause)
         measurements.note(
             warmup_status="fixed" if not warm_up.auto else "steady" if steady else "limit",
             environment=with_loaded_libraries(measurements.parts.environment),
@@ -312,7 +312,10 @@ class Training:
         self.global_step = steps.stop
         return result
 
-    def _after_warmup_steps(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
+    def _record_warmup_steps(
+        self, step: int, spent: StepTime, values: Sequence[StepValues]
+    ) -> None:
+        """Adds warm-up steps to the measurements, checks their results, and shows the progress."""
         measurements, most = self._run.measurements, self._run.plan.length.warm_up.most
         if measurements.parts.startup_seconds.first_step is None:
             first_step = spent.seconds * self._steps_per_execution
@@ -329,7 +332,8 @@ class Training:
             self._run.output.messages.notice(f"warm-up step {step} of {most}, {remaining} left")
             self._silent_since = time.monotonic()
 
-    def _after_timed_steps(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
+    def _record_timed_steps(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
+        """Adds timed steps to the measurements, checks their results, and shows the speed."""
         measurements, last = self._run.measurements, values[-1]
         if last.worker:
             measurements.updates.append((last.worker, last.staleness or 0))
@@ -521,7 +525,8 @@ class Training:
                     f"lost {task_with_address(job, first)}, which runs the evaluations"
                 )
             evaluated = evaluator.run(self.global_step, run.output.console, self._interrupts)
-        wall_seconds = None if loop_seconds is None else self._timer.wall_seconds
+        timer = self._timer
+        wall_seconds = None if loop_seconds is None else timer.wall_seconds_with_excluded_blocks
         self._results.add(evaluated, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return evaluated
 

@@ -173,7 +173,7 @@ class TrainStep:
         return None if self._update is None else self._update.reduction_operations
 
     @property
-    def input_wait_seconds(self) -> float:
+    def total_input_wait_seconds(self) -> float:
         """Total seconds for which steps have waited for batches."""
         return self._inputs.wait_seconds
 
@@ -449,7 +449,7 @@ class CoordinatedStep(TrainStep):
         return TracedFunction("the step", self._scheduled_update, (RATE,))
 
     @property
-    def input_wait_seconds(self) -> float:
+    def total_input_wait_seconds(self) -> float:
         """Mean seconds for which a worker has waited for batches."""
         return self._waited / len(self._inputs.devices)
 

@@ -57,7 +57,7 @@ def test_analyses_follow_from_the_plan_and_the_pairs(
     assert found is not None
     assert [(one.pairs, one.alpha) for one in found.past_analyses] == [(n, levels[n]) for n in made]
     assert found.has_clear_verdict == clear
-    assert (found.planned, found.pairs) == (16, sessions[-1][0][-1][0])
+    assert (found.most_pairs_of_first_session, found.pairs) == (16, sessions[-1][0][-1][0])
 
 
 def test_an_experiment_of_1_0_0_is_read_and_does_not_go_on(tmp_path: Path) -> None:
@@ -65,11 +65,12 @@ def test_an_experiment_of_1_0_0_is_read_and_does_not_go_on(tmp_path: Path) -> No
     found = find_experiment(tmp_path / "ab")
     assert found is not None
     assert [(one.pairs, one.alpha) for one in found.past_analyses] == [(2, 0.04)]
-    assert (found.planned, found.has_clear_verdict, found.is_resumable) == (2, False, False)
+    assert found.most_pairs_of_first_session == 2
+    assert (found.has_clear_verdict, found.is_resumable) == (False, False)
     path = tmp_path / "ab" / AB.journal
     lines = path.read_text().splitlines()[:-2]  # killed after its last pair
     more = {"event": "ab", "looks": [{"pairs": 4, "alpha": 0.02}]}
     path.write_text("\n".join([*lines, json.dumps(more), ""]))
     found = find_experiment(tmp_path / "ab")
     assert found is not None
-    assert (found.past_analyses, found.planned, found.pairs) == ((), 2, 4)
+    assert (found.past_analyses, found.most_pairs_of_first_session, found.pairs) == ((), 2, 4)

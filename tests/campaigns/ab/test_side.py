@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from forked import finished
 
-from cnnbench.campaigns.ab.side import Side, benchmark_command, side_differences
+from cnnbench.campaigns.ab.side import Side, benchmark_command, names_that_may_differ
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.child import COMMAND_LINE, own_checkout
 
@@ -103,19 +103,19 @@ def test_descriptions_name_what_is_a_sides_own_without_values_of_variables(tmp_p
     ],
 )
 def test_flags_that_differ(a, b, names):
-    assert side_differences(Side(flags=tuple(a)), Side(flags=tuple(b))) == names
-    assert side_differences(Side(flags=tuple(b)), Side(flags=tuple(a))) == names
+    assert names_that_may_differ(Side(flags=tuple(a)), Side(flags=tuple(b))) == names
+    assert names_that_may_differ(Side(flags=tuple(b)), Side(flags=tuple(a))) == names
 
 
 def test_flags_in_files_differ_too(tmp_path):
     (tmp_path / "a").write_text("--precision=bf16\n--model=lenet\n")
     (tmp_path / "b").write_text("--model=lenet\n")
     a, b = (Side(flags=(f"--flagfile={name}",), checkout=tmp_path) for name in "ab")
-    assert side_differences(a, b) == ("precision",)
-    assert side_differences(a, a) == ()
+    assert names_that_may_differ(a, b) == ("precision",)
+    assert names_that_may_differ(a, a) == ()
 
 
 def test_variables_and_interpreters_that_differ():
     a = Side(variables={"OMP_NUM_THREADS": "1", "SAME": "x"})
     b = Side(variables={"OMP_NUM_THREADS": "2", "SAME": "x"}, **OTHER)
-    assert side_differences(a, b) == ("env_OMP_NUM_THREADS", "tensorflow")
+    assert names_that_may_differ(a, b) == ("env_OMP_NUM_THREADS", "tensorflow")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cnnbench.base.inference import Continuation, holm_adjust, interim_analyses
+from cnnbench.base.inference import AnalysisSchedule, holm_adjust, interim_analyses
 from cnnbench.judge.compare import METRICS, Policy, TwoSamples, Verdict, aa_spread, judge, judge_all
 from cnnbench.judge.compare.judgement import processes_needed
 
@@ -186,7 +186,7 @@ def test_an_open_question_names_scatter_and_what_would_answer_it():
     base = [100.0] * 8
     new = [100 * math.exp(sign * 0.04) for sign in (1, -1) * 4]
     made = interim_analyses(8, 0.04)
-    plan = Continuation(0.04, 8, made)
+    plan = AnalysisSchedule(0.04, 8, made)
     found = judge(base, new, Policy(alpha=made[-1].alpha), paired=True, plan=plan)
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.scatter == pytest.approx(0.04 * math.sqrt(8 / 7))
@@ -206,7 +206,7 @@ def test_an_open_question_names_scatter_and_what_would_answer_it():
     assert 70 <= same <= 98
     # Judged once, fewer are enough; a new experiment cannot count the measured ones.
     assert judge(base, new, paired=True).needed < found.needed
-    assert judge(base, new, paired=True, plan=Continuation(0.04)).needed % 4 == 0
+    assert judge(base, new, paired=True, plan=AnalysisSchedule(0.04)).needed % 4 == 0
     # Nothing scatters, or there is a verdict: no number.
     assert judge(base, base, paired=True).needed is None
     assert judge(base, scaled(base, 0.5), paired=True).needed is None

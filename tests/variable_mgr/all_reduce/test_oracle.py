@@ -210,7 +210,8 @@ def test_every_device_gets_the_exact_result_through_all_stages(
     second = [[-value[::-1] if value.ndim else -value for value in own] for own in first]
     # Zeros are what a relaxed first step hands out.
     zeros = [[np.zeros_like(value) for value in own] for own in first]
-    calls = [(first, zeros), (second, first)] if aggregation.relaxed else [(first, first)]
+    is_late = aggregation.applies_gradients_late
+    calls = [(first, zeros), (second, first)] if is_late else [(first, first)]
     for given, due in calls:
         results = call_whole(step, [[tf.constant(value) for value in own] for own in given])
         assert len(results) == count

@@ -83,7 +83,7 @@ def modes_section(results: ReportSubject) -> Iterable[Content]:
         for row in document.rows:
             yield Text(f"Failed: {row.mode}: {row.problem}", "bad") if row.problem else None
         yield [modes_chart(document, title)]
-        yield make_table((_mode_chart_row(document, row) for row in document.rows), title=title)
+        yield make_table((_mode_table_row(document, row) for row in document.rows), title=title)
         costs = ({"mode": row.mode, **_cost_cells(row)} for row in document.rows)
         yield make_table(costs, title=f"{title}: memory, start-up, variables", folded=True)
 
@@ -187,7 +187,7 @@ def modes_chart(document: StrategiesDocument, title: str = "") -> Rows:
     )
 
 
-def _mode_chart_row(document: StrategiesDocument, row: StrategyRow) -> Row:
+def _mode_table_row(document: StrategiesDocument, row: StrategyRow) -> Row:
     weights, distance = row.weights or numbers.NONE, row.weight_distance
     if row.weights in (EQUAL, DIFFERENT) and distance is not None:
         by = "within" if row.weights == EQUAL else "by"
