@@ -97,7 +97,7 @@ def test_a_failure_is_always_told_in_one_line(outcome, make_record, error, messa
         (lambda text: text[:-20], ""),
         (lambda text: text[:-500], ""),
         (lambda text: "[" * 100_000, "nested too deeply"),
-        (lambda text: json.dumps({**json.loads(text), "schema": 9}), "schema: 9 is not known"),
+        (lambda text: json.dumps({**json.loads(text), "schema": 9}), "reads schema 1, not 9"),
     ],
 )
 def test_what_is_no_record_is_kept_aside(outcome, make_record, cut, message):
