@@ -31,7 +31,7 @@ ALLOWED = {
     "records/files.py delete_incomplete_files": "what TensorFlow left of a write",
     "run/driver/checkpoints.py write": "its own folder; only a SavedModel is replaced",
     "campaigns/processes/campaign.py _run": "the files of processes that this one has ended",
-    "campaigns/processes/results_dir.py move": "files of its own processes, locked",
+    "campaigns/processes/results_dir.py move_finished": "files of its own processes, locked",
     "campaigns/processes/results_dir.py remove": "what earlier processes of the campaign have left",
     "campaigns/processes/results_dir.py take": "what a process has left in a temporary folder",
     "cli/commands/gate.py _gate_results_folder": "the temporary folder that it has made, if empty",
