@@ -33,7 +33,7 @@ ALLOWED = {
     "campaigns/processes/campaign.py _run": "the files of processes that this one has ended",
     "campaigns/processes/results_dir.py move": "files of its own processes, locked",
     "campaigns/processes/results_dir.py remove": "what earlier processes of the campaign have left",
-    "campaigns/processes/results_dir.py move_finished": "what a process has left in a temporary folder",
+    "campaigns/processes/results_dir.py move_finished": "files of a process in a temporary folder",
     "cli/commands/gate.py _gate_results_folder": "the temporary folder that it has made, if empty",
     "campaigns/processes/guard.py keep_worktree": "the worktree that this process has made",
     "judge/history/reading.py write": "its own table, damaged; the records are the only copy",
