@@ -104,8 +104,7 @@ _Floats: TypeAlias = NDArray[np.float64]
 
 
 def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> int | None:
-    """Estimates how many pairs (or processes on the side with fewer) are needed in total for a
-    verdict.
+    """Estimates how many pairs (or processes on the smaller side) a verdict needs in total.
 
     With this number, the verdict is correct with 80 % power in two cases: "same" if nothing
     changed; "slower" or "faster" if the change is twice the floor, or the estimate less its
@@ -120,13 +119,10 @@ def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> in
     floor, margin = (
         to_test_scale(limit, evidence.metric) for limit in (evidence.floor, evidence.margin)
     )
-    if (
-        not evidence.scatter
-        or not margin
-        or not math.isfinite(to_test_scale(evidence.change, evidence.metric))
-    ):
+    change = to_test_scale(evidence.change, evidence.metric)
+    if not (evidence.scatter and margin and math.isfinite(change)):
         return None
-    estimate, scatter = abs(to_test_scale(evidence.change, evidence.metric)), evidence.scatter
+    estimate, scatter = abs(change), evidence.scatter
     sizes = (evidence.fewest,) if evidence.paired else (len(evidence.base), len(evidence.new))
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
     plan = evidence.plan

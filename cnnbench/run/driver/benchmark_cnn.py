@@ -176,10 +176,8 @@ class BenchmarkCNN(Run):
           The record. It is also in `self.record`, even after an exception.
 
         Raises:
-          UsageError: a flag cannot be used, for example because there are too few GPUs. No record
-            is written.
-          BenchmarkError: the run failed, or an output could not be written. The record contains the
-            measurements.
+          UsageError: a flag cannot be used on this machine. No record is written.
+          BenchmarkError: the run failed, or an output could not be written; see `self.record`.
           KeyboardInterrupt: the run was interrupted. The record contains the measurements.
         """
         messages, measurements = self.output.messages, self.measurements
@@ -192,8 +190,7 @@ class BenchmarkCNN(Run):
             stack.callback(check_written, messages.warning)
             self._use = ProcessUseSampler(measurements.use_samples.append)
             stack.callback(self._use.close)
-            explain = partial(_to_benchmark_error, self.plan)
-            end = self.membership.reporting_end(self._end, explain)
+            end = self.membership.reporting_end(self._end, partial(_to_benchmark_error, self.plan))
             with end, plugins.reporting_plugin_errors(BenchmarkError):
                 # An error of a plug-in is a UsageError until a step has run.
                 with plugins.reporting_plugin_errors(UsageError):
@@ -201,9 +198,8 @@ class BenchmarkCNN(Run):
                 from cnnbench.run.driver import scenarios
 
                 assert self.watch is not None
-                flags = machine_check_flags(
-                    self.plan, built.devices, self.plan.length.batch_per_device
-                )
+                batch = self.plan.length.batch_per_device
+                flags = machine_check_flags(self.plan, built.devices, batch)
                 self._warn(self.watch.before(measurements.parts.environment, flags))
                 # Waits until all processes that take turns with this one have started.
                 self.membership.turns.wait()
@@ -223,8 +219,7 @@ class BenchmarkCNN(Run):
                     scenarios.measure_speed_limits(self, built)
                 built.close()
                 if built.group is not None:
-                    # Waits until the chief has measured the speed limits.
-                    built.group.total(0)
+                    built.group.total(0)  # Waits until the chief has measured the speed limits.
                 raise_if_interrupted()
                 # The record is written before this process waits for the end of other processes.
                 record = self._end("ok")

@@ -441,11 +441,9 @@ def _evaluate_new_checkpoints(
 
     Returns examples/sec; None after evaluations of several checkpoints.
     """
-    assert built.evaluator is not None
     assert built.checkpoints is not None
     train_dir = run.plan.params.train_dir
     assert train_dir is not None  # The checks of the flags ensure this.
-    assert run.watch is not None
     pause = run.plan.params.eval_interval_secs
     interrupts = Interrupts(built.group)
     end = TrainingEndDetector(train_dir, run.plan.params.eval_timeout_secs)
@@ -470,25 +468,12 @@ def _evaluate_new_checkpoints(
             run.output.console.lines(f"Successfully loaded model from {path}.")
             if restored.warning:
                 run.output.messages.warning(restored.warning, "nonfinite")
-            timer = LoopTimer()
-            with (
-                run.watch,
-                run.membership.doing(ProcessActivity.EVALUATION),
-                interrupts.sharing_interrupts(),
-            ):
-                evaluated = built.evaluator.run(
-                    restored.global_step, run.output.console, interrupts
-                )
-            results.add(evaluated)
-            images = evaluated.evaluation.examples
-            run.measurements.note("measured", **timer.elapsed().record_fields(), loop_images=images)
-            if built.exporter is not None:
-                _write_saved_model(run, built.exporter)
+            speed = _evaluate_restored(run, built, results, restored.global_step, interrupts)
             if not pause:
-                return evaluated.evaluation.images_per_sec
+                return speed
             # Each repeated evaluation reports failed outputs, and prints a total.
             check_written(run.output.messages.warning)
-            run.output.console.footer(evaluated.evaluation.images_per_sec)
+            run.output.console.footer(speed)
             end.evaluated()
             done = path
         if reason := end.reason():
@@ -502,6 +487,24 @@ def _evaluate_new_checkpoints(
         with run.membership.doing(ProcessActivity.OTHERS):
             results.finish(wake - time.monotonic())
             time.sleep(max(0.0, wake - time.monotonic()))
+
+
+def _evaluate_restored(
+    run: Run, built: BuiltRun, results: EvaluationResults, global_step: int, interrupts: Interrupts
+) -> float:
+    """Evaluates the restored variables and stores the result. Returns examples/sec."""
+    assert built.evaluator is not None
+    assert run.watch is not None
+    timer = LoopTimer()
+    evaluating = run.membership.doing(ProcessActivity.EVALUATION)
+    with run.watch, evaluating, interrupts.sharing_interrupts():
+        evaluated = built.evaluator.run(global_step, run.output.console, interrupts)
+    results.add(evaluated)
+    images = evaluated.evaluation.examples
+    run.measurements.note("measured", **timer.elapsed().record_fields(), loop_images=images)
+    if built.exporter is not None:
+        _write_saved_model(run, built.exporter)
+    return evaluated.evaluation.images_per_sec
 
 
 _NO_CHECKPOINT = -1
