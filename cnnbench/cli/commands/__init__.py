@@ -33,7 +33,7 @@ COMMANDS: dict[str, str] = {
     "history": "follow a metric over commits and find where its level changed",
     "import": "convert results of other programs to records",
     "completion": "print the completion of this command line for bash or zsh",
-    "env": "show the facts about machine and software that records contain",
+    "env": "show the machine and software facts that records contain",
 }
 """A line of help for each command. The module cnnbench.cli.commands.<name> has main(argv) -> int
 and, except for run, HELP: the arguments of cnnbench.flags.help.command_help. It may have
