@@ -20,7 +20,7 @@ COMMANDS: dict[str, str] = {
     "data": "make and check data sets",
     "allreduce": "measure and check reductions between devices, without training",
     "compare": "judge two sets of run records: faster, slower, same or unknown",
-    "ab": "measure two sides alternately and judge the second against the first",
+    "ab": "measure two sides, A and B, alternately and judge B against A",
     "gate": "measure a commit against its merge base, for CI systems",
     "explain": "name the layers and causes of a difference between two sides",
     "bisect": "find the commit that made a run slower",
