@@ -42,7 +42,7 @@ def history(commits, series_of):
     """A page with a step for the worse and an outlier."""
     found = commits.history([100.0] * 8 + [90.0] * 6 + [70.0] + [90.0] * 6)
     speed = METRICS["throughput"]
-    return page.page(HistoryDocument(speed, [trend(one, speed) for one in series_of(found)]))
+    return page.build_page(HistoryDocument(speed, [trend(one, speed) for one in series_of(found)]))
 
 
 def explanation(lenet):
