@@ -238,7 +238,7 @@ class _SegmentReplacement(NamedTuple):
     """A possible replacement of the segments `start` to `stop` - 1 by one segment.
 
     `price`: the decrease of log-likelihood that is accepted because the new segment has fewer
-    parameters, in units of `_case_weight`. `reach`: the limit of deviations.
+    parameters, in multiples of `_weight`. `reach`: the limit of deviations.
     """
 
     start: int

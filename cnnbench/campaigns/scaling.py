@@ -8,7 +8,6 @@ job.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,12 +37,12 @@ from cnnbench.campaigns.processes.results_dir import (
     identity_values,
 )
 from cnnbench.errors import BenchmarkError
-from cnnbench.lab.predict.predict import Interconnect, NotPredictedError
+from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, gradient_tensors
 from cnnbench.plan import RunPlan
 from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
-from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, Link, Tensor, parse_all_reduce_spec
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, Link, parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
 WEAK, STRONG = "weak", "strong"
@@ -249,7 +248,7 @@ def predict_exchange_seconds(
     """
     params = setup.params
     shapes = [variable.shape for variable in setup.network.spec.variables if variable.trainable]
-    tensors = [Tensor(math.prod(shape), _ITEMSIZE) for shape in shapes]
+    tensors = gradient_tensors(shapes, _ITEMSIZE)
     towers, packing = params.num_gpus, setup.exchange.aggregation
     model = Interconnect(link)
     if towers > 1:  # Devices of one process communicate through shared memory.

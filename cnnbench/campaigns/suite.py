@@ -544,9 +544,7 @@ class _MissingVariable(UsageError):
 
     def __init__(self, node: Node, name: str, state: str) -> None:
         self.lack = f"{name} is {state}"
-        super().__init__(
-            str(node.error(f"${{{name}}}: the environment variable {name} is {state}"))
-        )
+        super().__init__(str(node.error(f"${{{name}}}: the environment variable {self.lack}")))
 
 
 def expand_entry(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:

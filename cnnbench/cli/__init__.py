@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Container, Sequence
 from importlib import import_module
 from itertools import zip_longest
+from types import ModuleType
 from typing import NoReturn, cast
 
 from cnnbench.base import interrupts, plugins
@@ -148,8 +149,7 @@ def _run_named_command(argv: Sequence[str]) -> int:
     silence_warnings(_quiet_conditions(arguments))
     if command in _JUDGING:
         supervisor.fork_before_plugins()  # The command imports NumPy, which may end the process.
-    module = import_module(f"cnnbench.cli.commands.{command}")
-    return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
+    return cast("Callable[[Sequence[str]], int]", _import_command(command).main)(arguments)
 
 
 def _quiet_conditions(words: Sequence[str]) -> frozenset[str]:
@@ -170,6 +170,10 @@ def _quiet_conditions(words: Sequence[str]) -> frozenset[str]:
     with contextlib.suppress(UsageError):
         return parse_silenced_conditions(given[-1])
     return frozenset()
+
+
+def _import_command(command: str) -> ModuleType:
+    return import_module(f"cnnbench.cli.commands.{command}")
 
 
 def _split_command(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -197,7 +201,7 @@ def _help_text(command: str, argv: Sequence[str], asked: Container[str]) -> str:
     from cnnbench.flags.parse import load_plugins
 
     if command != DEFAULT_COMMAND:
-        about, flags, *end = import_module(f"cnnbench.cli.commands.{command}").HELP
+        about, flags, *end = _import_command(command).HELP
         return xml_help(flags) if _XML in asked else command_help(about, flags, *end)
     load_plugins(argv)
     if _XML in asked:

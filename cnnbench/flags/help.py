@@ -15,7 +15,7 @@ from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.optimizer import OptimizerParams, flags_of_plugins
-from cnnbench.flags.params import ABSL, GROUPS, OBSOLETE, SPECS
+from cnnbench.flags.params import ABSL, GROUPS, SPECS, ObsoleteParams
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
 """Title and flags of a section of the help."""
@@ -63,7 +63,7 @@ the flags mean and runs nothing.
 """
 
 _OTHERS: tuple[Section, ...] = (
-    ("Without meaning in TensorFlow 2 (accepted, change nothing)", OBSOLETE[: -len(ABSL)]),
+    ("Without meaning in TensorFlow 2 (accepted, change nothing)", specs_of(ObsoleteParams)),
     ("Of absl.app (without effect, except the first)", ABSL),
 )
 

@@ -44,22 +44,12 @@ _GPU_TRACKER = "TensorFlow 2 schedules GPU kernels itself; leave the flag out."
 _TENSORRT = "TensorFlow is built without TensorRT; use --freeze_when_forward_only and --precision."
 _SHARED_GPU = "To share a GPU between processes, use --allow_growth."
 _OPENMP = "TensorFlow's CPU kernels run on TensorFlow's own threads; use --num_intra_threads."
-_STDERR = (
-    "Every line that is not a result goes to standard error; to write these lines to a file, add "
-    "2>FILE."
-)
-_PDB = "Start python -m pdb -m cnnbench with the same flags."
-_PROFILING = "Start python -m cProfile -o FILE -m cnnbench with the same flags."
-_LEVELS = (
-    "The lines of cnnbench have no levels. To set the level of TensorFlow's lines, set "
-    "TF_CPP_MIN_LOG_LEVEL to 0, 1, 2 or 3."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObsoleteParams:
-    """Flags of tf_cnn_benchmarks and of absl.app that are accepted but have no effect. They are not
-    part of ``Params``.
+    """Flags of tf_cnn_benchmarks that are accepted but have no effect. They are not part of
+    ``Params``.
     """
 
     batch_group_size: int = flag(1, "Use --datasets_prefetch_buffer_size.")
@@ -117,7 +107,26 @@ class ObsoleteParams:
         None, "TensorFlow 2 has no tfdbg. If the loss is not finite, the run reports it at once."
     )
 
-    # Flags that absl.app adds to every program. A default is what cnnbench always does.
+
+_STDERR = (
+    "Every line that is not a result goes to standard error; to write these lines to a file, add "
+    "2>FILE."
+)
+_PDB = "Start python -m pdb -m cnnbench with the same flags."
+_PROFILING = "Start python -m cProfile -o FILE -m cnnbench with the same flags."
+_LEVELS = (
+    "The lines of cnnbench have no levels. To set the level of TensorFlow's lines, set "
+    "TF_CPP_MIN_LOG_LEVEL to 0, 1, 2 or 3."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbslParams:
+    """Flags that absl.app adds to every program. They are not part of ``Params``.
+
+    A default is what cnnbench always does, so setting a flag to its default causes no notice.
+    """
+
     only_check_args: bool = flag(
         False, "Check the flags of cnnbench run, print the resolved plan and end with exit code 0."
     )
@@ -138,11 +147,11 @@ class ObsoleteParams:
 
 ONLY_CHECK = "only_check_args"
 
-OBSOLETE: tuple[FlagSpec, ...] = specs_of(ObsoleteParams)
-"""Accepted flags that are not fields of ``Params``. Flags of absl.app come last."""
-
-ABSL = OBSOLETE[[spec.name for spec in OBSOLETE].index(ONLY_CHECK) :]
+ABSL: tuple[FlagSpec, ...] = specs_of(AbslParams)
 """Flags of absl.app. Only --only_check_args has an effect."""
+
+OBSOLETE: tuple[FlagSpec, ...] = (*specs_of(ObsoleteParams), *ABSL)
+"""Accepted flags that are not fields of ``Params``. Flags of absl.app come last."""
 
 RENAMED: Mapping[str, str] = {
     "only_check_flags": ONLY_CHECK,

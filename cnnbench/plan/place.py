@@ -216,13 +216,12 @@ def _setting_holds(params: Any, setting: str) -> bool:
 def raise_first_refusal(rules: Iterable[UnusableFlagRule[P]], resolved: P) -> None:
     """Raises FlagError for the first rule that applies to `resolved`, if there is one."""
     for rule in rules:
-        for name in rule.flags:
-            value = getattr(resolved.params, name)
-            if rule.kind is RuleKind.REFUSED and value == SPECS[name].default:
-                continue
-            if reason := rule.reason(resolved):
-                raise FlagError(name, SPECS[name].text(value), reason)
-            break
+        values = {name: getattr(resolved.params, name) for name in rule.flags}
+        if rule.kind is RuleKind.REFUSED:
+            values = {n: value for n, value in values.items() if value != SPECS[n].default}
+        if values and (reason := rule.reason(resolved)):
+            name, value = next(iter(values.items()))
+            raise FlagError(name, SPECS[name].text(value), reason)
 
 
 def no_effect_notices(

@@ -363,28 +363,20 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
         cases = [replace(case, policy=policy) for case in cases]
     open_cases = group_by((case for case in cases if case.known is None), _test_family)
     kinds = sum(those[0].policy.share is not None for those in open_cases.values())
-    # Weights are in units of configurations, so the size of a family is a number of configurations.
     sizes = {
-        name: max(1, round(sum(_case_weight(case, kinds) for case in family_cases)))
+        name: _family_size([_case_weight(case, kinds) for case in family_cases])
         for name, family_cases in open_cases.items()
     }
-    judgements = [
-        _judge_untestable(case, case.policy, sizes.get(_test_family(case), 0)) for case in cases
-    ]
+    judgements = [_judge_untestable(c, c.policy, sizes.get(_test_family(c), 0)) for c in cases]
     tested = (index for index, judgement in enumerate(judgements) if judgement is None)
     for family in group_by(tested, lambda index: _test_family(cases[index])).values():
         weights = [_case_weight(cases[index], kinds) for index in family]
-        size = max(1, round(sum(weights)))
-        gathered_cases = [
-            compute_evidence(replace(cases[i], family=size), cases[i].policy) for i in family
-        ]
+        size = _family_size(weights)
+        tests = [compute_evidence(replace(cases[i], family=size), cases[i].policy) for i in family]
         # P-values are divided by the test's share of alpha, so that all are compared with alpha.
-        scaled = [
-            min(1.0, evidence.p / evidence.part) if evidence.part else 1.0
-            for evidence in gathered_cases
-        ]
+        scaled = [min(1.0, test.p / test.part) if test.part else 1.0 for test in tests]
         for index, evidence, p in zip(
-            family, gathered_cases, inference.holm_adjust(scaled, weights), strict=True
+            family, tests, inference.holm_adjust(scaled, weights), strict=True
         ):
             judgements[index] = _judge_evidence(evidence, p, evidence.policy)
     return [judgement for judgement in judgements if judgement is not None]
@@ -396,6 +388,11 @@ def _test_family(case: TwoSamples) -> tuple[str, ...]:
     """
     metric = case.metric
     return (metric.name,) if case.policy.share is None else ("kind", next(iter(metric.judged)))
+
+
+def _family_size(weights: Sequence[float]) -> int:
+    """Number of configurations in a family of tests, from the weights of its tests."""
+    return max(1, round(sum(weights)))
 
 
 def _case_weight(case: TwoSamples, kinds: int) -> float:

@@ -604,11 +604,9 @@ class Sides:
         """
         if 1 in (len(self.a.profiles), len(self.b.profiles)):
             return _ONE_PROCESS
-        shares = [
-            times.variance / fmean(times.means_by_side) ** 2
-            for rows in self._largest_common_rows()
-            for times in (rows.divided_by(self.speed_factors.each),)
-        ]
+        rows = self._largest_common_rows()
+        adjusted = [times.divided_by(self.speed_factors.each) for times in rows]
+        shares = [times.variance / fmean(times.means_by_side) ** 2 for times in adjusted]
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
     def noise_of(self, parts: Iterable[Part]) -> float:

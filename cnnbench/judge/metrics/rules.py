@@ -119,9 +119,7 @@ class AcceptedCommit:
     def applies_to(self, configuration: str, metric: Metric) -> bool:
         """Whether a regression of this configuration and metric is accepted."""
         is_named = not self.metrics or not _metric_names(metric).isdisjoint(self.metrics)
-        return is_named and any(
-            fnmatchcase(configuration, pattern) for pattern in self.configurations
-        )
+        return is_named and _matches_any_pattern(configuration, self.configurations)
 
     def is_between(self, base: str, new: str) -> bool:
         """Whether the accepted commit is among the changes from commit `base` to commit `new`:
@@ -165,7 +163,7 @@ class Rules:
         fitting = (
             (number, rule)
             for number, rule in enumerate(self.rules, 1)
-            if any(fnmatchcase(configuration, pattern) for pattern in rule.configurations)
+            if _matches_any_pattern(configuration, rule.configurations)
         )
         return next(fitting, (0, ConfigurationRule()))
 
@@ -276,6 +274,10 @@ def _rule_metric(rule: ConfigurationRule, metric: Metric) -> MetricRule | None:
         (rule_metric for rule_metric in rule.metrics if rule_metric.name in _metric_names(metric)),
         None,
     )
+
+
+def _matches_any_pattern(configuration: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(configuration, pattern) for pattern in patterns)
 
 
 # Reads rules in TOML, from a file or from a commit.

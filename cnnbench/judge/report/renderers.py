@@ -528,8 +528,7 @@ def junit_xml(comparison: Comparison) -> str:
     if comparison.skipped:
         suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: files")
         for file in comparison.skipped:
-            about = {"classname": "cnnbench.files", "name": plain(file.path), "time": "0"}
-            case = xml.SubElement(suite, "testcase", about)
+            case = _add_test_case(suite, "cnnbench.files", file.path)
             xml.SubElement(case, "skipped", message=plain(file.reason))
     for suite in suites:
         counted = {"tests": "", "failures": "/failure", "errors": "/error", "skipped": "/skipped"}
@@ -539,13 +538,16 @@ def junit_xml(comparison: Comparison) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, "unicode") + "\n"
 
 
+def _add_test_case(suite: xml.Element, classname: str, name: str) -> xml.Element:
+    return xml.SubElement(suite, "testcase", classname=classname, name=plain(name), time="0")
+
+
 def _add_result(
     suite: xml.Element, comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> None:
     # Programs track cases by name, so a name must not depend on other configurations.
     name = f"{configuration_name(entry.configuration)} [{entry.configuration.key}]"
-    about = {"classname": f"cnnbench.{result.metric.name}", "name": plain(name), "time": "0"}
-    case = xml.SubElement(suite, "testcase", about)
+    case = _add_test_case(suite, f"cnnbench.{result.metric.name}", name)
     level, failed = comparison.level(entry, result), result.verdict is Verdict.FAILED
     tag = (
         "skipped" if level is AnnotationLevel.WARNING or failed or result.verdict.undecided else ""

@@ -5,7 +5,6 @@ Printed lines begin with ``#``, except for rows of tables.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,6 +34,7 @@ from cnnbench.lab.predict.predict import (
     fastest_by_size,
     fastest_predictions,
     formulas,
+    gradient_tensors,
     packing_text,
     parse_link,
     predict_all,
@@ -217,7 +217,7 @@ def _make_training_step(params: PredictParams, sent: AllReduceParams) -> Trainin
         batch = batch or recorded
     return TrainingStep(
         name,
-        tuple(Tensor(math.prod(shape), DTYPE_BYTES[sent.dtype]) for shape in shapes),
+        gradient_tensors(shapes, DTYPE_BYTES[sent.dtype]),
         _selected_packing(sent),
         sent.dtype,
         seconds,

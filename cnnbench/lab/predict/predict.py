@@ -413,6 +413,11 @@ class TrainingStep(NamedTuple):
         return sum(tensor.bytes for tensor in self.tensors)
 
 
+def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Tensor, ...]:
+    """One tensor for each shape. When sent, its elements have `itemsize` bytes."""
+    return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
+
+
 def sent_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The tensors that one device sends: the given tensors after joining and conversion to
     16 bits.

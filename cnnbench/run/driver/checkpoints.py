@@ -184,9 +184,8 @@ class Checkpoints:
         has_slots = before == self._optimizer and stored.has_keys(slots)
         has_averages, has_scale = stored.has_keys(average_variables), stored.has_keys(scale)
         nonfinite = stored.assign_stored_values({_GLOBAL_STEP: self._global_step, **model})
-        complete = ((slots, has_slots), (scale, has_scale), (average_variables, has_averages))
-        for values in (values for values, is_stored in complete if is_stored):
-            stored.assign_stored_values(values)
+        present = {**(slots if has_slots else {}), **(scale if has_scale else {})}
+        stored.assign_stored_values(present | (average_variables if has_averages else {}))
         copied = (other_slots if has_slots else {}) | (averages if has_averages else {})
         self._manager.after_restore(copied.values())
         if not has_averages:
