@@ -123,7 +123,11 @@ def test_batches_of_a_data_set_are_copied_once(emulated, tmp_path: Path) -> None
 
 
 def test_accumulation_keeps_one_copy_of_the_gradients(emulated) -> None:
-    """Tensors on the GPU take the memory of a pass, one copy of the gradients, and 3 %."""
+    """Tensors on the GPU take the memory of one pass and one copy of the gradients, to 2 %.
+
+    The gradients are 4 % of the memory of one pass, so that no copy and a second copy are
+    noticed. The order of the operations, and with it the peak, differs between executions.
+    """
     words = ["--model=resnet20", "--data_name=cifar10", "--batch_size=16"]
     words += ["--num_batches=1", "--num_warmup_batches=1"]
     one, several = (
@@ -133,7 +137,8 @@ def test_accumulation_keeps_one_copy_of_the_gradients(emulated) -> None:
     gradients = 4 * one["model"]["trainable_parameters"]
     images = 2 * 16 * (32 * 32 * 3 * 4 + 8)  # synthetic images of the other passes
     peaks = [record["measured"]["peak_memory_bytes"] for record in (one, several)]
-    assert peaks[0] < peaks[1] - gradients - images < 1.03 * peaks[0]
+    assert gradients > 0.035 * peaks[0]
+    assert abs(peaks[1] - gradients - images - peaks[0]) < 0.02 * peaks[0]
 
 
 CHILDREN = Path(__file__).parents[2] / "scripts" / "peers" / "children"
