@@ -30,25 +30,25 @@ class Copies(enum.Enum):
 
     ONE = "one"
     PER_TOWER = "one per device"
-    PER_TOWER_AND_ONE = "one per device, and one more of what is trained"
+    PER_TOWER_AND_ONE = "one per device, and another one of each trained variable"
 
 
 class Reduction(enum.Enum):
     """How a mode reduces the gradients of several towers."""
 
-    NONE = "none exchanged"
-    AT_VARIABLE = "added up where the variable is, applied once"
-    ALL_REDUCE = "all-reduced (`--all_reduce_spec`), applied on every device"
-    CROSS_DEVICE = "reduced by the strategy (`--cross_device_ops`), applied on every device"
-    OWN = "reduced by the manager or its strategy"
+    NONE = "not exchanged"
+    AT_VARIABLE = "added on the device of the variable, which applies the sum once"
+    ALL_REDUCE = "all-reduced (`--all_reduce_spec`) and applied on every device"
+    CROSS_DEVICE = "reduced by the strategy (`--cross_device_ops`) and applied on every device"
+    OWN = "reduced by the manager of the mode or by its strategy"
 
 
 class Processes(enum.Enum):
     """How a mode runs in several processes."""
 
-    ONE = "no"
-    CONTROLLER = "one process drives the towers of all"
-    CLIENT_PER_WORKER = "every worker has a step of its own towers"
+    ONE = "not supported"
+    CONTROLLER = "one process runs the towers of all processes"
+    CLIENT_PER_WORKER = "every worker runs a step with its own towers"
     COORDINATOR = "a coordinator schedules the workers' updates"
 
 

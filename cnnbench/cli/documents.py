@@ -50,7 +50,7 @@ from cnnbench.records.run import RunRecord
 from cnnbench.testing import BaselineDocument
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 
-_METRICS = ("metric", "unit", "value", "better", "counts from", "")
+_METRICS = ("metric", "unit", "value", "better", "smallest relevant change", "remarks")
 
 _MODELS = (
     *("model", "data set", "image", "batch per device", "parameters", "moving averages"),
@@ -58,7 +58,7 @@ _MODELS = (
 )
 
 _MODES = (
-    *("mode", "copies of a variable", "gradients", "across processes", "ps tasks"),
+    *("mode", "copies of each variable", "gradients", "in several processes", "ps tasks"),
     *("towers in sync", "class in `tf.distribute`"),
 )
 
