@@ -300,7 +300,7 @@ def test_all_recipes_run_together(copy_of, tmp_path):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.heading)
 def test_a_recipe_counts_the_files_that_it_changes(recipe):
-    said = re.search(r"Touches\s+(no|\d+)\s+files?", recipe.section)
+    said = re.search(r"You\s+change\s+(no|\d+)\s+existing\s+files?", recipe.section)
     assert said is not None
     changed = sum((ROOT / name).exists() for name in recipe.changes)
     assert said[1] == str(changed or "no")
@@ -308,5 +308,5 @@ def test_a_recipe_counts_the_files_that_it_changes(recipe):
 
 def test_every_recipe_is_performed():
     headings = re.findall(r"^## (A.*)$", EXTENDING, re.MULTILINE)
-    # A Keras model touches no file: tests/run/driver/test_keras_models.py runs several.
+    # A Keras model changes no file: tests/run/driver/test_keras_models.py runs several.
     assert {*headings} - {"A path", "A Keras model"} == {recipe.heading for recipe in RECIPES}
