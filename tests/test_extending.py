@@ -300,7 +300,7 @@ def test_all_recipes_run_together(copy_of, tmp_path):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.heading)
 def test_a_recipe_counts_the_files_that_it_changes(recipe):
-    said = re.search(r"You\s+change\s+(no|\d+)\s+existing\s+files?", recipe.section)
+    said = re.search(r"you\s+change\s+(no|\d+)\s+existing\s+files?", recipe.section)
     assert said is not None
     changed = sum((ROOT / name).exists() for name in recipe.changes)
     assert said[1] == str(changed or "no")
