@@ -1,1 +1,1 @@
-"""Commands that measure with several processes: pairs, suites, bisections, modes, jobs."""
+"""Commands that start several processes: ab, bisect, launch, strategies, sweep and tune."""

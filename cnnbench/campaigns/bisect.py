@@ -69,7 +69,7 @@ from cnnbench.machine.repository import (
 )
 from cnnbench.records.profiles import Explanation
 
-# Selects the commits between GOOD and BAD to measure, and excludes candidates.
+# Selects the commits between GOOD and BAD to measure, and narrows down the first bad commit.
 
 
 class CommitHistory(NamedTuple):
@@ -138,7 +138,7 @@ def good_and_bad_hashes(good: str, bad: str, repository: Path) -> tuple[str, str
         why = missing_commit_reason(repository) or error
         raise UsageError(f"GOOD {good!r} and BAD {bad!r} have no common ancestor: {why}") from None
     if base == commits[1]:
-        raise UsageError(f"GOOD {good!r}: BAD is an ancestor of it; swap them")
+        raise UsageError(f"GOOD {good!r}: BAD is an ancestor of GOOD; swap GOOD and BAD")
     if base != commits[0]:
         replaced = Commits(repository).replacing_commits(commits).items()
         reasons = [
@@ -165,7 +165,8 @@ _TO_CHANGED_WORK = {
 
 @dataclass(frozen=True, kw_only=True)
 class BisectionStep:
-    """The answer about one commit, which was compared with GOOD or could not be measured.
+    """The answer (good, bad or skip) about one commit, which was compared with GOOD or could not be
+    measured.
 
     Attributes:
       answer: "good", "bad" or "skip".
@@ -192,7 +193,7 @@ class BisectionStep:
 
 
 class CommitSearch:
-    """Selects the commits to measure, and excludes candidates for the first bad commit."""
+    """Selects the commits to measure, and excludes commits that cannot be the first bad commit."""
 
     def __init__(self, history: CommitHistory, good: str, bad: str) -> None:
         self._history = history
@@ -224,7 +225,7 @@ class CommitSearch:
         return candidates[min((1 << self._misses) - 1, len(candidates) // 2)]
 
     def add(self, step: BisectionStep) -> None:
-        """Adds the answer about a commit, and excludes candidates."""
+        """Adds an answer about a commit. Excludes commits that cannot be the first bad commit."""
         if step.answer == SKIP:
             self._skipped.add(step.commit)
             self._misses += 1
@@ -253,7 +254,9 @@ def is_search_for_changed_work(differ: BisectionStep | None) -> bool:
 
 
 def only_configuration(comparison: Comparison) -> ComparedConfiguration | None:
-    """The only configuration of both sides; None if their configurations differ."""
+    """The configuration of the runs of GOOD and of another commit; None if their configurations
+    differ.
+    """
     deciding = [entry for entry in comparison.entries if entry.decides]
     return deciding[0] if len(deciding) == 1 else None
 
@@ -359,7 +362,7 @@ class CommitBenchmark:
         self.differ: BisectionStep | None = None
 
     def prepare(self) -> None:
-        """Creates and builds the worktree of the commit GOOD if necessary.
+        """Creates and builds the worktree of the commit GOOD, unless this was done before.
 
         Raises BenchmarkError if the build fails.
         """
@@ -414,7 +417,8 @@ class CommitBenchmark:
             burn_in = 0 if is_search_for_changed_work(self.differ) else setting.experiment.burn_in
             while most := self._target_number_of_pairs(state, step):
                 if step is not None:
-                    self.campaign.reporter.notice(f"undecided: continuing with up to {most} pairs")
+                    text = f"{commit[:12]} is undecided: continuing with up to {most} pairs"
+                    self.campaign.reporter.notice(text)
                 first = setting.experiment.seed + number
                 experiment = replace(
                     setting.experiment,
@@ -552,7 +556,7 @@ class CommitBenchmark:
             )
         judgement = step.judgement
         if self.differ is None and judgement.verdict is Verdict.CHANGED_WORK:
-            # BAD computes something else, so bisect looks for the commit that changed this.
+            # If BAD has different FLOPs, bisect looks for the commit that changed the FLOPs.
             step = replace(step, answer=BAD)
         return replace(
             step,
@@ -571,7 +575,7 @@ def _skipped_step(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) -
 
 # Runs a bisection (first BAD, then commits between GOOD and BAD), and writes its result as text.
 
-# Larger changes are printed as whole percentages.
+# Changes of at least this size are printed as whole percentages.
 _LARGE = 0.1
 
 
@@ -653,7 +657,7 @@ class Bisection:
         return (yield from self._bench.measure(done, commit))
 
     def _remaining_steps_text(self, steps: int) -> str:
-        """Text about the remaining commits: how many will be measured, and the estimated time."""
+        """Describes how many commits will still be measured, with the estimated time."""
         number = len(self._search.suspects)
         text = f"{count_text(number, 'commit', 'commits')} may be the first bad one: about "
         text += f"{count_text(steps, 'step', 'steps')} of "
@@ -757,7 +761,7 @@ def _first_bad_commit_texts(bisection: Bisection) -> list[Text]:
 
 
 def _commit_kind_texts(commit: str, history: CommitHistory) -> Iterator[str]:
-    """Yields a text if a commit is a merge, and a text if the commit reverts another one."""
+    """Yields remarks about a commit: one if it is a merge, and one if it reverts another commit."""
     first, *merged = history.show(commit, "%P").split()
     if merged:
         text = f"a merge of {' and '.join(map(abbreviate_hash, (first, *merged)))}; "

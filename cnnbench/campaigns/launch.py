@@ -88,14 +88,14 @@ class JobLayout(NamedTuple):
         return (f"--workers={self.workers}", *ps, *controller, *self.options)
 
     def with_coordinator(self, run: ParsedArgs) -> JobLayout:
-        """The same layout, with a controller if the run's --variable_update needs a controller."""
+        """Returns the layout, with a controller if the run's --variable_update needs one."""
         mode = run.given.get("variable_update")
         needed = any(m.name == mode for m in BUILT_IN if m.processes is Processes.COORDINATOR)
         return self._replace(controller=self.controller or needed)
 
     def job(self, ports: Sequence[int]) -> Job:
-        """Creates the job whose processes use these ports on this machine. The job is described as
-        the chief process sees it.
+        """Creates the job whose processes use these ports on this machine, from the view of the
+        chief.
         """
         hosts = tuple(f"localhost:{port}" for port in ports)
         return Job(
@@ -107,7 +107,7 @@ class JobLayout(NamedTuple):
 
 
 class TaskCommand(NamedTuple):
-    """The cnnbench command that all processes of a job run, with its flags as typed and parsed."""
+    """The cnnbench command that all processes of a job run: its flags as given and as parsed."""
 
     name: str
     words: tuple[str, ...]
@@ -174,7 +174,7 @@ def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = 
 
 
 def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> RunSummary:
-    """Resolves the flags of a run, or of a job, whose record a campaign stores.
+    """Resolves the flags of a run, or of a job. A campaign will store its record.
 
     TensorFlow is not loaded. Raises UsageError or DataError if the run is impossible.
     """
@@ -201,7 +201,8 @@ def _plan_tasks(
     names = JobFlagNames("launch")
     if towers is not None:
         called["num_gpus"], names = ("towers", towers), JobFlagNames("launch", "--towers")
-    job = layout.job(range(LOWEST, LOWEST + layout.size))  # The plans do not use these ports.
+    # The port numbers are placeholders, because plans do not use them.
+    job = layout.job(range(LOWEST, LOWEST + layout.size))
     kinds = {task.job: task for task in reversed(job.tasks)}.values()
     try:
         *_, chief = [of_task(task_flags(replace(job, task=task), towers), names) for task in kinds]
@@ -212,7 +213,7 @@ def _plan_tasks(
 
 
 def check_files(command: TaskCommand, chief: RunPlan) -> None:
-    """Raises an error for output files that the chief of a job could not write.
+    """Raises an error if the chief of a job could not write one of its output files.
 
     `chief` is the plan that `check_job_flags` has returned.
     """
@@ -224,7 +225,9 @@ def check_files(command: TaskCommand, chief: RunPlan) -> None:
 
 
 def flags_to_words(flags: Mapping[str, object]) -> tuple[str, ...]:
-    """Converts flags by name to command-line arguments. True becomes a flag without a value."""
+    """Converts flags, given as values by name, to command-line arguments. True becomes a flag
+    without a value.
+    """
     return tuple(f"--{n}" if value is True else f"--{n}={value}" for n, value in flags.items())
 
 
@@ -280,7 +283,7 @@ process and writes its record.
 
 @dataclass
 class _JobProcess:
-    """A process of a job, and how many bytes of its log have been printed."""
+    """A process of a job, with the number of bytes of its log that have been printed."""
 
     task: Task
     child: Child
@@ -304,7 +307,7 @@ class _JobProcess:
         except OSError as error:
             raise BenchmarkError(f"{self.log}: {error.strerror or error}") from error
         if self.ended is None and len(data) < _LONGEST_PART:
-            data = b"".join(data.rpartition(b"\n")[:2])  # Only complete lines are shown.
+            data = b"".join(data.rpartition(b"\n")[:2])  # Only complete lines are printed.
         self.shown += len(data)
         return [
             f"[{self.task}] " + to_terminal_line(line.rpartition("\r")[2])
@@ -346,7 +349,7 @@ class JobSession:
         failure. On KeyboardInterrupt, the chief has had time to write its record.
         """
         with ExitStack() as stack:
-            # The last lines are printed after all processes have ended.
+            # The last lines of the logs are printed after all processes have ended.
             stack.callback(self._show_new_log_lines)
             try:
                 self._start_processes(stack)
@@ -433,7 +436,8 @@ class JobSession:
         self._show_new_log_lines()
 
     def _show_new_log_lines(self) -> None:
-        known = error_line("interrupted")  # `cnnbench launch` itself prints this line.
+        # After an interrupt, `cnnbench launch` itself prints that it was interrupted.
+        known = error_line("interrupted")
         for process in self._processes:
             for line in process.new_log_lines():
                 if not (self._interrupted and line.endswith(known)):

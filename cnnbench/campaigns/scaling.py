@@ -121,7 +121,7 @@ class Scaling:
     cores: int = 0
 
     def identity(self, facts: Mapping[str, Any]) -> CampaignIdentity:
-        """The identity that a resumed measurement must match. Repeats may be added."""
+        """The identity that a resumed scaling measurement must match. Repeats may be added."""
         return CampaignIdentity(
             plans={
                 f"{n} workers": PlanIdentity(
@@ -147,7 +147,7 @@ class Scaling:
         """
         counts = {"alone": 0, **{f"workers-{n}": n for n in self.layouts}}
         records: dict[int, list[RunRecord]] = {n: [] for n in counts.values()}
-        # The jobs are interleaved, so that a slowdown of the machine affects all of them equally.
+        # The jobs are interleaved, so that a slowdown of the machine affects all jobs equally.
         order = ordered_rounds(counts, repeats, seed=None)
         targets = [folder.folder / f"{case}-{repeat}.json" for case, repeat in order]
         check_outputs([Output("results", str(target), "run") for target in targets])
@@ -169,7 +169,7 @@ class Scaling:
         return records
 
     def _job_side(self, logs: Path, count: int) -> Side:
-        """Creates the command of a job with `count` workers, as a `Side`.
+        """Creates a `Side`, which describes the command of a job with `count` workers.
 
         With 0 workers, this is a single process on the processors of one worker.
         """
@@ -211,10 +211,10 @@ def scaling_points(
         step = median(_mean_step_seconds(records))
         speeds = [speed or 0.0 for speed in throughputs(records)]
         speed = median(speeds)
-        # In strong scaling, a worker does only a share of the work that `alone` did.
+        # In strong scaling, a worker computes only its share of the batch of the runs in `alone`.
         share = 1.0 / workers if kind == STRONG else 1.0
         compute = computing * share * (workers if shared else 1)
-        images = speed * step  # This is the number of images in a step of the whole job.
+        images = speed * step  # `images` is the number of images per step of the whole job.
         exchange = (predicted or {}).get(workers)
         ideal = images / (computing * share)
         forecast = None if exchange is None else images / (compute + exchange)
@@ -272,7 +272,7 @@ def _all_reduce_spec_with_same_traffic(setup: RunPlan, ps: int) -> AllReduceSpec
         return parse_all_reduce_spec("collective")
     if mode.reduction is Reduction.ALL_REDUCE and spec is not None:
         return spec
-    # Gradients are sent to the ps tasks, and new values are sent back.
+    # Workers send gradients to the ps tasks, which send new values of the variables back.
     return parse_all_reduce_spec(f"pscpu#{ps}" if ps > 1 else "pscpu")
 
 
@@ -330,5 +330,6 @@ def scaling_chart(points: Sequence[ScalingPoint], title: str) -> Lines:
 def _mean_step_seconds(records: Sequence[RunRecord]) -> list[float]:
     for record in records:
         if not record.step_seconds:
-            raise BenchmarkError(f"run {record.run_id} has no steps: it ended as {record.status}")
+            message = f"run {record.run_id} has no steps; its status is {record.status}"
+            raise BenchmarkError(message)
     return mean_step_seconds([record.step_seconds for record in records])

@@ -94,7 +94,7 @@ def _weight_distance(
 ) -> tuple[float, str]:
     if reference.keys() != weights.keys():
         name = min(reference.keys() ^ weights.keys())
-        raise BenchmarkError(f"only some modes have the variable {name}")
+        raise BenchmarkError(f"only some modes have the variable {name}: weights not compared")
     largest, where = 0.0, ""
     for name, expected in reference.items():
         if expected.tobytes() == weights[name].tobytes():
@@ -114,13 +114,13 @@ def _weight_distance(
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints, which are removed after their weights have been compared."""
 
-_WEIGHTS = "weights"  # The journal contains a note with this name.
+_WEIGHTS = "weights"  # Name of the journal's note with the distances between weights.
 
 
 def stored_distances(
     folder: ResultsFolder, name: str = ""
 ) -> Mapping[str, tuple[float, str]] | None:
-    """The weight distances that an earlier session stored under a name; None if there are none."""
+    """The weight distances that an earlier session stored under `name`; None if there are none."""
     for event in folder.notes(_WEIGHTS):
         if event["name"] == name:
             return {of: (float(gap), text) for of, (gap, text) in event["distances"].items()}
@@ -149,7 +149,7 @@ _NOT_FOR_WEIGHTS = (
 )
 # Learning rate of the processes whose weights are compared.
 # Modes add gradients in different orders, so rounding errors of their weights differ.
-# With the usual learning rate of a network, each step multiplies such differences by 100 or more.
+# With a network's usual learning rate, each step multiplies rounding errors by 100 or more.
 _RATE_FOR_WEIGHTS = 1e-6
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.02
 _OF_THE_COMMAND = {
@@ -207,7 +207,7 @@ def make_plan(
     _refuse_flags(values)
     plugins.load_plugins_of_flags(values)
     if not on_gpu and values.get("device", "auto") == "auto":
-        values = {**values, "device": "cpu"}  # Excludes modes that need GPUs.
+        values = {**values, "device": "cpu"}  # --device=cpu excludes modes that need GPUs.
     args = args_from_values(values)
     first = _resolve_flags(args, {"variable_update": DEFAULT})
     towers = int(first.config["num_gpus"])
@@ -266,7 +266,9 @@ def weights_tolerance(precision: str) -> float:
 
 
 def _refuse_flags(values: Mapping[str, object]) -> None:
-    """Raises FlagError for flags that the command sets, or with which modes train differently."""
+    """Raises FlagError for flags that `cnnbench strategies` sets itself, and for flags with which
+    only some modes train differently.
+    """
     for name, reason in _OF_THE_COMMAND.items():
         if values.get(name):
             raise FlagError(name, ACCEPTED[name].text(values[name]), reason)

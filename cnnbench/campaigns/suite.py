@@ -29,7 +29,7 @@ from cnnbench.campaigns.processes.child import RunSummary, flag_specs_of
 from cnnbench.errors import UsageError
 from cnnbench.records.metric import BOUNDS
 
-# Suite files as trees. Their nodes have line numbers for error messages.
+# Suite files as trees of nodes. Each node has a line number for error messages.
 
 _MOST_MIB = 1  # PyYAML would need seconds to parse a larger file.
 # A YAML list can contain itself, so the depth of a suite file is limited.
@@ -112,7 +112,7 @@ def load(path: str, flag: str = "") -> Node:
 
     Raises UsageError, with file and line, for invalid YAML, duplicate keys and unknown tags.
     """
-    data = read_file(path, _MOST_MIB, flag)  # PyYAML detects the encoding of these bytes.
+    data = read_file(path, _MOST_MIB, flag)  # PyYAML detects the encoding of the bytes.
     try:
         root = yaml.compose(data, Loader=_Loader)
     except RecursionError:
@@ -157,7 +157,7 @@ def _convert_node(file: str, node: yaml.Node, done: dict[int, Node], depth: int 
     return parsed
 
 
-# Keys of suite files. A field of a dataclass declares how its key is read.
+# Keys of suite files. Each key is a field of a dataclass, which declares how the key is read.
 
 COMMANDS = ("run", "allreduce")
 DEFAULT_TIMEOUT = 3600.0
@@ -310,7 +310,7 @@ def _read_axis(name: str, node: Node, what: str) -> tuple[FlagNodes, ...]:
     if not sets:
         return tuple({name: item} for item in items)
     if len(sets) < len(items):
-        raise sets[0].error(f"{what}: values and sets of flags cannot be mixed")
+        raise sets[0].error(f"{what}: values and mappings of flags cannot be mixed")
     return _read_includes(node, what)
 
 
@@ -477,7 +477,7 @@ def _read_entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
         for name in ("flags", "bounds", "search", "launch"):
             base.pop(name, None)
     for name in ("flags", "bounds"):
-        # Settings are merged by name. If an entry does not set a name, the default remains.
+        # Flags and bounds are merged by name: if an entry omits a name, the default is used.
         values[name] = {**base.get(name, {}), **values.get(name, {})}
     return SuiteEntry(node=node, **{**base, **values})
 
@@ -492,7 +492,9 @@ def _read_fields(declared: type, node: Node, what: str) -> dict[str, Any]:
 
 
 def declared_keys(declared: type) -> dict[str, Field[Any]]:
-    """The dataclass fields that are keys of suite files (see `_key_field`), by key."""
+    """Maps the keys of suite files to the dataclass fields that declare the keys (see
+    `_key_field`).
+    """
     return {f.metadata["name"] or f.name: f for f in fields(declared) if f.metadata}
 
 
@@ -505,7 +507,7 @@ def _node_text(node: Node) -> str:
     }.get(node.kind, repr(node.text))
 
 
-# Expands the entries of a suite to configurations: the products of their axes.
+# Expands the entries of a suite to configurations: all combinations of the values of the axes.
 
 MAX_CONFIGURATIONS = 10_000
 
@@ -514,7 +516,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 @dataclass(frozen=True, kw_only=True)
 class SweepCase:
-    """One configuration of a suite's entry: the flags with which a process runs.
+    """One configuration of an entry of a suite: the flags with which a process runs.
 
     Attributes:
       name: name of the entry and the flags that vary, such as "resnet50 num_gpus=2".
@@ -548,7 +550,8 @@ class _MissingVariable(UsageError):
 
 
 def expand_entry(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:
-    """The configurations of a suite's entry: its matrix without exclusions, then its inclusions.
+    """Expands a suite's entry to configurations: all combinations of the matrix except the excluded
+    ones, then the included ones.
 
     Also returns why an optional entry is skipped, such as "DATA is not set", or None. Raises
     UsageError for an exclusion without effect, equal configurations, far too many configurations,
@@ -602,7 +605,7 @@ def _remove_excluded(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase
             name: [_flag_text(entry, name, item) for item in node.items or (node,)]
             for name, _, node in rule.fields
         }
-        # A flag that no configuration contains is probably misspelled, so it excludes nothing.
+        # If no configuration contains a flag, the flag is probably misspelled and excludes nothing.
         rest = [
             configuration
             for configuration in remaining

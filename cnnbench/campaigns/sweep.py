@@ -164,7 +164,7 @@ def _filter_configurations(
 
 
 def count_of_command(cases: Iterable[SweepCase], command: str) -> int:
-    """The number of configurations that are judged together: all runs or all all-reduces.
+    """The number of configurations of `command` (run or allreduce), which are judged together.
 
     `cnnbench compare` corrects p-values for this number.
     """
@@ -172,7 +172,7 @@ def count_of_command(cases: Iterable[SweepCase], command: str) -> int:
 
 
 def _set_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
-    """Sets the number of processes of each case; by default, as many as verdicts need."""
+    """Sets the number of processes of each case; by default, as many as a verdict needs."""
     commands = {case.entry.command for case in cases}
     needed = {name: processes_to_decide(count_of_command(cases, name)) for name in commands}
     return tuple(
@@ -181,7 +181,7 @@ def _set_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
 
 
 class SweepItem(NamedTuple):
-    """One process of a configuration in a sweep, or the search for its batch size.
+    """One process of a configuration in a sweep, or the search for the configuration's batch size.
 
     Repeats are numbered from 1. Number 0 is the search.
     """
@@ -402,20 +402,26 @@ class Sweep:
         return todo
 
     def known_batch(self, case: SweepCase) -> int | None:
-        """The batch size that an earlier session found for a case by a search; or None."""
+        """The batch size that a search in an earlier session found for a case; None if there is
+        none.
+        """
         earlier = None if case.entry.search is None else self._earlier_record(SweepItem(case, 0))
         if isinstance(earlier, RunRecord) and earlier.batch is not None:
             return earlier.batch.per_device
         return None
 
     def _earlier_record(self, item: SweepItem) -> Record | None:
-        """The record of a process that an earlier session ran successfully; None without one."""
+        """The record of a process that an earlier session ran successfully; None if there is no
+        such record.
+        """
         repeats = [item.repeat] if item.repeat else range(1, item.case.repeats + 1)
         records = (_successful_record(self._record_path(item.case, repeat)) for repeat in repeats)
         return next((record for record in records if record), None)
 
     def _sweep_requests(self, items: Sequence[SweepItem]) -> ProcessRequests[list[SweepRun]]:
-        """Requests the processes in order. If a search for a batch size fails, skips the case."""
+        """Requests the processes in order. If the search for a case's batch size fails, skips the
+        case.
+        """
         runs: list[SweepRun] = []
         cases = {case.key: case for case in self.plan.cases}
         batches: dict[str, int] = {}
@@ -428,7 +434,8 @@ class Sweep:
                 runs.append(SweepRun(item, target, ended))
                 return True
             batch: int | SweepRun | None = self.known_batch(item.case)
-            if batch is None:  # An earlier result is kept, even if less memory is free now.
+            # A batch size from an earlier session is kept, even if less memory is free now.
+            if batch is None:
                 batch = yield from self._search_batch_size(item, then)
             if isinstance(batch, SweepRun):
                 runs.append(batch)
@@ -456,7 +463,8 @@ class Sweep:
             batch = next(search)
             while True:
                 fits = False
-                if refused is None or batch < refused:  # Runs refuse larger batches at once.
+                # A batch size of `refused` or more is not tried, because a run would refuse it.
+                if refused is None or batch < refused:
                     later = [item.duration_key, *then]
                     ended = yield from self._run_item(item, batch, target, later, answers)
                     if ended.status not in answers:
@@ -537,7 +545,7 @@ class Sweep:
         ]
         config = {**document["config"], "result_json": str(target)}
         made = {**document, "command": command, "config": config, "sweep": encode(place)}
-        # A subject in the record has priority: code may have been edited during the sweep.
+        # If the record names the measured code, it is kept: code may change during the sweep.
         return made if document.get("subject") else add_subject(made, self.plan.subject)
 
     def _record_path(self, case: SweepCase, repeat: int) -> Path:
@@ -694,7 +702,7 @@ def table_text(rows: Sequence[SummaryRow]) -> str:
     """The summary of a sweep as text: a table of the configurations, then pauses and failures."""
     pauses = (f"{row.name}: {row.pauses}" for row in rows if row.pauses)
     failed = (f"failed: {problem}" for row in rows for problem in row.problems)
-    # A narrow terminal has no room for the names that configurations have in reports.
+    # Narrow terminals omit the column with the names that configurations have in reports.
     shown = make_table(map(_row_cells, rows), spare=(_REPORTED,))
     return text_of([[shown, *(Text(text, hanging=6) for text in (*pauses, *failed))]])
 
@@ -738,11 +746,12 @@ def detection_advice(
     text = f"equal processes differ by at most {percent(math.expm1(scatters[name]))} ({name})"
     change = f"a change of {percent(FOUND, 0)} in every configuration"
     if fewest >= needed:
-        return f"{text}: {fewest} of each side find {change}"
+        return f"{text}: {fewest} processes of BASE and of NEW find {change}"
     more = count_text(
         sum(max(0, needed - row.ok) for row in rows), "process more", "processes more"
     )
-    text += f": to find {change}, a comparison needs about {needed} of each side, {more} in all"
+    text += f": to find {change}, a comparison needs about {needed} processes of BASE and of NEW, "
+    text += f"{more} in all"
     if needed > _MANY:
         return f"{text}; use a quieter machine"
     return f"{text}; a quieter machine, or {command(needed)}"

@@ -100,7 +100,7 @@ def _run_command(argv: Sequence[str]) -> int:
             if stdout is not None:
                 before = stdout.lost
                 stdout.flush()
-                # If `before` is set, the command has already failed with this error.
+                # If `before` is set, the command itself has already failed with this error.
                 if isinstance(stdout.lost, BrokenPipeError):
                     status = status or (0 if before else BROKEN_PIPE)
                 elif stdout.lost is not None:
@@ -126,7 +126,8 @@ def _exit_code_of_command(argv: Sequence[str]) -> int:
         return _print_failure(text_of(error), ExitCode.FAILED, error.frames)
     except BrokenPipeError:
         return BROKEN_PIPE
-    except BaseException as error:  # Python would exit with 1, which means a regression.
+    # Without this clause, Python would exit with 1, which means a regression.
+    except BaseException as error:
         reason = exhausted(error)
         if not reason:
             traceback.print_exc()

@@ -89,7 +89,8 @@ def metric_tables() -> dict[str, str]:
 
 def _metric_row(metric: Metric) -> tuple[str, ...]:
     judged = {*metric.judged.values()}
-    if not judged and not metric.followed:  # Not a metric, but a text about other metrics.
+    # Such an entry is not a metric, but a text about other metrics.
+    if not judged and not metric.followed:
         return f"`{metric.name}`", metric.unit, metric.about, "", "", "in the record only"
     better = "higher" if metric.higher_is_better else "lower"
     key = metric.key
@@ -360,7 +361,9 @@ def _docstring_summary(cls: Any) -> str:
 
 
 def _attribute_descriptions(cls: Any) -> dict[str, str]:
-    """Descriptions of a dataclass's attributes from its docstring and those of its bases."""
+    """Descriptions of a dataclass's attributes, from the docstrings of the class and of its base
+    classes.
+    """
     by_name: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         lines = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2].splitlines()

@@ -502,15 +502,15 @@ compare records records --fail_on=never,slower | --fail_on=never,slower: must be
 compare records records --fail_on=changed --allow_changed_work | --fail_on=changed: contradicts
 compare records records --tresholds=1        | did you mean --threshold?
 
-ab                                           | the two sides are the same; use --a and --b
-ab --a=--model=lenet --b=--model=lenet       | the two sides are the same
-ab --a=--display_every=5 --b=--tf_random_seed=1 | the two sides are the same
+ab                                           | A and B are the same; use --a and --b
+ab --a=--model=lenet --b=--model=lenet       | A and B are the same
+ab --a=--display_every=5 --b=--tf_random_seed=1 | A and B are the same
 ab --resume                                  | --resume=true: needs --results
 ab --resume --results=none                   | --results=none: contains no experiment of cnnbench ab
 ab --resume --results=nested                 | --results=nested: contains no experiment
-ab --a_env=X=1 --b_env=X=1                   | the two sides are the same
-ab --a_checkout=.. --b_checkout=..           | the two sides are the same: .. and .. are
-ab --a_checkout=v1 --b_checkout=main         | the two sides are the same: v1 and main are both
+ab --a_env=X=1 --b_env=X=1                   | A and B are the same
+ab --a_checkout=.. --b_checkout=..           | A and B are the same: .. and .. are
+ab --a_checkout=v1 --b_checkout=main         | A and B are the same: v1 and main are both
 ab --aa --b=--xla                            | --b=--xla: --aa measures side A twice
 ab --aa --confirm                            | --confirm=true: with --aa, there is no verdict
 compare a b --quiet_conditions=noise         | --quiet_conditions=noise: 'noise' is not the name of
@@ -520,7 +520,7 @@ ab --a=--xla --model=lenet                   | --model is a flag of cnnbench run
 ab --a=--xla --num_batches                   | --num_batches is a flag of cnnbench run, *--b
 ab --nomodel                                 | --nomodel is a flag of cnnbench run, not of ab: put
 ab --noxla=1                                 | --noxla is a flag of cnnbench run, *-- --noxla=1;
-ab lenet                                     | stray argument 'lenet': put flags of both sides after
+ab lenet                                     | stray argument 'lenet': put flags of both A and B
 ab --a_python=/nowhere/python                | --a_python=/nowhere/python: is not a program
 ab --b_checkout=nothing-of-the-kind          | is neither a folder nor a revision
 ab --b_checkout=--help                       | is neither a folder nor a revision
@@ -579,14 +579,14 @@ explain twice.json b.json                    | twice.json: not JSON: duplicate k
 explain a.json empty                         | empty: no profiles; cnnbench run
 explain a.json x.json                        | x.json: not a profile:
 explain a.json b.json --output=a.json        | --output=a.json: is an input file
-explain -- --model=lenet                     | the two sides are the same; use --a
+explain -- --model=lenet                     | A and B are the same; use --a
 explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot be used with explain
 explain --workers=2 --b=--xla                | --ps=0: *parameter_server*needs tasks
 
 bisect main                                  | takes two revisions, GOOD and BAD, not 1
 bisect nothing main                          | GOOD 'nothing': is not a revision of
 bisect main main                             | are the same commit
-bisect main main~1                           | BAD is an ancestor of it; swap them
+bisect main main~1                           | BAD is an ancestor of GOOD; swap GOOD and
 bisect main~1 main --model=lenet             | --model is a flag of cnnbench run, not of bisect
 bisect main~1 main --results=damaged-bisect --resume -- --model=lenet \
                                              | damaged-bisect/bisect.jsonl: line 2 is damaged

@@ -1,4 +1,4 @@
-"""``cnnbench ab``: compares sides A and B in alternating new processes, without TensorFlow.
+"""``cnnbench ab``: compares A and B in pairs of new processes. TensorFlow is not loaded.
 
 `pairs` runs the pairs of processes. At each interim analysis, it judges the pairs by
 `cnnbench.judge.compare` and decides whether the experiment ends.

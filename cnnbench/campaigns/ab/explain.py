@@ -1,8 +1,9 @@
-"""Profiles processes of sides A and B, and explains why the steps of B take a different time.
+"""Profiles processes of A and B, and explains why a step of B takes more or less time than a step
+of A.
 
 The processes run one after the other, in the order A B, B A, A B, so that a machine that becomes
-slower affects both sides. If both sides use oneDNN, short processes log which kernels of oneDNN a
-step calls.
+slower affects A and B equally. If both A and B use oneDNN, short processes log which kernels of
+oneDNN a step calls.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from cnnbench.records.profiles import Explanation, Primitive, StepProfile
 from cnnbench.run.observe import work
 
 ROUNDS, STEPS = 3, 20
-"""Number of processes of each side, and number of profiled steps in each process."""
+"""Number of processes of A and of B, and number of profiled steps in each process."""
 
 SUFFIX = ".profile"
 
 _WARM_UP = 5
-_OF_ONEDNN = "Mkl"  # Names of TensorFlow operations that call oneDNN contain this.
-# Versions of cnnbench with one of these files support --profile_json.
+_OF_ONEDNN = "Mkl"  # TensorFlow operations that call oneDNN have "Mkl" in their names.
+# A version of cnnbench supports --profile_json if it contains at least one of two files.
 _PROFILES = ("records/profiles.py", "records/step_profile.py")
 
 
 class NotExplainedError(BenchmarkError):
-    """The sides cannot be profiled. The message contains the reason in one line."""
+    """A or B cannot be profiled, so the difference cannot be explained. The message is the reason,
+    in one line.
+    """
 
 
 def explain_or_notice(
@@ -55,12 +58,14 @@ def explain_or_notice(
 
 
 PROFILES_OF_SIDES = replace(AB, command="explain", noun="")
-"""Profiles of both sides, in ``a/`` and ``b/``; their records are in ``discarded/``."""
+"""Kind of campaign for profiles. ``a/`` and ``b/`` contain profiles, ``discarded/`` records."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilingPlan:
-    """Profiles both sides in `rounds` processes each, with `steps` profiled and timed steps."""
+    """Profiles A and B in `rounds` processes each. Every process runs `steps` steps with the
+    profiler, and as many timed steps without the profiler.
+    """
 
     sides: Mapping[str, Side]
     results: ResultsFolder
@@ -70,9 +75,9 @@ class ProfilingPlan:
     timeout: float = 1800.0
 
     def explain(self) -> Explanation:
-        """Profiles both sides and explains why their steps take different times.
+        """Profiles A and B, and explains why their steps take different times.
 
-        Raises NotExplainedError if the sides cannot be profiled or a process failed.
+        Raises NotExplainedError if A or B cannot be profiled or a process failed.
         """
         self._refuse_unprofilable()
         self.results.begin()
@@ -94,7 +99,7 @@ class ProfilingPlan:
         return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
 
     def _refuse_unprofilable(self) -> None:
-        """Raises NotExplainedError if side A or side B cannot be profiled."""
+        """Raises NotExplainedError if A or B cannot be profiled."""
         for name, side in self.sides.items():
             config = side.resolved.config
             if config.get("eval") or config.get("input_only"):
@@ -105,10 +110,10 @@ class ProfilingPlan:
                 raise NotExplainedError(f"{reason} --profile_json")
 
     def _profile_process(self, name: str, turn: int, later: int) -> ProcessRequests[StepProfile]:
-        """Runs a process of side `name` with the profiler, and returns its profile.
+        """Runs a process of A or B (`name`) with the profiler, and returns its profile.
 
         Raises NotExplainedError if the process failed or wrote no profile. `later` is the number of
-        processes of this kind that follow.
+        profiled processes that follow.
         """
         label, path = f"profile {turn} {name.upper()}", self._profile_path(name, turn)
         side = self.sides[name]
@@ -167,7 +172,7 @@ class ProfilingPlan:
 
 
 def _has_primitives(side: Side, profile: StepProfile) -> bool:
-    """Whether a process of a side can log which oneDNN kernels a step calls."""
+    """Whether a process of A or B (`side`) can log which oneDNN kernels a step calls."""
     placement = profile.record.placement
     on_cpu = placement is not None and placement.device == "cpu"
     calls = any(_OF_ONEDNN in name for name in profile.graph)

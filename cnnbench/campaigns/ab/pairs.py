@@ -1,15 +1,16 @@
 """Experiments that compare sides A and B in interleaved pairs of processes, and their results.
 
 In a results directory, the subfolders ``a`` and ``b`` contain one record per process; the i-th
-records of both are a pair. ``discarded`` contains the records of burn-in processes and of
+records of A and B are a pair. ``discarded`` contains the records of burn-in processes and of
 incomplete pairs, ``logs`` the output of the processes, ``explain`` the profiles that are measured
 later, ``confirmation-PAIRS`` a second experiment, and ``journal.jsonl`` the events. ``cnnbench
 compare DIR/a DIR/b --paired`` reads the directory. Only records that are used are named
 ``*.json``, because ``--baseline_aa=DIR`` reads the whole directory.
 
-The processes of a pair take turns, or one process runs after the other. If a process was ended from
-outside, by a signal or its time-out, its pair is measured again in the same order, a limited number
-of times. A process that fails by itself ends the experiment.
+The processes of a pair run interleaved in short time slices (--pairing=turns), or one process runs
+after the other. If a process was ended from outside, by a signal or its time-out, its pair is
+measured again in the same order, a limited number of times. A process that fails by itself ends the
+experiment.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 _DISCARDED = "discarded"
 
 EXPLANATION = "explanation"
-"""Name of a note in the journal, which contains the causes of the difference."""
+"""Name of the journal's note that contains the causes of the difference between A and B."""
 
 PROFILES = "explain"
 """Name of the subfolder with the profiles that are measured after the pairs."""
@@ -103,11 +104,12 @@ def pair_file_prefix(number: int) -> str:
 AB = CampaignKind(
     command="ab",
     noun="experiment",
-    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # Records of burn-in processes remain here.
+    # Records of burn-in processes remain in the folder "discarded".
+    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",
     subfolders=(*SIDES, _DISCARDED, LOGS),
     named_files=tuple(f"{name}/*" for name in (*SIDES, _DISCARDED, LOGS)),
 )
-"""Kind of campaign for experiments, which have a folder of records for each side."""
+"""Kind of campaign for experiments, which have a folder of records for A and another for B."""
 
 
 def load_complete_pairs(folder: Path) -> list[tuple[RunRecord, ...]]:
@@ -160,17 +162,17 @@ class ExperimentState:
 
     @cached_property
     def _last_analyses(self) -> dict[int, Mapping[str, Any]]:
-        """For each number of pairs, the last interim analysis that was made with this number."""
+        """For each number of pairs, the last interim analysis of exactly this number of pairs."""
         ends: dict[int, Mapping[str, Any]] = {}
         for events, end in zip(self.sessions, self._end_events, strict=True):
-            # The analysis after the last pair of a killed session is made again.
+            # If a session was killed, the next session repeats the analysis at its last pair.
             last = max(map(_pair_number_of, events)) if end is None else end["pairs"]
             ends |= {
                 analysis["pairs"]: analysis
                 for analysis in events[0]["looks"]
                 if analysis["pairs"] < last
             }
-            # A session was also judged if it was interrupted, but not if a process failed.
+            # The event at the end of a session is an analysis, unless a process failed.
             if end and end["pairs"] and Verdict.FAILED.value not in end.get("verdicts", ()):
                 ends[end["pairs"]] = end
         return dict(sorted(ends.items()))
@@ -185,9 +187,12 @@ class ExperimentState:
 
     @property
     def has_clear_verdict(self) -> bool:
-        """Whether the verdict is clear (faster, slower or same), so that no pairs are needed."""
+        """Whether the verdict is clear (faster, slower or same), so that no further pairs are
+        needed.
+        """
         last = [*self._last_analyses.values()][-1] if self._last_analyses else {}
-        return is_clear(last.get("verdicts", ()))  # Only finished sessions have verdicts.
+        # Only the event at the end of a session has verdicts.
+        return is_clear(last.get("verdicts", ()))
 
     @property
     def is_gate(self) -> bool:
@@ -232,7 +237,9 @@ class ExperimentState:
 
     @cached_property
     def confirmation(self) -> ExperimentState | None:
-        """State of the second experiment, which measured the verdict again (--confirm), or None."""
+        """State of the second experiment, which measured the verdict again (--confirm); None if
+        there is no second experiment.
+        """
         if self.end is None:
             return None
         return find_experiment(confirmation_folder(self.folder, self.end["pairs"]))
@@ -327,7 +334,7 @@ def compare_pairs(
     """Judges pairs of records. Pair i consists of record i of A and record i of B.
 
     Args:
-      base, new: records of sides A and B.
+      base, new: records of A and of B.
       begin: the values of `Experiment.facts`.
       alpha: two-sided significance level.
       aa: runs of an A/A measurement, from which the noise is estimated.
@@ -356,7 +363,7 @@ def compare_pairs(
 
 FEWEST_STEPS = 20
 """Number of timed steps of a burn-in process, and minimum of the chosen number of timed steps. With
-fewer steps, the median is sensitive to single slow steps.
+fewer steps, a single slow step would change the median.
 """
 
 MOST_STEPS = 10_000
@@ -387,23 +394,23 @@ class Experiment:
     """Settings of an experiment that compares sides A and B in pairs of processes.
 
     Attributes:
-      sides: sides by name; A is BASE, B is NEW. In an A/A measurement both have the same subject.
-      most_pairs: maximum number of pairs; fewer where earlier sessions have a clear verdict.
+      sides: A (BASE) and B (NEW). In an A/A measurement, they have the same subject.
+      most_pairs: maximum number of pairs. If earlier sessions have a clear verdict, none is added.
       earlier: the state after earlier sessions; None if the experiment begins now.
       sequential: whether interim analyses may end the experiment. If `earlier` is given, it belongs
         to such an experiment.
       command: the command line that `--resume` repeats; empty for other commands.
-      burn_in: number of processes of each side before the first pair. Their results are not used.
+      burn_in: number of processes of A and of B before the first pair. Their results are not used.
       cool_down: seconds between processes.
       timeout: time limit of each process in seconds.
-      turn_seconds: seconds of a turn if the processes of a pair take turns; 0 to run one process
-        after the other.
+      turn_seconds: length of a time slice if the processes of a pair run interleaved; 0 to run one
+        process after the other.
       timed_seconds: seconds of timed steps in each process. The number of steps is chosen after the
-        burn-in. If 0, the flags of the sides determine the number.
-      disturbed_seconds: the same if other programs used the CPUs during the burn-in.
+        burn-in. If 0, the flags of A and B determine the number.
+      disturbed_seconds: seconds of timed steps if other programs used the CPUs during the burn-in.
       policy: decision thresholds. Its alpha is the level of all interim analyses together.
       metrics: requested metrics; None for the default metrics, see `compare_records`.
-      allow_different: facts that may differ, in addition to the differences of the sides.
+      allow_different: recorded properties that may differ, in addition to what A and B define.
       allow_changed_work: whether a network or batch of a different size is no regression.
       rules: rules by configuration and metric.
       aa: runs of an A/A measurement, from which the noise is estimated.
@@ -432,7 +439,9 @@ class Experiment:
 
     @property
     def share(self) -> float:
-        """The smallest share of the significance level that a judged metric gets."""
+        """If several metrics are judged, they divide the significance level. This is the smallest
+        share.
+        """
         return self.rules.smallest_share if self.metrics is None else 1 / len(self.metrics)
 
     @cached_property
@@ -469,7 +478,7 @@ class Experiment:
         return self._analysis_schedule(self._completed_analyses(pairs)).analyses(pairs)[-1].alpha
 
     def analysis_schedule_after(self, last: InterimAnalysis) -> AnalysisSchedule:
-        """The significance levels at which pairs after an interim analysis are judged.
+        """The significance levels for pairs that are measured after the interim analysis `last`.
 
         If the analysis uses the whole significance level, later pairs belong to a new experiment.
         """
@@ -478,7 +487,7 @@ class Experiment:
         return self._analysis_schedule({**self._completed_analyses(last.pairs), last.pairs: last})
 
     def _completed_analyses(self, pairs: int) -> dict[int, InterimAnalysis]:
-        """The interim analyses of all sessions with at most `pairs` pairs, by number of pairs."""
+        """The interim analyses at up to `pairs` pairs, in all sessions, by number of pairs."""
         before = () if self.earlier is None else self.earlier.past_analyses
         return {
             analysis.pairs: analysis
@@ -501,7 +510,7 @@ class Experiment:
                 "python": side.python,
                 "checkout": side.checkout,
                 "revision": side.revision,
-                # The values of variables are left out, because they may be secrets.
+                # The values of environment variables are left out: they may be secrets.
                 "variables": tuple(side.variables),
             }
             for name, side in self.sides.items()
@@ -531,9 +540,9 @@ def _requested_results(comparison: Comparison) -> list[MetricResult]:
 
 
 class PairFailedError(Exception):
-    """A process failed or, if `lost`, processes of a pair were killed from outside too often.
+    """A process of a pair failed. If `lost`, its processes were killed from outside too often.
 
-    The records of both sides are kept.
+    The records of both processes are kept.
     """
 
     def __init__(self, message: str, lost: bool) -> None:
@@ -547,10 +556,11 @@ class PairedExperiment:
     Attributes:
       earlier: number of pairs of earlier sessions, which the folder already contains.
       records: records of all pairs, by side.
-      comparison, alpha: comparison of all complete pairs, and its level; set by `requests`.
+      comparison, alpha: comparison of all complete pairs, and its significance level; both are set
+        by `requests`.
       failure: the error that ended the experiment, or "".
       lost: whether processes were killed from outside too often.
-      interrupted: whether Ctrl-C ended the experiment; always false as part of another campaign.
+      interrupted: whether Ctrl-C ended the experiment. False if another campaign contains it.
     """
 
     comparison: Comparison
@@ -582,7 +592,7 @@ class PairedExperiment:
             self._steps = int(like.config["num_batches"]) if chosen else None
 
     def requests(self) -> ProcessRequests[None]:
-        """Requests the processes of all pairs, and judges the pairs; after a failure, too.
+        """Requests the processes of all pairs, and judges the pairs, even if a process failed.
 
         A standalone experiment is also judged after an interrupt or a change of the code. As a part
         of another campaign, it raises these exceptions without a judgement.
@@ -612,7 +622,9 @@ class PairedExperiment:
         )
 
     def _run_until_end(self) -> ProcessRequests[float]:
-        """Runs pairs until the experiment ends. Returns the level of the last interim analysis."""
+        """Runs pairs until the experiment ends. Returns the significance level of the last interim
+        analysis.
+        """
         burn_in = self.experiment.burn_in if self.earlier < self.experiment.pairs else 0
         for number in range(1, burn_in + 1):
             yield from self.measure(number, later=burn_in - number, burn_in=True)
@@ -703,7 +715,7 @@ class PairedExperiment:
         experiment = self.experiment
         what = f"burn-in {number}" if burn_in else f"pair {number}"
         prefix = f"burn-in-{number}" if burn_in else pair_file_prefix(number)
-        # Each pair has its own random draw, so that sessions do not repeat their orders.
+        # The order of A and B is drawn per pair: a resumed session must not repeat earlier orders.
         coin = random.Random(f"{experiment.seed} {prefix}").random()
         order = SIDES if coin < 0.5 else SIDES[::-1]
         later += experiment.pairs - (self.earlier if burn_in else number)
@@ -733,9 +745,9 @@ class PairedExperiment:
             self._raise_failure(prefix, what, failed)
 
     def _choose_steps(self, measured: Sequence[RunRecord]) -> None:
-        """Sets the number of timed steps with which the slower side runs for the requested time."""
+        """Chooses a number of timed steps that takes the requested time in the slower of A or B."""
         if not all(record.step_seconds for record in measured):
-            self._steps = None  # An evaluation always uses all of its data.
+            self._steps = None  # An evaluation always uses the whole validation data.
             return
         disturbed = mostly_disturbed(measured)
         experiment = self.experiment
@@ -755,11 +767,11 @@ class PairedExperiment:
         raise PairFailedError(text, lost)
 
     def _process_request(self, prefix: str, what: str, place: AbPlace) -> ProcessRequest:
-        """Creates the request for the process of one side in a pair or in a burn-in."""
+        """Creates the request for the process of A or B in a pair or in a burn-in."""
         side, name = place.side, f"{prefix}-{place.side}"
         started = self.experiment.sides[side]
         subject = started.subject or Subject(side=side)
-        if self.records[side]:  # The record of an earlier run contains its resolved flags.
+        if self.records[side]:  # The record of an earlier pair contains the resolved flags.
             like = self.records[side][-1]
             flags = RunSummary(config=like.config, explicit_flags=like.explicit_flags)
             started = replace(started, resolved=flags)
@@ -786,9 +798,9 @@ class PairedExperiment:
 
 
 def _ab_placements(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
-    """The facts about a pair that its records contain: side, seed, number and position.
+    """Creates what the records of a pair say about the pair: A or B, seed, number and position.
 
-    `order` contains the sides in the order in which they run. `pair` is None for a burn-in.
+    `order` contains "a" and "b" in the order in which they run. `pair` is None for a burn-in.
     """
     positions = range(1, len(order) + 1) if pair is not None else [None] * len(order)
     return [
@@ -802,9 +814,9 @@ def verdict_probability(
 ) -> float:
     """The probability that a later interim analysis gives a clear verdict: faster, slower or same.
 
-    Future pairs are drawn from the measured pairs (a bootstrap), of which each side has the same
-    number, all with usable values. Each draw is judged at the `later` interim analyses, by the
-    policy except its alpha. The result is the share of draws in which an analysis is clear. The
+    Future pairs are drawn from the measured pairs (a bootstrap), which must all have usable values.
+    Each draw is judged at the `later` interim analyses, by the thresholds of `policy`, but not by
+    its alpha. The result is the share of draws in which an analysis has a clear verdict. The
     draws include noise, outliers and the apparent change as measured. Stopping for futility cannot
     turn a verdict into a regression. It can only omit a regression, and docs/evidence.md says how
     rarely that happens.
@@ -818,7 +830,7 @@ def verdict_probability(
         log_or_value(1 + limit, metric) if metric.relative else limit
         for limit in floor_and_margin(case, policy)
     )
-    # The seed is fixed, so that the same pairs always give the same answer.
+    # The seed is fixed, so that the same pairs always give the same probability.
     generator = np.random.default_rng(_SEED)
     populations = generator.choice(so_far, (_DRAWS, len(so_far)))
     places = generator.integers(len(so_far), size=(_DRAWS, max(0, later[-1].pairs - len(so_far))))

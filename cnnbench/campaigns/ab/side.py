@@ -1,8 +1,8 @@
-"""The two sides, A and B, that an experiment compares: their flags, checkouts and processes.
+"""A and B, which an experiment compares: their flags, checkouts and processes.
 
-A child process with the working directory and the environment variables of a side resolves the
-side's flags. So relative paths and imports work as in the measured processes, and this process
-loads no plug-in.
+The flags of A and of B are resolved in child processes, with the working directory and the
+environment variables of the measured processes. So relative paths and imports work as in the
+measured processes, and this process loads no plug-in.
 """
 
 from __future__ import annotations
@@ -128,14 +128,14 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
             raise BenchmarkError(f"git worktree add {commit}: {git_error_reason(answer['error'])}")
         yield Path(answer["folder"])
     finally:
-        # After Ctrl-C, the context manager of the process would not wait for its end.
+        # After Ctrl-C, `subprocess.Popen.__exit__` would not wait until the process has ended.
         with delaying_interrupts():
             process.stdin.close()
             process.stdout.close()
             process.wait()
 
 
-# One side, A or B, of an experiment: its code, its flags, and its processes.
+# Class `Side`: A or B of an experiment, with its code, its flags, and its processes.
 
 _HAS_FILE = (
     "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
@@ -156,21 +156,21 @@ print(json.dumps({"python": platform.python_version(), **packages(Host())}))
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """Side A or B of an experiment: the code, the interpreter and the flags of its runs.
+    """A or B of an experiment: the code, the interpreter and the flags of its runs.
 
     Attributes:
-      flags: flags of ``cnnbench run``, including the flags of both sides. For a job, every process
-        gets these flags.
-      own: the flags that only this side has.
+      flags: flags of ``cnnbench run``, including the flags that A and B share. For a job, every
+        process gets these flags.
+      own: the flags that only A or only B has.
       layout: the processes of a job; None for a run in one process.
       python: absolute path of an interpreter; None for the interpreter of this process.
       checkout: working directory. If it is a checkout of cnnbench, its code runs.
       revision: text with which the user named the checkout.
-      variables: environment variables that only this side has.
+      variables: environment variables that only A or only B has.
       resolved: the flags as resolved before the first process. Records of processes that leave no
         record contain them.
       subject: the measured code; None if unknown.
-      cores: processors that the side's processes may use; None for the processors of this process.
+      cores: processors that the processes may use; None for the processors of this process.
     """
 
     flags: tuple[str, ...] = ()
@@ -186,7 +186,8 @@ class Side:
 
     @cached_property
     def given_flags(self) -> dict[str, str]:
-        """Texts of the flags given for this side, including flags in flag files, by flag name.
+        """The flags that were given for A or B, as text by flag name. Flags in flag files are
+        included.
 
         The flags may belong to another version of cnnbench.
         """
@@ -196,41 +197,47 @@ class Side:
             if self.checkout is not None:
                 stack.callback(os.chdir, os.getcwd())
                 os.chdir(self.checkout)
-            with contextlib.suppress(UsageError):  # The parser raises this error later.
+            with contextlib.suppress(UsageError):  # Parsing the flags raises this error later.
                 texts, rest = split_command_line(self.flags, ACCEPTED)
         flags = {
             name: texts_of_flag[-1] for name, texts_of_flag in texts.items() if name not in RENAMED
         }
         for word, after in itertools.zip_longest(rest, rest[1:], fillvalue=""):
             name, equals, value = word.lstrip("-").partition("=")
-            if name and word.startswith("-"):  # This version of cnnbench does not have the flag.
+            if name and word.startswith("-"):  # This version of cnnbench does not know the flag.
                 flags[name] = value if equals or after.startswith("-") else after
         return flags
 
     @property
     def is_this_cnnbench(self) -> bool:
-        """Whether the side runs this cnnbench, so that this process can check the side's flags."""
+        """Whether the processes of A or B run this cnnbench, so that this process can check their
+        flags.
+        """
         return self.python is None and not self._contains_cnnbench()
 
     def including(self, flags: Mapping[str, object]) -> Side:
-        """A copy of this side with additional flags, which are given as values by name."""
+        """Returns a copy with additional flags, which are given as values by name."""
         return replace(self, flags=(*self.flags, *flags_to_words(flags)))
 
     def command(self, record: Path) -> tuple[str, ...]:
-        """Program and arguments of a process of this side, which writes its record to `record`."""
+        """Program and arguments of a process of A or B, which writes its record to the file
+        `record`.
+        """
         python = self.python or sys.executable
         words = run_command_words(self.layout, self.including({"result_json": record}).flags)
         return (python, "-c", launcher_code(COMMAND_LINE), self.root, *words)
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables that the side's processes get in addition to this process's."""
-        # Early versions of `launch` would import cnnbench from the working directory.
+        """Environment variables that the processes of A or B get in addition to the variables of
+        this process.
+        """
+        # Without PYTHONSAFEPATH, old versions of `launch` import cnnbench from the working folder.
         safe_path = {"PYTHONSAFEPATH": "1"} if self.layout is not None and not self.root else {}
         return {**safe_path, **self.variables}
 
     def description(self) -> str:
-        """One line about the settings that only this side has.
+        """Describes, in one line, the settings that only A or only B has.
 
         Environment variables are named without their values, which may be secrets.
         """
@@ -242,13 +249,13 @@ class Side:
 
     @property
     def root(self) -> str:
-        """Folder from which the side imports cnnbench; "" for the installed package."""
+        """Folder from which processes of A or B import cnnbench; "" for the installed package."""
         if self._contains_cnnbench():
             return str(self.checkout)
         return "" if self.python is not None else own_checkout()
 
     def code(self) -> Subject:
-        """Repository, commit and uncommitted changes of the code that the side measures."""
+        """Repository, commit and uncommitted changes of the code that processes of A or B run."""
         return repository.measured_code(self._config, self.checkout, self.resolved.parts)
 
     @property
@@ -256,7 +263,9 @@ class Side:
         return self.resolved.config or self.given_flags
 
     def identity(self) -> PlanIdentity:
-        """The flags, interpreter and variables of the side, which `--resume` must not change."""
+        """The flags, interpreter and environment variables of A or B, which `--resume` must not
+        change.
+        """
         shown = {name: text for name, text in self.variables.items() if may_record_variable(name)}
         identity = identity_values(
             self.resolved.identity or self.given_flags,
@@ -267,7 +276,8 @@ class Side:
             **shown,
             **({} if self.python is None else _library_versions(self)),
         )
-        place = f"{self.checkout}{os.sep}"  # A checkout may have another path in later sessions.
+        # The path of a checkout is removed, because it may differ in later sessions.
+        place = f"{self.checkout}{os.sep}"
         identity = {
             name: value.removeprefix(place) if isinstance(value, str) else value
             for name, value in identity.items()
@@ -281,10 +291,11 @@ class Side:
 def run_code(
     side: Side, code: str, *arguments: str, ours: bool, seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs Python code in the working directory of a side, with the side's environment variables.
+    """Runs Python code in the working directory of A or B, with the environment variables of A or
+    B.
 
     The code finds `arguments` in sys.argv[1:]. If `ours`, it imports the cnnbench of this process,
-    otherwise that of the side. Raises OSError if the code cannot be started, and
+    otherwise the cnnbench of A or B. Raises OSError if the code cannot be started, and
     subprocess.TimeoutExpired if it has not ended after `seconds`.
     """
     python, root = (None, own_checkout()) if ours else (side.python, side.root)
@@ -301,8 +312,8 @@ def run_code(
 
 
 def has_module(side: Side, *paths: str) -> bool:
-    """Whether a side's version of cnnbench contains at least one of the module files `paths`. False
-    if unknown.
+    """Whether the cnnbench that A or B runs contains at least one of the module files `paths`.
+    False if unknown.
 
     The paths are relative to the package. Files are checked instead of imports, because an editable
     installation would provide modules that a checkout lacks.
@@ -316,7 +327,7 @@ def has_module(side: Side, *paths: str) -> bool:
 
 
 def _library_versions(side: Side) -> dict[str, object]:
-    """Versions of Python and packages that a side's interpreter imports; empty if unknown."""
+    """Versions of Python and of packages in the interpreter of A or B; empty if unknown."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
         answer = run_code(side, _VERSIONS, ours=False, seconds=_ANSWER_SECONDS).stdout
         return dict(json.loads(answer))
@@ -326,7 +337,7 @@ def _library_versions(side: Side) -> dict[str, object]:
 def make_process_request(
     folder: ResultsFolder, name: str, side: Side, **more: Any
 ) -> ProcessRequest:
-    """Creates the request for a process of a side, with a log in the results directory.
+    """Creates the request for a process of A or B, with a log in the results directory.
 
     `more` contains other fields of `ProcessRequest`.
     """
@@ -336,7 +347,7 @@ def make_process_request(
 
 
 def benchmark_command(side: Side, record: Path, log: Path) -> BenchmarkCommand:
-    """Creates the command of a process of a side, which writes a record and a log."""
+    """Creates the command of a process of A or B, which writes a record and a log."""
     command = ("cnnbench", *run_command_words(side.layout, side.flags))
     return BenchmarkCommand(
         words=side.command(record.absolute()),
@@ -349,7 +360,7 @@ def benchmark_command(side: Side, record: Path, log: Path) -> BenchmarkCommand:
     )
 
 
-# Checks, resolves and compares the flags of both sides before the first process starts.
+# Checks, resolves and compares the flags of A and B before the first process starts.
 
 _ASK = "from cnnbench.campaigns.ab.side import print_answer; print_answer(*sys.argv[1:])"
 # Resolving flags has a time limit, because the import of a plug-in may never return.
@@ -360,28 +371,28 @@ RESERVED = names_of_flags(FLAGS, RunPart.PER_PROCESS)
 earlier process has written.
 """
 
-# Flags that name other files and folders to which a run writes.
+# Flags with paths of output files and folders of a run, except the flags in RESERVED.
 _WRITTEN = {spec.name for spec in specs_of(OutputParams) if spec.path}.difference(RESERVED)
 
 TURN_SECONDS = 0.3
-"""Length of a turn in seconds; docs/evidence.md describes its effect."""
+"""Seconds that one process runs before the next process continues (docs/evidence.md: effect)."""
 
-# A version of cnnbench with one of these files supports turns (docs/ab.md).
+# A version of cnnbench supports --pairing=turns if it contains at least one of two files.
 _WAITS = ("run/runtime/turns.py", "runtime/turns.py")
 
-# Facts that may differ between sides with different Python interpreters.
+# Recorded properties that may differ if A and B use different Python interpreters.
 _OF_PYTHON = ("tensorflow",)
 
 
 def refuse_flags(side: Side, names: Sequence[str], reason: str) -> None:
-    """Raises FlagError, with `reason`, if a side has one of the flags in `names`."""
+    """Raises FlagError, with `reason`, if A or B (`side`) has one of the flags in `names`."""
     for name, value in side.given_flags.items():
         if name in names:
             raise FlagError(name, value, reason)
 
 
 def resolve_flags(side: Side) -> RunSummary:
-    """Resolves the flags of a side in a child process, as far as this cnnbench knows the flags.
+    """Resolves the flags of A or B in a child process, as far as this cnnbench knows the flags.
 
     Raises UsageError if a flag is invalid.
     """
@@ -391,7 +402,7 @@ def resolve_flags(side: Side) -> RunSummary:
         answer = json.loads(done.stdout.splitlines()[-1])
         error, resolved = answer["error"], decode(RunSummary, answer["resolved"])
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
-        # A plug-in may have ended the process. The measured process will report the reason.
+        # If a plug-in has ended the process, the measured process will report the reason.
         return RunSummary()
     if not side.is_this_cnnbench:
         return replace(resolved, notices=())
@@ -436,7 +447,9 @@ def print_answer(job: str, *flags: str) -> None:
 
 
 def names_that_may_differ(a: Side, b: Side) -> tuple[str, ...]:
-    """Names of flags and facts that may differ between two sides, as in --allow_different."""
+    """Names of flags and recorded properties that may differ between A and B, as in
+    --allow_different.
+    """
     flags, new_flags = a.given_flags, b.given_flags
     names = [name for name in {**flags, **new_flags} if flags.get(name) != new_flags.get(name)]
     variables = {*a.variables.items()} ^ {*b.variables.items()}
@@ -447,38 +460,41 @@ def names_that_may_differ(a: Side, b: Side) -> tuple[str, ...]:
 
 
 def why_no_turns(sides: Mapping[str, Side]) -> str | None:
-    """The reason why the processes of two sides cannot take turns (docs/ab.md), or None."""
+    """Returns why the processes of A and B cannot run interleaved (docs/ab.md), or None if they
+    can.
+    """
     for name, side in sides.items():
         obstacle = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
         if obstacle is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
-            obstacle = "its cnnbench is of a version that cannot"
+            obstacle = "its version of cnnbench does not support this"
         if obstacle is not None:
             return f"side {name.upper()}: {obstacle}"
     return None
 
 
 def resolve_turn_seconds(pairing: str, sides: Mapping[str, Side], reporter: Reporter) -> float:
-    """Seconds for which processes of A and B alternately run steps (a turn); 0 if the processes run
-    one after the other.
+    """Returns for how many seconds the processes of A and B alternately run steps, or 0 if one
+    process runs after the other.
 
     Raises FlagError if --pairing=turns is impossible.
     """
-    in_turn = decide_on_turns(pairing, lambda: why_no_turns(sides), "the sides alternate", reporter)
+    otherwise = "one process runs after the other"
+    in_turn = decide_on_turns(pairing, lambda: why_no_turns(sides), otherwise, reporter)
     return TURN_SECONDS if in_turn else 0.0
 
 
 def decide_on_turns(
     pairing: str, why_not: Callable[[], str | None], otherwise: str, reporter: Reporter
 ) -> bool:
-    """Decides by the value of --pairing whether processes take turns.
+    """Decides, from the value of --pairing, whether processes run interleaved in short time slices.
 
     Raises FlagError if --pairing=turns is impossible.
 
     Args:
       pairing: value of the flag.
-      why_not: returns the reason why the processes cannot take turns, or None. It is not called for
+      why_not: returns why the processes cannot run interleaved, or None. It is not called for
         --pairing=alternate.
-      otherwise: what happens if the processes cannot take turns, for a notice.
+      otherwise: what happens if the processes cannot run interleaved, for a notice.
     """
     if pairing == "alternate":
         return False
@@ -490,6 +506,7 @@ def decide_on_turns(
             "pairing", "turns", f"is impossible: {obstacle}; leave the flag out, or use alternate"
         )
     reporter.notice(
-        f"{otherwise}, because the processes cannot take turns of {TURN_SECONDS:g} s: {obstacle}"
+        f"{otherwise}, because the processes cannot run interleaved in slices of "
+        f"{TURN_SECONDS:g} s: {obstacle}"
     )
     return False

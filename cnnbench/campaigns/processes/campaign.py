@@ -4,15 +4,15 @@ Such a series of processes is called a campaign. A generator (`ProcessRequests`)
 requested processes and receives their results. Its decisions depend only on these results and its
 seed. Results that are already in the results directory are not measured again, so a generator that
 is restarted continues where an earlier session ended. `Campaign` handles everything else: time
-limits, turns, repeats after a process was killed from outside, progress, interrupts, and the
-journal.
+limits, interleaving of processes, repeats after a process was killed from outside, progress,
+interrupts, and the journal.
 
-Processes that take turns start at the same time. After all of them have started, at most one of
-them runs (it has the turn), and the other processes wait in a blocking read
+Processes that run interleaved (--pairing=turns) start at the same time. After all of them have
+started, at most one of them runs (it has the turn), and the other processes wait in a blocking read
 (`cnnbench.run.runtime.turns`). The turn rotates among waiting processes: first once for the
 warm-up, then repeatedly for the timed steps. When no timed steps remain, each process gets the turn
 once more and runs to its end. A process that has ended is removed from the rotation. A process that
-never waits for a turn runs to its end.
+never waits for its turn runs to its end.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class BenchmarkCommand(Command):
     blank: Record
 
     def variables(self) -> dict[str, str]:
-        """Environment variables of `Command.variables`, and the process's temporary folder."""
+        """Returns the environment variables of `Command.variables`, and a variable with the
+        process's temporary folder.
+        """
         return {**super().variables(), SCRATCH_OF_PARENT: os.path.realpath(self.record.parent)}
 
 
@@ -189,7 +191,7 @@ def _failure_of_process(
         full = is_out_of_memory(error.type, error.message)
         return ("out_of_memory" if full else "failed"), error, ""
     is_interrupted = document is not None and document["status"] == "interrupted"
-    # If the process was interrupted early, only its exit code says so.
+    # A process that is interrupted early writes no record: only its exit code shows the interrupt.
     if is_interrupted or ended.code == ExitCode.INTERRUPTED:
         error = _error_info("Interrupted", "interrupted by an external signal")
         return "killed", error, "interrupted by a signal"
@@ -257,7 +259,7 @@ def last_output_text(tail: str) -> str:
     return f"last log line: {lines[-1]}" if lines else "no output"
 
 
-# Runs the processes of a campaign, in turns or one after the other.
+# Runs the processes of a campaign, interleaved in short time slices or one after the other.
 
 _Case = TypeVar("_Case")
 _Result = TypeVar("_Result")
@@ -266,11 +268,11 @@ _Result = TypeVar("_Result")
 def execute_in_turn(
     commands: Sequence[Command], timeout: float, turn_seconds: float
 ) -> list[ProcessResult]:
-    """Runs processes that take turns: at any time, only one process runs steps while the other
-    processes wait.
+    """Runs processes interleaved in short time slices: only one process runs steps at a time, while
+    the other processes wait.
 
-    The first command gets the first turn. Each process has its own process group. It is stopped
-    after `timeout` seconds, not including its waits; see `execute`.
+    The first command gets the first time slice. Each process has its own process group, and is
+    stopped after `timeout` seconds, not including its waits; see `execute`.
     """
     with contextlib.ExitStack() as stack:
         members: list[_TurnTaker] = []
@@ -293,8 +295,8 @@ def execute_in_turn(
 
 
 class _TurnTaker:
-    """A child process that takes turns with other processes: only one of the processes runs steps
-    at a time.
+    """A child process that runs interleaved with other processes: only one of the processes runs
+    steps at a time.
     """
 
     def __init__(self, child: Child, link: socket.socket) -> None:
@@ -307,21 +309,22 @@ class _TurnTaker:
 
     @property
     def used_seconds(self) -> float:
-        """Seconds that the child process has run, without the time in which it waited for a turn to
-        run steps.
+        """Seconds that the child process has run, without the time in which it waited for other
+        processes.
         """
         return self._used + (0.0 if self.waits else time.monotonic() - self._since)
 
     def receive_message(self) -> None:
-        """Receives a message from the child process, which waits for its turn to run steps or has
-        closed the socket.
+        """Receives a message from the child process: the process waits for its next time slice, or
+        it has closed the socket.
         """
         assert self.link is not None
         try:
             reply = self.link.recv(16)
         except ConnectionError:
             reply = b""
-        if not reply:  # The child has closed the socket, so it needs no further turn.
+        # An empty message means that the child has closed the socket and waits no more.
+        if not reply:
             self.link.close()
             self.link = None
             return
@@ -330,10 +333,11 @@ class _TurnTaker:
         self.steps_done = reply.endswith(WAITS_AFTER_STEPS)
 
     def give_turn(self) -> None:
-        """Lets the child process run steps until it waits for its next turn."""
+        """Lets the child process run steps until its time slice ends."""
         assert self.link is not None
         self.waits, self._since = False, time.monotonic()
-        with contextlib.suppress(ConnectionError):  # The child has died. Its guard will report how.
+        # If the child has died, its guard process reports the exit status.
+        with contextlib.suppress(ConnectionError):
             self.link.sendall(GO_ON)
 
 
@@ -367,9 +371,10 @@ def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
 
 
 def _next_member(members: Sequence[_TurnTaker], last: int) -> int:
-    """Index of the process that gets the next turn. `last` is the index of the previous process.
+    """Index of the process that gets the next time slice. `last` is the index of the previous
+    process.
 
-    The turn rotates. Processes with remaining timed steps come first.
+    The processes rotate. Processes with remaining timed steps come first.
     """
     order = [(last + step) % len(members) for step in range(1, len(members) + 1)]
     waiting = [number for number in order if members[number].ended is None]
@@ -384,10 +389,10 @@ class ProcessRequest:
       name: name in the journal, unique in a folder.
       label: name in progress lines.
       command: command of the process, which writes its record to a temporary file.
-      key: processes with the same key take approximately the same time.
+      key: two processes with equal keys take approximately the same time.
       target: path at which the record is stored; None to store it only if the process fails.
       failed: path for the record if a process of the batch fails; by default, `target`.
-      answers: final statuses. With other statuses, a later session runs the process again.
+      answers: final statuses. If a process has another status, a later session runs it again.
       leaves: path of an additional required output, which the process writes to the `unfinished`
         path.
       place: function that adds the process's place in the campaign to its record, given the earlier
@@ -411,19 +416,19 @@ class ProcessRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestBatch:
-    """Processes that a campaign should run in turns or one after the other, with their limits.
+    """Processes that a campaign should run, interleaved or one after the other, with their limits.
 
     Attributes:
       folder: results directory. Its journal gets the events.
       requests: processes, in the order in which they run or get their first turn.
       then: keys of the processes that will probably follow.
       timeout: seconds for each process, excluding its waits.
-      turn_seconds: length of turns between simultaneous processes; 0 to run them one after the
-        other.
+      turn_seconds: length of a time slice of simultaneous processes; 0 to run one process after
+        another.
       name, label: names of the whole batch in the journal and in progress lines.
       sides: names of the processes if the batch is only valid as a whole; otherwise empty.
       repeats: number of further attempts if processes were killed from outside.
-      most_repeats: the same limit for all batches of the folder together.
+      most_repeats: number of further attempts for all batches of the folder together.
     """
 
     folder: ResultsFolder
@@ -544,7 +549,7 @@ class Campaign:
         done = {name: ended for name, ended in earlier.items() if ended is not None}
         if batch.sides and len(done) < len(earlier):
             # An incomplete batch continues at its first missing process, which keeps the order.
-            # If its processes take turns, or if one has failed, the whole batch is run again.
+            # If the processes run interleaved, or one has failed, the whole batch is run again.
             first = itertools.takewhile(done.__contains__, () if batch.turn_seconds else earlier)
             done = {name: done[name] for name in first if folder.pending(name).exists()}
         self._done += len(done)
@@ -558,7 +563,7 @@ class Campaign:
             todo = batch.requests if self._prepare_repeat(batch, done) else ()
         if batch.sides:
             failed = any(ended.message for ended in done.values())
-            with delaying_interrupts():  # An interrupt must not leave a batch half stored.
+            with delaying_interrupts():  # An interrupt must not leave a batch partly stored.
                 for request in batch.requests:
                     pending, target = (
                         folder.pending(request.name),
@@ -569,7 +574,9 @@ class Campaign:
         return [done[request.name] for request in batch.requests]
 
     def _run(self, batch: RequestBatch, todo: Sequence[ProcessRequest]) -> dict[str, ProcessResult]:
-        """Runs the processes in `todo`, in turns or one after the other; stores their records."""
+        """Runs the processes in `todo`, interleaved or one after the other, and stores their
+        records.
+        """
         in_turn = batch.turn_seconds if len(todo) > 1 else 0.0
         groups = [todo] if in_turn else [[request] for request in todo]
         done: dict[str, ProcessResult] = {}
@@ -601,7 +608,7 @@ class Campaign:
                 for command in commands:
                     command.record.unlink(missing_ok=True)
             number = batch.folder.next_group()
-            # All records are stored before the first event: a killed session must lose none.
+            # All records are stored before the first event, so that a kill loses no record.
             for request, end in zip(group, ended, strict=True):
                 done[request.name] = self._store_record(batch, request, replace(end, group=number))
             for place, (request, end) in enumerate(zip(group, ended, strict=True), start=1):
@@ -631,10 +638,10 @@ class Campaign:
             target = folder.pending(request.name)
         elif ended.status not in request.answers:
             target = request.failed or target
-        # A pending record remains until the journal contains the event of its process.
+        # A pending record remains until the journal contains the end of its process.
         target = target or folder.pending(request.name)
         if request.failed is not None and not ended.message and not batch.sides:
-            folder.remove(request.failed)  # An earlier attempt may have left this file.
+            folder.remove(request.failed)  # An earlier attempt that failed may have left a record.
         if request.leaves is not None:
             folder.move_finished(request.leaves)
         if ended.unusable is not None:
@@ -685,7 +692,7 @@ class Campaign:
         """Runs processes until they end, and returns their results. Failures raise no exception.
 
         A process may run for `timeout` seconds, not including its waits. Simultaneous processes
-        take turns of `turn_seconds`; 0 runs them one after the other. On KeyboardInterrupt, all
+        run in time slices of `turn_seconds`; 0 runs one after the other. On KeyboardInterrupt, all
         processes have been ended. Raises ChangedError if the code has changed since the campaign
         began, or between two processes.
         """
@@ -709,7 +716,7 @@ class Campaign:
         result = add_record_and_status(command, ended, self.facts)
         record = record_from_json(result.document)
         subject = record.subject or Subject()
-        # The version is included, because versions record different facts about the code.
+        # The key contains the version, because versions of cnnbench record the code differently.
         version = record.environment.get("cnnbench_version")
         place = repr((command.folder, version, subject.repository, *plugins.files(record.config)))
         state = (subject.revision, subject.dirty, subject.changes)
@@ -745,7 +752,9 @@ class Campaign:
 
 
 def _completed_result(folder: ResultsFolder, request: ProcessRequest) -> ProcessResult | None:
-    """The stored result of a process that an earlier session completed; otherwise None."""
+    """The stored result of a process that an earlier session completed; None if there is no such
+    result.
+    """
     event = folder.processes.get(request.name, {})
     seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
     if not request.answers or (request.leaves is not None and not request.leaves.exists()):

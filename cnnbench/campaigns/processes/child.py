@@ -75,7 +75,8 @@ COMMAND_LINE = "from cnnbench.cli import entry_point; entry_point()"
 
 
 def launcher_code(code: str) -> str:
-    """Extends `code` for ``python -c``: its first argument is the folder that contains cnnbench.
+    """Extends `code` for ``python -c``: the first argument must be the folder that contains
+    cnnbench.
 
     The extended code adds this folder to sys.path, and `code` finds the remaining arguments in
     sys.argv.
@@ -100,7 +101,7 @@ def own_command_prefix() -> tuple[str, ...]:
     if script.name == "cnnbench" and script.is_file():
         # With -m, a checkout in the working directory would shadow the installed package.
         return (sys.executable, str(script.resolve()))
-    # `launcher_code` started this process, and its working directory may contain other code.
+    # If `launcher_code` started this process, the working directory may contain other code.
     if sys.argv[0] == "-c":
         return (sys.executable, "-c", launcher_code(COMMAND_LINE), own_checkout())
     return (sys.executable, "-m", "cnnbench")
@@ -115,10 +116,10 @@ class ProcessResult:
     Attributes:
       code: exit code, or the negative number of the signal that killed the process; None if
         unknown, because its guard was killed too.
-      seconds: wall time. For processes that took turns, the share of the total time.
+      seconds: wall time. For interleaved processes, the total time divided by their number.
       max_rss_bytes: maximum resident memory; None if unknown.
       oom_kills: number of processes that the kernel's OOM killer killed in this time.
-      error: the reason why the process could not be started; None if it was.
+      error: the reason why the process could not be started; None if it was started.
       status: ok, failed, timed_out, killed or out_of_memory; "" if the process is not a
         measurement.
       message: the reason for a status other than ok, in one line; otherwise "".
@@ -307,7 +308,7 @@ class Child:
         The wait matters because the kernel may need a moment to free their memory. The process id
         of the group is still valid, because its leader has not been reaped yet.
         """
-        with self._link, contextlib.suppress(ChildProcessError):  # no process remains
+        with self._link, contextlib.suppress(ChildProcessError):  # All processes have ended.
             self.send(signal.SIGKILL)
             self._leader.wait()
             # The kernel cannot immediately kill a process that waits for a device.
@@ -383,7 +384,7 @@ def log_tail(log: Path) -> str:
 STORED = {"result_json": "record.json"}
 """Flags of a run or an all-reduce whose record is stored. Notices depend on it."""
 
-# Names of the facts about machine and software that affect measurements.
+# Names of the recorded properties of machine and software that affect measurements.
 # Load and free memory are not included, because they vary all the time.
 # The commit is not included, because a digest of the source files identifies the code.
 _FACTS = (
@@ -412,7 +413,7 @@ OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Facts about one run that follow from its resolved flags. The default values mean: unknown.
+    """Properties of one run that follow from its resolved flags. The default values mean: unknown.
 
     Attributes:
       config: all parameters as JSON values, for the record of a run that wrote none.
@@ -428,7 +429,7 @@ class RunSummary:
       rows: number of configurations that one process measures; each gets its own verdict.
       work: amount of computation; None for all-reduces.
       parts: files that the plug-ins use; see `plugins.parts`.
-      no_turns: reason why the run cannot take turns with an equal run; None if it can.
+      no_turns: reason why two equal runs cannot run interleaved; None if they can.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -496,13 +497,13 @@ def summary_of_plan(plan: RunPlan) -> RunSummary:
 
 
 def _why_no_turns(plan: RunPlan) -> str | None:
-    """The reason why two processes of a run cannot take turns (docs/ab.md); None if they can."""
+    """Returns why two processes of a run cannot run interleaved (docs/ab.md); None if they can."""
     if plan.place.job.in_cluster:
         return NO_TURNS_OF_JOBS
     if plan.work.evaluates or plan.work is WorkKind.INPUT:
         return "only training and forward passes have steps that can wait for one another"
     if plan.params.data_dir is not None:
-        return "the input pipeline would read ahead while the other side has its turn"
+        return "the input pipeline would read ahead while the process waits"
     kind = "cpu" if computes_on_cpu(plan) else "gpu"
     if kind == "gpu" and not plan.params.allow_growth:
         return "on GPUs it needs --allow_growth: the first process would take all of their memory"
@@ -513,7 +514,7 @@ def _why_no_turns(plan: RunPlan) -> str | None:
 
 
 def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects the facts about machine and software that may affect the speed of a run."""
+    """Selects recorded properties of machine and software that may affect the speed of a run."""
     return {
         **{name: facts[name] for name in _FACTS if name in facts},
         **{name: comparable_fact(name, facts[name]) for name in facts if name.startswith("env_")},

@@ -46,7 +46,7 @@ def run_program(arguments: Sequence[str]) -> None:
     descriptor, *inherited = map(int, arguments[0].split(","))
     link = socket.socket(fileno=descriptor)
     # The guard must survive signals to the group, so that it can report the program's status.
-    # A handler ignores the signals, because the program would inherit SIG_IGN.
+    # The handler does nothing. SIG_IGN is not used, because the program would inherit it.
     _handle_signals(lambda *_: None)
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
@@ -60,7 +60,7 @@ def keep_worktree(arguments: Sequence[str]) -> None:
     """Creates a git worktree, and removes the worktree when the parent process closes standard
     input or dies.
     """
-    # Imported late, because a guard of a program does not need these modules.
+    # Only guards of worktrees need these modules, so they are imported here.
     import shutil
     import tempfile
     from pathlib import Path
@@ -73,12 +73,12 @@ def keep_worktree(arguments: Sequence[str]) -> None:
         error = _run_and_get_errors(
             *git, "worktree", "add", "--detach", "--quiet", str(folder), commit
         )
-        with contextlib.suppress(BrokenPipeError):  # The parent may have died.
+        with contextlib.suppress(BrokenPipeError):  # The parent process may have died.
             print(json.dumps({"folder": str(folder), "error": error}), flush=True)
         sys.stdin.buffer.read()
     finally:
         shutil.rmtree(parent, ignore_errors=True)
-        # Git locks an unfinished worktree. The second --force removes it nevertheless.
+        # Git locks an unfinished worktree, and removes a locked worktree only with two --force.
         _run_and_get_errors(*git, "worktree", "remove", "--force", "--force", str(folder))
 
 
@@ -93,7 +93,7 @@ def _run_program(command: Sequence[str], inherited: Sequence[int]) -> str:
     except OSError as error:
         return json.dumps({"error": f"{command[0]}: {error.strerror or error}"})
     for descriptor in inherited:
-        # Only the program may keep its end of a stream open, so that the reader sees the end.
+        # The guard closes its copies, so that a reader notices when the program closes its own.
         os.close(descriptor)
     _, status, usage = os.wait4(process.pid, 0)
     unit = 1 if sys.platform == "darwin" else 1024

@@ -36,8 +36,8 @@ from cnnbench.records.run import KilledProcess, Subject
 
 # Identity of a campaign, which `--resume` must match.
 
-_NAMED = 8  # Messages name at most this many differences.
-_LENGTH = 40  # Messages shorten values that have more characters.
+_NAMED = 8  # Maximum number of differences in an error message.
+_LENGTH = 40  # Maximum number of characters of a value in an error message.
 _NOT_SET = "not set"
 
 
@@ -49,7 +49,7 @@ class ChangedError(BenchmarkError):
 
     @classmethod
     def of(cls, what: str) -> ChangedError:
-        """Creates the error. `what` names the code that has changed, such as a repository."""
+        """Creates the error. `what` names the changed code, such as a repository."""
         return cls(f"the measured code was changed ({what}); earlier measurements are kept")
 
 
@@ -70,7 +70,9 @@ class PlanIdentity(NamedTuple):
     parts: Sequence[str] = ()
 
     def code(self) -> Subject:
-        """The repository, commit and uncommitted changes of the measured code, read now."""
+        """The repository, commit and uncommitted changes of the measured code at the time of the
+        call.
+        """
         if self.config is None:
             return Subject()
         subject = repository.measured_code(self.config, self.folder, self.parts)
@@ -84,7 +86,7 @@ class CampaignIdentity:
     Attributes:
       plans: plans by name. If a plan exists in only one of two identities, the identities still
         match.
-      facts: facts of this machine.
+      facts: recorded properties of this machine.
       policy: other values that determine which processes run and how their results are judged.
       own: whether the processes run the code of this cnnbench installation.
     """
@@ -118,7 +120,7 @@ class CampaignIdentity:
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
-        places: dict[str, PlanIdentity] = {}  # Error messages contain the keys.
+        places: dict[str, PlanIdentity] = {}  # The keys name the code in error messages.
         for name, plan in self.plans.items():
             files = ", ".join(path for _, path in plugins.files(plan.config or {}))
             places.setdefault(files if plan.folder is None else name, plan)
@@ -131,7 +133,7 @@ class CampaignIdentity:
 
 
 def plan_identity(resolved: RunSummary, /, **more: object) -> PlanIdentity:
-    """Creates the identity of runs in the working directory. `more` are additional values."""
+    """Creates the identity of runs in the working directory. `more` contains additional values."""
     identity = identity_values(resolved.identity, **more)
     return PlanIdentity(identity, resolved.config, parts=resolved.parts)
 
@@ -250,7 +252,8 @@ class CampaignKind:
 
 
 class ResultsFolder:
-    """The results directory of a campaign. It is created if necessary, and locked in the context.
+    """The results directory of a campaign. It is created if necessary, and locked until the context
+    ends.
 
     The folder is opened once, and every write uses this class. If the path later names a different
     folder (because the folder was moved, replaced or unmounted), writing raises BenchmarkError.
@@ -332,7 +335,9 @@ class ResultsFolder:
         raise BenchmarkError(f"{self.folder}: {problem}unmounted; nothing more is written there")
 
     def begin(self, **facts: object) -> None:
-        """Adds the start of this session to the journal, with the campaign's identity."""
+        """Adds an event to the journal that says that this session begins, with the campaign's
+        identity.
+        """
         asked = {} if self.identity is None else {"question": self.identity.to_json()}
         self.journal.add(SESSION, campaign=self.kind.command, **asked, **facts)
 
@@ -364,7 +369,7 @@ class ResultsFolder:
 
     def _refuse_unknown_files(self) -> None:
         if self.earlier and CHECKSUM not in self.earlier[0]:
-            return  # The campaign was begun by version 1.0.0.
+            return  # Journals of version 1.0.0 do not name files.
         named = {name for event in self.earlier for name in event.get("files", ())}
         paths = (path for pattern in self.kind.named_files for path in self.folder.glob(pattern))
         for path in sorted(paths):
@@ -429,7 +434,8 @@ class ResultsFolder:
         return self._groups
 
     def files(self, *paths: Path | None) -> list[str]:
-        """Names of files for an event in the journal: relative to the folder, without suffixes.
+        """Converts paths to names for an event in the journal: relative to the folder, without
+        suffixes.
 
         The folder may contain only files that an event names.
         """
@@ -437,7 +443,7 @@ class ResultsFolder:
         return [*dict.fromkeys(str(path.with_suffix("")) for path in own)]
 
     def move(self, path: Path, target: Path) -> None:
-        """Renames a file in the results folder."""
+        """Renames a file in the results folder; raises BenchmarkError if this is impossible."""
         with self.writing(path):
             path.replace(target)
 
@@ -582,7 +588,8 @@ class Journal:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 start, size = b"", os.fstat(descriptor).st_size
-                if size != self._size:  # Another session has written the existing lines.
+                # Another session has added lines, so the checksum is computed again.
+                if size != self._size:
                     before = os.pread(descriptor, size, 0)
                     start = b"\n" if before and not before.endswith(b"\n") else b""
                     self._crc = zlib.crc32(before)

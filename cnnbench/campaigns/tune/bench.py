@@ -22,7 +22,7 @@ another round.
 
 Processes in a race are short. A first process measures the step time with the given flags; it
 determines the number of timed steps that take a few seconds. A round runs its candidates in random
-order. If processes can take turns (docs/ab.md), up to `lanes` processes are alive at the same time,
+order. If processes can run interleaved (docs/ab.md), up to `lanes` processes are alive at a time,
 so that disturbances of the machine affect all of them.
 
 Only the time of processes counts. So a resumed search makes the same decisions. If it gets more
@@ -132,13 +132,13 @@ class CandidateRace:
         self.rounds: list[dict[str, float]] = []
         self.blocks: list[list[dict[str, float]]] = []
         self.eliminated: dict[str, TuneRow] = {}
-        # A candidate is adopted only if its gain is larger.
+        # A candidate is adopted only if the logarithm of its gain is larger than this value.
         self._worth = math.log1p(threshold)
         self._short = False
 
     @property
     def candidates(self) -> list[Candidate]:
-        """The first candidate, and all other candidates that were measured at least once."""
+        """The first candidate, and the other candidates that were measured at least once."""
         return [candidate for candidate in self.entered if candidate not in self.untried]
 
     @property
@@ -192,7 +192,7 @@ class CandidateRace:
 
     @property
     def leader(self) -> Candidate:
-        """The fastest candidate, or the first candidate if the gain is at most the threshold."""
+        """The fastest candidate. If its gain is at most the threshold, the first candidate."""
         first = self.entered[0]
         ranked = self.ranked_keys(self.fitted_model) if any(self.rounds) else []
         if not ranked:
@@ -315,10 +315,11 @@ FEWEST_PAIRS, MOST_PAIRS = 6, 16
 """Minimum number of pairs in the final. With fewer than six, no verdict is possible."""
 
 _FIRST_STEPS = 20
-_LATEST = 3  # The durations of this many processes predict the duration of the next process.
+_LATEST = 3  # Number of the last processes, whose durations predict the next duration.
 _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
-_ANSWERS = ("ok", "failed", "out_of_memory")  # Processes with another status run again.
-_MEMORY = 0.8  # Simultaneous processes use at most this share of the available memory.
+# A resumed search runs a process again if the process has another status.
+_ANSWERS = ("ok", "failed", "out_of_memory")
+_MEMORY = 0.8  # Maximum share of the available memory that simultaneous processes use.
 
 MOST_MINUTES = 10080
 """Maximum duration of a search in minutes."""
@@ -355,7 +356,8 @@ is another one.
 
 
 class ProcessLengths(StepCountEstimate):
-    """Chooses how many steps the processes of races and finals run, from a first record.
+    """Chooses how many steps the processes of races and finals run, from the record of a first
+    process.
 
     `fixed` contains the names of given flags, which keep their values. `batch` is the number of
     images in a step of the first record.
@@ -382,7 +384,7 @@ class ProcessLengths(StepCountEstimate):
         if not _WARMUP & self._fixed:
             lengths["num_warmup_batches"] = min(max(_FEWEST_WARMUP, self.wanted), _MOST_WARMUP)
         if "peak_flops" not in self._fixed:
-            lengths["peak_flops"] = 0  # 0 means that the peak is not measured.
+            lengths["peak_flops"] = 0  # With 0, the peak FLOP/s is not measured.
         return lengths
 
     @property
@@ -403,8 +405,8 @@ class SearchSettings:
       seconds: seconds for the whole search.
       timeout: seconds for each process.
       memory: bytes of memory for simultaneous processes; None if unknown.
-      lanes: number of processes that are alive at the same time and take turns; 1 to run processes
-        one after the other.
+      lanes: number of processes that are alive at the same time and run interleaved; 1 to run
+        processes one after the other.
     """
 
     space: SearchSpace
@@ -418,12 +420,14 @@ class SearchSettings:
     lanes: int = 1
 
     def side(self, flags: Mapping[str, object], resolved: RunSummary) -> Side:
-        """Creates the `Side` that runs with these flags, as one process or as a job."""
+        """Creates a `Side`, which runs with these flags as one process or as a job."""
         return Side(layout=self.space.layout, resolved=resolved).including(flags)
 
     @property
     def turn_seconds(self) -> float:
-        """Length of a turn in seconds; 0 if processes run one after the other."""
+        """Seconds that a process runs before the next process continues; 0 if processes run one
+        after the other.
+        """
         return TURN_SECONDS if self.lanes > 1 else 0.0
 
 
@@ -470,7 +474,7 @@ class RaceBenchmark:
 
     @property
     def _known_seconds(self) -> list[float]:
-        """Seconds of the processes so far, without the first process, which is shorter."""
+        """Seconds of each process so far, except the first process, which is shorter."""
         return self._spent[1:] or self._spent or [0.0]
 
     @property
@@ -516,7 +520,7 @@ class RaceBenchmark:
         return minutes if minutes <= MOST_MINUTES else None
 
     def _seconds_for_pairs(self, pairs: int) -> float:
-        # One more pair stands for the two processes whose weights are compared.
+        # The additional pair is for the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_seconds
 
     def affordable_processes(self, proof: bool) -> int:
@@ -554,7 +558,7 @@ class RaceBenchmark:
             # If an earlier session was killed, the group number of its last processes is unknown.
             last = max(ended.group for ended in results) or -len(blocks)
             for candidate, ended in zip(chunk, results, strict=True):
-                # Without turns, all processes of a round belong to the same block.
+                # If processes run one after the other, all processes of a round are one block.
                 block = (ended.group or last) if self.settings.lanes > 1 else 0
                 blocks.setdefault(block, []).append(candidate.key)
                 if ended.status == "ok" and throughput(ended.record):
@@ -616,7 +620,7 @@ class RaceBenchmark:
         flags: Mapping[str, int] | None,
         then: Sequence[Hashable],
     ) -> ProcessRequests[list[ProcessResult]]:
-        """Runs a process for each candidate in `chunk`. Several processes take turns.
+        """Runs a process for each candidate in `chunk`. Several processes run interleaved.
 
         A process that was killed from outside runs once more. If `flags` is None, processes have
         the length for a race.
@@ -649,7 +653,8 @@ class RaceBenchmark:
         # If an earlier session was killed, the duration of its last processes is unknown.
         self._spent += [result.seconds or self.process_seconds for result in ended]
         for at, end in enumerate(ended):
-            if end.lost and not end.timed_out:  # Another program has ended the process.
+            # If another program has ended the process, the process runs once more.
+            if end.lost and not end.timed_out:
                 (ended[at],) = yield replace(batch, requests=[requests[at]])
                 self._spent.append(ended[at].seconds)
         return ended

@@ -265,7 +265,7 @@ def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> Lines:
 # The final compares the best candidate of the races with the user's flags, as `cnnbench ab` does.
 
 WEIGHTS_STEPS = 3
-_PLAN, _PROOF = "final", "proof"  # The journal contains notes with these names.
+_PLAN, _PROOF = "final", "proof"  # Names of the journal's notes about finals and proofs.
 
 
 class _TimedExperiment(PairedExperiment):
@@ -454,10 +454,10 @@ class FinalComparison:
 
         The number is stored in the journal if it is sufficient for a verdict.
         """
-        # Two later processes train the weights that are compared.
+        # Time is reserved for two later processes, which train the weights that are compared.
         seconds = self.bench.seconds_left - 2 * self.bench.process_seconds
         fitting = int(seconds / (2 * self.bench.final_seconds))
-        # The last interim analysis must be possible at this number of pairs.
+        # There must be an interim analysis at the maximum number of pairs.
         most = min(there + fitting, MOST_PAIRS)
         most = most // ANALYSIS_STEP * ANALYSIS_STEP if most >= 2 * ANALYSIS_STEP else most
         if most >= FEWEST_PAIRS and most > there:
@@ -542,7 +542,9 @@ class FinalComparison:
         return replace(document, weights=_weights_text(document, both))
 
     def _why_weights_may_differ(self, leader: Candidate) -> str:
-        """The reason why a candidate may train other weights than the given flags; "" if none."""
+        """Returns why a candidate may train other weights than the given flags, or "" if it trains
+        the same weights.
+        """
         config = leader.resolved.config
         if config.get("forward_only"):
             return "nothing is trained"
@@ -557,7 +559,9 @@ class FinalComparison:
         return ""
 
     def _train_weights(self, name: str, candidate: Candidate, target: Path) -> ProcessRequests[str]:
-        """Trains the weights of a candidate for the comparison. Returns an error message or ""."""
+        """Trains the weights of a candidate for the comparison. Returns an error message, or ""
+        after a success.
+        """
         flags = flags_of_weights_process(candidate.flags, WEIGHTS_STEPS)
         flags["train_dir"] = str(self.folder.unfinished_path(target))
         training = make_process_request(
@@ -605,13 +609,13 @@ def search_requests(
     document = yield from final.measure_proof(outcome)
     proven = final.last_proven_settings()
     if document.verdict != FASTER and proven is not None:
-        # The races now have another leader, but the evidence for the proven leader is better.
+        # The races now have another leader, but only the earlier leader is proven to be faster.
         outcome = outcome._replace(leader=space.make(proven))
         document = yield from final.measure_proof(outcome)
     if document.verdict == FASTER:
         document = yield from final.compare_weights(document, outcome.leader)
     folder.journal.add(END, document=document.to_dict())
-    # `cnnbench report` reads this file.
+    # `cnnbench report` reads tune.json.
     folder.write(folder.folder / "tune.json", document.to_json().encode("ascii"))
     return document, outcome
 
@@ -632,7 +636,7 @@ def race_groups(
         if len(candidates) > 1:
             there_is = bench.affordable_processes(True)
             share = there_is * weights[at] // sum(weights[at:])
-            # Earlier groups must leave a few processes for small groups that follow.
+            # Each race must leave time for a few processes of every later group.
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
             if share >= _FEWEST:
@@ -689,7 +693,7 @@ def _enough_minutes(
     is_open = verdict == OPEN
     if (is_open and not more_pairs_help) or not (waiting or is_open):
         return None
-    again = min(FINALISTS, len(waiting))  # These candidates run in a second round, too.
+    again = min(FINALISTS, len(waiting))  # Number of candidates that run in a second round.
     more_pairs = MOST_PAIRS - pairs if pairs else FEWEST_PAIRS
     return bench.needed_minutes(len(waiting) + again, more_pairs if is_open else 0)
 

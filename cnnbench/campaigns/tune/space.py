@@ -103,7 +103,7 @@ def search_dimensions(
     if on_gpu:
         threads = [_settings_of_flag("gpu_thread_mode", "global", "gpu_shared")]
     else:
-        # These are one thread, one tower's share of the CPUs, half of the CPUs, and all CPUs.
+        # The sizes are one thread, a tower's share of the CPUs, half of the CPUs, and all CPUs.
         pools = sorted({1, max(1, cpus // towers), max(1, cpus // 2), cpus})
         threads = [
             _settings_of_flag("num_intra_threads", *pools),
@@ -136,14 +136,14 @@ def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
         *_settings_of_flag("gradient_bucket_bytes", BUCKET_BYTES),
     ]
     return [
-        # These are the modes in which all towers train the same weights.
+        # Values of --variable_update with which all towers train the same weights.
         ([{"variable_update": mode.name, **mode.needs} for mode in alike], _accept_any_mode),
         (
             algorithms,
             lambda mode: _is_all_reduce_mode(mode) and not mode.algorithm and not mode.needs,
         ),
         (
-            # With one worker, the modes above already include these algorithms.
+            # With one worker, the settings above already include these algorithms.
             algorithms if workers > 1 else [],
             lambda mode: _is_all_reduce_mode(mode) and "all_reduce_spec" in mode.needs,
         ),
@@ -158,7 +158,7 @@ def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
             _settings_of_flag("local_parameter_device", "cpu"),
             lambda mode: mode.reduction is Reduction.AT_VARIABLE,
         ),
-        # With these flags, a step uses gradients or variable values of the previous step.
+        # --variable_consistency=relaxed and --staged_vars use values of the previous step.
         (_settings_of_flag("variable_consistency", "relaxed"), _is_all_reduce_mode),
         (_settings_of_flag("staged_vars", "true"), lambda mode: mode.staged),
         (_settings_of_flag("gradient_reduction", "sum"), _accept_any_mode),
@@ -168,7 +168,8 @@ def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
 def combine_dimensions(
     group: Sequence[Dimension], allowed: Collection[str], mode: str
 ) -> list[Settings]:
-    """All combinations of settings of the dimensions in a group. The first one sets no flag.
+    """Combines the settings of a group's dimensions in all ways. The first combination sets no
+    flag.
 
     `allowed` contains words of --allow. `mode` is the value of --variable_update if the combination
     does not set it.
@@ -187,10 +188,10 @@ def combine_dimensions(
     return combinations
 
 
-# Makes candidates. The flags of each candidate are resolved, or it is dropped with a reason.
+# Makes candidates. If the flags of a candidate are invalid, it is dropped with a reason.
 
 _MODE = "variable_update"
-_NEAR = 0.9  # A run that needs more than this share of the memory prints a warning.
+_NEAR = 0.9  # Runs print a warning if they need more than this share of the memory.
 
 
 class Candidate(NamedTuple):
@@ -247,7 +248,7 @@ class SearchSpace:
 
     @cached_property
     def fixed(self) -> Settings:
-        """The flags that the user has given, which do not vary, as texts by name."""
+        """The flags that the user has given, as texts by name. A search never varies them."""
         return flag_texts(self.args.given, ACCEPTED)
 
     @cached_property
@@ -315,7 +316,7 @@ def _changed_properties(settings: Settings) -> Iterator[str]:
     if _MODE in settings:
         mode = modes.find(settings[_MODE])
         if not mode.in_sync or mode.apart or mode.processes is Processes.COORDINATOR:
-            yield "consistency"  # Towers train different weights.
+            yield "consistency"  # The towers of this mode train different weights.
 
 
 def candidates_of_group(
@@ -347,7 +348,7 @@ def candidates_of_group(
 def default_groups(
     space: SearchSpace, first: Candidate, *, on_gpu: bool, cpus: int
 ) -> dict[str, tuple[Settings, ...]]:
-    """The settings to try if the user names no --space, by group.
+    """The settings to try, by group, if the user gives no --space.
 
     `first` is the candidate with the given flags. `cpus` is the machine's number of CPUs.
     """
@@ -364,7 +365,7 @@ def default_groups(
 
 
 def read_groups(path: str, fixed: Settings) -> dict[str, tuple[Settings, ...]]:
-    """Reads the settings to try from a suite file (--space): one group for each entry.
+    """Reads the settings to try from the suite file in --space. Each entry becomes a group.
 
     `fixed` contains the given flags, which do not vary.
     """
@@ -414,7 +415,9 @@ def _check_flag(entry: SuiteEntry, name: str, text: str, line: int) -> None:
 
 
 def _compatible_choices(options: Iterable[Settings], fixed: Settings) -> list[Settings]:
-    """Removes settings that contradict the given flags, given flags in settings, and duplicates."""
+    """Removes settings that contradict the given flags, and duplicates. Removes the given flags
+    from the other settings.
+    """
     compatible = (
         {name: text for name, text in choice.items() if name not in fixed}
         for choice in options
@@ -430,7 +433,7 @@ def _groups_with_choices(
         name: group_choices for name, group_choices in groups.items() if len(group_choices) > 1
     }
     if not varied:
-        raise UsageError("nothing is left to vary: the given flags fix every setting of the space")
+        raise UsageError("nothing is left to vary: all flags that could vary are given")
     return varied
 
 

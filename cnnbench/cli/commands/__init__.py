@@ -20,12 +20,12 @@ COMMANDS: dict[str, str] = {
     "data": "make and check data sets",
     "allreduce": "measure and check reductions between devices, without training",
     "compare": "judge two sets of run records: faster, slower, same or unknown",
-    "ab": "measure two sides, A and B, alternately and judge B against A",
+    "ab": "measure A and B alternately, and judge whether B is slower or faster than A",
     "gate": "measure a commit against its merge base, for CI systems",
-    "explain": "name the layers and causes of a difference between two sides",
+    "explain": "name the layers and causes of the difference in speed between A and B",
     "bisect": "find the commit that made a run slower",
     "roofline": "show where the time of a step goes, layer by layer",
-    "strategies": "measure the modes of --variable_update side by side",
+    "strategies": "measure and compare the modes of --variable_update",
     "tune": "find the fastest flags for a network, and prove them",
     "sweep": "run a suite of configurations, each run in its own process",
     "launch": "run all processes of a job on this machine",
@@ -61,7 +61,7 @@ def output_file(path: str | None, format: str, document: str) -> Output:
 
 
 def write_output(path: str | None, text: str, shown: str = "") -> None:
-    """Writes a result to --output and prints `shown`. Without --output, prints the result."""
+    """Writes a result to --output and prints `shown`. Without --output, prints the whole result."""
     if path is not None:
         write_text("output", path, text)
         text = shown

@@ -47,12 +47,12 @@ from cnnbench.records.files import write_text
 from cnnbench.records.profiles import Explanation
 
 _ABOUT = """\
-Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH SIDES]
+Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH A AND B]
 
-Measures sides A and B in pairs of new processes, in random order within every pair, and judges the
-pairs: faster, slower, same, inconclusive (docs/ab.md). It stops as soon as an interim analysis is
-clear: after 8 pairs, 12, and so on up to --pairs. After a verdict of slower or faster, it profiles
-both sides and names the layers and causes of the difference (docs/explain.md).
+Measures A and B in pairs of new processes, in random order within every pair, and judges whether B
+is faster, slower, the same or inconclusive (docs/ab.md). It stops as soon as an interim analysis
+has a clear verdict: after 8 pairs, 12, and so on up to --pairs. After a verdict of slower or
+faster, it profiles A and B, and names the layers and causes of the difference (docs/explain.md).
 
   cnnbench ab --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
   cnnbench ab --a_python=old/bin/python --b_python=new/bin/python -- --model=resnet50
@@ -61,7 +61,7 @@ both sides and names the layers and causes of the difference (docs/explain.md).
 """
 
 _EXIT_CODES = """\
-Differences between the definitions of the sides are always allowed.
+Flags, interpreters, code and variables that A and B define differently may always differ.
 
 Exit codes: 0 no regression; 1 B is slower or computes something else (or what --fail_on names); 3
 inconclusive, not comparable, or not confirmed; 4 a process failed, or processes were killed too
@@ -70,8 +70,8 @@ often; 2 wrong use; 130 interrupted: the verdict on the pairs so far is printed 
 """
 
 SECONDS, DISTURBED_SECONDS = 5.0, 10.0
-"""Seconds of timed steps in each process: usually, and if other programs use the CPUs. See
-docs/methodology.md.
+"""Default seconds of timed steps in each process: on a quiet machine, and while other programs use
+the CPUs. See docs/methodology.md.
 """
 
 
@@ -93,7 +93,8 @@ class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags
     )
     burn_in: int = flag(
         1,
-        "Burn-in processes of each side before the first pair. Their results are not used.",
+        "Number of burn-in processes of A and of B before the first pair. Their results are not "
+        "used.",
         minimum=0,
         maximum=100,
     )
@@ -101,17 +102,17 @@ class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags
         None,
         "Seconds of timed steps in each process. The number of steps is chosen after the "
         f"burn-in. If not given: {SECONDS:g}, or {DISTURBED_SECONDS:g} if other programs use the "
-        "CPUs. With 0, or if a side has one of these flags, the flags of the side determine the "
-        f"length: {', '.join(f'--{name}' for name in sorted(LENGTHS))}.",
+        "CPUs. With 0, or if A or B has one of the following flags, the flags of A and B "
+        f"determine the number of steps: {', '.join(f'--{name}' for name in sorted(LENGTHS))}.",
         minimum=0,
         maximum=86400,
     )
     cool_down: float = flag(0.0, "Seconds between processes.", minimum=0, maximum=86400)
     pairing: str = flag(
         "auto",
-        "How the two processes of a pair share the time. turns: both processes run, and they take "
-        "turns after a few steps. alternate: one process runs after the other. auto: turns if "
-        "possible.",
+        "How the two processes of a pair share the time. turns: both processes are started, and "
+        "one runs steps for 0.3 s while the other waits. alternate: one process runs after the "
+        "other. auto: turns if possible.",
         choices=("alternate", "turns", "auto"),
     )
     aa: bool = flag(
@@ -126,7 +127,7 @@ class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags
     )
     explain: str = flag(
         "auto",
-        "Profile a few more processes of each side and name the layers and causes of the "
+        "Profile a few more processes of A and of B, and name the layers and causes of the "
         "difference. auto (or no value): only after the verdicts slower and faster.",
         choices=("auto", "always", "never"),
         alone="auto",
@@ -135,7 +136,7 @@ class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags
 
 _SPECS = specs_of(AbFlags)
 SECTIONS = {
-    "a": "Definition of the sides",
+    "a": "What A and B are",
     "pairs": "How it is measured",
     "timeout": "Processes and records",
     "threshold": "How it is judged and printed",
@@ -164,7 +165,7 @@ _REPORTS = {"comment.md": "markdown", "junit.xml": "junit"}
 
 
 Again: TypeAlias = Callable[..., str]
-"""A function that makes the command line of a new experiment. Its keyword arguments are flags."""
+"""A function that returns the command line of a new experiment. Its keyword arguments are flags."""
 
 
 def main(argv: Sequence[str], again: Again | None = None) -> int:
@@ -209,16 +210,14 @@ def _parse_flags(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]
     values, stray, common = sides.split_command_and_run_flags(command, _SPECS, "ab ...")
     if stray:
         raise UsageError(
-            f"stray argument {sides.mask_variable_value(stray[0])!r}: put flags of both sides "
-            "after --, and "
-            "flags of "
-            "one side into --a or --b"
+            f"stray argument {sides.mask_variable_value(stray[0])!r}: put flags of both A and B "
+            "after --, and flags of only one of them into --a or --b"
         )
     return values, common
 
 
 def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> ExperimentState:
-    """The state of the experiment that --resume continues.
+    """Reads the state of the experiment that --resume continues.
 
     Raises FlagError if the experiment cannot be continued or has different flags.
     """
@@ -253,7 +252,7 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
 
 
 def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
-    """The value of --pairs if only --resume is given: as planned, or enough for a verdict."""
+    """The value of --pairs if --resume is given without it: as planned, or enough for a verdict."""
     there = earlier.past_analyses[-1].pairs if earlier.past_analyses else 0
     if earlier.has_clear_verdict or there < earlier.pairs:
         return earlier.pairs
@@ -270,13 +269,13 @@ def _make_experiment(
     earlier: ExperimentState | None,
     rules: Rules,
 ) -> Experiment:
-    """Checks the sides, and creates the experiment that the flags describe.
+    """Checks A and B, and creates the experiment that the flags describe.
 
     `command` leaves out environment variables, because they may be secrets.
     """
     checked = sides.resolve_sides(both, "ab", campaign.reporter)
     for name, side in checked.items():
-        # In an A/A measurement, both sides are side A.
+        # In an A/A measurement, the runs of A and of B are all labelled as A.
         labelled = replace(side.code(), side="a" if options.aa else name)
         checked[name] = replace(side, subject=labelled)
     loaded = options.load_aa(reductions=False)
@@ -393,7 +392,7 @@ def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
 
 
 def _confirm_changes(judged: Comparison, pairs: PairedExperiment, options: AbFlags) -> Comparison:
-    """Measures the changes that set exit code 1 again, in a second experiment (--confirm).
+    """Measures again, in a second experiment, the changes that set exit code 1 (--confirm).
 
     Returns the comparison with the results of both experiments. The second experiment judges only
     the changed metrics, in at most the same number of pairs. If it is interrupted or fails, this is
@@ -409,7 +408,7 @@ def _confirm_changes(judged: Comparison, pairs: PairedExperiment, options: AbFla
         metrics=metrics,
         most_pairs=number,
         earlier=find_experiment(place),
-        # The random orders must differ from the orders of the first experiment.
+        # The orders of A and B must differ from the orders in the first experiment.
         seed=first.seed + number,
         command=(),
     )
@@ -433,7 +432,9 @@ def _confirm_changes(judged: Comparison, pairs: PairedExperiment, options: AbFla
 
 
 def _deciding_command(pairs: PairedExperiment, options: AbFlags, again: Again) -> tuple[str, int]:
-    """The command line that may decide an experiment, or "", and the pairs that it measures."""
+    """Returns the command line that may decide an experiment, or "", and the number of pairs that
+    it measures.
+    """
     if options.aa or pairs.failure:
         return "", 0
     folder, variables, there = pairs.results.folder, options.variables, len(pairs.records["a"])
@@ -452,7 +453,9 @@ def _deciding_command(pairs: PairedExperiment, options: AbFlags, again: Again) -
 
 
 def _write_reports(runs: Path, comparison: Comparison) -> None:
-    """Writes the report files of a gate next to its runs. On GitHub, also prints annotations."""
+    """Writes the report files of a gate next to the folder of its runs. On GitHub, also prints
+    annotations.
+    """
     for name, format in _REPORTS.items():
         write_text("results", str(runs.parent / name), render(comparison, format))
     if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -530,7 +533,7 @@ def _compare_command(pairs: PairedExperiment, options: AbFlags) -> list[str]:
 
 
 def _spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
-    """Lines with the A/A spread of each metric: how much runs of the same configuration differ."""
+    """Lines with the A/A spread of each metric: how much equal runs differ."""
     records = [run for entry in comparison.entries for run in entry.runs]
     lines = []
     for metric in comparison.metrics:

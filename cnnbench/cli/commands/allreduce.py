@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
         messages.notice(notice)
     explicit = [n for n, v in values.items() if n not in others or v or v != _ACCEPTED[n].default]
     results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind)
-    first_record = SharedValue()  # The record as it is when the process begins to measure.
+    first_record = SharedValue()  # The record before the process begins to measure.
 
     def complete_record_at_exit(error: BenchmarkError | None) -> None:
         record = first_record.get()

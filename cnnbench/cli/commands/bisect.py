@@ -45,7 +45,7 @@ Usage: cnnbench bisect GOOD BAD [FLAGS] -- FLAGS OF cnnbench run
 Finds the commit between two revisions of a git repository that made a run slower. Measures GOOD
 against BAD, then commits between them by bisection, each against GOOD in pairs of fresh
 processes as cnnbench ab does, in temporary worktrees (docs/bisect.md). Commits that do not build
-or whose run fails are skipped. The repository holds cnnbench itself, or a plug-in that the flags
+or whose run fails are skipped. The repository contains cnnbench, or a plug-in that the flags
 name by its path in the repository:
 
   cnnbench bisect v1.4 main -- --model_plugin=bench/nets.py --model=ours --num_batches=50
@@ -107,7 +107,7 @@ class BisectFlags(sides.CampaignFlags):
 _SPECS = specs_of(BisectFlags)
 _TITLES = {
     "repository": "What is measured",
-    "pairs": "How each step is measured",
+    "pairs": "How each commit is measured",
     "timeout": "Processes and records",
 }
 HELP = (_ABOUT, tuple(flag_sections(BisectFlags, _TITLES).items()), _EXIT_CODES)
@@ -177,7 +177,7 @@ def _run_bisection(
     # Plug-ins with absolute paths do not belong to the commits, so their code must not change.
     for name, path in plugins.files(setting.side.given_flags):
         if os.path.isabs(path):
-            with contextlib.suppress(UsageError):  # The measured processes will report the error.
+            with contextlib.suppress(UsageError):  # The measured processes will report this error.
                 plugins.load(path, name)
             parts = plugins.files_used_by_plugins({name: path})
             plans[path] = PlanIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)

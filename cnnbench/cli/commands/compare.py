@@ -52,13 +52,13 @@ are each a record (--result_json), a folder with all *.json below it, or a quote
 are judged by their throughput. For all-reduces (cnnbench allreduce), every row of the table is a
 separate configuration, judged by its bus bandwidth. docs/compare.md explains the verdicts:
 faster, slower, same, inconclusive, not measured, changed work, not comparable, missing, failed.
-At least 4 runs per side are needed; alternate between the sides when measuring (cnnbench ab does).
+At least 4 runs of each are needed. Measure BASE and NEW alternately, as cnnbench ab does.
 """
 
 _EXIT_CODES = """\
 Exit codes: 0 none of the following; 1 a regression or changed work, or what --fail_on names, even
 if other codes apply; 4 a run failed; 3 undecided: inconclusive, not measured, not comparable,
-missing on one side, or a faulty file was skipped; 2 wrong use.
+missing in BASE or NEW, or a faulty file was skipped; 2 wrong use.
 """
 
 
@@ -93,7 +93,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _compare_second(second: ExperimentState, options: CompareFlags, rules: Rules) -> Comparison:
-    """Judges a second experiment (ab --confirm), which measured the verdict of a first one again.
+    """Judges the records of a second experiment (ab --confirm), which measured again what the first
+    experiment had found.
 
     The flags for the first experiment apply, except metrics and significance level: the second
     experiment has its own.

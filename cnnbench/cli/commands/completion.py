@@ -92,7 +92,7 @@ _OF_RUNS = ("run", "strategies")
 
 
 def completions() -> tuple[str, ...]:
-    """The shells for which a script can be printed, which shells propose as the argument."""
+    """The names of the supported shells, which a shell proposes as the argument of the command."""
     return tuple(_SHELLS)
 
 

@@ -1,4 +1,4 @@
-"""``cnnbench env``: shows the facts about this machine that records contain, or checks it."""
+"""``cnnbench env``: shows recorded properties of this machine, or what could disturb a run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class EnvFlags:
     )
     tensorflow: bool = flag(
         False,
-        "Also load TensorFlow, which takes a few seconds, for facts about its build and about the "
-        "GPU libraries that it loads.",
+        "Also load TensorFlow, which takes a few seconds, to show properties of its build and of "
+        "the GPU libraries that it loads.",
     )
     check: bool = flag(
         False,
@@ -61,7 +61,7 @@ class FoundCondition:
     """A condition of the machine that may distort results.
 
     Attributes:
-      id: one of `CONDITIONS`; silences it in --quiet_conditions.
+      id: one of `CONDITIONS`. In --quiet_conditions, it silences the condition.
       text: what was found, with its numbers.
       advice: what to do about it, given the flags of the run.
       silenced: whether --quiet_conditions silences its warning.
@@ -105,8 +105,8 @@ _ABOUT = """\
 Usage: cnnbench env [--json] [--tensorflow]
        cnnbench env --check [--seconds=X] [--quiet_conditions=NAME,...] [-- FLAGS OF A RUN]
 
-Prints the facts about machine and software that run records contain, with their names in records.
-Unknown facts are left out.
+Prints the properties of machine and software that run records contain, with their names in records.
+Unknown properties are left out.
 """
 
 _EXIT_CODES = """\
@@ -119,7 +119,7 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the facts of this machine, or checks its conditions."""
+    """Prints recorded properties of this machine, or checks it for disturbances."""
     words, behind = split_at_dashes(argv)
     values, strays = parse_command(words, _SPECS)
     run_flags = (*strays, *behind)
@@ -146,7 +146,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _load_tensorflow() -> None:
     fork_supervised()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # `cnnbench run` sets the same value.
+    # `cnnbench run` sets the same log level.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with without_info_lines():
         tf = load_tensorflow()
         tf.config.list_physical_devices("GPU")

@@ -1,4 +1,4 @@
-"""``cnnbench explain``: explains the difference between two sides by layers and causes."""
+"""``cnnbench explain``: names the layers and causes of the difference in speed between A and B."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from cnnbench.records.files import check_outputs
 from cnnbench.records.profiles import Explanation, StepProfile
 
 _ABOUT = """\
-Usage: cnnbench explain [--a=FLAGS] [--b=FLAGS] [FLAGS] -- FLAGS OF BOTH SIDES
+Usage: cnnbench explain [--a=FLAGS] [--b=FLAGS] [FLAGS] -- FLAGS OF BOTH A AND B
        cnnbench explain A B [FLAGS]
 
-Explains why a step of B takes a different time than a step of A: profiles some processes of each
-side, one after the other, compares their steps by layer, kind and direction, and names the causes
-that exceed the noise (docs/explain.md). If both sides use oneDNN on CPUs, a short process of each
-side logs which oneDNN kernels a step calls. A and B are existing profiles: files of
-cnnbench run --profile_json, or folders of such files.
+Explains why a step of B takes more or less time than a step of A: profiles processes of A and B,
+one after the other, compares their steps by layer, kind of operation and direction (forward or
+backward), and names the causes that exceed the noise (docs/explain.md). If A and B use oneDNN on
+CPUs, two short processes log which oneDNN kernels a step calls. If A and B are arguments, they are
+existing profiles: files of cnnbench run --profile_json, or folders of such files.
 
   cnnbench explain --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
   cnnbench explain --a_checkout=main --b_checkout=. -- --model=lenet
@@ -45,7 +45,7 @@ cnnbench run --profile_json, or folders of such files.
 """
 
 _EXIT_CODES = """\
-Exit codes: 0 done, whatever was found; 2 wrong use; 4 a process failed, or a side cannot be
+Exit codes: 0 done, whatever was found; 2 wrong use; 4 a process failed, or A or B cannot be
 profiled; 130 interrupted.
 """
 
@@ -58,13 +58,13 @@ class ExplainFlags(JobLayoutFlags, sides.SideFlags):
 
     rounds: int = flag(
         3,
-        "Number of processes of each side. Two or more processes show how much processes differ.",
+        "Number of processes of A and of B. With 2 or more, their variation is taken into account.",
         minimum=1,
         maximum=100,
     )
     steps: int = flag(
         20,
-        "Number of steps of each process with the profiler, and of steps without the profiler.",
+        "Number of profiled steps of each process. The same number of steps is not profiled.",
         minimum=2,
         maximum=1000,
     )
@@ -81,7 +81,7 @@ class ExplainFlags(JobLayoutFlags, sides.SideFlags):
 
 
 _TITLES = {
-    "a": "Definition of the sides",
+    "a": "What A and B are",
     "rounds": "How it is profiled",
     "rows": "How it is printed",
 }
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     if paths and len(paths) != 2:
         raise UsageError(
             f"cnnbench explain takes two profiles, of A and of B, not {len(paths)}; to profile "
-            "both sides now, give no files, and put the flags of both sides after --"
+            "A and B now, give no files, and put the flags of both after --"
         )
     check_outputs([output_file(options.output, options.format, "explanation")], paths)
     if paths:
@@ -108,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
                 name, values[name], "has an effect only on new processes, but A and B are profiles"
             )
         if common or any(options.variables.values()):
-            raise UsageError("A and B are profiles: leave out the flags and variables of processes")
+            raise UsageError("A and B are profiles: leave out flags after --, --a_env and --b_env")
         base, new = map(_load_profiles, paths)
         explanation = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
     else:

@@ -51,7 +51,7 @@ OUTPUT = "GATE_OUTPUT"
 _RUNS = "runs"
 _EXAMPLE = ("--model=lenet",)
 
-# Paths of the files in a repository, by CI system and by the name of a file's template.
+# Paths of the files that --init writes, by CI system and by the name of a file's template.
 _WORKFLOWS = ".github/workflows"
 _CI_FILES = {
     "github": {
@@ -81,7 +81,7 @@ class GateFlags(ab.AbFlags):
     )
 
 
-# A gate defines its sides by commits, so it does not accept these flags.
+# `cnnbench gate` compares two commits, so flags that define A and B otherwise are refused.
 _NOT_OF_GATES = {spec.name for spec in specs_of(sides.SideFlags)} | {"aa"}
 _SECTIONS = {"init": "What to do", **ab.SECTIONS}
 _FLAGS = {
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _side_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
-    """Flags of `cnnbench ab` that define the sides of a gate, and the rules for the verdict.
+    """Flags of `cnnbench ab` that define A and B for a gate, and the rules for the verdict.
 
     Side A is the commit from which the change started, not the current BASE. The rules are also
     read from that commit, because a change must not loosen the rules by which it is judged.

@@ -49,9 +49,9 @@ from cnnbench.run.runtime.loading import without_garbage_collection
 _ABOUT = """\
 Usage: cnnbench history DIR [FLAGS]
 
-Follows a metric over the records in DIR and its subfolders. Each configuration and machine has a
-series of points, one point per commit: the median of its processes. Finds the steps at which the
-level changes, and names the last commit before and the first commit after each step.
+Follows a metric over the records in DIR and its subfolders. Each configuration on each machine has
+a time series with one value per commit: the median of the commit's processes. Finds level changes,
+and names the last commit before and the first commit after each level change.
 docs/history.md explains how.
 """
 
@@ -77,9 +77,10 @@ class HistoryFlags(PluginFlags):
     )
     by: str = flag(
         "commit",
-        "What a point is: commit, day, run, or a label or fact of records. The commit is "
+        "What each value of a time series summarises: the runs of a commit, the runs of a day, a "
+        "single run, or the runs with equal values of a label or recorded property. The commit is "
         "--result_label=commit=..., otherwise the commit of the measured repository, otherwise "
-        "the commit of cnnbench. If no commit is known, the point is the day.",
+        "the commit of cnnbench. If no commit is known, the day is used instead.",
     )
     model: str = flag(
         "",
@@ -101,27 +102,27 @@ class HistoryFlags(PluginFlags):
     )
     threshold: float | None = flag(
         None,
-        "Smallest relevant step, in per cent (for accuracies, in percentage points). If not "
+        "Smallest relevant level change, in per cent (for accuracies, percentage points). If not "
         "given, the threshold of the metric in docs/metrics.md is used, such as 3 for throughput.",
         minimum=0.0,
         below=1000.0,
     )
     rules: str | None = redeclare_flag(JudgingFlags, "rules")
     last: int = flag(
-        20, "Number of points that are listed for each series; 0 lists all.", minimum=0
+        20, "Number of values that are listed for each time series; 0 lists all.", minimum=0
     )
     format: str = flag("table", "What to print.", choices=("table", "csv", "json", *EXPORTS))
     output: str | None = declare_output_flag("Write the output to this file.")
     plot: str | None = flag(
         None,
-        "Draw the series into this file. .html: a single page with all charts. .svg, .png or "
+        "Draw the time series into this file. .html: a page with all charts. .svg, .png or "
         ".pdf: the charts. .md: the page without charts.",
         path="file",
     )
     commit_url: str = flag(
         "",
         "Address of a commit, with {commit} in place of its hash, such as "
-        "https://github.com/OWNER/REPO/commit/{commit}. Points of a page link to this address.",
+        "https://github.com/OWNER/REPO/commit/{commit}. Commits on a page link to this address.",
     )
     fail_on: tuple[str, ...] | None = declare_fail_on_flag(
         "What sets exit code 1, comma-separated: step or slower, a regression that has not been "
@@ -135,7 +136,7 @@ SPECS = {spec.name: spec for spec in specs_of(HistoryFlags)}
 HELP = (_ABOUT, [("Flags", (*SPECS.values(),))], _EXIT_CODES)
 
 
-# Garbage collection would take a seventh of the time, and there are no reference cycles.
+# Garbage collection would take a seventh of the time, and `main` makes no reference cycles.
 @without_garbage_collection()
 def main(argv: Sequence[str]) -> int:
     """Lists the values of a metric by commit, and draws them."""
@@ -200,7 +201,7 @@ def _check_metric_measured(folder: Path, folder_contents: Contents, metric: Metr
     if there.intersection(metric.kinds):
         return
     if metric.name in BENCHMARKS:
-        raise UsageError(f"{folder}: no {metric.name}; cnnbench import writes such records")
+        raise UsageError(f"{folder}: no {metric.name} records; cnnbench import writes them")
     if "run" in metric.kinds:
         hint = "cnnbench run --result_json=FILE writes them"
         if benchmarks := [kind for kind in BENCHMARKS if kind in there]:

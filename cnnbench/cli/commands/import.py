@@ -28,8 +28,8 @@ Usage: cnnbench import FILE... --results=DIR [FLAGS]
 Converts results that other programs have written to records, one for each process, for history,
 report and compare: logs of tf_cnn_benchmarks and Horovod, JSON of hyperfine, pytest-benchmark,
 pyperf, asv and google/benchmark. All files of a folder are read. The name of a record depends on
-the content of its file, so importing twice changes nothing. Facts that a file does not contain stay
-unknown, and lines that are not understood are named. docs/integrations.md lists what is read.
+the content of its file, so importing twice changes nothing. Values that a file does not contain
+stay unknown, and lines that are not understood are named. docs/integrations.md lists what is read.
 """
 _EXIT_CODES = """\
 Exit codes: 0 everything was imported; 3 lines or files were not understood and left out; 2 wrong
@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
         )
     else:
         new = sum(_write_record(Path(options.results), record) for record in records)
-        # One call for each of thousands of records would take minutes.
+        # `sync` is called only once: calls for thousands of single records would take minutes.
         os.sync()
         known = f"; {len(records) - new} were there already" if new < len(records) else ""
         if copies:

@@ -26,7 +26,7 @@ from cnnbench.records.run import Subject
 
 
 def declare_fail_on_flag(help: str, *words: str) -> Any:
-    """Declares the flag --fail_on of a command. It accepts slower, faster, `words` and never."""
+    """Declares the flag --fail_on of a command. Its values: slower, faster, `words` and never."""
     return flag(None, help, choices=("slower", "faster", *words, "never"))
 
 
@@ -73,8 +73,9 @@ class JudgingFlags:
     )
     allow_different: str = flag(
         "",
-        "Facts that may differ, comma-separated: flags, facts of the environment, patterns such "
-        "as env_TF_*, or groups: tensorflow, machine, gpu, model, environment_variables.",
+        "What may differ between the runs, comma-separated: flags, recorded properties of the "
+        "environment, patterns such as env_TF_*, or groups: tensorflow, machine, gpu, model, "
+        "environment_variables.",
     )
     allow_changed_work: bool = flag(
         False,
@@ -124,7 +125,9 @@ class JudgingFlags:
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """Names in --allow_different: facts, groups and patterns that may differ between sides."""
+        """Names in --allow_different: recorded properties, groups and patterns that may differ
+        between BASE and NEW.
+        """
         return split_words(self.allow_different)
 
     @property
@@ -166,7 +169,7 @@ class JudgingFlags:
 
 
 def load_side(path: str, reductions: bool = True) -> Loaded:
-    """Reads the records of one side of a comparison from a file, a folder or a pattern.
+    """Reads the records of BASE or of NEW from a file, a folder or a pattern.
 
     Raises PathError if the path does not exist, or contains nothing that looks like a record. If
     `reductions`, records of all-reduces are sufficient.

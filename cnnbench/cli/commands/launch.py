@@ -129,8 +129,8 @@ class LaunchFlags(JobLayoutFlags):
     )
     repeats: int = flag(
         1,
-        "Number of runs of each job, in turn. With 2 or more, the table shows the range of the "
-        "efficiency.",
+        "Number of runs of each job; the jobs alternate. With 2 or more, the table shows the range "
+        "of the efficiency.",
         minimum=1,
         maximum=1000,
     )

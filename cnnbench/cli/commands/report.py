@@ -202,7 +202,7 @@ def _history_documents(
 def _history_contents(
     histories: Iterable[HistoryDocument],
 ) -> tuple[Sequence[Answer], Sequence[Section]]:
-    """The answers and the sections of a report that describe histories of metrics."""
+    """Creates the answers and the sections of a report that describe histories of metrics."""
     answers_found: list[Answer] = []
     sections: list[Section] = []
     for history in histories:

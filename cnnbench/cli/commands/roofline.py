@@ -116,7 +116,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _prepare_params(values: Mapping[str, Any]) -> Params:
-    """Checks the flags of the run, and prepares for plug-ins that run TensorFlow operations.
+    """Checks the flags of the run, and prepares the process for plug-ins that run TensorFlow
+    operations.
 
     Raises FlagError for flags that are invalid whatever plug-ins are loaded.
     """

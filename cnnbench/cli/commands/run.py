@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         messages.notice(_default_run_text(plan))
     if job.serves:
         return serve_devices(plan, plan.agreed_job_facts, messages)
-    # Imported late, because parsing and refusing flags should not wait for this import.
+    # This import is late, because invalid flags should be refused without waiting for it.
     from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
     try:
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
-    """Prepares for plug-ins that run TensorFlow operations when they are loaded."""
+    """Prepares the process for plug-ins that run TensorFlow operations while they are loaded."""
     if not args.given.get(ONLY_CHECK):
         note_output_state(args.params.result_json or "")
         prepare_for_plugins(fork, args.params, partial(plan_before_plugins, args.params))
@@ -93,7 +93,8 @@ def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
 def _fork_attempt(
     args: ParsedArgs, fork: Callable[[], None], measurements: Measurements, messages: Messages
 ) -> ParsedArgs:
-    """Forks a process for an attempt of --find_batch_size; returns the attempt's flags in it.
+    """Forks a process for an attempt of --find_batch_size. In the new process, returns the flags of
+    the attempt.
 
     Each attempt has half the batch of the previous attempt, rounded down if the batch must be even.
     """
@@ -101,8 +102,9 @@ def _fork_attempt(
     requested, unit = plan.length.batch_per_device, plan.input.training.batch_unit
     measurements.requested_batch, measurements.smallest_batch = requested, unit
     fork()
-    if state.link is None:  # Forking is impossible within other programs, and without Linux.
-        return args.including({_FIND: True})  # The plan of the run will refuse this flag.
+    # A process can be forked only by the program `cnnbench` and on Linux.
+    if state.link is None:
+        return args.including({_FIND: True})  # The plan of the run refuses --find_batch_size.
     if not state.attempt:
         return args
     attempts = (state.attempt - 1, state.attempt)
@@ -133,11 +135,11 @@ def _remove_batch_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
 
 
 def _write_missing_record(measurements: Measurements, error: BenchmarkError | None) -> None:
-    """Writes the record of a forked process that ended without one. An error of None means an
-    interrupt.
+    """Writes the record of a forked process that ended without a record. If `error` is None, it was
+    interrupted.
     """
     measurements.copy_published_values()
-    config = measurements.parts.config  # It is empty until the run is planned.
+    config = measurements.parts.config  # `config` is empty until the run is planned.
     files = ResultFiles(config.get("result_json"), config.get("result_csv"), RUNS)
     if (
         measurements.written
@@ -164,7 +166,7 @@ def _plan_and_flags_text(args: ParsedArgs, messages: Messages) -> str:
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job
-    if not (job.serves and job.task.job == PS):  # A ps task has no network to describe.
+    if not (job.serves and job.task.job == PS):  # A ps task builds no network.
         plan = make_plan(plan)
         lines = [
             *describe.network_and_data_lines(plan),

@@ -44,7 +44,7 @@ from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import commit_of
 from cnnbench.plan.place import ADDRESSES
 
-# Command lines of commands that measure sides A and B. Each side has its own flags.
+# Command lines of commands that measure A and B, each with its own flags.
 
 MOST_PAIRS = 1000
 """Maximum number of pairs in an experiment."""
@@ -52,7 +52,7 @@ MOST_PAIRS = 1000
 VARIABLES = ("a_env", "b_env")
 """Flags whose values may be secrets."""
 
-# A version of cnnbench with one of these modules can run jobs of several processes.
+# A version of cnnbench can run jobs of several processes if it contains one of three modules.
 _LAUNCHES = ("campaigns/launch.py", "campaigns/launch/tasks.py", "launch/tasks.py")
 
 _CHECKOUT = (
@@ -100,9 +100,9 @@ class SideFlags:
     a_python: str | None = flag(
         None, "Interpreter of side A that has cnnbench installed.", path="file"
     )
-    b_python: str | None = flag(None, "Interpreter of side B.", path="file")
+    b_python: str | None = flag(None, "Interpreter of side B, like --a_python.", path="file")
     a_checkout: str | None = flag(None, _CHECKOUT, path="folder")
-    b_checkout: str | None = flag(None, "The same for side B.", path="folder")
+    b_checkout: str | None = flag(None, "Code of side B, like --a_checkout.", path="folder")
     a_env: tuple[str, ...] | None = flag(
         None,
         "Environment variable of side A, NAME=VALUE; may be repeated.",
@@ -110,7 +110,7 @@ class SideFlags:
         separator="",
     )
     b_env: tuple[str, ...] | None = flag(
-        None, "Environment variable of side B.", repeated=True, separator=""
+        None, "Environment variable of side B, like --a_env.", repeated=True, separator=""
     )
 
     @property
@@ -143,10 +143,10 @@ def split_command_and_run_flags(
         for word in words:
             name = word.lstrip("-").partition("=")[0]
             if word.startswith("-") and (name in of_runs or name.removeprefix("no") in of_runs):
-                hint = "; put flags of one side into --a or --b" if "a" in own else ""
+                hint = "; put flags of only A or only B into --a or --b" if "a" in own else ""
                 raise UsageError(
                     f"--{name} is a flag of cnnbench run, not of {usage.split()[0]}: put flags of "
-                    f"both sides after --, as in cnnbench {usage} -- {word}{hint}"
+                    f"all runs after --, as in cnnbench {usage} -- {word}{hint}"
                 ) from None
         raise
     if common and common[0] == "run":
@@ -169,7 +169,7 @@ def without_flags(
     names: Collection[str],
     added: Sequence[str] = (),
 ) -> list[str]:
-    """Removes flags from a command line, before "--", and adds other flags there.
+    """Removes flags from a command line, before "--", and adds other flags in their place.
 
     Flag files are replaced by their flags. Environment variables are written as in
     `mask_variable_value`.
@@ -188,10 +188,11 @@ def without_flags(
 def command_line_with(
     command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags: object
 ) -> str:
-    """A cnnbench command line with different values for some flags. True: a flag without a value.
+    """Returns a cnnbench command line with the values in `flags`. True becomes a flag without a
+    value.
 
-    These flags follow the other flags, because the last value is used and a flag file may also set
-    them.
+    The flags are appended, because the last value is used and a flag file may also set
+    the flags.
     """
     words = without_flags(argv, specs, flags, flags_to_words(flags))
     return shlex.join(["cnnbench", command, *words])
@@ -219,7 +220,7 @@ def interpreter_path(flag: str, text: str) -> str:
 
 
 def resolve_sides(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
-    """Resolves the flags of sides A and B, and returns the sides with the resolved flags.
+    """Resolves the flags of A and B, and returns A and B with the resolved flags.
 
     Raises UsageError for invalid flags, as far as this version knows the flags.
     """
@@ -237,7 +238,7 @@ def resolve_sides(both: Mapping[str, Side], command: str, reporter: Reporter) ->
 
 
 def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
-    """Raises UsageError if sides A and B are equal. `instead` ends the message with advice."""
+    """Raises UsageError if A and B are equal. `instead` ends the message with advice."""
     a, b = both.values()
     configs = [side.resolved.identity for side in (a, b)]
     code = _checkout_or_commit(a)
@@ -251,13 +252,13 @@ def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
         return
     what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
     raise UsageError(
-        f"the two sides are the same{what}; use --a and --b, --a_python, --a_checkout or "
+        f"A and B are the same{what}; use --a and --b, --a_python, --a_checkout or "
         f"--a_env to make them differ{instead}"
     )
 
 
 def _checkout_or_commit(side: Side) -> str:
-    """Identifies a side's checkout by its folder, or by the commit of a temporary worktree."""
+    """Identifies the code of A or B by its folder, or by the commit of a temporary worktree."""
     if side.checkout is None or side.revision is None or Path(side.revision).is_dir():
         return str(side.checkout or "")
     return f"commit {commit_of(side.revision)[:12]}"
@@ -270,7 +271,7 @@ def make_sides(
     common: Sequence[str],
     names: Sequence[str] = "ab",
 ) -> Iterator[dict[str, Side]]:
-    """Context manager: creates sides A and B from their flags, with temporary worktrees."""
+    """Context manager: creates A and B from their flags, with temporary worktrees."""
     variables, by_name, commits = options.variables, {}, {}
     for side, name in zip("ab", names, strict=True):
         text, python, checkout = (
@@ -308,7 +309,8 @@ _LEFT_OUT = (*RESERVED, *names_of_flags(FLAGS, FlagRole.OUTPUT), labels.FLAG, *A
 
 
 def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
-    """Number of pairs (or processes per side) with which a result should become a verdict.
+    """Number of pairs, or of processes of BASE and of NEW, with which a result should become a
+    verdict.
 
     0 if more pairs would not help, or if `cnnbench ab` and `run` cannot measure them.
     """
@@ -345,7 +347,7 @@ def find_experiment_of_sides(base: str, new: str) -> ExperimentState | None:
 def add_next_step(
     comparison: Comparison, earlier: ExperimentState | None
 ) -> tuple[Comparison, list[str]]:
-    """Adds a command line that may decide an inconclusive comparison of saved records.
+    """Adds to an inconclusive comparison of saved records a command line that may decide it.
 
     Also returns lines with such command lines for each of the first inconclusive configurations.
 
@@ -396,7 +398,7 @@ def resume_command(
 
 
 def _can_be_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
-    """Whether commands on a single machine can measure more runs like `base` and `new`."""
+    """Whether commands on a single machine can measure further runs like `base` and `new`."""
     machines = {
         address.rpartition(":")[0] for hosts in _job_addresses(new[-1]) for address in hosts
     }
@@ -404,7 +406,9 @@ def _can_be_measured_again(base: Sequence[Measurement], new: Sequence[Measuremen
 
 
 def _differing_flags(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[str, str]:
-    """The flags of `cnnbench ab` by which the sides of records differ; empty if unknown."""
+    """Flags of `cnnbench ab` that make A and B differ as the records in `base` and `new` do; empty
+    if unknown.
+    """
     flags = [_given_flags(side[-1]) for side in (base, new)]
     subjects = [side[-1].subject for side in (base, new)]
     revisions = [
@@ -434,7 +438,7 @@ def _follow_up_command(
         return shlex.join(
             ["cnnbench", "ab", f"--pairs={pairs}", *job, *policy, *sides, "--", *common]
         )
-    # Records do not say how the sides differ, so only the user can measure more.
+    # The records do not say how BASE and NEW differ, so only the user can measure further runs.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
     base_files = _new_file_names("base", comparison.base_label)
     new_files = _new_file_names("new", comparison.new_label)
@@ -453,7 +457,9 @@ def _policy_flags(comparison: Comparison) -> list[str]:
 
 
 def _new_file_names(side: str, label: str) -> str:
-    """Shell text for the names of further records: in a side's folder, or next to its files."""
+    """Shell text for the names of further records: in the folder of existing records, or next to
+    their files.
+    """
     stem = f"{label}/" if os.path.isdir(label) else re.split(r"[*?[]|\.json$", label)[0]
     return f"{shlex.quote(re.sub('(?<=[^/])$', '-', stem))}{side}-$(date +%s)-$i.json"
 

@@ -150,7 +150,9 @@ def main(argv: Sequence[str]) -> int:
 def _scale_to_cpus_command(
     suite: Suite, words: Sequence[str], options: SweepFlags, for_all: Mapping[str, str]
 ) -> str:
-    """The command line that scales a suite to a machine without GPUs; "" if not necessary."""
+    """The command line that scales a suite for GPUs to this machine without GPUs; "" if not
+    necessary.
+    """
     on_cpu = suite.on_cpu
     if on_cpu is None or "device" in for_all or count_gpus(Host()):
         return ""

@@ -106,8 +106,9 @@ class TuneFlags(JobLayoutFlags, OutputFlags, sides.CampaignFlags):
     pairing: str = redeclare_flag(
         AbFlags,
         "pairing",
-        help="How processes share the time. turns: several processes run, and they take turns "
-        "after a few steps. alternate: one process runs after the other. auto: turns if possible.",
+        help="How processes share the time. turns: several processes are started, and one runs "
+        "steps for 0.3 s while the other processes wait. alternate: one process runs after the "
+        "other. auto: turns if possible.",
     )
     write_flagfile: str | None = flag(
         None, "Write the best flags to this file, for --flagfile=FILE.", path="file"
@@ -172,7 +173,7 @@ def _make_settings(
     plugins.load_plugins_of_flags(of_runs)
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     if not on_gpu and of_runs.get("device", "auto") == "auto":
-        # This flag makes sure that candidates that need GPUs are dropped instead of failing.
+        # With --device=cpu, candidates that need GPUs are dropped instead of failing.
         of_runs = {**of_runs, "device": "cpu"}
     allowed = frozenset(split_words(options.allow))
     layout = options.layout_if_several

@@ -58,4 +58,4 @@ def test_another_cnnbench_is_asked(tmp_path, place):
         (package / place).mkdir(parents=True)
         (package / place / "turns.py").touch()
     found = turns.why_no_turns({"a": Side(), "b": Side(checkout=tmp_path)})
-    assert found == (None if place else "side B: its cnnbench is of a version that cannot")
+    assert found == (None if place else "side B: its version of cnnbench does not support this")

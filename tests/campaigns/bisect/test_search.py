@@ -175,8 +175,8 @@ def test_ends_that_were_replaced_are_said_as_in_a_history(tmp_path, git):
     replaced = "{} was replaced, as by a {}: it is now {}; "
     both = "give their common ancestor: {}"
     for good, bad, told in (
-        ("m8", "m1", "BAD is an ancestor of it; swap them"),
-        ("o1", "m1", "BAD is an ancestor of it; swap them"),
+        ("m8", "m1", "BAD is an ancestor of GOOD; swap GOOD and BAD"),
+        ("o1", "m1", "BAD is an ancestor of GOOD; swap GOOD and BAD"),
         ("m4", "b2", aside + both.format(short["m3"])),
         ("s1", "m8", aside + both.format(short["n2"])),
         (

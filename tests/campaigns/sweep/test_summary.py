@@ -63,10 +63,10 @@ WILD = [0.1 * factor for factor in (1, 3, 0.4, 2, 0.5, 1, 1.1)]
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        (QUIET, r" \(a num_gpus=.\): 7 of each side find a change of -20 % in every configuration"),
+        (QUIET, r" \(a num_gpus=.\): 7 processes of BASE and of NEW find a change of -20 % in"),
         (NOISY, r" \(a num_gpus=2\): to find .* more in all; a quieter machine, or again with "),
         (WILD, r" more in all; use a quieter machine$"),  # hundreds of processes are no advice
-        ([0.1], r" \(a num_gpus=1\): 7 of each side find a change of -20 %"),
+        ([0.1], r" \(a num_gpus=1\): 7 processes of BASE and of NEW find a change of -20 %"),
     ],
 )
 def test_advice_names_the_scatter_and_what_it_takes(rows, plan, second, words):
@@ -76,7 +76,7 @@ def test_advice_names_the_scatter_and_what_it_takes(rows, plan, second, words):
     if second is NOISY:
         needed = int(text.rpartition(" ")[2])
         more = 2 * (needed - 7)
-        assert f" needs about {needed} of each side, {more} processes more in all" in text
+        assert f" {needed} processes of BASE and of NEW, {more} processes more in all" in text
 
 
 def test_no_advice_from_one_process_each(rows, plan):

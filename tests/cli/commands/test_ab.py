@@ -633,7 +633,7 @@ def test_commits_that_git_has_not_accepted_yet(call, git, tmp_path, monkeypatch)
 
 def test_sides_that_cannot_step_in_turn_alternate_and_it_is_said(ab):
     done = ab("--pairing=auto", "--pairs=1", code=3)
-    assert "sides alternate, because the processes cannot take turns of 0.3 s: side A" in done.err
+    assert "because the processes cannot run interleaved in slices of 0.3 s: side A" in done.err
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
@@ -686,7 +686,7 @@ def test_sides_that_are_jobs(ab):
     flags = ("--pairing=auto", "--workers=2", "--ps=1", "--pairs=6", "--explain=never")
     done = ab(*flags, a=a, b=b, code=1)
     assert "1 slower" in done.out  # although every job has other ports
-    assert "cannot take turns of 0.3 s: side A: a job of several processes" in done.err
+    assert "interleaved in slices of 0.3 s: side A: a job of several processes" in done.err
     sides = journal("session")[0]["sides"]
     assert {side["launch"][0] for side in sides.values()} == {"--workers=2"}
     for path in Path("results").glob("?/*.json"):

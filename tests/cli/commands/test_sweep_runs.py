@@ -311,9 +311,9 @@ def test_the_command_that_is_advised_runs_as_many_processes_as_it_says(
     (line,) = (
         line
         for line in call("sweep", "suite.yaml", *flags).err.splitlines()
-        if " of each side" in line
+        if " of BASE and of NEW" in line
     )
-    many, words = re.search(r" side, (\d+) processes more in all; .* or (.*)", line).groups()
+    many, words = re.search(r" NEW, (\d+) processes more in all; .* or (.*)", line).groups()
     journal = Path("r", "sweep.jsonl")
     before = len(journal.read_text())
     estimated((16, 1000))  # a search would begin with another batch size

@@ -326,7 +326,7 @@ def test_the_winner_of_jobs_is_a_launch(tune, tmp_path):
     )
     code, out, err = tune(*flags, by_flag={"--gradient_repacking=8": 1.2})
     assert code == 0, err
-    assert "after the other, because the processes cannot take turns of 0.3 s: a job of" in err
+    assert "because the processes cannot run interleaved in slices of 0.3 s: a job of" in err
     assert "the search starts with --variable_update=collective_all_reduce" in err
     line = out.splitlines()[0]
     own = [*GIVEN, "--variable_update=collective_all_reduce", "--gradient_repacking=8"]
