@@ -224,7 +224,7 @@ class CommitSearch:
             return None
         return candidates[min((1 << self._misses) - 1, len(candidates) // 2)]
 
-    def add(self, step: BisectionStep) -> None:
+    def add_answer(self, step: BisectionStep) -> None:
         """Adds an answer about a commit. Excludes commits that cannot be the first bad commit."""
         if step.answer == SKIP:
             self._skipped.add(step.commit)
@@ -245,15 +245,15 @@ class CommitSearch:
         ]
 
 
-def is_search_for_changed_work(differ: BisectionStep | None) -> bool:
+def is_search_for_changed_work(bad_step: BisectionStep | None) -> bool:
     """Whether bisect looks for the commit that changed the work, such as FLOPs, and not the speed.
 
-    `differ` is the comparison of BAD with GOOD.
+    `bad_step` is the comparison of BAD with GOOD.
     """
-    return differ is not None and differ.judgement.verdict is Verdict.CHANGED_WORK
+    return bad_step is not None and bad_step.judgement.verdict is Verdict.CHANGED_WORK
 
 
-def only_configuration(comparison: Comparison) -> ComparedConfiguration | None:
+def shared_configuration(comparison: Comparison) -> ComparedConfiguration | None:
     """The configuration of the runs of GOOD and of another commit; None if their configurations
     differ.
     """
@@ -315,7 +315,7 @@ class BisectionSettings:
       good, bad: hashes of commits. All other commits are compared with `good`.
       side: flags and Python interpreter of the processes.
       build: shell command that prepares a worktree; None to leave it as it is.
-      experiment: the experiment that compares GOOD and BAD, without its sides.
+      experiment: settings of the experiments that compare commits with GOOD.
       most_pairs: maximum number of pairs if the answer is not clear.
       pairing: value of --pairing: how the processes of a pair alternate.
     """
@@ -344,7 +344,7 @@ class _UnusableError(Exception):
 class CommitBenchmark:
     """Compares commits with GOOD. The worktree of GOOD exists until `stack` is closed.
 
-    `differ` is the comparison of BAD with GOOD; None before BAD was measured.
+    `bad_step` is the comparison of BAD with GOOD; None before BAD was measured.
     """
 
     def __init__(
@@ -359,9 +359,9 @@ class CommitBenchmark:
         self._results = results
         self._stack = stack
         self._good: Side | None = None
-        self.differ: BisectionStep | None = None
+        self.bad_step: BisectionStep | None = None
 
-    def prepare(self) -> None:
+    def build_good(self) -> None:
         """Creates and builds the worktree of the commit GOOD, unless this was done before.
 
         Raises BenchmarkError if the build fails.
@@ -388,14 +388,14 @@ class CommitBenchmark:
 
         See `measure`.
         """
-        unusable = self._results.processes.get(commit)
-        if unusable is not None and self.differ is not None:
+        unusable = self._results.last_process_events.get(commit)
+        if unusable is not None and self.bad_step is not None:
             return _skipped_step(commit, unusable["problem"])
-        state, step = self._measured_before(commit)
+        state, step = self._stored_state_and_answer(commit)
         return None if self._target_number_of_pairs(state, step) else step
 
     def measure(self, number: int, commit: str) -> ProcessRequests[BisectionStep]:
-        """Compares a commit with GOOD, and returns the answer. Call `prepare` first.
+        """Compares a commit with GOOD, and returns the answer. Call `build_good` first.
 
         `number` counts the measured commits, from 0. Pairs from earlier sessions are included.
         Raises BenchmarkError if GOOD failed, or if results cannot be written.
@@ -408,13 +408,17 @@ class CommitBenchmark:
                 sides = {"a": self._good, "b": new}
                 in_turn = resolve_turn_seconds(setting.pairing, sides, self.campaign.reporter)
             except (_UnusableError, UsageError) as error:
-                if self.differ is None and isinstance(error, FlagError) and error.flag == "pairing":
+                if (
+                    self.bad_step is None
+                    and isinstance(error, FlagError)
+                    and error.flag == "pairing"
+                ):
                     raise
                 problem = str(error)
                 self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
                 return _skipped_step(commit, problem)
-            state, step = self._measured_before(commit)
-            burn_in = 0 if is_search_for_changed_work(self.differ) else setting.experiment.burn_in
+            state, step = self._stored_state_and_answer(commit)
+            burn_in = 0 if is_search_for_changed_work(self.bad_step) else setting.experiment.burn_in
             while most := self._target_number_of_pairs(state, step):
                 if step is not None:
                     text = f"{commit[:12]} is undecided: continuing with up to {most} pairs"
@@ -425,7 +429,7 @@ class CommitBenchmark:
                     sides=sides,
                     most_pairs=most,
                     earlier=state,
-                    sequential=not is_search_for_changed_work(self.differ),
+                    sequential=not is_search_for_changed_work(self.bad_step),
                     seed=first if state is None else state.facts["seed"],
                     burn_in=burn_in,
                     turn_seconds=in_turn if state is None else state.facts["turn_seconds"],
@@ -470,9 +474,9 @@ class CommitBenchmark:
     @contextlib.contextmanager
     def _built_worktree_side(self, commit: str, name: str) -> Iterator[Side]:
         """Context manager that creates and builds a temporary worktree of a commit, and yields a
-        `Side` that runs this code.
+        `Side` that runs its code.
 
-        The flags of the side are resolved in the worktree.
+        The flags of the runs are resolved in the worktree.
         """
         setting = self.setting
         with worktree(commit, setting.history.repository) as folder:
@@ -486,7 +490,7 @@ class CommitBenchmark:
     def _run_build(self, command: str, commit: str, folder: Path) -> None:
         log = self._results.folder / f"build-{commit[:12]}.log"
         build = Command(words=("/bin/sh", "-c", command), log=log, folder=folder)
-        self._results.check()
+        self._results.raise_if_replaced()
         done = execute(build, self.setting.experiment.timeout)
         if done.timed_out:
             raise _UnusableError(f"does not build: takes more than {format_duration(done.seconds)}")
@@ -494,7 +498,9 @@ class CommitBenchmark:
             problem = f"exit status {done.code}; {last_output_text(log_tail(log))}"
             raise _UnusableError(f"does not build: {problem}")
 
-    def _measured_before(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
+    def _stored_state_and_answer(
+        self, commit: str
+    ) -> tuple[ExperimentState | None, BisectionStep | None]:
         """The state of a commit's experiment after earlier sessions, and the answer (good, bad or
         skip) about the commit.
 
@@ -505,7 +511,7 @@ class CommitBenchmark:
         step = self._answer_from_journal(commit, state)
         if step is not None and (step.lost or step.good_fails):
             step = None
-        if step is not None and self.differ is None and step.judgement.verdict is Verdict.FAILED:
+        if step is not None and self.bad_step is None and step.judgement.verdict is Verdict.FAILED:
             step = None
         return state, step
 
@@ -515,7 +521,9 @@ class CommitBenchmark:
         """The number of pairs up to which a commit is measured; 0 if its answer is final."""
         if state is None:
             return (
-                1 if is_search_for_changed_work(self.differ) else self.setting.experiment.most_pairs
+                1
+                if is_search_for_changed_work(self.bad_step)
+                else self.setting.experiment.most_pairs
             )
         if step is None:
             return state.pairs
@@ -526,9 +534,9 @@ class CommitBenchmark:
 
     def _policy(self) -> Policy:
         policy = self.setting.experiment.policy
-        if self.differ is None or is_search_for_changed_work(self.differ):
+        if self.bad_step is None or is_search_for_changed_work(self.bad_step):
             return policy
-        return policy_for_middle_commit(self.differ, policy)
+        return policy_for_middle_commit(self.bad_step, policy)
 
     def _answer_from_journal(
         self, commit: str, state: ExperimentState | None
@@ -539,7 +547,7 @@ class CommitBenchmark:
         comparison = state.verdict(together=state.is_alpha_spent)
         assert comparison is not None
         alpha, policy = state.end["alpha"], self.setting.experiment.policy
-        entry = only_configuration(comparison)
+        entry = shared_configuration(comparison)
         if entry is None:
             step = _skipped_step(commit, _OTHER_CONFIGURATION, Verdict.NOT_COMPARABLE)
         else:
@@ -548,14 +556,16 @@ class CommitBenchmark:
             step = BisectionStep(
                 commit=commit,
                 answer=bisect_answer(
-                    entry.main, policy.replace(alpha=alpha), is_search_for_changed_work(self.differ)
+                    entry.main,
+                    policy.replace(alpha=alpha),
+                    is_search_for_changed_work(self.bad_step),
                 ),
                 judgement=replace(judgement, needed=fewest) if pairs < fewest else judgement,
                 confidence=1 - alpha,
                 pairs=pairs,
             )
         judgement = step.judgement
-        if self.differ is None and judgement.verdict is Verdict.CHANGED_WORK:
+        if self.bad_step is None and judgement.verdict is Verdict.CHANGED_WORK:
             # If BAD has different FLOPs, bisect looks for the commit that changed the FLOPs.
             step = replace(step, answer=BAD)
         return replace(
@@ -598,10 +608,10 @@ class Bisection:
         self.suspects: tuple[str, ...] = ()
 
     @property
-    def differ(self) -> BisectionStep:
+    def bad_step(self) -> BisectionStep:
         """The comparison of BAD with GOOD, which is the first step of a bisection."""
-        assert self._bench.differ is not None
-        return self._bench.differ
+        assert self._bench.bad_step is not None
+        return self._bench.bad_step
 
     @property
     def unanswered_steps(self) -> list[BisectionStep]:
@@ -610,7 +620,7 @@ class Bisection:
         If BAD is not slower than GOOD, this is only the comparison of BAD with GOOD.
         """
         if not self.suspects:
-            return [self.differ]
+            return [self.bad_step]
         skipped = (step for step in self.steps.values() if step.answer == SKIP)
         return [step for step in skipped if step.commit in self.suspects]
 
@@ -624,15 +634,15 @@ class Bisection:
         while commit is not None:
             known = self._bench.stored_answer(commit)
             step = known or (yield from self._measure_commit(commit))
-            if self._bench.differ is None:
-                self._bench.differ = step
+            if self._bench.bad_step is None:
+                self._bench.bad_step = step
             else:
-                self._search.add(step)
+                self._search.add_answer(step)
             before = "" if known is None else ", as measured before"
-            self._notice(f"{commit[:12]} is {step_answer_text(step, self.differ)}{before}")
+            self._notice(f"{commit[:12]} is {step_answer_text(step, self.bad_step)}{before}")
             self.steps[commit] = step
-            commit = self._search.next_commit() if self.differ.answer == BAD else None
-        if self.differ.answer == BAD:
+            commit = self._search.next_commit() if self.bad_step.answer == BAD else None
+        if self.bad_step.answer == BAD:
             suspects = self._search.suspects
             self.suspects = setting.history.order_by_ancestry(suspects, setting.good, setting.bad)
 
@@ -649,7 +659,7 @@ class Bisection:
         return self._bench.explain(parent, commit)
 
     def _measure_commit(self, commit: str) -> ProcessRequests[BisectionStep]:
-        self._bench.prepare()
+        self._bench.build_good()
         steps_left, done = self._search.steps_left, len(self.steps)
         what = f"step {done} of about {done + steps_left - 1}" if done else "GOOD against BAD"
         self._notice(self._remaining_steps_text(steps_left + (not done)))
@@ -664,7 +674,7 @@ class Bisection:
         experiment = self.setting.experiment
         most, burn_in = experiment.most_pairs, experiment.burn_in
         least = min(FIRST_ANALYSIS, most)
-        if is_search_for_changed_work(self._bench.differ):
+        if is_search_for_changed_work(self._bench.bad_step):
             least, most, burn_in = 1, 1, 0
         text += count_text(least, "pair", "pairs") if least == most else f"{least} to {most} pairs"
         per_pair = self._bench.seconds_per_pair
@@ -675,11 +685,11 @@ class Bisection:
         return f"{text}, {' to '.join(dict.fromkeys(times))}, {basis}"
 
 
-def step_answer_text(step: BisectionStep, differ: BisectionStep) -> str:
-    """The answer about a commit as text. `differ` is the comparison of BAD with GOOD."""
+def step_answer_text(step: BisectionStep, bad_step: BisectionStep) -> str:
+    """The answer about a commit as text. `bad_step` is the comparison of BAD with GOOD."""
     if step.answer == SKIP:
         return f"{'undecided' if step.undecided else 'skipped'}: {step.judgement.reason}"
-    if is_search_for_changed_work(differ):
+    if is_search_for_changed_work(bad_step):
         return "bad: other work to do" if step.answer == BAD else "good: the same work to do"
     return f"{step.answer}: {_speed_change_text(step)}"
 
@@ -697,7 +707,7 @@ def _speed_change_text(step: BisectionStep) -> str:
     return f"{percent(abs(change), digits)} {direction} ({percent_range(least, most, digits)})"
 
 
-def text_of(bisection: Bisection) -> str:
+def bisection_text(bisection: Bisection) -> str:
     """The result of a bisection as text: a table of the measured commits, and the bad commit."""
     steps = make_table(
         (_step_row(step, bisection.setting.history) for step in bisection.steps.values()),
@@ -741,8 +751,8 @@ def _first_bad_commit_texts(bisection: Bisection) -> list[Text]:
     again = shlex.join(["cnnbench", "ab", *sides, "--", *bisection.setting.side.flags])
     if not Path.cwd().is_relative_to(history.repository):
         again = f"cd {shlex.quote(str(history.repository))} && {again}"
-    what = step_answer_text(step, bisection.differ)
-    if not is_search_for_changed_work(bisection.differ) and step.judgement.low is not None:
+    what = step_answer_text(step, bisection.bad_step)
+    if not is_search_for_changed_work(bisection.bad_step) and step.judgement.low is not None:
         what = f"{_change_cell(step)} median images/sec against GOOD "
         what += (
             f"({percent(step.confidence, 0)} interval {_interval_cell(step)}, {step.pairs} pairs)"
@@ -785,7 +795,7 @@ def _suspect_range_texts(bisection: Bisection) -> list[Text]:
             if step is None
             else BAD
             if step.answer == BAD
-            else step_answer_text(step, bisection.differ)
+            else step_answer_text(step, bisection.bad_step)
         )
         title = f"{commit[:12]} {bisection.setting.history.show(commit)}"
         text += [Text(title, indent=6, whole=True), Text(why, indent=12, whole=True)]

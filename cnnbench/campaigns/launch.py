@@ -87,13 +87,13 @@ class JobLayout(NamedTuple):
         controller = ("--controller",) if self.controller else ()
         return (f"--workers={self.workers}", *ps, *controller, *self.options)
 
-    def with_coordinator(self, run: ParsedArgs) -> JobLayout:
+    def with_needed_controller(self, run: ParsedArgs) -> JobLayout:
         """Returns the layout, with a controller if the run's --variable_update needs one."""
         mode = run.given.get("variable_update")
         needed = any(m.name == mode for m in BUILT_IN if m.processes is Processes.COORDINATOR)
         return self._replace(controller=self.controller or needed)
 
-    def job(self, ports: Sequence[int]) -> Job:
+    def make_job(self, ports: Sequence[int]) -> Job:
         """Creates the job whose processes use these ports on this machine, from the view of the
         chief.
         """
@@ -164,7 +164,7 @@ def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = 
     """
     if layout is None:
         return make_plan(args, data=False)
-    values, layout = args.given, layout.with_coordinator(args)
+    values, layout = args.given, layout.with_needed_controller(args)
     return _plan_tasks(
         values,
         layout,
@@ -202,7 +202,7 @@ def _plan_tasks(
     if towers is not None:
         called["num_gpus"], names = ("towers", towers), JobFlagNames("launch", "--towers")
     # The port numbers are placeholders, because plans do not use them.
-    job = layout.job(range(LOWEST, LOWEST + layout.size))
+    job = layout.make_job(range(LOWEST, LOWEST + layout.size))
     kinds = {task.job: task for task in reversed(job.tasks)}.values()
     try:
         *_, chief = [of_task(task_flags(replace(job, task=task), towers), names) for task in kinds]
@@ -232,7 +232,7 @@ def flags_to_words(flags: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def run_command_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
-    """The arguments of cnnbench that start a run, or a job of runs, with these flags."""
+    """Returns the arguments with which cnnbench starts a run (`layout` is None) or a job."""
     if layout is None:
         return ("run", *flags)
     return ("launch", *layout.flags, "--", *flags)
@@ -409,7 +409,7 @@ class JobSession:
         """Stops running processes. The chief is first, because its record contains the reason."""
         self._stopped = True
         for process in self._running_processes(self._processes):
-            process.child.send(signal.SIGCONT)  # The chief may wait for a suspended process.
+            process.child.send_signal(signal.SIGCONT)  # The chief may wait for a suspended process.
         # Only the chief writes a record, so other processes get little time to end.
         for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
             running = self._running_processes(part)

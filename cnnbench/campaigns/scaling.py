@@ -55,7 +55,8 @@ _FREE = Link("memory", 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPoint:
-    """Speed and efficiency of a job with one number of workers: a row of the table of results.
+    """Speed and efficiency of a job with a certain number of workers: a row of the table of
+    results.
 
     The fields are the columns of the CSV file.
 
@@ -102,8 +103,8 @@ SCALING = CampaignKind(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaling:
-    """Jobs with different numbers of workers, which are measured to compare their speeds.
+class ScalingJobs:
+    """Jobs with different numbers of workers, whose speeds are measured and compared.
 
     Attributes:
       layouts, chiefs: processes of each job, and plan of its chief, by number of workers.

@@ -163,7 +163,7 @@ def _filter_configurations(
     return chosen
 
 
-def count_of_command(cases: Iterable[SweepCase], command: str) -> int:
+def count_configurations(cases: Iterable[SweepCase], command: str) -> int:
     """The number of configurations of `command` (run or allreduce), which are judged together.
 
     `cnnbench compare` corrects p-values for this number.
@@ -174,7 +174,7 @@ def count_of_command(cases: Iterable[SweepCase], command: str) -> int:
 def _set_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
     """Sets the number of processes of each case; by default, as many as a verdict needs."""
     commands = {case.entry.command for case in cases}
-    needed = {name: processes_to_decide(count_of_command(cases, name)) for name in commands}
+    needed = {name: processes_to_decide(count_configurations(cases, name)) for name in commands}
     return tuple(
         replace(case, repeats=case.entry.repeats or needed[case.entry.command]) for case in cases
     )
@@ -740,7 +740,7 @@ def detection_advice(
         for row in measured
     }
     name = max(scatters, key=lambda flag: scatters[flag])
-    among = count_of_command(cases, RunRecord.kind)
+    among = count_configurations(cases, RunRecord.kind)
     needed = processes_to_detect(FOUND, scatters[name], among)
     fewest = min(len(row.throughputs.values) for row in measured)
     text = f"equal processes differ by at most {percent(math.expm1(scatters[name]))} ({name})"

@@ -346,6 +346,7 @@ _NAMES = {
     "KilledProcess": "LostProcess",
     "LevelChange": "StepDocument",
     "MetricResult": "ResultDocument",
+    "ModelSizes": "Listed",
     "Outlier": "OutlierDocument",
     "Policy": "PolicyDocument",
     "SeriesPoint": "PointDocument",

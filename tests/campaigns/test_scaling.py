@@ -28,7 +28,7 @@ def test_every_process_has_equally_many_processors(monkeypatch, tmp_path):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {*range(8)})
     command = parse_task_command(["--model=lenet", "--device=cpu", "--variable_update=replicated"])
     chief = SimpleNamespace(params=SimpleNamespace(num_gpus=2), to_json=dict)
-    jobs = scaling.Scaling(
+    jobs = scaling.ScalingJobs(
         layouts={n: JobLayout(workers=n) for n in (1, 3)},
         chiefs={1: chief, 3: chief},
         command=command,

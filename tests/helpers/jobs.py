@@ -102,7 +102,7 @@ def started(
         controller=controller,
     )
     with ReservedPorts(layout.size) as ports:
-        tasks = Tasks(layout.job(ports.numbers), folder, program)
+        tasks = Tasks(layout.make_job(ports.numbers), folder, program)
         try:
             for name in order:
                 chief = name == str(tasks.job.chief)

@@ -89,7 +89,7 @@ class ProfilingPlan:
             for name in SIDES if turn % 2 == 0 else SIDES[::-1]:
                 later = len(SIDES) * self.rounds - sum(map(len, profiles.values())) - 1
                 profiles[name].append((yield from self._profile_process(name, turn + 1, later)))
-        if all(_has_primitives(self.sides[name], profiles[name][0]) for name in SIDES):
+        if all(_can_log_onednn_kernels(self.sides[name], profiles[name][0]) for name in SIDES):
             for name in SIDES:
                 logged = yield from self._log_onednn_kernels(name)
                 profile = replace(profiles[name][0], primitives=logged)
@@ -171,7 +171,7 @@ class ProfilingPlan:
         return self.results.folder / name / f"{turn:04d}-{name}{SUFFIX}"
 
 
-def _has_primitives(side: Side, profile: StepProfile) -> bool:
+def _can_log_onednn_kernels(side: Side, profile: StepProfile) -> bool:
     """Whether a process of A or B (`side`) can log which oneDNN kernels a step calls."""
     placement = profile.record.placement
     on_cpu = placement is not None and placement.device == "cpu"

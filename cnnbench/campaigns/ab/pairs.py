@@ -1,4 +1,4 @@
-"""Experiments that compare sides A and B in interleaved pairs of processes, and their results.
+"""Experiments that compare A and B in interleaved pairs of processes, and their results.
 
 In a results directory, the subfolders ``a`` and ``b`` contain one record per process; the i-th
 records of A and B are a pair. ``discarded`` contains the records of burn-in processes and of
@@ -134,7 +134,9 @@ class ExperimentState:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The first event of the last session, which contains the values of `Experiment.facts`."""
+        """The journal's event that began the last session; it contains the values of
+        `Experiment.facts`.
+        """
         return self.sessions[-1][0]
 
     @property
@@ -391,7 +393,7 @@ _PAIRS_PER_REPEAT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Settings of an experiment that compares sides A and B in pairs of processes.
+    """Settings of an experiment that compares A and B in pairs of processes.
 
     Attributes:
       sides: A (BASE) and B (NEW). In an A/A measurement, they have the same subject.
@@ -653,7 +655,7 @@ class PairedExperiment:
         results = _requested_results(comparison)
         last = analysis.pairs == self.experiment.pairs
         clear = is_clear([result.verdict.value for result in results])
-        chance = None if last or clear else self._verdict_chance(comparison.entries)
+        chance = None if last or clear else self._chance_of_clear_verdict(comparison.entries)
         futile = chance is not None and chance < SMALLEST_CHANCE
         if not last:
             verdict = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
@@ -664,7 +666,7 @@ class PairedExperiment:
             self.campaign.reporter.notice(f"after {analysis.pairs} pairs {verdict}; {after}")
         return clear or last or futile
 
-    def _verdict_chance(self, entries: Sequence[ComparedConfiguration]) -> float:
+    def _chance_of_clear_verdict(self, entries: Sequence[ComparedConfiguration]) -> float:
         """The probability that more pairs give a clear verdict, for the least certain metric."""
         pairs = len(self.records["a"])
         later = [analysis for analysis in self.experiment.analyses if analysis.pairs > pairs]
@@ -723,7 +725,7 @@ class PairedExperiment:
             folder=self.results,
             requests=[
                 self._process_request(prefix, what, place)
-                for place in _ab_placements(order, experiment.seed, None if burn_in else number)
+                for place in _make_ab_places(order, experiment.seed, None if burn_in else number)
             ],
             then=[None] * len(SIDES) * later,
             timeout=experiment.timeout,
@@ -761,8 +763,8 @@ class PairedExperiment:
         text = "; ".join(f"{side.upper()}: {ended.message}" for side, ended in failed.items())
         lost = all(ended.lost for ended in failed.values())
         if lost:
-            had = f"{what} had {len(self.results.lost[prefix])} of {MOST_REPEATS}"
-            all_had = f"all pairs {self.results.repeated} of {self._most_repeats}"
+            had = f"{what} had {len(self.results.killed_processes[prefix])} of {MOST_REPEATS}"
+            all_had = f"all pairs {self.results.number_of_repeats} of {self._most_repeats}"
             text += f"; no repeat is left: {had}, {all_had}"
         raise PairFailedError(text, lost)
 
@@ -797,7 +799,7 @@ class PairedExperiment:
         )
 
 
-def _ab_placements(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
+def _make_ab_places(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
     """Creates what the records of a pair say about the pair: A or B, seed, number and position.
 
     `order` contains "a" and "b" in the order in which they run. `pair` is None for a burn-in.

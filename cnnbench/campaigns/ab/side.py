@@ -254,7 +254,7 @@ class Side:
             return str(self.checkout)
         return "" if self.python is not None else own_checkout()
 
-    def code(self) -> Subject:
+    def measured_code(self) -> Subject:
         """Repository, commit and uncommitted changes of the code that processes of A or B run."""
         return repository.measured_code(self._config, self.checkout, self.resolved.parts)
 

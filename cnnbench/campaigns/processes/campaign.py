@@ -347,7 +347,7 @@ def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
         raise_if_interrupted()
         running = [member for member in alive if not member.waits]
         if not running:
-            last = _next_member(members, last)
+            last = _next_process_index(members, last)
             members[last].give_turn()
             continue
         patience = max(0.0, timeout - max(member.used_seconds for member in running))
@@ -370,7 +370,7 @@ def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
             member.ended = ended
 
 
-def _next_member(members: Sequence[_TurnTaker], last: int) -> int:
+def _next_process_index(members: Sequence[_TurnTaker], last: int) -> int:
     """Index of the process that gets the next time slice. `last` is the index of the previous
     process.
 
@@ -598,7 +598,7 @@ class Campaign:
                 for request in group
             )
             paths = (*itertools.chain(*own), *map(batch.folder.pending, names))
-            batch.folder.note("started", names=names, files=batch.folder.files(*paths))
+            batch.folder.note("started", names=names, files=batch.folder.journal_names(*paths))
             for command in commands:
                 with batch.folder.writing(command.log):
                     command.log.parent.mkdir(exist_ok=True)
@@ -631,7 +631,11 @@ class Campaign:
         If the batch is only valid as a whole, the record is pending until all processes have ended.
         """
         folder = batch.folder
-        lost = [process for attempt in folder.lost.get(batch.name, ()) for process in attempt]
+        lost = [
+            process
+            for attempt in folder.killed_processes.get(batch.name, ())
+            for process in attempt
+        ]
         ended = replace(ended, document=request.place(ended.document, lost))
         target = request.target
         if batch.sides:
@@ -668,15 +672,15 @@ class Campaign:
         ]
         lost.sort(key=lambda process: process.side)
         folder = batch.folder
-        attempts = folder.lost.setdefault(batch.name, [])
-        again = len(attempts) < batch.repeats and folder.repeated < batch.most_repeats
+        attempts = folder.killed_processes.setdefault(batch.name, [])
+        again = len(attempts) < batch.repeats and folder.number_of_repeats < batch.most_repeats
         number = len(attempts) + 1
         aside = {
             path: path.with_stem(f"{request.name}-lost-{number}")
             for request in batch.requests
             for path in (folder.pending(request.name), request.command.log)
         }
-        files = folder.files(*aside.values()) if again else []
+        files = folder.journal_names(*aside.values()) if again else []
         folder.journal.add(LOST, pair=batch.name, lost=encode(lost), again=again, files=files)
         if again:
             attempts.append(lost)
@@ -697,7 +701,7 @@ class Campaign:
         began, or between two processes.
         """
         if self.identity is not None:
-            self.identity.check()
+            self.identity.raise_if_code_changed()
         if not turn_seconds:
             return [self._with_record(command, execute(command, timeout)) for command in commands]
         start = time.monotonic()
@@ -755,7 +759,7 @@ def _completed_result(folder: ResultsFolder, request: ProcessRequest) -> Process
     """The stored result of a process that an earlier session completed; None if there is no such
     result.
     """
-    event = folder.processes.get(request.name, {})
+    event = folder.last_process_events.get(request.name, {})
     seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
     if not request.answers or (request.leaves is not None and not request.leaves.exists()):
         return None

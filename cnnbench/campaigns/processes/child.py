@@ -309,7 +309,7 @@ class Child:
         of the group is still valid, because its leader has not been reaped yet.
         """
         with self._link, contextlib.suppress(ChildProcessError):  # All processes have ended.
-            self.send(signal.SIGKILL)
+            self.send_signal(signal.SIGKILL)
             self._leader.wait()
             # The kernel cannot immediately kill a process that waits for a device.
             end = time.monotonic() + AT_ONCE
@@ -338,19 +338,19 @@ class Child:
                 return None
         return self._result_from_report(self._report, timed_out=False)
 
-    def send(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Sends a signal to all processes of the command's process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._leader.pid, number)
 
     def interrupt(self) -> None:
         """Sends SIGTERM to the command's process group, and resumes the group if suspended."""
-        self.send(signal.SIGTERM)
-        self.send(signal.SIGCONT)
+        self.send_signal(signal.SIGTERM)
+        self.send_signal(signal.SIGCONT)
 
     def kill(self) -> ProcessResult:
         """Kills the process if it has not ended. Returns the result, with `timed_out` set."""
-        self.send(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         return self._result_from_report(self._report or b"", timed_out=True)
 
     def _result_from_report(self, report: bytes, timed_out: bool) -> ProcessResult:

@@ -69,7 +69,7 @@ class PlanIdentity(NamedTuple):
     folder: Path | None = None
     parts: Sequence[str] = ()
 
-    def code(self) -> Subject:
+    def measured_code(self) -> Subject:
         """The repository, commit and uncommitted changes of the measured code at the time of the
         call.
         """
@@ -97,9 +97,11 @@ class CampaignIdentity:
     own: bool = True
 
     @cached_property
-    def state(self) -> dict[str, Any]:
-        """State of the measured code, such as commits, when this property was first read."""
-        return self._state()
+    def initial_code_state(self) -> dict[str, Any]:
+        """State of the measured code, such as commits, at the time when this property was first
+        read.
+        """
+        return self._read_code_state()
 
     def to_json(self) -> dict[str, Any]:
         """The identity as JSON values, which `identity_differences` compares."""
@@ -107,25 +109,27 @@ class CampaignIdentity:
         software = {name.removeprefix("env_"): value for name, value in known}
         software["interpreter"] = sys.executable
         plans = {name: plan.identity for name, plan in self.plans.items()}
-        parts = {"code": self.state, "software": software, "policy": self.policy}
+        parts = {"code": self.initial_code_state, "software": software, "policy": self.policy}
         plan: dict[str, Any] = json.loads(json.dumps(encode({"plans": plans, **parts})))
         return plan
 
-    def check(self) -> None:
-        """Raises ChangedError if the measured code has changed since `state` was first read."""
-        then, now = self.state, self._state()
+    def raise_if_code_changed(self) -> None:
+        """Raises ChangedError if the measured code has changed since the first read of
+        `initial_code_state`.
+        """
+        then, now = self.initial_code_state, self._read_code_state()
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         if changed:
             raise ChangedError.of(", ".join(changed))
 
-    def _state(self) -> dict[str, Any]:
+    def _read_code_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
         places: dict[str, PlanIdentity] = {}  # The keys name the code in error messages.
         for name, plan in self.plans.items():
             files = ", ".join(path for _, path in plugins.files(plan.config or {}))
             places.setdefault(files if plan.folder is None else name, plan)
         for name, plan in places.items():
-            subject, of = plan.code(), f" of {name}" if name else ""
+            subject, of = plan.measured_code(), f" of {name}" if name else ""
             known = {"repository": subject.repository, "commit": subject.revision}
             known["uncommitted changes"] = subject.changes
             state |= {f"{what}{of}": value for what, value in known.items() if value is not None}
@@ -282,14 +286,14 @@ class ResultsFolder:
     ) -> None:
         self.kind = kind
         self.folder = Path(folder)
-        self.journal = Journal(self.folder / kind.journal, self.check)
+        self.journal = Journal(self.folder / kind.journal, self.raise_if_replaced)
         self._within = within
         self.identity = identity
         self.resume = resume
         if resume and identity is not None and not kind.shared and not self.folder.is_dir():
             raise self._results_flag_error(kind.no_campaign_text)
         if within is not None:
-            within.check()
+            within.raise_if_replaced()
         with contextlib.ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -299,7 +303,11 @@ class ResultsFolder:
                 self._state = os.fstat(opened)
                 warn = partial(print_warning, name="lock")
                 stack.enter_context(lock_folder("results", str(folder), warn))
-                there = {path.name for path in self.folder.iterdir() if not _is_unused(path)}
+                there = {
+                    path.name
+                    for path in self.folder.iterdir()
+                    if not _is_lock_or_empty_folder(path)
+                }
                 if there and not (resume or kind.shared):
                     go_on = "continue with --resume, or "
                     hint = go_on if kind.noun and kind.journal in there else ""
@@ -324,15 +332,17 @@ class ResultsFolder:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
-    def check(self) -> None:
+    def raise_if_replaced(self) -> None:
         """Raises BenchmarkError if the path of the folder now names a different folder."""
         if self._within is not None:
-            self._within.check()
+            self._within.raise_if_replaced()
         with contextlib.suppress(OSError):
             if os.path.samestat(self._state, os.stat(self.folder)):
                 return
-        problem = "is no longer the folder that this command opened: it was moved, replaced or "
-        raise BenchmarkError(f"{self.folder}: {problem}unmounted; nothing more is written there")
+        raise BenchmarkError(
+            f"{self.folder}: is no longer the folder that this command opened: it was moved, "
+            "replaced or unmounted; nothing more is written there"
+        )
 
     def begin(self, **facts: object) -> None:
         """Adds an event to the journal that says that this session begins, with the campaign's
@@ -401,17 +411,17 @@ class ResultsFolder:
         return self.folder / self.kind.pending.format(name)
 
     @cached_property
-    def processes(self) -> dict[str, dict[str, Any]]:
+    def last_process_events(self) -> dict[str, dict[str, Any]]:
         """The last event about each process in earlier sessions, by name of the process."""
         return {
             str(event.get("name")): event for event in self.earlier if event.get("event") == PROCESS
         }
 
     @cached_property
-    def lost(self) -> dict[str, list[list[KilledProcess]]]:
-        """The killed processes of each attempt that was repeated, by name of the batch.
+    def killed_processes(self) -> dict[str, list[list[KilledProcess]]]:
+        """The processes of repeated attempts that were killed from outside, by name of the batch.
 
-        Something outside of cnnbench has killed them, such as the OOM killer.
+        There is one list for each attempt. The OOM killer may have killed a process, for example.
         """
         lost_by_pair: dict[str, list[list[KilledProcess]]] = {}
         for event in self.earlier:
@@ -424,16 +434,16 @@ class ResultsFolder:
         return lost_by_pair
 
     @property
-    def repeated(self) -> int:
+    def number_of_repeats(self) -> int:
         """Number of repeated attempts of all batches in the folder together."""
-        return sum(map(len, self.lost.values()))
+        return sum(map(len, self.killed_processes.values()))
 
     def next_group(self) -> int:
         """Returns a new number for a group of processes that run at the same time."""
         self._groups += 1
         return self._groups
 
-    def files(self, *paths: Path | None) -> list[str]:
+    def journal_names(self, *paths: Path | None) -> list[str]:
         """Converts paths to names for an event in the journal: relative to the folder, without
         suffixes.
 
@@ -463,7 +473,7 @@ class ResultsFolder:
     @contextlib.contextmanager
     def writing(self, path: Path) -> Iterator[None]:
         """Context manager: converts write errors, such as a full disk, to BenchmarkError."""
-        self.check()
+        self.raise_if_replaced()
         with _raising_write_errors(path):
             yield
 
@@ -490,7 +500,7 @@ class ResultsFolder:
             shutil.rmtree(made)
 
 
-def _is_unused(path: Path) -> bool:
+def _is_lock_or_empty_folder(path: Path) -> bool:
     """Whether a path in a results folder is a lock file, or an empty folder."""
     return path.name == FILE or (path.is_dir() and not any(path.iterdir()))
 

@@ -155,7 +155,7 @@ class CandidateRace:
         """
         return fit_additive_blocks(self.blocks)
 
-    def add(self, round_: RaceRound) -> None:
+    def add_round(self, round_: RaceRound) -> None:
         """Adds the results of a round to the race, and eliminates candidates that failed.
 
         Late candidates are removed after the first round. In later rounds, they keep their
@@ -297,7 +297,7 @@ class SearchOutcome(NamedTuple):
         return tuple(by_key.values())
 
     @property
-    def is_late(self) -> bool:
+    def tried_no_candidate(self) -> bool:
         """Whether the time was too short to measure any candidate besides the given flags."""
         return len(self.candidates) <= 1 and any(race.untried for race in self.races)
 
@@ -370,7 +370,7 @@ class ProcessLengths(StepCountEstimate):
         self.batch = record.batch.global_
         self._fixed = frozenset(fixed)
 
-    def flags(self, factor: float = 1.0, batch: int | None = None) -> dict[str, int]:
+    def length_flags(self, factor: float = 1.0, batch: int | None = None) -> dict[str, int]:
         """Flags for the number of steps of a process, by flag name.
 
         The process gets `factor` times as many images as in a race. `batch` is its number of images
@@ -419,7 +419,7 @@ class SearchSettings:
     seed: int = 0
     lanes: int = 1
 
-    def side(self, flags: Mapping[str, object], resolved: RunSummary) -> Side:
+    def make_side(self, flags: Mapping[str, object], resolved: RunSummary) -> Side:
         """Creates a `Side`, which runs with these flags as one process or as a job."""
         return Side(layout=self.space.layout, resolved=resolved).including(flags)
 
@@ -434,7 +434,7 @@ class SearchSettings:
 class RaceBenchmark:
     """Measures candidates in processes, and computes how many fit into the remaining time.
 
-    `lengths` is set by `begin`.
+    `lengths` is set by `measure_first_process`.
     """
 
     lengths: ProcessLengths
@@ -446,7 +446,7 @@ class RaceBenchmark:
         self._proof = True
         self._spent: list[float] = []
 
-    def begin(self) -> ProcessRequests[None]:
+    def measure_first_process(self) -> ProcessRequests[None]:
         """Runs a first process with the given flags to measure the step time.
 
         Raises BenchmarkError if this process fails.
@@ -465,15 +465,15 @@ class RaceBenchmark:
     @property
     def process_seconds(self) -> float:
         """Mean wall time in seconds of the processes in the races so far."""
-        return fmean(self._known_seconds)
+        return fmean(self._process_durations)
 
     @property
     def final_seconds(self) -> float:
         """Estimated seconds of a process in the final, from the last processes of the races."""
-        return fmean(self._known_seconds[-_LATEST:]) + self.lengths.extra_final_seconds
+        return fmean(self._process_durations[-_LATEST:]) + self.lengths.extra_final_seconds
 
     @property
-    def _known_seconds(self) -> list[float]:
+    def _process_durations(self) -> list[float]:
         """Seconds of each process so far, except the first process, which is shorter."""
         return self._spent[1:] or self._spent or [0.0]
 
@@ -628,12 +628,12 @@ class RaceBenchmark:
         requests = []
         for name, candidate in chunk.items():
             images = candidate.resolved.global_batch
-            length = self.lengths.flags(batch=images) if flags is None else flags
+            length = self.lengths.length_flags(batch=images) if flags is None else flags
             requests.append(
                 make_process_request(
                     self.folder,
                     name,
-                    self.settings.side({**candidate.flags, **length}, candidate.resolved),
+                    self.settings.make_side({**candidate.flags, **length}, candidate.resolved),
                     label=f"{what}: {candidate.name}",
                     key=then[0] if then else what,
                     target=self.folder.folder / _RACE / f"{name}.json",

@@ -68,7 +68,7 @@ from cnnbench.campaigns.tune.space import (
     Settings,
     candidate_name,
     candidates_of_group,
-    names_by_reason,
+    group_names_by_reason,
 )
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import DEFAULT_METRICS
@@ -161,7 +161,7 @@ def _eliminated_texts(rows: Sequence[TuneRow]) -> Iterator[Text]:
 
 
 def _texts_of_dropped(dropped: Iterable[DroppedCandidate]) -> Iterator[Text]:
-    by_reasons = names_by_reason(dropped)
+    by_reasons = group_names_by_reason(dropped)
     for reason, names in list(by_reasons.items())[:_REASONS]:
         yield Text(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
     if len(by_reasons) > _REASONS:
@@ -178,7 +178,7 @@ def candidates_text(space: SearchSpace, first: Candidate) -> str:
         for candidate in candidates:
             marked = f" ({', '.join(candidate.changes)})" if candidate.changes else ""
             lines.append(f"  {candidate.name}{marked}")
-        for reason, names in names_by_reason(dropped).items():
+        for reason, names in group_names_by_reason(dropped).items():
             lines += wrap_text(f"dropped: {reason}: {'; '.join(names)}", "  ", "    ")
     return "\n".join(lines)
 
@@ -309,7 +309,7 @@ class FinalComparison:
         """
         leader = outcome.leader
         if leader.key == self.settings.first.key:
-            if outcome.is_late:
+            if outcome.tried_no_candidate:
                 reason = "no time for any candidate"
                 return self._tune_document(outcome, OPEN, reason, more_pairs_help=True)
             return self._tune_document(outcome, NONE)
@@ -473,10 +473,10 @@ class FinalComparison:
         for name, candidate in zip(SIDES, (self.settings.first, leader), strict=True):
             flags = {
                 **candidate.flags,
-                **self.bench.lengths.flags(FINAL, candidate.resolved.global_batch),
+                **self.bench.lengths.length_flags(FINAL, candidate.resolved.global_batch),
             }
             sides[name] = replace(
-                self.settings.side(flags, candidate.resolved),
+                self.settings.make_side(flags, candidate.resolved),
                 own=flags_to_words(candidate.settings),
                 subject=replace(repository.measured_code(candidate.resolved.config), side=name),
             )
@@ -508,7 +508,7 @@ class FinalComparison:
         computing = {name: text for name, text in leader.settings.items() if name in COMPUTING}
         both = f" with {candidate_name(computing)}" if computing else ""
         try:
-            reference = self.settings.space.make(computing)
+            reference = self.settings.space.make_candidate(computing)
         except UsageError as error:
             text = f"weights are not compared: the flags as given cannot run{both}: {error}"
             return replace(document, weights=text)
@@ -567,7 +567,7 @@ class FinalComparison:
         training = make_process_request(
             self.folder,
             f"weights-{candidate.key}",
-            self.settings.side(flags, replace(candidate.resolved, explicit_flags=())),
+            self.settings.make_side(flags, replace(candidate.resolved, explicit_flags=())),
             label=f"weights: {name}",
             key="weights",
             leaves=target,
@@ -602,7 +602,7 @@ def search_requests(
     space = settings.space
     folder.begin(minutes=settings.seconds / 60)
     bench = RaceBenchmark(folder, campaign, settings)
-    yield from bench.begin()
+    yield from bench.measure_first_process()
     outcome = yield from race_groups(space, settings.first, bench, settings.policy.threshold)
     folder.write(folder.folder / "race.csv", processes_csv(outcome).encode())
     final = FinalComparison(bench)
@@ -610,7 +610,7 @@ def search_requests(
     proven = final.last_proven_settings()
     if document.verdict != FASTER and proven is not None:
         # The races now have another leader, but only the earlier leader is proven to be faster.
-        outcome = outcome._replace(leader=space.make(proven))
+        outcome = outcome._replace(leader=space.make_candidate(proven))
         document = yield from final.measure_proof(outcome)
     if document.verdict == FASTER:
         document = yield from final.compare_weights(document, outcome.leader)
@@ -673,7 +673,7 @@ def _run_race(
         number = len(race.rounds) + 1
         again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
         measured = yield from bench.measure(race.group, number, running, reserved + again)
-        race.add(measured)
+        race.add_round(measured)
         if not measured.speeds:
             break
         needs_proof = race.leader.key != reference.key

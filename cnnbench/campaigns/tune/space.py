@@ -177,7 +177,7 @@ def combine_dimensions(
     refused = {name for name, word in CHANGES.items() if word not in allowed}
     combinations: list[Settings] = [{}]
     for values, suits in group:
-        # Modes that need a refused flag remain, because `SearchSpace.make` names the reason.
+        # Modes that need a refused flag remain: `SearchSpace.make_candidate` names the reason.
         accepted = [value for value in values if not value.keys() <= refused]
         combinations = [
             {**settings, **value}
@@ -269,7 +269,7 @@ class SearchSpace:
         """The value of --variable_update with which the search starts."""
         return {_MODE: DEFAULT, **self.assumed_flags, **self.fixed}[_MODE]
 
-    def make(self, settings: Settings) -> Candidate:
+    def make_candidate(self, settings: Settings) -> Candidate:
         """Makes the candidate that adds settings to the given flags.
 
         Raises UsageError or DataError if the candidate cannot run. The given flags are accepted
@@ -332,7 +332,7 @@ def candidates_of_group(
     for choice in choices:
         settings = {**best.settings, **choice}
         try:
-            candidate = space.make(settings)
+            candidate = space.make_candidate(settings)
         except (UsageError, DataError) as error:
             dropped.append(DroppedCandidate(candidate_name(settings), str(error)))
             continue
@@ -437,7 +437,7 @@ def _groups_with_choices(
     return varied
 
 
-def names_by_reason(dropped: Iterable[DroppedCandidate]) -> Mapping[str, tuple[str, ...]]:
+def group_names_by_reason(dropped: Iterable[DroppedCandidate]) -> Mapping[str, tuple[str, ...]]:
     """Groups the names of dropped candidates by the reason why they are dropped."""
     grouped: dict[str, list[str]] = {}
     for candidate in dropped:

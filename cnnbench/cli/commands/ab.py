@@ -30,7 +30,7 @@ from cnnbench.campaigns.launch import flags_to_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ChangedError, ResultsFolder
 from cnnbench.cli.commands import results_folder, sides
-from cnnbench.cli.commands.judging import JudgingFlags, failing_words
+from cnnbench.cli.commands.judging import JudgingFlags, parse_fail_on
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.cli.commands.sides import follow_up_pairs, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -77,7 +77,7 @@ the CPUs. See docs/methodology.md.
 
 @dataclass(frozen=True, kw_only=True)
 class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
-    """Flags of the command."""
+    """Flags of `cnnbench ab`, except flags of runs."""
 
     pairs: int = flag(
         16,
@@ -169,13 +169,13 @@ Again: TypeAlias = Callable[..., str]
 
 
 def main(argv: Sequence[str], again: Again | None = None) -> int:
-    """Runs an experiment that compares sides A and B. After a UsageError, nothing has been run.
+    """Runs an experiment that compares A and B. After a UsageError, nothing has been run.
 
     `cnnbench gate` passes `again`, which makes a command line of the gate. The experiment of a gate
     also writes the comparison to files in the parent of its folder, even if it is continued.
     """
     values, common = _parse_flags(argv)
-    command = sides.without_flags(argv, _SPECS, sides.VARIABLES)
+    command = sides.replace_flags(argv, _SPECS, sides.VARIABLES)
     earlier = None
     if values.get("resume"):
         earlier = _experiment_to_resume(values, common)
@@ -276,7 +276,7 @@ def _make_experiment(
     checked = sides.resolve_sides(both, "ab", campaign.reporter)
     for name, side in checked.items():
         # In an A/A measurement, the runs of A and of B are all labelled as A.
-        labelled = replace(side.code(), side="a" if options.aa else name)
+        labelled = replace(side.measured_code(), side="a" if options.aa else name)
         checked[name] = replace(side, subject=labelled)
     loaded = options.load_aa(reductions=False)
     check_fact_names(options.allowed, () if loaded is None else loaded.records)
@@ -331,7 +331,7 @@ def _run_experiment(
         )
         pairs = PairedExperiment(experiment, results, campaign)
         campaign.run_requests(pairs.requests())
-        judged = replace(pairs.comparison, fail_on=failing_words(options.fail_on))
+        judged = replace(pairs.comparison, fail_on=parse_fail_on(options.fail_on))
         if options.confirm and not (pairs.failure or pairs.interrupted):
             judged = _confirm_changes(judged, pairs, options)
         explanation = None
@@ -341,7 +341,7 @@ def _run_experiment(
     code = _exit_code(pairs, options.aa, judged)
     if again is None or options.resume:
         words = experiment.command if options.resume else argv
-        others = sides.without_flags(words, _SPECS, _OF_ONE_EXPERIMENT)
+        others = sides.replace_flags(words, _SPECS, _OF_ONE_EXPERIMENT)
         again = partial(sides.command_line_with, "ab", others, _SPECS)
     _report(replace(judged, ends_with=code, explanation=explanation), pairs, options, again)
     if pairs.interrupted:

@@ -20,11 +20,11 @@ from cnnbench.campaigns.bisect import (
     BisectionSettings,
     CommitBenchmark,
     CommitHistory,
+    bisection_text,
     follow_up_pairs,
     good_and_bad_hashes,
     no_difference_reason,
     repository_of,
-    text_of,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import CampaignIdentity, PlanIdentity, ResultsFolder
@@ -61,7 +61,7 @@ BAD fails; 2 wrong use; 130 interrupted (continue with --resume).
 
 @dataclass(frozen=True, kw_only=True)
 class BisectFlags(sides.CampaignFlags):
-    """Flags of the command."""
+    """Flags of `cnnbench bisect`, except flags of runs."""
 
     repository: str = flag(".", "A folder in the git repository.", path="folder")
     first_parent: bool = flag(
@@ -198,15 +198,15 @@ def _run_bisection(
 
 
 def _print_result(bisection: Bisection, reporter: Reporter, argv: Sequence[str]) -> int:
-    write_output(None, text_of(bisection))
-    differ = bisection.differ
+    write_output(None, bisection_text(bisection))
+    bad_step = bisection.bad_step
     if len(bisection.suspects) == 1:
         return ExitCode.OK
-    failed = not bisection.suspects and differ.judgement.verdict is Verdict.FAILED
+    failed = not bisection.suspects and bad_step.judgement.verdict is Verdict.FAILED
     if failed:
-        reporter.error(f"BAD ({differ.commit[:12]}) fails: {differ.judgement.reason}")
+        reporter.error(f"BAD ({bad_step.commit[:12]}) fails: {bad_step.judgement.reason}")
     elif not bisection.suspects:
-        reporter.notice(no_difference_reason(differ))
+        reporter.notice(no_difference_reason(bad_step))
     for line in _continue_command_texts(bisection, argv):
         reporter.notice(line)
     return ExitCode.FAILED if failed else ExitCode.INCONCLUSIVE

@@ -11,14 +11,14 @@ from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState
 from cnnbench.cli.commands import declare_quiet_flag
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
-    failing_words,
     load_side,
+    parse_fail_on,
     warn_of_skipped,
     warn_of_unknown_commits,
 )
 from cnnbench.cli.commands.sides import (
     add_next_step,
-    find_experiment_of_sides,
+    find_experiment_of_records,
     new_experiment_planner,
 )
 from cnnbench.errors import UsageError
@@ -33,7 +33,7 @@ from cnnbench.judge.metrics.rules import Rules
 
 @dataclass(frozen=True, kw_only=True)
 class CompareFlags(JudgingFlags):
-    """Flags of the command."""
+    """Flags of `cnnbench compare`, except flags of runs."""
 
     paired: bool | None = flag(
         None,
@@ -75,10 +75,10 @@ def main(argv: Sequence[str]) -> int:
         )
     options = CompareFlags(**values)
     options.check(arguments)
-    experiment, rules = find_experiment_of_sides(*arguments), options.load_rules()
+    experiment, rules = find_experiment_of_records(*arguments), options.load_rules()
     earlier = experiment if experiment is not None and experiment.is_resumable else None
     comparison = _compare_files(arguments, options, earlier, rules)
-    comparison = replace(comparison, fail_on=failing_words(options.fail_on))
+    comparison = replace(comparison, fail_on=parse_fail_on(options.fail_on))
     second = None if experiment is None else experiment.confirmation
     if second is not None and second.end is not None:
         again = _compare_second(second, options, rules)

@@ -101,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
     values, names = parse_command(argv, specs_of(CompletionFlags))
     if values.get("words"):
         words = sys.stdin.read().removesuffix("\n").split("\n")
-        for word, about in proposals(words):
+        for word, about in complete_last_word(words):
             print_result(f"{word}\t{about}")
         return ExitCode.OK
     if len(names) != 1 or names[0] not in _SHELLS:
@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def proposals(typed: Sequence[str]) -> Iterator[tuple[str, str]]:
+def complete_last_word(typed: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yields the possible completions of a command line's last word, each with a line of help.
 
     `typed` contains the words after ``cnnbench``. The last word may be unfinished. bash gives

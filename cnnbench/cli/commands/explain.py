@@ -54,7 +54,7 @@ _FORMATS = ("table", "markdown", "json")
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainFlags(JobLayoutFlags, sides.SideFlags):
-    """Flags of the command."""
+    """Flags of `cnnbench explain`, except flags of runs."""
 
     rounds: int = flag(
         3,
@@ -90,7 +90,9 @@ HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Explains why side B is faster or slower than side A. After a UsageError, nothing was run."""
+    """Explains why a step of B is faster or slower than a step of A. After a UsageError, nothing
+    was run.
+    """
     values, paths, common = sides.split_command_and_run_flags(
         argv, specs_of(ExplainFlags), "explain ..."
     )

@@ -65,7 +65,7 @@ _CI_FILES = {
 
 @dataclass(frozen=True, kw_only=True)
 class GateFlags(ab.AbFlags):
-    """Flags of the command."""
+    """Flags of `cnnbench gate`, except flags of runs."""
 
     init: str | None = flag(
         None,
@@ -115,8 +115,8 @@ def main(argv: Sequence[str]) -> int:
     with _gate_results_folder(results, is_resumed) as folder:
         added = [*own, f"--results={folder / _RUNS}"]
         left_out = ("init", "results", *(() if is_resumed else ("rules",)))
-        words = sides.without_flags(argv, _SPECS, left_out, added)[len(commits) :]
-        others = sides.without_flags(argv, _SPECS, ("results", "seed"))
+        words = sides.replace_flags(argv, _SPECS, left_out, added)[len(commits) :]
+        others = sides.replace_flags(argv, _SPECS, ("results", "seed"))
         return ab.main(words, partial(sides.command_line_with, "gate", others, _SPECS))
 
 

@@ -18,7 +18,7 @@ from cnnbench.cli.commands.judging import (
     JudgingFlags,
     declare_fail_on_flag,
     export_figures,
-    failing_words,
+    parse_fail_on,
     warn_of_skipped,
     warn_of_unknown_commits,
 )
@@ -55,7 +55,7 @@ and names the last commit before and the first commit after each level change.
 docs/history.md explains how.
 """
 
-# Excludes characters that end an HTML attribute or a Markdown link.
+# The pattern excludes characters that end an HTML attribute or a Markdown link.
 _COMMIT_URL = re.compile(r"https?://[\w.~:/?#@!$&*+,;=%{}-]+")
 
 _EXIT_CODES = """\
@@ -67,7 +67,7 @@ a file or standard output could not be written.
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryFlags(PluginFlags):
-    """Flags of the command."""
+    """Flags of `cnnbench history`, except flags of runs."""
 
     metric: str = flag(
         "throughput",
@@ -146,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
     SPECS["metric"].check(options.metric)
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
-    since, fails_on = _parse_since(options.since), failing_words(options.fail_on) or ()
+    since, fails_on = _parse_since(options.since), parse_fail_on(options.fail_on) or ()
     rules = load_rules(options.rules)
     _check_outputs(options, arguments[0])
     folder = Path(arguments[0])

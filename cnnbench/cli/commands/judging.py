@@ -30,7 +30,7 @@ def declare_fail_on_flag(help: str, *words: str) -> Any:
     return flag(None, help, choices=("slower", "faster", *words, "never"))
 
 
-def failing_words(words: Sequence[str] | None) -> tuple[str, ...] | None:
+def parse_fail_on(words: Sequence[str] | None) -> tuple[str, ...] | None:
     """The verdicts for which --fail_on sets exit code 1; None if the flag is not given."""
     try:
         return None if words is None else exit_code_words(words)
@@ -104,7 +104,7 @@ class JudgingFlags:
 
     def check(self, inputs: Iterable[str | None] = ()) -> None:
         """Raises FlagError for unknown metrics, an invalid --fail_on, or an unwritable output."""
-        if "changed" in (failing_words(self.fail_on) or ()) and self.allow_changed_work:
+        if "changed" in (parse_fail_on(self.fail_on) or ()) and self.allow_changed_work:
             reason = "contradicts --allow_changed_work; leave out one of them"
             raise FlagError("fail_on", ",".join(self.fail_on or ()), reason)
         plugins.load_plugins_of_flags(vars(self))

@@ -33,7 +33,7 @@ from cnnbench.campaigns.launch import (
 )
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, Scaling, ScalingPoint
+from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, ScalingJobs, ScalingPoint
 from cnnbench.cli.commands import OutputFlags, declare_output_flag
 from cnnbench.cli.commands.sides import CampaignFlags, command_line_with, printing_resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -101,7 +101,7 @@ class JobLayoutFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchFlags(JobLayoutFlags):
-    """Flags of the command."""
+    """Flags of `cnnbench launch`, except flags of runs."""
 
     towers: int | None = flag(
         None, "Number of towers of each worker (its --num_gpus).", minimum=1, maximum=1024
@@ -169,7 +169,7 @@ def main(argv: Sequence[str]) -> int:
     command = parse_task_command(flags)
     layout = options.layout
     if command.name == "run":
-        layout = layout.with_coordinator(command.args)
+        layout = layout.with_needed_controller(command.args)
     chief = check_job_flags(layout, command, options.towers)
     check_files(command, chief)
     cores = divide_cores(layout.size) if options.affinity else None
@@ -201,7 +201,7 @@ def _run_processes(
     show = LineWriter(sys.stderr)
     with ReservedPorts(layout.size) as ports:
         return JobSession(
-            job=layout.job(ports.numbers),
+            job=layout.make_job(ports.numbers),
             command=command,
             variables=lambda job: {GUARDED: "", **gpu_variables(job, chief.params)},
             logs=logs,
@@ -217,7 +217,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
             raise FlagError(name, values[name], "cannot be used with --scaling")
     counts = tuple(sorted(set(options.scaling)))
     command = parse_task_command(split_at_dashes(argv)[1])
-    any_layout = options.layout.with_coordinator(command.args)
+    any_layout = options.layout.with_needed_controller(command.args)
     layouts = {n: any_layout._replace(workers=n) for n in counts}
     command = _set_batch_size(options, command, any_layout)
     chiefs = {
@@ -244,7 +244,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
             "--repeats=1: single runs vary, so efficiencies may be above 100 %; "
             "--repeats=5 shows their ranges"
         )
-    jobs = Scaling(
+    jobs = ScalingJobs(
         kind=options.scaling_kind,
         layouts=layouts,
         chiefs=chiefs,
@@ -285,7 +285,7 @@ def _set_batch_size(options: LaunchFlags, command: TaskCommand, layout: JobLayou
 
 
 def _measure_jobs(
-    jobs: Scaling, options: LaunchFlags, argv: Sequence[str]
+    jobs: ScalingJobs, options: LaunchFlags, argv: Sequence[str]
 ) -> dict[int, list[RunRecord]]:
     identity = jobs.identity(facts.collect())
     reporter = Reporter(sys.stderr)

@@ -24,7 +24,7 @@ from cnnbench.records.codec import encode
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsFlags(PluginFlags):
-    """Flags of the command."""
+    """Flags of `cnnbench models`, except flags of runs."""
 
     model_plugin: str | None = redeclare_flag(ModelParams, "model_plugin")
     data_name: str | None = redeclare_flag(DataParams, "data_name")
@@ -37,7 +37,7 @@ class ModelsFlags(PluginFlags):
 
 
 @dataclass(frozen=True)
-class Listed:
+class ModelSizes:
     """Sizes and FLOPs of a model, with the same names as in the record of a run.
 
     Attributes:
@@ -66,7 +66,7 @@ class Listed:
 class ModelsDocument:
     """Output of ``cnnbench models --format=json``."""
 
-    models: tuple[Listed, ...]
+    models: tuple[ModelSizes, ...]
 
 
 _ABOUT = """\
@@ -92,13 +92,13 @@ def main(argv: Sequence[str]) -> int:
     if options.format == "table":
         print_result(_model_tables(models))
     elif options.format == "csv":
-        print_result(csv_of(Listed, models))
+        print_result(csv_of(ModelSizes, models))
     else:
         print_result(json.dumps(encode(ModelsDocument(models)), indent=1))
     return ExitCode.OK
 
 
-def _list_models(datasets: Sequence[str]) -> Iterator[Listed]:
+def _list_models(datasets: Sequence[str]) -> Iterator[ModelSizes]:
     for dataset_name in datasets:
         try:
             dataset = find_dataset(dataset_name, None)
@@ -115,7 +115,7 @@ def _list_models(datasets: Sequence[str]) -> Iterator[Listed]:
                 reason = " ".join(str(error).split())
                 print_warning(f"model {name} is left out: {reason}", "models")
                 continue
-            yield Listed(
+            yield ModelSizes(
                 dataset.name,
                 name,
                 spec.input_shape,
@@ -129,7 +129,7 @@ def _list_models(datasets: Sequence[str]) -> Iterator[Listed]:
             )
 
 
-def _model_tables(models: Sequence[Listed]) -> str:
+def _model_tables(models: Sequence[ModelSizes]) -> str:
     groups = itertools.groupby(models, lambda model: model.dataset)
     tables = (
         make_table(map(_model_row, rows), title=f"{name}:", indent=2) for name, rows in groups
@@ -137,7 +137,7 @@ def _model_tables(models: Sequence[Listed]) -> str:
     return text_of([block] for block in tables)
 
 
-def _model_row(model: Listed) -> Row:
+def _model_row(model: ModelSizes) -> Row:
     return {
         "model": model.model,
         "image": TableCell(model.input_shape, kinds="number"),

@@ -17,7 +17,7 @@ from cnnbench.cli.commands.history import HistoryFlags, load_commits
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
     declare_fail_on_flag,
-    failing_words,
+    parse_fail_on,
     warn_of_skipped,
     warn_of_unknown_commits,
 )
@@ -62,7 +62,7 @@ it was written, and what --fail_on names was found; 3 it was written, but a faul
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags:
-    """Flags of the command."""
+    """Flags of `cnnbench report`, except flags of runs."""
 
     output: str | None = declare_output_flag(
         "File for the report. If not given: report.html, or stdout for other formats."
@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
     loaded = _load_results(arguments)
     order = None if commits is None else commits.places
     results = _make_report_subject(options, loaded, arguments, order)
-    fails_on = failing_words(options.fail_on) or ()
+    fails_on = parse_fail_on(options.fail_on) or ()
     verdicts = tuple(word for word in fails_on if word in FAIL_ON)
     if verdicts and results.comparison is None:
         raise FlagError("fail_on", ",".join(fails_on), _NO_VERDICT)

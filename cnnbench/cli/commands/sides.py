@@ -1,4 +1,4 @@
-"""Flags of commands that compare sides A and B, and next steps after an inconclusive verdict."""
+"""Flags of commands that compare A and B, and next steps after an inconclusive verdict."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class CampaignFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class SideFlags:
-    """Flags that define the sides A and B of a comparison, each with its flags and code."""
+    """Flags that define A and B of a comparison, each with its flags and code."""
 
     a: str = flag("", "Flags for side A only, as one shell word.")
     b: str = flag("", "Flags for side B only, as one shell word.")
@@ -163,7 +163,7 @@ def mask_variable_value(text: str) -> str:
     return text if not equals or may_record_variable(name) else f"{name}=..."
 
 
-def without_flags(
+def replace_flags(
     argv: Sequence[str],
     specs: Sequence[FlagSpec],
     names: Collection[str],
@@ -194,7 +194,7 @@ def command_line_with(
     The flags are appended, because the last value is used and a flag file may also set
     the flags.
     """
-    words = without_flags(argv, specs, flags, flags_to_words(flags))
+    words = replace_flags(argv, specs, flags, flags_to_words(flags))
     return shlex.join(["cnnbench", command, *words])
 
 
@@ -337,7 +337,7 @@ def new_experiment_planner(policy: Policy) -> PlanOf:
     return plan
 
 
-def find_experiment_of_sides(base: str, new: str) -> ExperimentState | None:
+def find_experiment_of_records(base: str, new: str) -> ExperimentState | None:
     """The experiment whose folder contains the records of both paths; None if there is none."""
     folder = Path(base).parent
     is_experiment = [Path(base), Path(new)] == [folder / side for side in SIDES]
@@ -434,7 +434,7 @@ def _follow_up_command(
     job = _job_flags(entry.new[-1])
     if result.judgement.new_experiment:
         sides = flags_to_words(_differing_flags(entry.base, entry.new))
-        policy = _policy_flags(comparison)
+        policy = _threshold_and_alpha_flags(comparison)
         return shlex.join(
             ["cnnbench", "ab", f"--pairs={pairs}", *job, *policy, *sides, "--", *common]
         )
@@ -447,7 +447,7 @@ def _follow_up_command(
     return f"{loop}; done  # and in turn with these as many of the other side, to {base_files}"
 
 
-def _policy_flags(comparison: Comparison) -> list[str]:
+def _threshold_and_alpha_flags(comparison: Comparison) -> list[str]:
     """The flags --threshold and --alpha of a comparison, if their values are not the defaults."""
     usual, policy = Policy(), comparison.policy
     flags = (

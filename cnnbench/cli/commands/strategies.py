@@ -55,7 +55,7 @@ table is printed nevertheless); 2 wrong use; 130 interrupted: the table contains
 
 @dataclass(frozen=True, kw_only=True)
 class StrategiesFlags(OutputFlags, sides.CampaignFlags):
-    """Flags of the command."""
+    """Flags of `cnnbench strategies`, except flags of runs."""
 
     modes: str = flag(
         "",

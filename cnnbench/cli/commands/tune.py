@@ -72,7 +72,7 @@ _LANES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TuneFlags(JobLayoutFlags, OutputFlags, sides.CampaignFlags):
-    """Flags of the command."""
+    """Flags of `cnnbench tune`, except flags of runs."""
 
     minutes: float = flag(
         30.0,
@@ -185,7 +185,7 @@ def _make_settings(
         else read_memory_capacity(),
         layout=layout,
     )
-    first = as_given.make({})
+    first = as_given.make_candidate({})
     if options.space is not None:
         groups = read_groups(options.space, as_given.fixed)
     else:

@@ -18,10 +18,10 @@ from cnnbench.campaigns.bisect import (
     CommitHistory,
     CommitSearch,
     bisect_answer,
+    bisection_text,
     follow_up_pairs,
     good_and_bad_hashes,
     policy_for_middle_commit,
-    text_of,
 )
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import Judgement, Policy, Verdict
@@ -47,7 +47,7 @@ def found(commits, culprit, skipped=()):
     while (commit := search.next_commit()) is not None:
         tries += 1
         answer = BAD if int(commit) >= culprit else GOOD
-        search.add(step(commit, SKIP if int(commit) in skipped else answer))
+        search.add_answer(step(commit, SKIP if int(commit) in skipped else answer))
     return set(search.suspects), tries
 
 
@@ -161,7 +161,7 @@ def test_every_commit_of_a_real_history_is_found(tmp_path, git):
     for culprit in suspects:
         search = CommitSearch(CommitHistory(folder), made["m1"], made["m8"])
         while (commit := search.next_commit()) is not None:
-            search.add(step(commit, BAD if culprit in contents[commit] else GOOD))
+            search.add_answer(step(commit, BAD if culprit in contents[commit] else GOOD))
         assert [names[one] for one in search.suspects] == [names[culprit]]
 
 
@@ -217,9 +217,9 @@ def test_a_found_merge_or_revert_is_called_so(tmp_path, git, culprit, first_pare
         history=CommitHistory(tmp_path / "nets", first_parent), side=SimpleNamespace(flags=())
     )
     search = SimpleNamespace(
-        setting=setting, steps={bad.commit: bad}, suspects=(bad.commit,), differ=bad
+        setting=setting, steps={bad.commit: bad}, suspects=(bad.commit,), bad_step=bad
     )
-    text = text_of(search)
+    text = bisection_text(search)
     assert f"{made[culprit]} is the first bad commit" in text
     if told is None:
         assert "merge of" not in text

@@ -160,7 +160,7 @@ def test_an_interrupt_of_a_guard_is_for_its_child(tmp_path):
     log = tmp_path / "log"
     with child.start_command(Command(words=python(code), log=log)) as one:
         until(lambda: "ready" in log.read_text(), PATIENCE)
-        one.send(signal.SIGUSR1)
+        one.send_signal(signal.SIGUSR1)
         assert one.wait(PATIENCE).code == 7
 
 

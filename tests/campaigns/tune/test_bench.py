@@ -87,7 +87,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
         )
         question = SearchSettings(
             space=space,
-            first=space.make({}),
+            first=space.make_candidate({}),
             policy=Policy(),
             seconds=seconds,
             command=(),
@@ -100,7 +100,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
         held.enter_context(results)
         results.begin(minutes=seconds / 60)
         bench = RaceBenchmark(results, campaign, question)
-        campaign.run_requests(bench.begin())
+        campaign.run_requests(bench.measure_first_process())
         found = campaign.run_requests(race_groups(space, question.first, bench, 0.01))
         return found, campaign, bench
 
@@ -161,11 +161,11 @@ def test_processes_of_the_final_time_more_steps(
 ) -> None:
     record = replace(runs(100.0), step_seconds=(step_seconds,) * 3)
     lengths = ProcessLengths((), record)
-    assert lengths.flags(FINAL)["num_batches"] == final
+    assert lengths.length_flags(FINAL)["num_batches"] == final
     assert lengths.extra_final_seconds == pytest.approx(longer)
     for flag in ("num_epochs", "max_seconds"):
         assert ProcessLengths((flag,), record).extra_final_seconds == 0.0
-        assert "num_batches" not in ProcessLengths((flag,), record).flags(FINAL)
+        assert "num_batches" not in ProcessLengths((flag,), record).length_flags(FINAL)
 
 
 def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(

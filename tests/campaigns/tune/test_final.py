@@ -49,10 +49,10 @@ def weights(
         made = runs(100.0).to_dict()
 
         class Refusing(SearchSpace):
-            def make(self, settings: Settings) -> Candidate:
+            def make_candidate(self, settings: Settings) -> Candidate:
                 if set(settings) == {refused}:
                     raise UsageError("not here")
-                return super().make(settings)
+                return super().make_candidate(settings)
 
         class Standing(Campaign):
             def run(
@@ -76,7 +76,7 @@ def weights(
             folder.begin(minutes=0)
             question = SearchSettings(
                 space=space,
-                first=space.make({}),
+                first=space.make_candidate({}),
                 policy=Policy(),
                 seconds=0.0,
                 command=(),
@@ -84,7 +84,9 @@ def weights(
             )
             bench = RaceBenchmark(folder, Standing(Reporter(io.StringIO())), question)
             proven = tuning(weights="", trains_alike=None)
-            comparison = session.FinalComparison(bench).compare_weights(proven, space.make(leader))
+            comparison = session.FinalComparison(bench).compare_weights(
+                proven, space.make_candidate(leader)
+            )
             document = bench.campaign.run_requests(comparison)
         assert not (tmp_path / "results" / "checkpoints").exists()
         assert (document.command == proven.command) == (document.trains_alike is not False)

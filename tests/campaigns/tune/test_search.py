@@ -34,7 +34,7 @@ POLICY = Policy(threshold=THRESHOLD)
 class MadeUp(SearchSpace):
     """Candidates whose flags mean nothing."""
 
-    def make(self, settings: Mapping[str, str]) -> Candidate:
+    def make_candidate(self, settings: Mapping[str, str]) -> Candidate:
         if settings.get("c") == "bad":
             raise UsageError("cannot be")
         name = candidate_name(settings)
@@ -98,7 +98,7 @@ def each(name: str, *values: str) -> list[dict[str, str]]:
 
 
 def searched(bench: Sampler, *groups: Sequence[Mapping[str, str]]) -> SearchOutcome:
-    policy = race_groups(space(*groups), space().make({}), bench, THRESHOLD)
+    policy = race_groups(space(*groups), space().make_candidate({}), bench, THRESHOLD)
     return Campaign(Reporter(io.StringIO())).run_requests(policy)
 
 
@@ -106,7 +106,7 @@ def is_proven(bench: Sampler, leader: Candidate, pairs: int = 16) -> bool:
     """What the final does with pairs of these speeds: `ab` at its interim analyses."""
     if leader.name == AS_GIVEN:
         return False
-    first = space().make({})
+    first = space().make_candidate({})
     base, new = ([bench.draw(one) for _ in range(pairs)] for one in (first, leader))
     for look in interim_analyses(pairs, POLICY.alpha):
         policy = POLICY.replace(alpha=look.alpha)
@@ -208,7 +208,7 @@ def race_of(names: Sequence[str], threshold: float = THRESHOLD) -> CandidateRace
 
 
 def add(race: CandidateRace, speeds: Mapping[str, float], affordable: int = PLENTY) -> None:
-    race.add(RaceRound(dict(speeds)))
+    race.add_round(RaceRound(dict(speeds)))
     race.eliminate(affordable)
 
 

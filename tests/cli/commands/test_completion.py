@@ -85,9 +85,9 @@ def test_words_are_read_from_stdin_and_have_a_line_of_help():
 def test_completing_loads_nothing_heavy():
     code = (
         "import sys; from cnnbench.cli.commands import COMMANDS;"
-        "from cnnbench.cli.commands.completion import proposals;"
-        "assert all(list(proposals([name, '--'])) for name in COMMANDS);"
-        "assert list(proposals(['--model=']));"
+        "from cnnbench.cli.commands.completion import complete_last_word;"
+        "assert all(list(complete_last_word([name, '--'])) for name in COMMANDS);"
+        "assert list(complete_last_word(['--model=']));"
         "assert not {'tensorflow', 'pandas', 'matplotlib', 'jinja2'} & set(sys.modules)"
     )
     finished([sys.executable, "-c", code])

@@ -292,7 +292,9 @@ def test_a_leader_that_is_proven_stays_until_another_one_is(again, tmp_path, mon
 
     def another(*args):
         found = yield from searched(*args)
-        return found._replace(leader=args[0].make({"variable_update": "mirrored_strategy"}))
+        return found._replace(
+            leader=args[0].make_candidate({"variable_update": "mirrored_strategy"})
+        )
 
     monkeypatch.setattr(session, "race_groups", another)
     found = json.loads(again("--format=json", "--minutes=10")[1])
