@@ -81,7 +81,8 @@ def weight_distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, 
 
 
 def _read_checkpoint(name: str, folder: Path) -> dict[str, np.ndarray]:
-    from cnnbench.run.driver.checkpoints import stored_variables  # loads TensorFlow
+    # This import loads TensorFlow.
+    from cnnbench.run.driver.checkpoints import stored_variables
 
     path = files.find_latest_checkpoint(str(folder))
     if path is None:

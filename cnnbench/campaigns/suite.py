@@ -473,7 +473,7 @@ def _read_entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
         raise node.error('an entry needs the key "name"')
     base = dict(defaults)
     if values.get("command", base.get("command", "run")) != base.get("command", "run"):
-        # Flags, bounds and searches are specific to a command, so these defaults do not apply.
+        # Flags, bounds and searches are specific to a command: another command has no defaults.
         for name in ("flags", "bounds", "search", "launch"):
             base.pop(name, None)
     for name in ("flags", "bounds"):

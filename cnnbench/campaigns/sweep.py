@@ -227,7 +227,7 @@ def _resolve_case(
     for_all: Mapping[str, str],
     notices: list[str],
 ) -> SweepCase:
-    """Checks and resolves the flags of a configuration. Adds notices about them to `notices`."""
+    """Checks and resolves the flags of a configuration. Adds notices about the flags to `notices`."""
     entry = configuration.entry
     known = flag_specs_of(entry.command)
     if entry.command == "run" and configuration.nodes.keys() - known.keys():
@@ -545,7 +545,7 @@ class Sweep:
         ]
         config = {**document["config"], "result_json": str(target)}
         made = {**document, "command": command, "config": config, "sweep": encode(place)}
-        # If the record names the measured code, it is kept: code may change during the sweep.
+        # The code that the record names has priority, because files may change during the sweep.
         return made if document.get("subject") else add_subject(made, self.plan.subject)
 
     def _record_path(self, case: SweepCase, repeat: int) -> Path:

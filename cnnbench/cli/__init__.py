@@ -46,10 +46,11 @@ _HELP_FLAGS = frozenset({"help", "help=true", _EVERYTHING, _XML, "helpshort", "h
 def entry_point() -> NoReturn:
     """Main function of the console script: runs a command and exits with its exit code."""
     _open_closed_streams()
+    # `fork_before_plugins` comes first, because it forks this process.
     plugins.before_loading += (
         supervisor.fork_before_plugins,
         loading.watch_early_import,
-    )  # `fork_before_plugins` forks
+    )
     with supervisor.forks_allowed():
         code = _run_command(sys.argv[1:])
     # At exit, Python would wait for non-daemon threads, whose calls may never return.
@@ -100,7 +101,7 @@ def _run_command(argv: Sequence[str]) -> int:
             if stdout is not None:
                 before = stdout.lost
                 stdout.flush()
-                # If `before` is set, the command itself has already failed with this error.
+                # If `before` is set, the exit code of the command already reports this error.
                 if isinstance(stdout.lost, BrokenPipeError):
                     status = status or (0 if before else BROKEN_PIPE)
                 elif stdout.lost is not None:

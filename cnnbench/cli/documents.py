@@ -235,7 +235,7 @@ _NUMBER: dict[str, Json] = {
     "anyOf": [{"type": "number"}, {"enum": list(NOT_FINITE)}],
 }
 _ENTRY = re.compile(r"  (\w[\w, ]*): (.*)")
-_NONE = re.compile(r"\bNone\b")  # null in JSON
+_NONE = re.compile(r"\bNone\b")  # None in a docstring is null in JSON.
 
 
 def schema_of_dataclass(cls: type[Any], title: str) -> dict[str, Json]:

@@ -167,7 +167,7 @@ class ExperimentState:
         """For each number of pairs, the last interim analysis of exactly this number of pairs."""
         ends: dict[int, Mapping[str, Any]] = {}
         for events, end in zip(self.sessions, self._end_events, strict=True):
-            # If a session was killed, the next session repeats the analysis at its last pair.
+            # If a session was killed, the next session repeats the analysis after the last pair.
             last = max(map(_pair_number_of, events)) if end is None else end["pairs"]
             ends |= {
                 analysis["pairs"]: analysis
@@ -557,7 +557,7 @@ class PairedExperiment:
 
     Attributes:
       earlier: number of pairs of earlier sessions, which the folder already contains.
-      records: records of all pairs, by side.
+      records: records of all pairs, by "a" and "b".
       comparison, alpha: comparison of all complete pairs, and its significance level; both are set
         by `requests`.
       failure: the error that ended the experiment, or "".
@@ -586,7 +586,7 @@ class PairedExperiment:
         self.lost = self.interrupted = False
         self._most_repeats = math.ceil(experiment.pairs / _PAIRS_PER_REPEAT)
         self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not earlier)
-        # Number of timed steps of a process. None means that its flags determine the number.
+        # Number of timed steps of a process. None means that the flags determine the number.
         self._steps: int | None = FEWEST_STEPS if self._chooses else None
         if earlier and experiment.timed_seconds:
             like = earlier[-1][0]
@@ -800,7 +800,8 @@ class PairedExperiment:
 
 
 def _make_ab_places(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
-    """Creates what the records of a pair say about the pair: A or B, seed, number and position.
+    """Creates an `AbPlace` for the record of each process of a pair: A or B, seed, pair number and
+    position.
 
     `order` contains "a" and "b" in the order in which they run. `pair` is None for a burn-in.
     """

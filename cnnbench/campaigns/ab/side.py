@@ -197,7 +197,7 @@ class Side:
             if self.checkout is not None:
                 stack.callback(os.chdir, os.getcwd())
                 os.chdir(self.checkout)
-            with contextlib.suppress(UsageError):  # Parsing the flags raises this error later.
+            with contextlib.suppress(UsageError):  # Wrong flags are reported when they are parsed.
                 texts, rest = split_command_line(self.flags, ACCEPTED)
         flags = {
             name: texts_of_flag[-1] for name, texts_of_flag in texts.items() if name not in RENAMED

@@ -420,7 +420,7 @@ class RequestBatch:
 
     Attributes:
       folder: results directory. Its journal gets the events.
-      requests: processes, in the order in which they run or get their first turn.
+      requests: processes, in the order in which they run or get their first time slice.
       then: keys of the processes that will probably follow.
       timeout: seconds for each process, excluding its waits.
       turn_seconds: length of a time slice of simultaneous processes; 0 to run one process after

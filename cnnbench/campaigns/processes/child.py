@@ -308,7 +308,8 @@ class Child:
         The wait matters because the kernel may need a moment to free their memory. The process id
         of the group is still valid, because its leader has not been reaped yet.
         """
-        with self._link, contextlib.suppress(ChildProcessError):  # All processes have ended.
+        # ChildProcessError means that all processes have ended.
+        with self._link, contextlib.suppress(ChildProcessError):
             self.send_signal(signal.SIGKILL)
             self._leader.wait()
             # The kernel cannot immediately kill a process that waits for a device.

@@ -618,7 +618,9 @@ _RESUMED_IN_1_0_0 = ("ab", "bisect", "sweep", "tune")
 
 
 def _convert_event(event: dict[str, Any]) -> dict[str, Any]:
-    """Converts an event of version 1.0.0 to the format of this version. Keeps other events."""
+    """Converts an event of version 1.0.0 to the format of this version. Returns other events
+    unchanged.
+    """
     kind = event.get("event")
     if kind in _RESUMED_IN_1_0_0:
         return {**event, "event": SESSION, "campaign": kind}

@@ -701,7 +701,9 @@ def _enough_minutes(
 def _candidate_rows(
     outcome: SearchOutcome, fitted: AdditiveModel | None, first: Candidate
 ) -> list[TuneRow]:
-    """Makes a table row for each candidate: measured candidates by speed, then untried ones."""
+    """Makes a table row for each candidate: measured candidates by speed, then candidates that were
+    not tried.
+    """
     groups = {
         candidate.key: race.group
         for race in reversed(outcome.races)

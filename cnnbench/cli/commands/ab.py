@@ -77,7 +77,7 @@ the CPUs. See docs/methodology.md.
 
 @dataclass(frozen=True, kw_only=True)
 class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
-    """Flags of `cnnbench ab`, except flags of runs."""
+    """Flags of `cnnbench ab`."""
 
     pairs: int = flag(
         16,

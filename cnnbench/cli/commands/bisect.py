@@ -61,7 +61,7 @@ BAD fails; 2 wrong use; 130 interrupted (continue with --resume).
 
 @dataclass(frozen=True, kw_only=True)
 class BisectFlags(sides.CampaignFlags):
-    """Flags of `cnnbench bisect`, except flags of runs."""
+    """Flags of `cnnbench bisect`."""
 
     repository: str = flag(".", "A folder in the git repository.", path="folder")
     first_parent: bool = flag(
@@ -177,7 +177,7 @@ def _run_bisection(
     # Plug-ins with absolute paths do not belong to the commits, so their code must not change.
     for name, path in plugins.files(setting.side.given_flags):
         if os.path.isabs(path):
-            with contextlib.suppress(UsageError):  # The measured processes will report this error.
+            with contextlib.suppress(UsageError):  # Measured processes report errors of plug-ins.
                 plugins.load(path, name)
             parts = plugins.files_used_by_plugins({name: path})
             plans[path] = PlanIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)

@@ -33,7 +33,7 @@ from cnnbench.judge.metrics.rules import Rules
 
 @dataclass(frozen=True, kw_only=True)
 class CompareFlags(JudgingFlags):
-    """Flags of `cnnbench compare`, except flags of runs."""
+    """Flags of `cnnbench compare`."""
 
     paired: bool | None = flag(
         None,

@@ -1,4 +1,4 @@
-"""``cnnbench completion SHELL``: a script that completes this command line.
+"""``cnnbench completion SHELL``: prints a script with which a shell completes this command line.
 
 The scripts pass the words of a command line to ``cnnbench completion --words``, which prints
 possible completions of the last word.
@@ -183,7 +183,7 @@ def _complete_word(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _complete_value(spec: FlagSpec | None, value: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """Completions of a flag's value or, for lists, of the item after the last comma."""
+    """Yields the completions of a flag's value or, for lists, of the item after the last comma."""
     if spec is None:
         return
     if spec.path:

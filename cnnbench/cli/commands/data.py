@@ -56,7 +56,7 @@ Exit codes: 0 done; 4 an image that cannot be read, or defects; 2 wrong use.
 
 @dataclass(frozen=True, kw_only=True)
 class MakeImagenetFlags:
-    """Flags of make-imagenet."""
+    """Flags of `cnnbench data make-imagenet`."""
 
     train_shards: int = flag(8, "Training files.", minimum=1)
     validation_shards: int = flag(2, "Validation files.", minimum=1)
@@ -78,7 +78,7 @@ class MakeImagenetFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class MakeCocoFlags:
-    """Flags of make-coco."""
+    """Flags of `cnnbench data make-coco`."""
 
     train_shards: int = flag(64, "Training files.", minimum=1)
     validation_shards: int = flag(8, "Validation files.", minimum=1)
@@ -87,14 +87,14 @@ class MakeCocoFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class MakeLibrispeechFlags(MakeCocoFlags):
-    """Flags of make-librispeech."""
+    """Flags of `cnnbench data make-librispeech`."""
 
     validation: str = flag("test-clean", "Folder in SOURCE with the validation data.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MakeRatingsFlags:
-    """Flags of make-ratings."""
+    """Flags of `cnnbench data make-ratings`."""
 
     negatives: int = flag(
         99,
@@ -109,7 +109,7 @@ class MakeRatingsFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckFlags:
-    """Flags of check."""
+    """Flags of `cnnbench data check`."""
 
     data_name: str | None = flag(
         None, "Data set. If not given, it is inferred from the files.", known=datasets

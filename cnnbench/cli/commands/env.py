@@ -30,7 +30,7 @@ from cnnbench.run.runtime.supervisor import fork_supervised
 
 @dataclass(frozen=True, kw_only=True)
 class EnvFlags:
-    """Flags of `cnnbench env`, except flags of runs."""
+    """Flags of `cnnbench env`."""
 
     json: bool = flag(
         False, 'Print one JSON document: {"facts": {...}}, with --check also "conditions".'

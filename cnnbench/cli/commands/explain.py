@@ -54,7 +54,7 @@ _FORMATS = ("table", "markdown", "json")
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainFlags(JobLayoutFlags, sides.SideFlags):
-    """Flags of `cnnbench explain`, except flags of runs."""
+    """Flags of `cnnbench explain`."""
 
     rounds: int = flag(
         3,

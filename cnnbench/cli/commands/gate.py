@@ -65,7 +65,7 @@ _CI_FILES = {
 
 @dataclass(frozen=True, kw_only=True)
 class GateFlags(ab.AbFlags):
-    """Flags of `cnnbench gate`, except flags of runs."""
+    """Flags of `cnnbench gate`."""
 
     init: str | None = flag(
         None,

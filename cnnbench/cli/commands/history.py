@@ -67,7 +67,7 @@ a file or standard output could not be written.
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryFlags(PluginFlags):
-    """Flags of `cnnbench history`, except flags of runs."""
+    """Flags of `cnnbench history`."""
 
     metric: str = flag(
         "throughput",

@@ -46,7 +46,7 @@ def _reader_names() -> Sequence[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportFlags(PluginFlags):
-    """Flags of `cnnbench import`, except flags of runs."""
+    """Flags of `cnnbench import`."""
 
     results: str | None = flag(None, "Folder for the records; required.", path="folder")
     label: str = flag(

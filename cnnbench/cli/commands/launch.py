@@ -90,18 +90,18 @@ class JobLayoutFlags:
 
     @property
     def layout(self) -> JobLayout:
-        """The number of processes of each kind."""
+        """The number of processes of each kind: workers, parameter servers and controller."""
         return JobLayout(workers=self.workers, ps=self.ps, controller=self.controller)
 
     @property
     def layout_if_several(self) -> JobLayout | None:
-        """The number of processes of each kind; None if there is only a single process."""
+        """The number of processes of each kind; None if the job is a single process."""
         return self.layout if self.layout.size > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchFlags(JobLayoutFlags):
-    """Flags of `cnnbench launch`, except flags of runs."""
+    """Flags of `cnnbench launch`."""
 
     towers: int | None = flag(
         None, "Number of towers of each worker (its --num_gpus).", minimum=1, maximum=1024

@@ -24,7 +24,7 @@ from cnnbench.records.codec import encode
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsFlags(PluginFlags):
-    """Flags of `cnnbench models`, except flags of runs."""
+    """Flags of `cnnbench models`."""
 
     model_plugin: str | None = redeclare_flag(ModelParams, "model_plugin")
     data_name: str | None = redeclare_flag(DataParams, "data_name")

@@ -62,7 +62,7 @@ it was written, and what --fail_on names was found; 3 it was written, but a faul
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags:
-    """Flags of `cnnbench report`, except flags of runs."""
+    """Flags of `cnnbench report`."""
 
     output: str | None = declare_output_flag(
         "File for the report. If not given: report.html, or stdout for other formats."

@@ -50,7 +50,7 @@ _STEPS, _WARM_UP = 10, 5
 
 @dataclass(frozen=True, kw_only=True)
 class RooflineFlags:
-    """Flags of `cnnbench roofline`, except flags of runs."""
+    """Flags of `cnnbench roofline`."""
 
     rows: int = flag(
         25, "Number of rows to print; 0 prints all. Files contain all rows.", minimum=0

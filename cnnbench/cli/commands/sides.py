@@ -115,7 +115,7 @@ class SideFlags:
 
     @property
     def variables(self) -> dict[str, dict[str, str]]:
-        """The environment variables in --a_env and --b_env: values by side and by name."""
+        """The environment variables in --a_env and --b_env: values by "a" or "b", and by name."""
         by_side: dict[str, dict[str, str]] = {"a": {}, "b": {}}
         for name in VARIABLES:
             for text in getattr(self, name) or ():
@@ -347,7 +347,8 @@ def find_experiment_of_records(base: str, new: str) -> ExperimentState | None:
 def add_next_step(
     comparison: Comparison, earlier: ExperimentState | None
 ) -> tuple[Comparison, list[str]]:
-    """Adds to an inconclusive comparison of saved records a command line that may decide it.
+    """Adds a command line that may lead to a verdict to an inconclusive comparison of saved
+    records.
 
     Also returns lines with such command lines for each of the first inconclusive configurations.
 
@@ -383,7 +384,7 @@ def resume_command(
 
     Args:
       pairs: the new maximum number of pairs; None for that of the experiment.
-      variables: values of environment variables by side, see `mask_variable_value`.
+      variables: values of environment variables by "a" or "b", see `mask_variable_value`.
     """
     command, folder = ("gate", earlier.folder.parent) if earlier.is_gate else ("ab", earlier.folder)
     more = {} if pairs is None else {"pairs": pairs}

@@ -55,7 +55,7 @@ table is printed nevertheless); 2 wrong use; 130 interrupted: the table contains
 
 @dataclass(frozen=True, kw_only=True)
 class StrategiesFlags(OutputFlags, sides.CampaignFlags):
-    """Flags of `cnnbench strategies`, except flags of runs."""
+    """Flags of `cnnbench strategies`."""
 
     modes: str = flag(
         "",

@@ -69,7 +69,7 @@ apply; 4 a run failed (it is recorded, and the other runs continued); 3 a bound 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepFlags(CampaignFlags):
-    """Flags of `cnnbench sweep`, except flags of runs."""
+    """Flags of `cnnbench sweep`."""
 
     results: str = flag("results", "Folder for records, logs and the journal.", path="folder")
     filter: str | None = flag(

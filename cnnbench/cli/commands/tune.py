@@ -72,7 +72,7 @@ _LANES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TuneFlags(JobLayoutFlags, OutputFlags, sides.CampaignFlags):
-    """Flags of `cnnbench tune`, except flags of runs."""
+    """Flags of `cnnbench tune`."""
 
     minutes: float = flag(
         30.0,
