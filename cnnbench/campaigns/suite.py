@@ -298,7 +298,7 @@ def _read_axes(node: Node, what: str) -> tuple[tuple[FlagNodes, ...], ...]:
             if owner != axis:
                 raise value.error(
                     f"{what}.{axis}: sets {name}, which {what}.{owner} sets in line {line}; "
-                    "one of them would have no effect"
+                    "one of the two values would have no effect"
                 )
         axes.append(sets)
     return tuple(axes)

@@ -227,7 +227,7 @@ def _resolve_case(
     for_all: Mapping[str, str],
     notices: list[str],
 ) -> SweepCase:
-    """Checks and resolves the flags of a configuration. Adds notices about the flags to `notices`."""
+    """Checks and resolves the flags of a configuration. Adds notices about flags to `notices`."""
     entry = configuration.entry
     known = flag_specs_of(entry.command)
     if entry.command == "run" and configuration.nodes.keys() - known.keys():

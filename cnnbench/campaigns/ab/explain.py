@@ -85,10 +85,10 @@ class ProfilingPlan:
 
     def _profiling_requests(self) -> ProcessRequests[Explanation]:
         profiles: dict[str, list[StepProfile]] = {side: [] for side in SIDES}
-        for turn in range(self.rounds):
-            for name in SIDES if turn % 2 == 0 else SIDES[::-1]:
+        for number in range(1, self.rounds + 1):
+            for name in SIDES if number % 2 == 1 else SIDES[::-1]:
                 later = len(SIDES) * self.rounds - sum(map(len, profiles.values())) - 1
-                profiles[name].append((yield from self._profile_process(name, turn + 1, later)))
+                profiles[name].append((yield from self._profile_process(name, number, later)))
         if all(_can_log_onednn_kernels(self.sides[name], profiles[name][0]) for name in SIDES):
             for name in SIDES:
                 logged = yield from self._log_onednn_kernels(name)
@@ -109,13 +109,13 @@ class ProfilingPlan:
                 reason = f"the cnnbench of side {name.upper()} is of a version without"
                 raise NotExplainedError(f"{reason} --profile_json")
 
-    def _profile_process(self, name: str, turn: int, later: int) -> ProcessRequests[StepProfile]:
+    def _profile_process(self, name: str, number: int, later: int) -> ProcessRequests[StepProfile]:
         """Runs a process of A or B (`name`) with the profiler, and returns its profile.
 
         Raises NotExplainedError if the process failed or wrote no profile. `later` is the number of
         profiled processes that follow.
         """
-        label, path = f"profile {turn} {name.upper()}", self._profile_path(name, turn)
+        label, path = f"profile {number} {name.upper()}", self._profile_path(name, number)
         side = self.sides[name]
         self.results.remove(path)
         flags: dict[str, object] = {
@@ -167,8 +167,8 @@ class ProfilingPlan:
         )
         return run_process(self.results, process_request, self.timeout, [key] * later)
 
-    def _profile_path(self, name: str, turn: int) -> Path:
-        return self.results.folder / name / f"{turn:04d}-{name}{SUFFIX}"
+    def _profile_path(self, name: str, number: int) -> Path:
+        return self.results.folder / name / f"{number:04d}-{name}{SUFFIX}"
 
 
 def _can_log_onednn_kernels(side: Side, profile: StepProfile) -> bool:

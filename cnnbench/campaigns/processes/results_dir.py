@@ -223,14 +223,14 @@ class CampaignKind:
     @property
     def no_campaign_text(self) -> str:
         """Error message for --resume if the results folder contains no campaign."""
-        return f"contains no {self.noun} of cnnbench {self.command} to go on with"
+        return f"contains no {self.noun} of cnnbench {self.command} that can be continued"
 
     @property
     def too_old_text(self) -> str:
         """Error message for --resume if a version that is too old has begun the campaign."""
         return (
             f"the {self.noun} in it was begun by an earlier version of cnnbench: compare, report "
-            "and history read it, but it cannot go on; name another folder"
+            "and history read it, but it cannot be continued; name another folder"
         )
 
     def last_identity(
@@ -389,8 +389,8 @@ class ResultsFolder:
                 and path.name != FILE
                 and not named & {str(own.with_suffix("")), str(own.parent)}
             ):
-                reason = f"its journal does not name {own}: one of the two was changed; restore it"
-                raise self._results_flag_error(f"{reason}, or name another folder")
+                reason = f"its journal does not name {own}: the journal or the file was changed"
+                raise self._results_flag_error(f"{reason}; {_RESTORE}")
 
     def _refuse_journals(self, names: Iterable[str]) -> None:
         for name in sorted(names):

@@ -248,7 +248,7 @@ class CandidateRace:
 def _elimination_reason(row: TuneRow) -> str:
     """The reason why a candidate was eliminated, as text with the numbers in its row."""
     if row.place is not None:
-        return f"no time for more of it; {_ordinal(row.place)} so far"
+        return f"no time for more measurements; {_ordinal(row.place)} place so far"
     assert row.slower_by is not None
     assert row.p is not None
     return f"{percent(row.slower_by)} slower than the best, p = {row.p:.1g}"
@@ -647,7 +647,7 @@ class RaceBenchmark:
             then=then,
             timeout=min(self.settings.timeout, max(self.seconds_left, 10.0)),
             turn_seconds=self.settings.turn_seconds,
-            label=f"{what}: {len(requests)} in turn",
+            label=f"{what}: {len(requests)} interleaved",
         )
         ended = [*(yield batch)]
         # If an earlier session was killed, the duration of its last processes is unknown.

@@ -132,7 +132,7 @@ def table_text(tuning: TuneDocument) -> str:
             ),
             None
             if tuning.scatter is None
-            else f"{spent}; processes of the same flags scattered by {percent(tuning.scatter)} in "
+            else f"{spent}; processes with equal flags varied by {percent(tuning.scatter)} in "
             "the races",
         ),
     )

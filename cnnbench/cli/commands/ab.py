@@ -246,8 +246,8 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
         had = state.facts["sides"][side]["variables"]
         if set(had) != set(own):
             wanted = " ".join(f"--{side}_env={name}=..." for name in had) or "none"
-            reason = f"must be those of the experiment in {folder}, whose values are not stored: "
-            raise FlagError(f"{side}_env", " ".join(own) or "none", reason + wanted)
+            reason = f"must name the variables of the experiment in {folder}, whose values are not "
+            raise FlagError(f"{side}_env", " ".join(own) or "none", f"{reason}stored: {wanted}")
     return state
 
 

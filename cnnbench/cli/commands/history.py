@@ -191,7 +191,7 @@ def _warn_of_missing_commits(folder: str, trends: Sequence[Trend], order: Mappin
     why = missing_commit_reason(folder) if missing else ""
     if missing:
         of = f"{missing} of {count_text(len(commits), 'measured commit', 'measured commits')}"
-        print_warning(f"--git={folder} lacks {of}: {why or 'they are sorted by time'}", "order")
+        print_warning(f"--git={folder} lacks {of}: {why or 'commits are sorted by time'}", "order")
     return why
 
 

@@ -217,7 +217,7 @@ def test_where_time_is_short_the_lowest_estimates_leave_and_nothing_is_claimed()
     add(race, {str(number): 100.0 + number for number in range(10)}, affordable=12)
     assert race.remaining == ["4", "5", "6", "7", "8", "9"]
     assert {row.left for row in race.eliminated.values()} == {BEHIND}
-    assert race.eliminated["3"].reason == "no time for more of it; 7th so far"
+    assert race.eliminated["3"].reason == "no time for more measurements; 7th place so far"
     noisy = dict(zip("456789", (107.0, 102.0, 109.0, 104.0, 111.0, 106.0), strict=True))
     add(race, noisy, affordable=2)
     assert race.remaining == ["6", "8", "9"]
