@@ -106,7 +106,7 @@ class CommitHistory(NamedTuple):
         return git("rev-parse", f"{commit}^1", folder=self.repository)
 
 
-def repository_of(text: str) -> Path:
+def find_repository_root(text: str) -> Path:
     """The root of the git working tree that contains a folder (the value of --repository).
 
     Raises FlagError if the folder is not in a git repository.
@@ -187,7 +187,7 @@ class BisectionStep:
     good_fails: bool = False
 
     @property
-    def undecided(self) -> bool:
+    def is_undecided(self) -> bool:
         """Whether more pairs of processes may give an answer about the commit."""
         return self.answer == SKIP and self.judgement.verdict is Verdict.INCONCLUSIVE
 
@@ -526,11 +526,11 @@ class CommitBenchmark:
                 else self.setting.experiment.most_pairs
             )
         if step is None:
-            return state.pairs
+            return state.most_pairs_of_last_session
         most = self.setting.most_pairs
         needed = step.judgement.needed
-        decides = step.undecided and needed is not None and needed <= most
-        return most if decides and state.pairs < most else 0
+        decides = step.is_undecided and needed is not None and needed <= most
+        return most if decides and state.most_pairs_of_last_session < most else 0
 
     def _policy(self) -> Policy:
         policy = self.setting.experiment.policy
@@ -688,7 +688,7 @@ class Bisection:
 def step_answer_text(step: BisectionStep, bad_step: BisectionStep) -> str:
     """The answer about a commit as text. `bad_step` is the comparison of BAD with GOOD."""
     if step.answer == SKIP:
-        return f"{'undecided' if step.undecided else 'skipped'}: {step.judgement.reason}"
+        return f"{'undecided' if step.is_undecided else 'skipped'}: {step.judgement.reason}"
     if is_search_for_changed_work(bad_step):
         return "bad: other work to do" if step.answer == BAD else "good: the same work to do"
     return f"{step.answer}: {_speed_change_text(step)}"
@@ -723,7 +723,7 @@ def bisection_text(bisection: Bisection) -> str:
 
 def no_difference_reason(step: BisectionStep) -> str:
     """Says why bisect cannot search (BAD is not slower than GOOD), and what the user can do."""
-    if step.undecided:
+    if step.is_undecided:
         return f"whether BAD is slower than GOOD is undecided: {step.judgement.reason}"
     text = f"BAD is not slower than GOOD: {step.judgement.verdict.value}, {step.judgement.reason}; "
     if step.judgement.verdict is Verdict.SAME:

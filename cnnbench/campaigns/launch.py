@@ -212,7 +212,7 @@ def _plan_tasks(
     return chief
 
 
-def check_files(command: TaskCommand, chief: RunPlan) -> None:
+def check_output_files(command: TaskCommand, chief: RunPlan) -> None:
     """Raises an error if the chief of a job could not write one of its output files.
 
     `chief` is the plan that `check_job_flags` has returned.

@@ -148,13 +148,13 @@ def _run_named_command(argv: Sequence[str]) -> int:
     if asked:
         print_result(_help_text(command, argv, asked))
         return ExitCode.OK
-    silence_warnings(_quiet_conditions(arguments))
+    silence_warnings(_parse_quiet_conditions(arguments))
     if command in _JUDGING:
         supervisor.fork_before_plugins()  # The command imports NumPy, which may end the process.
     return cast("Callable[[Sequence[str]], int]", _import_command(command).main)(arguments)
 
 
-def _quiet_conditions(words: Sequence[str]) -> frozenset[str]:
+def _parse_quiet_conditions(words: Sequence[str]) -> frozenset[str]:
     """The names of warnings in --quiet_conditions, which this process does not print.
 
     The flag may precede or follow "--". An invalid name is refused when the flag is parsed.

@@ -130,9 +130,9 @@ def _bisected(experiment: _Experiment, planned: int) -> tuple[bool, BisectionSte
     """Simulates a step of `cnnbench bisect` with up to twice as many pairs, and advised pairs."""
     most = 2 * planned
     step = experiment.step(planned)
-    if step.undecided and (step.judgement.needed or most + 1) <= most:
+    if step.is_undecided and (step.judgement.needed or most + 1) <= most:
         step = experiment.step(most)
-    advised = follow_up_pairs([step], most) if step.undecided else 0
+    advised = follow_up_pairs([step], most) if step.is_undecided else 0
     return advised > 0, experiment.step(advised) if advised else step
 
 

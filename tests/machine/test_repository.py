@@ -11,7 +11,7 @@ import pytest
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import worktree
-from cnnbench.campaigns.bisect import CommitHistory, good_and_bad_hashes, repository_of
+from cnnbench.campaigns.bisect import CommitHistory, find_repository_root, good_and_bad_hashes
 from cnnbench.machine import repository
 from cnnbench.machine.repository import (
     Commits,
@@ -105,7 +105,10 @@ def test_reading_runs_nothing(trapped, traps, git):
     commits = Commits(trapped)
     assert list(commits.places)[:2] == [first, head]
     assert len(commits.remarks([head, "0" * 40])) == 2
-    assert good_and_bad_hashes("HEAD~1", "HEAD", repository_of(str(trapped))) == (first, head)
+    assert good_and_bad_hashes("HEAD~1", "HEAD", find_repository_root(str(trapped))) == (
+        first,
+        head,
+    )
     history = CommitHistory(trapped)
     assert history.suspects([first], head) == [head]
     assert history.order_by_ancestry([head], first, head) == (head,)

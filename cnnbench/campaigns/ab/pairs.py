@@ -145,7 +145,7 @@ class ExperimentState:
         return int(self.sessions[0][0]["looks"][-1]["pairs"])
 
     @property
-    def pairs(self) -> int:
+    def most_pairs_of_last_session(self) -> int:
         """Maximum number of pairs that was set for the last session."""
         return int(self.facts["looks"][-1]["pairs"])
 
@@ -300,7 +300,7 @@ def find_experiment(folder: Path) -> ExperimentState | None:
     try:
         _ = (
             experiment.most_pairs_of_first_session,
-            experiment.pairs,
+            experiment.most_pairs_of_last_session,
             experiment.end,
             experiment.past_analyses,
             experiment.has_clear_verdict,
@@ -440,7 +440,7 @@ class Experiment:
     is_gate: bool = False
 
     @property
-    def share(self) -> float:
+    def smallest_share(self) -> float:
         """If several metrics are judged, they divide the significance level. This is the smallest
         share.
         """
@@ -456,7 +456,7 @@ class Experiment:
         earlier = self.earlier
         if earlier is None or not self.sequential:
             return interim_analyses(
-                self.most_pairs, self.policy.alpha, self.sequential, share=self.share
+                self.most_pairs, self.policy.alpha, self.sequential, share=self.smallest_share
             )
         return (
             earlier.past_analyses[-1:]
@@ -469,7 +469,7 @@ class Experiment:
         """Maximum number of pairs: the number at the last interim analysis."""
         return self.analyses[-1].pairs
 
-    def significance_level_after(self, pairs: int) -> float:
+    def level_of_unplanned_analysis(self, pairs: int) -> float:
         """The significance level of an unplanned analysis, after an interrupt or a failure.
 
         `pairs` is the number of complete pairs.
@@ -485,7 +485,7 @@ class Experiment:
         If the analysis uses the whole significance level, later pairs belong to a new experiment.
         """
         if last.alpha >= self.policy.alpha:
-            return AnalysisSchedule(self.policy.alpha, share=self.share)
+            return AnalysisSchedule(self.policy.alpha, share=self.smallest_share)
         return self._analysis_schedule({**self._completed_analyses(last.pairs), last.pairs: last})
 
     def _completed_analyses(self, pairs: int) -> dict[int, InterimAnalysis]:
@@ -499,7 +499,9 @@ class Experiment:
 
     def _analysis_schedule(self, made: Mapping[int, InterimAnalysis]) -> AnalysisSchedule:
         planned = self.pairs if self.earlier is None else self.earlier.most_pairs_of_first_session
-        return AnalysisSchedule(self.policy.alpha, planned, tuple(made.values()), self.share)
+        return AnalysisSchedule(
+            self.policy.alpha, planned, tuple(made.values()), self.smallest_share
+        )
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -532,7 +534,7 @@ class Experiment:
             "baseline_aa": self.aa is not None,
             **({"rules": encode(self.rules)} if self.rules.source else {}),
             **({"gate": True} if self.is_gate else {}),
-            **({"share": self.share} if self.share < 1 else {}),
+            **({"share": self.smallest_share} if self.smallest_share < 1 else {}),
         }
 
 
@@ -611,7 +613,7 @@ class PairedExperiment:
             self.failure = "" if self.interrupted else str(error)
         pairs = len(self.records["a"])
         if self.failure or self.interrupted:
-            self.alpha = self.experiment.significance_level_after(pairs)
+            self.alpha = self.experiment.level_of_unplanned_analysis(pairs)
         self.comparison = self._compare(self.alpha)
         self.results.journal.add(
             END,

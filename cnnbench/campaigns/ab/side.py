@@ -225,7 +225,7 @@ class Side:
         """
         python = self.python or sys.executable
         words = run_command_words(self.layout, self.including({"result_json": record}).flags)
-        return (python, "-c", launcher_code(COMMAND_LINE), self.root, *words)
+        return (python, "-c", launcher_code(COMMAND_LINE), self.import_folder, *words)
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -233,7 +233,9 @@ class Side:
         this process.
         """
         # Without PYTHONSAFEPATH, old versions of `launch` import cnnbench from the working folder.
-        safe_path = {"PYTHONSAFEPATH": "1"} if self.layout is not None and not self.root else {}
+        safe_path = (
+            {"PYTHONSAFEPATH": "1"} if self.layout is not None and not self.import_folder else {}
+        )
         return {**safe_path, **self.variables}
 
     def description(self) -> str:
@@ -248,7 +250,7 @@ class Side:
         return ", ".join(parts) or "no flags of its own"
 
     @property
-    def root(self) -> str:
+    def import_folder(self) -> str:
         """Folder from which processes of A or B import cnnbench; "" for the installed package."""
         if self._contains_cnnbench():
             return str(self.checkout)
@@ -298,7 +300,7 @@ def run_code(
     otherwise the cnnbench of A or B. Raises OSError if the code cannot be started, and
     subprocess.TimeoutExpired if it has not ended after `seconds`.
     """
-    python, root = (None, own_checkout()) if ours else (side.python, side.root)
+    python, root = (None, own_checkout()) if ours else (side.python, side.import_folder)
     return subprocess.run(
         [python or sys.executable, "-c", launcher_code(code), root, *arguments],
         stdin=subprocess.DEVNULL,

@@ -35,10 +35,10 @@ _OOM_SCORE = 500
 def main(arguments: Sequence[str]) -> None:
     """Runs a guard process. The first argument selects its kind: "program" or "worktree"."""
     kind, *words = arguments
-    {"program": run_program, "worktree": keep_worktree}[kind](words)
+    {"program": guard_program, "worktree": guard_worktree}[kind](words)
 
 
-def run_program(arguments: Sequence[str]) -> None:
+def guard_program(arguments: Sequence[str]) -> None:
     """Runs a program in the process group of this guard, and kills the group if the parent dies.
 
     The function never returns. After the end of the program, the parent kills the group.
@@ -56,7 +56,7 @@ def run_program(arguments: Sequence[str]) -> None:
     threading.Event().wait()
 
 
-def keep_worktree(arguments: Sequence[str]) -> None:
+def guard_worktree(arguments: Sequence[str]) -> None:
     """Creates a git worktree, and removes the worktree when the parent process closes standard
     input or dies.
     """

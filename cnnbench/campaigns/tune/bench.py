@@ -451,7 +451,7 @@ class RaceBenchmark:
 
         Raises BenchmarkError if this process fails.
         """
-        first, fixed = self.settings.first, self.settings.space.fixed
+        first, fixed = self.settings.first, self.settings.space.given_texts
         lengths = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
         (ended,) = yield from self._run_candidates(
             "first process", {f"first-{first.key}": first}, lengths, []

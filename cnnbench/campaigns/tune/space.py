@@ -247,7 +247,7 @@ class SearchSpace:
     layout: JobLayout | None = None
 
     @cached_property
-    def fixed(self) -> Settings:
+    def given_texts(self) -> Settings:
         """The flags that the user has given, as texts by name. A search never varies them."""
         return flag_texts(self.args.given, ACCEPTED)
 
@@ -257,17 +257,17 @@ class SearchSpace:
 
         The default mode of jobs needs ps tasks. The result is empty if the default mode is used.
         """
-        if self.layout is None or self.layout.ps or _MODE in self.fixed:
+        if self.layout is None or self.layout.ps or _MODE in self.given_texts:
             return {}
         how = Processes.CONTROLLER if self.layout.controller else Processes.CLIENT_PER_WORKER
         mode = next(choice for choice in BUILT_IN if choice.processes is how and not choice.uses_ps)
-        needs = {name: text for name, text in mode.needs.items() if name not in self.fixed}
+        needs = {name: text for name, text in mode.needs.items() if name not in self.given_texts}
         return {_MODE: mode.name, **needs}
 
     @property
-    def mode(self) -> str:
+    def initial_mode(self) -> str:
         """The value of --variable_update with which the search starts."""
-        return {_MODE: DEFAULT, **self.assumed_flags, **self.fixed}[_MODE]
+        return {_MODE: DEFAULT, **self.assumed_flags, **self.given_texts}[_MODE]
 
     def make_candidate(self, settings: Settings) -> Candidate:
         """Makes the candidate that adds settings to the given flags.
@@ -295,7 +295,7 @@ class SearchSpace:
         return Candidate(
             name=candidate_name(settings),
             settings=dict(settings),
-            flags={**self.fixed, **own},
+            flags={**self.given_texts, **own},
             key=json_digest({"config": resolved.identity}),
             changes=changed,
             resolved=resolved,
@@ -355,7 +355,9 @@ def default_groups(
     workers = 1 if space.layout is None else space.layout.workers
     suitable = search_dimensions(first.resolved, workers, on_gpu=on_gpu, cpus=cpus)
     groups = {
-        name: _compatible_choices(combine_dimensions(group, space.allowed, space.mode), space.fixed)
+        name: _compatible_choices(
+            combine_dimensions(group, space.allowed, space.initial_mode), space.given_texts
+        )
         for name, group in suitable.items()
     }
     # Settings that change few flags come first, because the time may not suffice for all.

@@ -186,7 +186,7 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
             reason = f"{values['results']} has {earlier.past_analyses[-1].pairs} pairs already"
             raise FlagError("pairs", values["pairs"], reason)
         if earlier.has_clear_verdict:
-            values["pairs"] = earlier.pairs
+            values["pairs"] = earlier.most_pairs_of_last_session
     options = AbFlags(**values)
     options.check()
     # An experiment uses the rules that were valid when it began.
@@ -254,8 +254,8 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
 def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
     """The value of --pairs if --resume is given without it: as planned, or enough for a verdict."""
     there = earlier.past_analyses[-1].pairs if earlier.past_analyses else 0
-    if earlier.has_clear_verdict or there < earlier.pairs:
-        return earlier.pairs
+    if earlier.has_clear_verdict or there < earlier.most_pairs_of_last_session:
+        return earlier.most_pairs_of_last_session
     comparison = earlier.verdict()
     enough = _pairs_for_clear_verdict(comparison) if comparison is not None else 0
     return min(max(enough, there + ANALYSIS_STEP), sides.MOST_PAIRS)
@@ -380,7 +380,7 @@ def _report(
 
 def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
     """Prints a warning if the number of pairs in an experiment is too small for a verdict."""
-    needed = processes_needed(experiment.policy, paired=True, share=experiment.share)
+    needed = processes_needed(experiment.policy, paired=True, share=experiment.smallest_share)
     if experiment.pairs >= needed or options.aa:
         return
     text = f"a verdict needs at least {needed} pairs, not {experiment.pairs}"

@@ -21,10 +21,10 @@ from cnnbench.campaigns.bisect import (
     CommitBenchmark,
     CommitHistory,
     bisection_text,
+    find_repository_root,
     follow_up_pairs,
     good_and_bad_hashes,
     no_difference_reason,
-    repository_of,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import CampaignIdentity, PlanIdentity, ResultsFolder
@@ -133,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
 def _make_settings(
     options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]
 ) -> BisectionSettings:
-    repository = repository_of(options.repository)
+    repository = find_repository_root(options.repository)
     good, bad = good_and_bad_hashes(ends[0], ends[1], repository)
     python = options.python
     if python is not None:
@@ -215,7 +215,7 @@ def _print_result(bisection: Bisection, reporter: Reporter, argv: Sequence[str])
 def _continue_command_texts(bisection: Bisection, argv: Sequence[str]) -> Iterator[str]:
     """Yields a line with the command line that continues an unsuccessful bisection, if any."""
     steps = bisection.unanswered_steps
-    undecided = [step for step in steps if step.undecided]
+    undecided = [step for step in steps if step.is_undecided]
     if not undecided:
         if any(step.lost for step in steps):
             yield f"to go on: {sides.command_line_with('bisect', argv, _SPECS, resume=True)}"

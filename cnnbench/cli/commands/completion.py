@@ -118,14 +118,14 @@ def complete_last_word(typed: Sequence[str]) -> Iterator[tuple[str, str]]:
     ``--flag=value`` as three words; then only the value is completed. ``:file`` and ``:folder``
     stand for all names of files and of folders.
     """
-    words = _join_value(typed)
+    words = _join_flag_and_value(typed)
     word = words[-1]
     before = word[: len(word) - len(typed[-1])] if typed[-1] != "=" else word
     for text, about in _complete_word(words):
         yield text if text.startswith(":") else text.removeprefix(before), about
 
 
-def _join_value(typed: Iterable[str]) -> list[str]:
+def _join_flag_and_value(typed: Iterable[str]) -> list[str]:
     """Joins a flag, ``=`` and its value to one word."""
     words: list[str] = []
     joins = False

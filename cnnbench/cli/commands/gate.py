@@ -106,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
     if len(commits) not in ((0,) if is_resumed else (1, 2)):
         wants = "no commits with --resume" if is_resumed else "one or two commits, BASE and HEAD"
         raise UsageError(f"cnnbench gate takes {wants}, not {len(commits)} arguments")
-    own = [] if is_resumed else _side_flags(values.get("rules"), *commits)
+    own = [] if is_resumed else _make_ab_flags(values.get("rules"), *commits)
     results = values.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
     if is_resumed and results is None:
         raise FlagError(
@@ -120,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
         return ab.main(words, partial(sides.command_line_with, "gate", others, _SPECS))
 
 
-def _side_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
+def _make_ab_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
     """Flags of `cnnbench ab` that define A and B for a gate, and the rules for the verdict.
 
     Side A is the commit from which the change started, not the current BASE. The rules are also

@@ -24,8 +24,8 @@ from cnnbench.campaigns.launch import (
     JobLayout,
     JobSession,
     TaskCommand,
-    check_files,
     check_job_flags,
+    check_output_files,
     divide_cores,
     gpu_variables,
     parse_task_command,
@@ -171,7 +171,7 @@ def main(argv: Sequence[str]) -> int:
     if command.name == "run":
         layout = layout.with_needed_controller(command.args)
     chief = check_job_flags(layout, command, options.towers)
-    check_files(command, chief)
+    check_output_files(command, chief)
     cores = divide_cores(layout.size) if options.affinity else None
     words_of = partial(command.task_command_line, towers=options.towers)
     if options.log_dir is not None:

@@ -187,7 +187,7 @@ def _make_settings(
     )
     first = as_given.make_candidate({})
     if options.space is not None:
-        groups = read_groups(options.space, as_given.fixed)
+        groups = read_groups(options.space, as_given.given_texts)
     else:
         cpus = int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1)
         groups = default_groups(as_given, first, on_gpu=on_gpu, cpus=cpus)
@@ -217,7 +217,7 @@ def _run_search(
     in_turn = decide_on_turns(options.pairing, lambda: resolved.no_turns, otherwise, reporter)
     settings = replace(settings, seed=seed, lanes=_LANES if in_turn else 1)
     identity = CampaignIdentity(
-        plans={"": plan_identity(resolved, flags=dict(settings.space.fixed))},
+        plans={"": plan_identity(resolved, flags=dict(settings.space.given_texts))},
         facts=facts,
         policy={
             "name": "races",
@@ -234,8 +234,8 @@ def _run_search(
             reporter.notice(notice)
         if settings.space.assumed_flags:
             reporter.notice(
-                f"the search starts with --variable_update={settings.space.mode}, because the "
-                "usual default, parameter_server, needs --ps"
+                f"the search starts with --variable_update={settings.space.initial_mode}, because "
+                "the usual default, parameter_server, needs --ps"
             )
         choices = sum(map(len, settings.space.groups.values()))
         reporter.notice(

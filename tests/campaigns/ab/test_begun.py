@@ -57,7 +57,10 @@ def test_analyses_follow_from_the_plan_and_the_pairs(
     assert found is not None
     assert [(one.pairs, one.alpha) for one in found.past_analyses] == [(n, levels[n]) for n in made]
     assert found.has_clear_verdict == clear
-    assert (found.most_pairs_of_first_session, found.pairs) == (16, sessions[-1][0][-1][0])
+    assert (found.most_pairs_of_first_session, found.most_pairs_of_last_session) == (
+        16,
+        sessions[-1][0][-1][0],
+    )
 
 
 def test_an_experiment_of_1_0_0_is_read_and_does_not_go_on(tmp_path: Path) -> None:
@@ -73,4 +76,8 @@ def test_an_experiment_of_1_0_0_is_read_and_does_not_go_on(tmp_path: Path) -> No
     path.write_text("\n".join([*lines, json.dumps(more), ""]))
     found = find_experiment(tmp_path / "ab")
     assert found is not None
-    assert (found.past_analyses, found.most_pairs_of_first_session, found.pairs) == ((), 2, 4)
+    assert (
+        found.past_analyses,
+        found.most_pairs_of_first_session,
+        found.most_pairs_of_last_session,
+    ) == ((), 2, 4)
