@@ -416,7 +416,7 @@ allreduce --device=gpu --gpus_per_card=2 --all_reduce_spec=nccl | --all_reduce_s
 allreduce --num_gpus=1                       | --num_gpus=1: must be at least 2
 allreduce 4K                                 | stray argument '4K'
 allreduce --result_label=today               | --result_label=today
-allreduce --link=hdr                         | --link=hdr: is for --predict; add that
+allreduce --link=hdr                         | --link=hdr: is only for predictions; add
 allreduce --num_gpus=2 --all_reduce_spec=hierarchical_copy --network_topology=gcp_v100 | --all*'hier
 allreduce --peers=nobody                     | --peers=nobody: there is no 'nobody'; must be one of
 allreduce --device=cpu --num_gpus=3 --peers=hierarchical_copy_all_reduce --quiet_conditions=all \
@@ -474,8 +474,8 @@ allreduce PREDICT --plot_devices=4           | --plot_devices=4: has no effect w
 allreduce PREDICT --batch_size=4             | --batch_size=4: *without --step_seconds or --record
 allreduce PREDICT --gradient_repacking=1,2   | --gradient_repacking=1,2: must be one value with
 allreduce PREDICT --points=points.json       | --points was removed*--link=
-allreduce PREDICT --sizes=4K                 | --sizes=4K: is for measuring
-allreduce PREDICT --num_gpus=2,4             | --num_gpus=2,4: is for measuring
+allreduce PREDICT --sizes=4K                 | --sizes=4K: is only for measurements
+allreduce PREDICT --num_gpus=2,4             | --num_gpus=2,4: is only for measurements
 allreduce PREDICT --record=reduced.json --devices=4 --result_json=reduced.json | --result_j*input
 allreduce PREDICT --record=reduced.json --devices=4 --result_json=measured.json | another kind
 

@@ -53,7 +53,7 @@ def explain_or_notice(
     except NotExplainedError as error:
         tell(f"not explained: {error}")
     except KeyboardInterrupt:
-        tell(f"not explained: interrupted; the {result} does not change")
+        tell(f"not explained, because it was interrupted; the {result} does not change")
     return None
 
 

@@ -505,7 +505,7 @@ def decide_on_turns(
         return True
     if pairing == "turns":
         raise FlagError(
-            "pairing", "turns", f"is impossible: {obstacle}; leave the flag out, or use alternate"
+            "pairing", "turns", f"is impossible: {obstacle}; use auto or alternate instead"
         )
     reporter.notice(
         f"{otherwise}, because the processes cannot run interleaved in slices of "

@@ -65,9 +65,9 @@ def main(argv: Sequence[str]) -> int:
     """Measures all-reduces. Raises an exception for wrong sums."""
     values = translate_flags(parse_flags(argv, _ACCEPTED.values()))
     params, others = split_options(AllReduceParams, values)
-    taken, reason = _MEASURED_WITH, "is for --predict; add that"
+    taken, reason = _MEASURED_WITH, "is only for predictions; add --predict"
     if values.get("predict"):
-        taken, reason = _PREDICTED_FROM, "is for measuring; --predict measures nothing"
+        taken, reason = _PREDICTED_FROM, "is only for measurements; --predict measures nothing"
     for name, value in values.items():
         if name not in taken:
             raise FlagError(name, _ACCEPTED[name].text(value), reason)

@@ -33,7 +33,7 @@ class EnvFlags:
     """Flags of `cnnbench env`."""
 
     json: bool = flag(
-        False, 'Print one JSON document: {"facts": {...}}, with --check also "conditions".'
+        False, 'Print one JSON document: {"facts": {...}}. With --check, it has "conditions", too.'
     )
     tensorflow: bool = flag(
         False,
@@ -130,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(f"--{name} needs --check")
         if run_flags:
             stray = f"stray argument {run_flags[0]!r}"
-            raise UsageError(f"{stray}: put flags of a run after --, with --check")
+            raise UsageError(f"{stray}: put flags of a run after --, and give --check")
     if flags.tensorflow:
         _load_tensorflow()
     if flags.check:
