@@ -326,7 +326,7 @@ class JobSession:
     Attributes:
       job: the job; its task is the chief.
       command, variables: program with arguments, and environment variables, of each process.
-      cores: processors for each process, in the order of the tasks; None for all of them.
+      cores: processors for each process, in the order of the tasks; None for all processors.
       spares: whether other tasks continue after a task has ended; see `Watchdog`.
     """
 

@@ -319,7 +319,7 @@ _LAUNCH: Mapping[str, Reader] = {
     "ps": _whole_number_reader(MAX_PROCESSES),
     "controller": _read_boolean,
 }
-"""The fields of `JobLayout` as keys."""
+"""The keys of `launch` in suite files, which are fields of `JobLayout`."""
 
 
 def _read_bounds(node: Node, what: str) -> dict[str, Limits]:

@@ -114,7 +114,7 @@ def make_plan(
     Raises UsageError with file, line and valid values.
 
     Args:
-      facts: facts about this machine, which are part of the keys (like the revision of `subject`).
+      facts: properties of this machine, which are part of the keys (like `subject.revision`).
       for_all: texts of flags by name. They are added to all configurations whose command has the
         flag.
       pattern: regular expression that the names must match. Other configurations are not checked,

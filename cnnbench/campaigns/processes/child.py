@@ -383,7 +383,7 @@ def log_tail(log: Path) -> str:
 # Resolves and checks the flags of child commands without running them.
 
 STORED = {"result_json": "record.json"}
-"""Flags of a run or an all-reduce whose record is stored. Notices depend on it."""
+"""Flags of a run or an all-reduce whose record is stored. Some notices depend on these flags."""
 
 # Names of the recorded properties of machine and software that affect measurements.
 # Load and free memory are not included, because they vary all the time.

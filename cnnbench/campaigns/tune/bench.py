@@ -333,7 +333,7 @@ FEWEST_STEPS = 10
 """Minimum number of timed steps in a process."""
 
 FINAL = 2.0
-"""Number of timed steps in the final, as a multiple of those in a race."""
+"""Number of timed steps of a process in the final, divided by the number in a race."""
 
 _MOST_STEPS = 5000
 _MOST_WARMUP, _FEWEST_WARMUP = 10, 2

@@ -38,7 +38,7 @@ from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Mode, Processes, Redu
 # The dimensions of a search: flags with the values to try, and when they apply.
 
 Settings: TypeAlias = Mapping[str, str]
-"""Texts of flags by name."""
+"""Values of flags as texts, by flag name."""
 
 CHANGES: Mapping[str, str] = {
     "precision": "precision",
@@ -64,7 +64,8 @@ TUNABLE = frozenset({*CHANGES, *names_of_flags(FLAGS, RunPart.TUNABLE)})
 
 
 Dimension: TypeAlias = tuple[Sequence[Settings], Callable[[Mode], bool]]
-"""Settings to try in addition to the given ones, and a function that says which modes support them.
+"""Settings to try in addition to the given flags, and a function that says whether a mode supports
+the settings.
 """
 
 
@@ -199,11 +200,11 @@ class Candidate(NamedTuple):
 
     Attributes:
       name: the flags that are added to the given flags, as text.
-      settings: the same flags by name.
+      settings: the flags that are added, as texts by name.
       flags: all flags by name.
       key: equal for equivalent flags.
       changes: the words of `ALLOWABLE` for differences in what is trained.
-      resolved: facts about the run with these flags.
+      resolved: properties of the run with these flags.
     """
 
     name: str

@@ -88,7 +88,7 @@ class CompletionFlags:
 HELP = (_ABOUT, [("Flags", specs_of(CompletionFlags))])
 
 _OF_RUNS = ("run", "strategies")
-"""Commands that accept flags of runs before ``--``. Other commands accept them after it."""
+"""Commands that accept flags of runs before ``--``. Other commands accept them after ``--``."""
 
 
 def completions() -> tuple[str, ...]:

@@ -91,7 +91,7 @@ class EnvDocument:
     """Output of ``cnnbench env --json``.
 
     Attributes:
-      facts: about machine and software, as in the environment of a record.
+      facts: properties of machine and software, as in the environment of a record.
       conditions: result of --check; absent without it.
     """
 

@@ -312,7 +312,7 @@ def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
     """Number of pairs, or of processes of BASE and of NEW, with which a result should become a
     verdict.
 
-    0 if more pairs would not help, or if `cnnbench ab` and `run` cannot measure them.
+    0 if more pairs would not help, or if `cnnbench ab` and `run` cannot measure more pairs.
     """
     enough = result.judgement.needed or result.judgement.at_least or 0
     if result.too_noisy or not _can_be_measured_again(entry.base, entry.new):
