@@ -152,7 +152,7 @@ def test_records_that_the_journal_does_not_name_are_refused(tmp_path):
     with ResultsFolder(SWEEP, tmp_path) as store:
         known = tmp_path / record_name(*RUN, LATER)
         store.begin(suite="a")
-        store.note("started", files=store.files(known))
+        store.note("started", files=store.journal_names(known))
         store.write(known, b"{}")
         (tmp_path / "comparison.json").write_text("of the user")
     ResultsFolder(SWEEP, tmp_path, resume=True).__exit__()
