@@ -1,17 +1,22 @@
-"""Measures small runs on this machine, and writes screenshots of their pages to docs/pictures.
+"""Measures small runs on this machine, and writes pictures of their results to docs/pictures.
+
+The pictures show parts of reports, and the terminal with the output of `cnnbench ab`.
 
 Usage: scripts/picture_pages RESULTS
 
-RESULTS is a folder for records and pages. What it already has is not measured again; the whole
-takes five minutes on two cores, which should have nothing else to do. Needs Chromium; the exit
-status is 0, 2 for wrong use, or that of a command that failed.
+RESULTS is a folder for records, outputs and pages. A command whose results are already there does
+not run again. All commands together take five minutes on two cores, which should have nothing else
+to do. The script needs Chromium. The exit status is 0, 2 for wrong use, or that of a command that
+failed.
 """
 
 from __future__ import annotations
 
 import base64
+import html
 import importlib
 import io
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,21 +37,31 @@ PICTURES = ROOT / "docs" / "pictures"
 WIDTH, MOST_HEIGHT = 1000, 900
 COLOURS = 256
 RUN = ("--device=cpu", "--batch_size=64")
-# By results: the command that writes them, and the selectors of page parts by picture.
-PAGES = (
-    (
-        "ab",
-        ("ab", "--results=ab", "--explain=always", "--pairs=8", "--b=--num_intra_threads=1"),
-        ("--", "--model=lenet", "--num_batches=30", *RUN),
-        {"report": "body", "explain": "#why"},
+# Each command with the file or folder of its results.
+COMMANDS = {
+    "ab": (
+        *("ab", "--results=ab", "--explain=always", "--pairs=8", "--b=--num_intra_threads=1"),
+        *("--", "--model=lenet", "--num_batches=30", *RUN),
     ),
-    (
-        "roofline.json",
-        ("roofline", "alexnet", "--json=roofline.json"),
-        ("--num_batches=4", *RUN),
-        {"roofline": "#roofline"},
-    ),
-)
+    "roofline.json": (*("roofline", "alexnet", "--json=roofline.json", "--num_batches=4", *RUN),),
+}
+# Each picture with its page, and the selector of the part of the page.
+PARTS = {
+    "terminal": ("ab.terminal.html", "body"),
+    "report": ("ab.html", "body"),
+    "explain": ("ab.html", "#why"),
+    "roofline": ("roofline.json.html", "#roofline"),
+}
+TERMINAL_STYLE = """body { margin: 0; padding: 14px 18px; background: #1d2127; color: #e4e6ea; }
+pre { margin: 0; font: 13px/1.45 "DejaVu Sans Mono", monospace; white-space: pre-wrap; }
+b { color: #8fd18f; }"""
+
+
+def terminal_page(command: Sequence[str], output: str) -> str:
+    """An HTML page that looks like a terminal with a command of cnnbench and its output."""
+    words, text = html.escape(shlex.join(("cnnbench", *command))), html.escape(output.rstrip())
+    head = f"<!doctype html><meta charset=utf-8><style>{TERMINAL_STYLE}</style>"
+    return f"{head}<pre><b>$ {words}</b>\n{text}</pre>\n"
 
 
 def take(browser: Any, page: Path, part: str, picture: Path) -> None:
@@ -74,18 +89,22 @@ def main(arguments: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     PICTURES.mkdir(exist_ok=True)
     cnnbench = (sys.executable, "-m", "cnnbench")
-    for results, command, rest, parts in PAGES:
+    for results, command in COMMANDS.items():
+        output = folder / f"{results}.txt"
         if not (folder / results).exists():
-            status = subprocess.run([*cnnbench, *command, *rest], cwd=folder).returncode
-            if status not in (ExitCode.OK, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE):
-                return status
-        page = f"{results}.html"
-        report = ("report", results, f"--output={page}")
+            with output.open("wb") as file:
+                done = subprocess.run([*cnnbench, *command], cwd=folder, stdout=file, stderr=file)
+            if done.returncode not in (ExitCode.OK, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE):
+                print(output.read_text("utf-8"), file=sys.stderr)
+                return done.returncode
+        page = terminal_page(command, output.read_text("utf-8"))
+        (folder / f"{results}.terminal.html").write_text(page, "utf-8")
+        report = ("report", results, f"--output={results}.html")
         subprocess.run([*cnnbench, *report], cwd=folder, check=True)
-        browser = chromium.Browser(path)
-        for name, part in parts.items():
-            take(browser, folder / page, part, PICTURES / f"{name}.png")
-        browser.close()
+    browser = chromium.Browser(path)
+    for name, (page, part) in PARTS.items():
+        take(browser, folder / page, part, PICTURES / f"{name}.png")
+    browser.close()
     return ExitCode.OK
 
 

@@ -28,6 +28,11 @@ def test_a_picture_has_the_upper_end_of_a_part(tmp_path: Path) -> None:
         assert image.convert("RGB").getcolors() == [(900_000, (0, 0, 255))]
 
 
+def test_a_terminal_shows_the_command_and_its_output_as_text() -> None:
+    page = picture_pages.terminal_page(["ab", "--a=", "--b=--x y"], "a < b & c\n\n")
+    assert "$ cnnbench ab --a= &#x27;--b=--x y&#x27;</b>\na &lt; b &amp; c</pre>" in page
+
+
 @pytest.mark.parametrize("words", [(), ("a", "b")])
 def test_wrong_use_is_refused_before_anything_is_measured(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="takes one folder"):
