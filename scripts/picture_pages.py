@@ -19,6 +19,7 @@ import io
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ chromium = importlib.import_module("browser")
 PICTURES = ROOT / "docs" / "pictures"
 WIDTH, MOST_HEIGHT = 1000, 900
 COLOURS = 256
+COLUMNS = 110
 RUN = ("--device=cpu", "--batch_size=64")
 # Each command with the file or folder of its results.
 COMMANDS = {
@@ -53,15 +55,17 @@ PARTS = {
     "roofline": ("roofline.json.html", "#roofline"),
 }
 TERMINAL_STYLE = """body { margin: 0; padding: 14px 18px; background: #1d2127; color: #e4e6ea; }
-pre { margin: 0; font: 13px/1.45 "DejaVu Sans Mono", monospace; white-space: pre-wrap; }
+pre { margin: 0; font: 13px/1.45 "DejaVu Sans Mono", monospace; white-space: pre; }
 b { color: #8fd18f; }"""
 
 
 def terminal_page(command: Sequence[str], output: str) -> str:
     """An HTML page that looks like a terminal with a command of cnnbench and its output."""
-    words, text = html.escape(shlex.join(("cnnbench", *command))), html.escape(output.rstrip())
+    words = f"$ {shlex.join(('cnnbench', *command))}"
+    lines = textwrap.wrap(words, COLUMNS, subsequent_indent="    ", break_on_hyphens=False)
     head = f"<!doctype html><meta charset=utf-8><style>{TERMINAL_STYLE}</style>"
-    return f"{head}<pre><b>$ {words}</b>\n{text}</pre>\n"
+    shown = html.escape("\n".join(lines)), html.escape(output.rstrip())
+    return f"{head}<pre><b>{shown[0]}</b>\n{shown[1]}</pre>\n"
 
 
 def take(browser: Any, page: Path, part: str, picture: Path) -> None:
