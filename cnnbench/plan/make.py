@@ -73,7 +73,7 @@ def make_plan(
         an impossible evaluation point, label smoothing for a loss without labels, or a missing
         backbone.
     """
-    plan = run if isinstance(run, RunPlan) else _checked_plan(run, environ, names)
+    plan = run if isinstance(run, RunPlan) else _make_checked_plan(run, environ, names)
     if tell is not None:
         params, _ = locate_job(plan.params, environ, tell=tell)
         if params is not plan.params:
@@ -81,7 +81,7 @@ def make_plan(
             plan = replace(resolved, explicit_flags=plan.explicit_flags, notices=plan.notices)
     if data:
         raise_first_refusal(NETWORK, plan)
-        # A size that equals the model's own size becomes None: runs of the same work are equal.
+        # A size flag that equals the model's default is unset, so that equal runs have equal flags.
         changes = dict.fromkeys(plan.network.own_sizes)
         layout = plan.network.model.data_format
         if layout != "auto":
@@ -89,17 +89,17 @@ def make_plan(
         if changes:
             plan = plan.with_changes(params=plan.params.replace(**changes))
         if plan.params.all_reduce_spec is not None:
-            # Plug-ins, which can register algorithms, are loaded by now.
+            # Names are checked after plug-ins are loaded, because plug-ins can register algorithms.
             plan.params.all_reduce_spec.check_algorithm_names(all_reduce.names())
         for part in ("length", "rates", "input"):
             getattr(plan, part)
     return plan
 
 
-def _checked_plan(
+def _make_checked_plan(
     run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFlagNames
 ) -> RunPlan:
-    """Checks the flags one by one, then their combinations, and returns the plan with notices."""
+    """Checks each flag and all combinations of flags. Returns the plan with its notices."""
     args = run if isinstance(run, ParsedArgs) else None
     flags = run.params if isinstance(run, ParsedArgs) else run
     explicit = None if args is None else tuple(args.given)
@@ -108,14 +108,15 @@ def _checked_plan(
     plan = _resolve_valid_flags(params, names)
     if args is None or explicit is None:
         return plan
-    if params.cluster != flags.cluster:  # Horovod's mode implies a value of --cluster.
+    # --variable_update=horovod has set --cluster, as if the user had given it.
+    if params.cluster != flags.cluster:
         explicit = (*explicit, "cluster")
     notices = (*args.notices, *notices, *unused_notices(plan, explicit))
     return replace(plan, explicit_flags=explicit, notices=notices)
 
 
 def _resolve_valid_flags(params: Params, names: JobFlagNames) -> RunPlan:
-    """Resolves the flags; FlagError for invalid values or flags that contradict each other."""
+    """Creates a plan from the flags. Raises FlagError for invalid or contradictory flags."""
     for spec in SPECS.values():
         value = getattr(params, spec.name)
         if value is not spec.default:
@@ -128,7 +129,7 @@ def _resolve_valid_flags(params: Params, names: JobFlagNames) -> RunPlan:
 def plan_before_plugins(
     flags: Params, environ: Mapping[str, str] = os.environ, names: JobFlagNames = OF_A_PROCESS
 ) -> RunPlan | None:
-    """Resolves the flags of a run without loading plug-ins; None if a flag may need a plug-in.
+    """Creates the plan of a run without loading plug-ins; None if a flag may need a plug-in.
 
     For example, an unknown --model may be the name of a plug-in's model. FlagError for flags that
     are wrong with any plug-in.
@@ -155,7 +156,7 @@ def _resolve_flags(params: Params, names: JobFlagNames) -> RunPlan:
     )
 
 
-# Finds the processes of a job, from flags and environment.
+# Finds the tasks and addresses of a job in the flags and in environment variables.
 
 HOROVOD = "horovod"
 """A value of --variable_update in tf_cnn_benchmarks. cnnbench runs this mode without Horovod."""
@@ -182,8 +183,9 @@ def locate_job(
     explicit: tuple[str, ...] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> tuple[Params, tuple[str, ...]]:
-    """Finds the job of --cluster in the environment. Returns the flags with the addresses of the
-    job, and notices.
+    """Finds the processes of the job in the environment of the launcher that --cluster names.
+
+    Returns the flags with the addresses of these processes, and notices for the user.
 
     With --cluster=mpi, the addresses are placeholders for ranks until `tell` is given. The flags
     are unchanged if this process runs alone, such as an evaluator or a chief without workers.
@@ -202,21 +204,23 @@ def locate_job(
     """
     notices: tuple[str, ...] = ()
     if explicit is not None:
-        flags, notices = _with_implied_cluster(flags, explicit, environ)
+        flags, notices = _resolve_horovod_mode(flags, explicit, environ)
     if flags.cluster != "flags" and not flags.worker_hosts:
-        flags, alone = _with_job_of_environment(flags, environ)
+        flags, alone = _read_job_from_environment(flags, environ)
         notices += (alone,) if alone and explicit is not None else ()
     if tell is not None and flags.cluster in ("slurm", "mpi"):
-        flags = _with_exchanged_addresses(flags, cast("MutableMapping[str, str]", environ), tell)
+        flags = _assign_gpus_and_exchange_addresses(
+            flags, cast("MutableMapping[str, str]", environ), tell
+        )
     return flags, notices
 
 
-def _with_implied_cluster(
+def _resolve_horovod_mode(
     flags: Params, explicit: tuple[str, ...], environ: Mapping[str, str]
 ) -> tuple[Params, tuple[str, ...]]:
-    """Sets --cluster if --variable_update=horovod implies it. Returns the flags, and notices.
+    """Replaces --variable_update=horovod by collective_all_reduce, and sets --cluster for it.
 
-    The notices are about Horovod, and about a job in the environment that the run does not join.
+    Returns the flags, and notices about Horovod and about a launcher whose job the run ignores.
     """
     notices: tuple[str, ...] = ()
     others = None
@@ -228,7 +232,8 @@ def _with_implied_cluster(
         uses = [f"{b} for {a}" for a, b in _VARIABLES_OF_HOROVOD.items() if environ.get(a)]
         if uses:
             notices += (f"Horovod's variables have no effect; use {', '.join(uses)}",)
-        if others is not None:  # Horovod starts one process per device.
+        # Users of Horovod start one process per device, so a detected launcher's job is joined.
+        if others is not None:
             flags = flags.replace(cluster=others[1])
     elif others is not None:
         what, cluster = others
@@ -242,10 +247,10 @@ def _with_implied_cluster(
     return flags, notices
 
 
-def _with_job_of_environment(flags: Params, environ: Mapping[str, str]) -> tuple[Params, str]:
-    """Finds the job of --cluster. Returns the flags with the job's addresses, and a notice.
+def _read_job_from_environment(flags: Params, environ: Mapping[str, str]) -> tuple[Params, str]:
+    """Reads the job from the environment that --cluster names. Returns flags with its addresses.
 
-    The notice is "" unless this process runs alone.
+    Also returns a notice if this process runs alone; otherwise an empty string.
     """
     job, _ = resolve_job(flags.cluster, flags.cluster_ps, environ)
     if job.task.job == EVALUATOR and not flags.eval:
@@ -265,10 +270,10 @@ def _with_job_of_environment(flags: Params, environ: Mapping[str, str]) -> tuple
     return found, ""
 
 
-def _with_exchanged_addresses(
+def _assign_gpus_and_exchange_addresses(
     flags: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
 ) -> Params:
-    """Assigns GPUs to this process, and with --cluster=mpi exchanges addresses with all ranks."""
+    """Assigns GPUs to this process. With --cluster=mpi, exchanges addresses with all MPI ranks."""
     job, local_rank = resolve_job(flags.cluster, flags.cluster_ps, environ)
     if flags.device != "cpu" and not flags.gpu_indices:
         _assign_gpus(flags, job.task, local_rank, environ)
@@ -295,7 +300,7 @@ def _assign_gpus(
         raise FlagError(
             "cluster",
             flags.cluster,
-            f"{len(visible_gpus(host))} GPUs must be divided, but the launcher does not number "
-            "the processes of a machine; give --gpu_indices, or each process a "
-            "CUDA_VISIBLE_DEVICES of its own",
+            f"the processes of this machine must divide {len(visible_gpus(host))} GPUs, but the "
+            "launcher does not number these processes; set --gpu_indices or CUDA_VISIBLE_DEVICES "
+            "for each process",
         )

@@ -36,8 +36,8 @@ from cnnbench.variable_mgr.modes import (
     Reduction,
 )
 
-# All-reduce algorithms that do the same with or without --all_reduce_share_memory.
-_INDIFFERENT_TO_MEMORY = frozenset({"copy", "collective", "nccl"})
+# All-reduce algorithms that ignore --all_reduce_share_memory.
+_IGNORING_SHARED_MEMORY = frozenset({"copy", "collective", "nccl"})
 
 _SAVING = names_of_flags(FLAGS, RunPart.CHECKPOINTS)
 _LOSS_SCALE = names_of_flags(FLAGS, RunPart.LOSS_SCALE)
@@ -50,14 +50,14 @@ _ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.A
 
 
 def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, ...]:
-    """One notice for each reason why flags of the command line have no effect.
+    """Returns notices about flags of the command line without effect, one notice for each reason.
 
     Flags that are set to their default are ignored if the default is false, zero or empty.
     """
     explicit = [
         name
         for name in explicit_flags
-        # Flags of absl.app, which runs also accept, have no value in the plan.
+        # The flags of absl.app, which cnnbench run also accepts, have no values in a plan.
         if name not in SPECS
         or (value := getattr(plan.params, name))
         or value != SPECS[name].default
@@ -85,7 +85,7 @@ def _one_tower(p: RunPlan) -> bool:
     return p.place.job.num_towers == 1
 
 
-def _follows_model(p: RunPlan) -> bool:
+def _uses_schedule_of_model(p: RunPlan) -> bool:
     """Whether the learning rate follows the schedule of the model."""
     return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
 
@@ -112,7 +112,7 @@ def _all_reduces(p: RunPlan) -> bool:
     return p.place.mode.reduction is Reduction.ALL_REDUCE
 
 
-def _running_algorithms(p: RunPlan) -> frozenset[str]:
+def _active_all_reduce_names(p: RunPlan) -> frozenset[str]:
     """Names of the all-reduce algorithms that the run uses."""
     spec = p.exchange.running
     return frozenset() if spec is None else spec.names
@@ -158,7 +158,7 @@ def unused_all_reduce_rules(
 
     def same_in_shared_memory(p: P) -> bool:
         names = running(p)
-        return names is not None and names <= _INDIFFERENT_TO_MEMORY
+        return names is not None and names <= _IGNORING_SHARED_MEMORY
 
     def without_collective(p: P) -> bool:
         names = running(p)
@@ -202,7 +202,7 @@ _DECLARED = rules_from_declarations(FLAGS)
 
 
 def _step_rounding_rule(flag: str) -> UnusableFlagRule[RunPlan]:
-    """A rule that reports that a number of steps is rounded up to full executions."""
+    """A rule for the notice that --steps_per_execution rounds up the number of steps in `flag`."""
 
     def rounded_steps_text(p: RunPlan) -> str:
         steps_given, together = getattr(p.params, flag) or 0, p.params.steps_per_execution
@@ -242,7 +242,7 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
         "with --forward_only: it saves no checkpoints",
         says="is only read from",
     ),
-    # These declared conditions are reported before any rule about the kind of work.
+    # The next four rules have priority over the later rules about --eval and --forward_only.
     _DECLARED["summary_verbosity"],
     _DECLARED["train_dir"],
     _DECLARED["precision=fp16"],
@@ -309,13 +309,13 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     no_effect_rule(
         "num_learning_rate_warmup_epochs",
-        _follows_model,
+        _uses_schedule_of_model,
         "on the model's own schedule; add --init_learning_rate or "
         "--piecewise_learning_rate_schedule",
     ),
     no_effect_rule(
         "resnet_base_lr",
-        lambda p: not _follows_model(p),
+        lambda p: not _uses_schedule_of_model(p),
         "with --init_learning_rate or --piecewise_learning_rate_schedule",
     ),
     _no_effect_in_mode(
@@ -370,12 +370,12 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     no_effect_rule(
         "local_parameter_device",
-        lambda p: _all_reduces(p) and "copy" not in _running_algorithms(p),
+        lambda p: _all_reduces(p) and "copy" not in _active_all_reduce_names(p),
         "with this all-reduce: only copy uses the flag",
     ),
     *_DECLARED.values(),
     *unused_all_reduce_rules(
-        _running_algorithms,
+        _active_all_reduce_names,
         _has_two_levels,
         lambda p: (_count_device_groups(p),),
         lambda p: _count_device_groups(p) == p.place.job.num_towers,
@@ -388,7 +388,7 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     no_effect_rule(
         "network_topology",
-        lambda p: "hierarchical_copy" not in _running_algorithms(p),
+        lambda p: "hierarchical_copy" not in _active_all_reduce_names(p),
         "without a hierarchical copy",
     ),
     no_effect_rule("cross_replica_sync", _only_forward, f"{_FORWARD}: they update nothing"),

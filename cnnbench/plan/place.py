@@ -1,4 +1,4 @@
-"""The kind of work of a run, rules that refuse flags, and the role of a process in its job.
+"""What a run does, rules that refuse flags, and which task of a job this process is.
 
 A rule (`UnusableFlagRule`) is evaluated on an object with flags, such as a `RunPlan`. If several
 rules of a table apply to a flag, the first rule gives the reason.
@@ -18,7 +18,7 @@ from cnnbench.flags.groups.run import EVAL_DURING_TRAINING, RunParams
 from cnnbench.flags.params import FLAGS, SPECS, Params
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 
-# The kind of work of a run.
+# What a run does: training, evaluation, forward passes only, or input only.
 
 
 class WorkKind(enum.Enum):
@@ -32,7 +32,7 @@ class WorkKind(enum.Enum):
 
     @classmethod
     def of(cls, flags: RunParams) -> WorkKind:
-        """The kind of work that the flags select."""
+        """Returns what a run with these flags does."""
         if flags.eval:
             return cls.EVALUATION
         if flags.forward_only:
@@ -72,7 +72,7 @@ Reason: TypeAlias = "str | Callable[[P], str | None]"
 
 
 class RuleKind(enum.Enum):
-    """What happens to the flags of a rule if the condition of the rule is true."""
+    """Whether a rule refuses its flags, or only reports that they have no effect."""
 
     REFUSED = "the first flag of the rule that differs from its default is refused"
     NEEDED = "the flag of the rule is refused with any value, for example if it must be given"
@@ -98,7 +98,7 @@ class UnusableFlagRule(Generic[P]):
     says: str = ""
 
     def reason(self, resolved: P) -> str:
-        """The reason at the end of the message; "" if the rule does not apply."""
+        """Returns why the flags are refused or have no effect; "" if the rule does not apply."""
         if not self.when(resolved):
             return ""
         return self.why if isinstance(self.why, str) else self.why(resolved) or ""
@@ -112,12 +112,12 @@ def refusal_rule(
 
 
 def requirement_rule(flag: str, when: Condition[P], why: Reason[P]) -> UnusableFlagRule[P]:
-    """A rule for a flag that is refused with any value."""
+    """A rule that refuses a flag with any value, including its default."""
     return UnusableFlagRule((flag,), when, why, RuleKind.NEEDED)
 
 
 def exclusion_rule(settings: str, why: str, other: str = "") -> UnusableFlagRule[P]:
-    """A rule for settings that exclude each other (see `on`). It refuses the last setting's flag.
+    """A rule that refuses the flag of the last of several settings (see `on`) if all are given.
 
     The message is "cannot be used with --", `other` and `why`. The default of `other` is the first
     setting.
@@ -154,7 +154,7 @@ def rules_from_declarations(specs: Iterable[FlagSpec]) -> dict[str, UnusableFlag
 
 
 def _split_settings(condition: str) -> list[str]:
-    """The settings in a condition such as "not cluster=flags,eval: reason"."""
+    """Splits a condition such as "not cluster=flags,eval: reason" into its settings."""
     return condition.partition(": ")[0].removeprefix("not ").split(",")
 
 
@@ -201,7 +201,7 @@ def always(resolved: object) -> bool:
     return True
 
 
-# The text "0" is the value of a size in bytes, as in allreduce --agg_small_grads_max_bytes.
+# "0" is the text of a size in bytes, such as allreduce --agg_small_grads_max_bytes=0.
 _OFF = (None, False, 0, "", (), "0")
 
 
@@ -227,7 +227,7 @@ def raise_first_refusal(rules: Iterable[UnusableFlagRule[P]], resolved: P) -> No
 def no_effect_notices(
     rules: Iterable[UnusableFlagRule[P]], resolved: P, explicit: Sequence[str]
 ) -> tuple[str, ...]:
-    """One line for each rule that applies to flags of the command line (`explicit`).
+    """Returns one line for each rule that applies to flags of the command line (`explicit`).
 
     If several rules apply to a flag, only the first rule is used.
     """
@@ -243,14 +243,14 @@ def no_effect_notices(
     return tuple(lines)
 
 
-# The role of this process in its job, from flags and environment.
+# The task of this process in its job, from the flags.
 
 ADDRESSES = names_of_flags(FLAGS, RunPart.TASK)
 """Flags of a task and its addresses. --cluster sets them if it names an environment."""
 
 
 class JobFlagNames(NamedTuple):
-    """Names of a job's flags in error messages.
+    """Names of the flags that describe a job, as error messages print them.
 
     The defaults are the flags of ``cnnbench run``; ``cnnbench launch`` has other flags.
     """
@@ -268,7 +268,7 @@ def built_in_mode_names(which: Callable[[Mode], bool]) -> str:
 
 
 class _RequestedPlace(NamedTuple):
-    """Flags and mode of a process in a job, before their addresses are checked."""
+    """The flags and the mode from which `PlaceInJob` is resolved. Addresses are not checked yet."""
 
     params: Params
     mode: Mode
@@ -332,7 +332,7 @@ _RULES: tuple[UnusableFlagRule[_RequestedPlace], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceInJob:
-    """The role of this process in its job.
+    """The task of this process in its job, and how the workers of the job update the variables.
 
     Attributes:
       mode: the mode of --variable_update, which determines the processes of a job.
@@ -351,7 +351,7 @@ class PlaceInJob:
 
     @classmethod
     def resolved(cls, flags: Params, work: WorkKind, mode: Mode, names: JobFlagNames) -> PlaceInJob:
-        """Determines the role of this process from its flags.
+        """Determines the task of this process, and the other tasks of its job, from the flags.
 
         FlagError for invalid addresses, a task outside the job, or a mode that does not fit it.
         """
@@ -380,7 +380,7 @@ class PlaceInJob:
         return self.job.towers_per_worker if self.asynchronous else self.job.num_towers
 
     def tolerates_loss_of(self, task: Task, state: str) -> bool:
-        """Whether the job goes on after the task was lost in this state.
+        """Whether the job continues without `task`, which was lost in `state` (ended or silent).
 
         A coordinator can reassign an update only if the worker has ended, not if it hangs.
         """

@@ -53,7 +53,7 @@ from cnnbench.variable_mgr.modes import (
 _SMALLEST_FP16 = 2.0**-14
 """The smallest normal number of fp16."""
 
-# Paths that a run reads, and folders, come first, so that the flag of an output file is refused.
+# Input paths and folders come first: if two flags name the same path, the later flag is refused.
 # Several flags may name the same folder of logs or caches.
 _PATHS = (
     *names_of_flags(FLAGS, FlagRole.PLUGIN),
@@ -76,16 +76,17 @@ def refuse_contradictions(plan: RunPlan) -> None:
     raise_first_refusal((*CONTRADICTIONS, *added), plan)
 
 
-# Conditions of the rules, and functions that return the reason of a refusal or raise an error.
+# Functions that rules use: conditions, and reasons why flags are refused.
 
 
 def _check_mode(p: RunPlan) -> None:
-    """Refuses flags that the mode's own declaration refuses. A plug-in may declare the mode."""
+    """Refuses flags that the declaration of the mode excludes. A plug-in may declare the mode."""
     mode = p.place.mode
     settings = [setting for row in mode.refuses for setting in row.split(",")]
     for name in (*(setting.partition("=")[0] for setting in settings), *mode.needs):
         if name not in SPECS:
-            raise UsageError(f"the row of mode {mode.name} names --{name}, which is not a flag")
+            declared = f"the declaration of mode {mode.name} names --{name}"
+            raise UsageError(f"{declared}, which is not a flag")
     this = f"variable_update={mode.name}"
     rules: list[UnusableFlagRule[RunPlan]] = [
         exclusion_rule(row, f", {reason}", this) for row, reason in mode.refuses.items()
@@ -104,7 +105,7 @@ def _needs_mode_reason(which: Callable[[Mode], bool]) -> Callable[[RunPlan], str
 
 
 def _workers_are_independent(p: RunPlan) -> bool:
-    """Whether workers do not wait for each other: each runs its updates independently."""
+    """Whether each worker runs its updates without waiting for the other workers."""
     return p.place.job.in_cluster and not (p.params.cross_replica_sync or p.place.coordinated)
 
 
@@ -121,8 +122,8 @@ def _check_plan_all_reduce(p: RunPlan) -> None:
     )
 
 
-def _fault_of_default_all_reduce(p: RunPlan) -> str:
-    """The reason why the all-reduce that the mode uses by default cannot work, or ""."""
+def _explain_default_all_reduce_refusal(p: RunPlan) -> str:
+    """Returns why the mode's default all-reduce cannot work, or "" if it can."""
     try:
         if p.exchange.reduces:
             _check_plan_all_reduce(p)
@@ -145,14 +146,14 @@ def _schedule_lacks_flag(flag: str, p: RunPlan) -> bool:
     return flag not in SCHEDULES.find(p.params.learning_rate_schedule).flags
 
 
-def _missing_schedule_flags(p: RunPlan) -> str:
+def _explain_missing_schedule_flags(p: RunPlan) -> str:
     missing = [] if p.params.init_learning_rate is not None else ["init_learning_rate"]
     missing += SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params)
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
 
 
-def _fault_of_gpu_count(p: RunPlan) -> str:
-    """The reason why the number of GPUs in --gpu_indices differs from --num_gpus, or ""."""
+def _explain_gpu_count_mismatch(p: RunPlan) -> str:
+    """Returns a reason if --gpu_indices does not name --num_gpus GPUs; otherwise ""."""
     count, towers = len(p.params.gpu_indices.split(",")), p.params.num_gpus
     return "" if count == towers else f"names {count} GPUs, but {p.place.names.towers}={towers}"
 
@@ -162,7 +163,7 @@ def _refuse_shared_files(p: RunPlan) -> None:
     refuse_shared_outputs(
         (flag, path)
         for flag in _PATHS
-        # Otherwise --trace_file is a folder, which may also be the folder of the checkpoints.
+        # Without --use_chrome_trace_format, --trace_file is a folder, which checkpoints may share.
         if flag != "trace_file" or p.params.use_chrome_trace_format
         for value in [SPECS[flag].text(getattr(p.params, flag) or "")]
         for path in (value.split(",") if flag in ("profile_layers", plugins.FLAG) else [value])
@@ -212,7 +213,7 @@ def _optimizer_constant_rules(
             )
             for flag in schedules
         ),
-        refusal_rule(schedule, always, _missing_schedule_flags),
+        refusal_rule(schedule, always, _explain_missing_schedule_flags),
     )
 
 
@@ -220,7 +221,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
     # Rules about the processes of a job.
     refusal_rule(
         "summary_verbosity",
-        # Worker 0, which alone computes summary gradients, would wait for batch norm values.
+        # Only worker 0 computes gradients for summaries, so its sync batch norm would wait forever.
         lambda p: (
             p.place.job.client_per_worker
             and p.place.job.num_workers > 1
@@ -271,7 +272,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: _workers_are_independent(p) and p.params.precision == "fp16",
         "needs the gradients of all workers, so leave out --nocross_replica_sync",
     ),
-    # Rules about the kind of work and its length.
+    # Rules about training, evaluation, forward passes, and numbers of steps.
     exclusion_rule("eval,forward_only", ", which already runs the forward pass only"),
     exclusion_rule(
         "train_dir,forward_only,freeze_when_forward_only",
@@ -460,9 +461,9 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
     requirement_rule(
         "communication_hint",
         lambda p: p.exchange.all_reduce == single("collective"),
-        _fault_of_default_all_reduce,
+        _explain_default_all_reduce_refusal,
     ),
-    requirement_rule("network_topology", always, _fault_of_default_all_reduce),
+    requirement_rule("network_topology", always, _explain_default_all_reduce_refusal),
     # Rules about strategies of tf.distribute.
     refusal_rule(
         names_of_flags(FLAGS, RunPart.CROSS_DEVICE),
@@ -531,7 +532,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         _needs_mode_reason(lambda mode: mode.uses_cross_device_ops),
     ),
     # Rules about devices and output files.
-    refusal_rule("gpu_indices", always, _fault_of_gpu_count),
+    refusal_rule("gpu_indices", always, _explain_gpu_count_mismatch),
     refusal_rule(
         "allow_growth",
         lambda p: p.params.allow_growth and p.params.gpus_per_card > 1,
@@ -588,8 +589,8 @@ def _has_backbone(p: RunPlan) -> bool:
     return bool(prefix) and any(v.name.startswith(f"{prefix}/") for v in p.network.spec.variables)
 
 
-def _missing_element(p: RunPlan) -> str:
-    """The reason why the model cannot take the examples of the data set, or ""."""
+def _explain_example_mismatch(p: RunPlan) -> str:
+    """Returns why the model cannot use the examples of the data set, or "" if it can."""
     if type(p.network.model).preprocess is not Model.preprocess:
         return ""
     offered_elements = {
@@ -619,23 +620,23 @@ def _classifies_images(p: RunPlan) -> bool:
     return own and p.network.model.has_softmax_loss()
 
 
-def _fault_of_classes(p: RunPlan) -> str:
-    """The reason why a Keras model's outputs do not fit the classes of the data set, or ""."""
+def _explain_class_count_mismatch(p: RunPlan) -> str:
+    """Returns why a Keras model's outputs do not fit the data set's classes, or "" if they do."""
     dataset, outputs = p.network.dataset, p.network.spec.num_classes
-    # ImageNet and CIFAR-10 have one more label than classes with examples.
+    # In ImageNet and CIFAR-10, one label has no examples, so a model may omit its output.
     if not p.params.data_dir or outputs in (dataset.num_classes, dataset.num_classes - 1):
         return ""
     return f"has {outputs} outputs, and data set {dataset.name} {dataset.num_classes} classes"
 
 
 def _frozen_weight_bytes(p: RunPlan) -> int:
-    """Bytes of the weights in a frozen graph, which has a copy for each device."""
+    """Bytes of all weights in a frozen graph, which contains one copy of them per device."""
     bytes_per_weight = {"fp32": 4, "int8": 5}.get(p.params.precision, 2)
     return bytes_per_weight * p.network.spec.parameters * len(p.place.job.own_towers)
 
 
-def _fault_of_int8(p: RunPlan) -> str:
-    """The reason why model or machine does not support convolutions in 8-bit integers, or ""."""
+def _explain_missing_int8_support(p: RunPlan) -> str:
+    """Returns why this model or machine cannot run 8-bit convolutions, or "" if they can."""
     if p.params.precision != "int8":
         return ""
     if not any(len(variable.shape) == 4 for variable in p.network.spec.variables):
@@ -649,8 +650,8 @@ def _fault_of_int8(p: RunPlan) -> str:
     return "its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS" if without else ""
 
 
-def _fault_of_shards(p: RunPlan) -> str:
-    """The reason why --auto_shard_policy=file cannot divide the files among workers, or ""."""
+def _explain_file_sharding_refusal(p: RunPlan) -> str:
+    """Returns why --auto_shard_policy=file cannot divide files among workers, or "" if it can."""
     dataset, workers = p.network.dataset, p.place.job.num_workers
     files = len(dataset.subsets_in(p.params.data_dir or "")["train"])
     if not dataset.skips_bad_records:
@@ -689,7 +690,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: f"--model={p.params.model} has only {p.network.model.data_format} layers",
     ),
     requirement_rule(
-        "model", lambda p: p.network.model.keras_layers is not None, _fault_of_classes
+        "model", lambda p: p.network.model.keras_layers is not None, _explain_class_count_mismatch
     ),
     refusal_rule(
         "label_smoothing",
@@ -767,7 +768,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
         ),
         "there is no checkpoint",
     ),
-    requirement_rule("model", always, _missing_element),
+    requirement_rule("model", always, _explain_example_mismatch),
     refusal_rule(
         "freeze_when_forward_only",
         lambda p: p.numerics.frozen and _frozen_weight_bytes(p) >= _LARGEST_GRAPH,
@@ -778,7 +779,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             "fewer devices or a 16-bit --precision"
         ),
     ),
-    refusal_rule("precision", always, _fault_of_int8),
+    refusal_rule("precision", always, _explain_missing_int8_support),
     refusal_rule(
         "auto_shard_policy",
         lambda p: (
@@ -787,6 +788,6 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             and p.params.data_dir
             and not p.params.eval
         ),
-        _fault_of_shards,
+        _explain_file_sharding_refusal,
     ),
 )

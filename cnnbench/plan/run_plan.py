@@ -24,7 +24,7 @@ from cnnbench.plan.setup import ExchangePlan, NetworkPlan, NumericsPlan
 from cnnbench.plan.training import InputPlan, LearningRates, RunLength
 from cnnbench.records.codec import encode
 
-# The identity of a run on this machine, and facts that all processes of a job agree on.
+# The identity of a run on this machine, and values that all processes of a job must agree on.
 
 KEY_LENGTH = 12
 """Digits of digests that identify runs."""
@@ -81,7 +81,7 @@ def agreed_facts(
 
 
 def digest_of_value(value: object) -> str:
-    """A short digest of plain data, for facts that are too long to show."""
+    """Returns a short digest of a value whose text is too long to compare in a message."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
@@ -139,7 +139,7 @@ class RunPlan:
         )
 
     def with_changes(self, **changes: Any) -> RunPlan:
-        """A copy of the plan with different fields, which must not change the network or the data.
+        """Returns a copy of the plan with changed fields. Network and data must stay the same.
 
         The copy keeps the properties that are resolved already.
         """
@@ -150,7 +150,7 @@ class RunPlan:
 
     @property
     def saves_into(self) -> str | None:
-        """The folder to which the run writes checkpoints, or None."""
+        """The folder to which the run writes checkpoints; None if it writes no checkpoints."""
         return self.params.train_dir if self.work.trains else None
 
     @property
@@ -166,13 +166,14 @@ class RunPlan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """All flags by name, as in records: with resolved values in place of unset flags."""
+        """The values of all flags as in a record, with resolved values in place of unset flags."""
         length, target = self.length, self.length.target
         config = {
             **self.params.as_dict(),
             "data_name": self.network.dataset.name,
             "batch_size": length.batch_per_device,
-            "global_batch_size": 0,  # Records contain the batch size per device.
+            # A record contains the batch size per device, so the global batch size is unset.
+            "global_batch_size": 0,
             "eval_batch_size": length.eval_batch_per_device,
             "num_batches": length.batches,
             "num_epochs": length.epochs,
@@ -180,7 +181,8 @@ class RunPlan:
             "num_warmup_batches": length.warm_up.least,
             "fp16_loss_scale": self.numerics.loss_scale,
         }
-        if target is not None:  # For a top-1 accuracy, the flag of earlier records is also set.
+        # A top-1 target is recorded as --stop_at_top_1_accuracy, as in earlier records.
+        if target is not None:
             top_1 = target.metric == "top_1"
             config["stop_at"] = None if top_1 else str(target)
             config["stop_at_top_1_accuracy"] = target.value if top_1 else None
@@ -199,11 +201,11 @@ class RunPlan:
 
     @property
     def agreed_job_facts(self) -> dict[str, str]:
-        """Facts that must be equal in all processes of a job, as text by name.
+        """Versions, flags and digests that all processes of a job must agree on, as text by name.
 
-        They include versions and flags. If each worker builds its own step, they also include the
-        resolved flags, digests of plug-ins and of the network, and numbers of examples: a worker
-        with different values would train a different network or a different number of steps.
+        Digests of plug-ins and of the network, resolved flags and numbers of examples are included
+        if each worker builds its own step: a worker with different values would train a different
+        network or a different number of steps.
         """
         if not self.place.job.client_per_worker:
             return agreed_facts(self.params.as_dict())
@@ -228,5 +230,5 @@ Runnable: TypeAlias = "RunPlan | Params"
 
 
 def without_outputs(plan: RunPlan) -> RunPlan:
-    """The plan of a process that writes no files, because the chief writes them."""
+    """Returns a copy of the plan for a process that writes no files, because the chief does."""
     return plan.with_changes(params=plan.params.replace(**vars(OutputParams())))

@@ -1,4 +1,4 @@
-"""Parts of a run's plan: network, data set, number formats, machine, and gradient exchange.
+"""Sections of a run's plan: network, data set, number formats, devices, and gradient exchange.
 
 From the gradients g of the towers' scaled losses to a new weight w:
 
@@ -81,16 +81,16 @@ class NetworkPlan:
             "image_size": getattr(model, "image_size", None),
             "num_classes": model.num_classes or dataset.num_classes,
         }
-        with _size_flag_in_errors(flags):
+        with _errors_naming_size_flag(flags):
             model.resize(flags.image_size, flags.num_classes)
         dataset = replace(dataset, num_classes=flags.num_classes or dataset.num_classes)
         if flags.aux_head and model.aux_head is not None:
             model.aux_head = True
         if model.keras_layers is not None:
             model.keras_layers = flags.keras_layers
-        # Only --image_size can make sizes of layers impossible.
+        # Only --image_size can make the output size of a layer impossible, such as negative.
         resized = flags.image_size is not None
-        with _size_flag_in_errors(flags) if resized else contextlib.nullcontext():
+        with _errors_naming_size_flag(flags) if resized else contextlib.nullcontext():
             spec = declare(model, dataset.num_classes)
         return cls(
             dataset=dataset,
@@ -101,7 +101,7 @@ class NetworkPlan:
         )
 
     def preprocess(self, *, training: bool) -> Preprocess | None:
-        """The model's preprocessing of an example; None if the model has none."""
+        """Returns the model's function that preprocesses an example; None if it has none."""
         if type(self.model).preprocess is Model.preprocess:
             return None
         return partial(self.model.preprocess, training=training)
@@ -124,8 +124,8 @@ def model_and_gradient_shapes(
 
 
 @contextlib.contextmanager
-def _size_flag_in_errors(flags: Params) -> Iterator[None]:
-    """A context in which errors of a network's layers become FlagErrors that name the size flag."""
+def _errors_naming_size_flag(flags: Params) -> Iterator[None]:
+    """A context that turns errors of layers into FlagErrors about --image_size or --num_classes."""
     try:
         yield
     except FlagError:
@@ -147,12 +147,12 @@ def _check_urls(flags: Params) -> None:
 
         if path.partition(":")[0] not in tf.io.gfile.get_registered_schemes():
             plugins.load_entry_points(FILE_SYSTEMS)
-        if reason := _unreachable_reason(path):
+        if reason := _explain_unreachable_url(path):
             raise FlagError(flag, path, f"cannot be reached: {reason}")
 
 
-def _unreachable_reason(path: str) -> str:
-    """The reason why TensorFlow cannot reach a URL, or ""."""
+def _explain_unreachable_url(path: str) -> str:
+    """Returns why TensorFlow cannot reach a URL, or "" if it can."""
     reasons = [f"no answer within {_ANSWER_SECONDS:g} s"]
 
     def ask() -> None:
@@ -162,7 +162,7 @@ def _unreachable_reason(path: str) -> str:
         except OSError as error:
             reasons.append(str(error.strerror))
 
-    # TensorFlow retries for many minutes, during which the main thread would handle no signals.
+    # In the main thread, TensorFlow's retries would block signals such as Ctrl-C for minutes.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(_ANSWER_SECONDS)
@@ -200,7 +200,7 @@ class NumericsPlan:
 
     @classmethod
     def resolved(cls, flags: Params, work: WorkKind) -> NumericsPlan:
-        """The number formats and the optimizer that the flags select."""
+        """Resolves the number formats and the optimizer that the flags select."""
         scaled = flags.precision == "fp16"
         automatic = scaled and work.trains and flags.fp16_enable_auto_loss_scale
         optimizer = OPTIMIZERS.find(flags.optimizer)
@@ -221,32 +221,32 @@ MachineFlags: TypeAlias = Params
 
 
 def gpu_numbers(flags: MachineFlags) -> tuple[int, ...]:
-    """Numbers of a run's GPUs, in order. With --gpus_per_card, GPUs are parts of cards."""
+    """Numbers of a run's GPUs, in order. With --gpus_per_card, numbers count logical GPUs."""
     named = [int(number) for number in flags.gpu_indices.split(",") if number]
     return tuple(named or range(flags.num_gpus))[: flags.num_gpus]
 
 
 def card_numbers(flags: MachineFlags) -> tuple[int, ...]:
-    """Numbers of the cards that the GPUs of a run belong to, among the visible cards."""
+    """Numbers of the visible GPU cards that contain the logical GPUs of a run."""
     return tuple(dict.fromkeys(number // flags.gpus_per_card for number in gpu_numbers(flags)))
 
 
 def flags_of_process(flags: Params, job: Job) -> MachineFlags:
-    """The flags for this process's task in `job`: with one CPU device if it has no towers."""
+    """Returns the flags of this process. A task of `job` without towers gets one CPU device."""
     if job.in_cluster and job.task.job != WORKER:
         return flags.replace(device="cpu", num_gpus=1, gpu_indices="")
     return flags
 
 
-# The arithmetic of an update, which is determined once for a run.
+# How an update computes with gradients, which is determined once for a run.
 
-# Reductions in which cnnbench's own operations sum the gradients of all towers of the job.
-_BY_OUR_SUMS = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
+# Reductions in which cnnbench, not tf.distribute or a plug-in, sums the gradients of all towers.
+_SUMMED_BY_CNNBENCH = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdatePlan:
-    """How an update scales, reduces, decays and clips the gradients, with all factors.
+    """How an update scales, reduces and clips gradients and applies weight decay, with all factors.
 
     Attributes:
       reduction: "mean" or "sum": how the variable manager combines the gradients of the towers.
@@ -285,7 +285,7 @@ def plan_update(
     staged: bool,
     narrow: bool,
 ) -> UpdatePlan:
-    """Determines how the updates of a run scale, reduce, decay and clip gradients.
+    """Determines how the updates of a run scale, reduce and clip gradients and apply weight decay.
 
     Args:
       towers: number of towers of the whole job.
@@ -295,12 +295,12 @@ def plan_update(
       narrow: whether variables have 16 bits.
     """
     deferred = aggregation.applies_gradients_late and mode.reduction is Reduction.ALL_REDUCE
-    # A learning rate divided by the number of towers saves one pass over all gradients.
-    # With clipping (which depends on gradient sizes) or 16-bit numbers, gradients are divided.
+    # Dividing the learning rate by the number of towers saves a division of every gradient.
+    # If gradients are clipped or have 16 bits, the gradients themselves are divided.
     rate_has_mean = (
         optimizer.linear
         and reduction == "mean"
-        and mode.reduction in _BY_OUR_SUMS
+        and mode.reduction in _SUMMED_BY_CNNBENCH
         and not asynchronous
         and not clip
         and aggregation.compact_dtype is None
@@ -310,7 +310,7 @@ def plan_update(
         reduction = "sum"
     decoupled_decay = weight_decay if optimizer.decoupled else 0.0
     weight_decay -= decoupled_decay
-    # The L2 gradient is equal in all towers, so a sum over towers contains it once per tower.
+    # The L2 gradient is the same in all towers, so a sum over N towers contains it N times.
     summed = reduction == "sum" and mode.in_sync and not deferred
     return UpdatePlan(
         reduction=reduction,
@@ -320,8 +320,8 @@ def plan_update(
         decoupled_decay=decoupled_decay,
         clip=clip,
         deferred=deferred,
-        # Fused decay is applied just before an update, and the number of updates must be known.
-        # A variable manager with its own reduction may also complete the updates itself.
+        # Fused decay must directly precede an update, and depends on the number of updates so far.
+        # A variable manager with its own reduction may run updates itself, without fused decay.
         fused=optimizer.linear
         and weight_decay > 0.0
         and not clip
@@ -374,7 +374,7 @@ class ExchangePlan:
             default = "hierarchical_copy" if flags.hierarchical_copy else "copy"
             all_reduce = single(mode.all_reduce or default)
         groups = group_devices(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
-        aggregation = _aggregation_spec(flags, mode, work, all_reduce, numerics)
+        aggregation = _resolve_aggregation(flags, mode, work, all_reduce, numerics)
         return cls(
             mode=mode,
             reduces=reduces,
@@ -418,12 +418,12 @@ class ExchangePlan:
         return () if self.running is None else tuple(map(str, self.running.ranges))
 
 
-def _aggregation_spec(
+def _resolve_aggregation(
     flags: Params, mode: Mode, work: WorkKind, all_reduce: AllReduceSpec, numerics: NumericsPlan
 ) -> AggregationSpec:
-    """How gradients are packed and reduced, from the flags and the defaults of the mode."""
+    """Determines how gradients are packed and reduced, from flags and defaults of the mode."""
     if work.only_forward:
-        # No gradients are reduced, so an unusable algorithm such as nccl is ignored.
+        # Forward passes reduce no gradients, so an unusable algorithm such as nccl is no error.
         return AggregationSpec(all_reduce=single(mode.all_reduce or "copy"))
     buckets = flags.gradient_bucket_bytes
     if buckets is None:

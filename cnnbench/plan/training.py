@@ -29,7 +29,7 @@ from cnnbench.plan.place import PlaceInJob, WorkKind
 from cnnbench.plan.setup import NetworkPlan
 from cnnbench.records.run import Target
 
-# The batches, steps, evaluations and the target of a run.
+# The length of a run: batches, steps, evaluations, and the metric value that ends the training.
 
 DEFAULT_NUM_BATCHES = 100
 MINIMUM_WARMUP = 10
@@ -40,7 +40,7 @@ TOP_1_ACCURACY = "top_1_accuracy"
 _MOST_STEPS = 2**31 - 1
 _MOST_COUNTED = 100_000
 
-# Distance between checks of --warmup=auto: the minimum in steps, and the growth of step counts.
+# A check of --warmup=auto follows the previous check after at least 5 steps and 10 % more steps.
 _SMALLEST_STRIDE = 5
 _GROWTH = 1.1
 
@@ -124,14 +124,14 @@ class RunLength:
         batch = flags.batch_size or network.model.batch_size
         passes = flags.gradient_accumulation_steps
         if flags.global_batch_size:
-            batch = _images_per_device(flags.global_batch_size, towers, passes)
+            batch = _divide_global_batch(flags.global_batch_size, towers, passes)
         eval_batch = flags.eval_batch_size or batch
         evaluating = work is WorkKind.EVALUATION
         epoch = dataset.num_examples("validation" if evaluating else "train", flags.data_dir)
         eval_batches, eval_examples = 0, 0
         if work.evaluates:
             seen = epoch if evaluating else dataset.num_examples("validation", flags.data_dir)
-            eval_batches, eval_examples = _batches_and_examples_of_eval(
+            eval_batches, eval_examples = _count_eval_batches_and_examples(
                 flags, place, seen, eval_batch * towers
             )
         global_batch = (eval_batch if evaluating else batch) * passes * towers
@@ -151,13 +151,13 @@ class RunLength:
             eval_batch_per_device=eval_batch,
             batches=batches,
             epochs=epochs,
-            warm_up=WarmUpLength(0, 0) if evaluating else _warm_up_length(flags),
+            warm_up=WarmUpLength(0, 0) if evaluating else _resolve_warm_up_length(flags),
             train_examples=0 if evaluating else epoch,
             eval_batches=eval_batches,
             eval_examples=eval_examples,
             eval_steps=frozenset(
                 round_up_steps(step, together)
-                for step in _evaluation_steps(flags, batches, epochs, epoch, global_batch)
+                for step in _steps_before_evaluations(flags, batches, epochs, epoch, global_batch)
             ),
             target=_parse_target(flags, network.model),
         )
@@ -169,7 +169,8 @@ class RunLength:
 
     def check_steps_left(self, train_dir: str, done: int) -> None:
         """Raises FlagError if a checkpoint has more steps (`done`) than --num_batches."""
-        if done - self.batches > self.warm_up.most:  # Warm-up steps also train the network.
+        # Warm-up steps also train the network, so the step number of a checkpoint includes them.
+        if done - self.batches > self.warm_up.most:
             reason = (
                 f"the checkpoint in --train_dir={train_dir} is at step {done} already; ask for "
                 "more batches or for another directory"
@@ -182,8 +183,8 @@ def round_up_steps(steps: int, together: int) -> int:
     return -(-steps // together) * together
 
 
-def _images_per_device(global_batch: int, devices: int, passes: int) -> int:
-    """Divides a global batch: returns images per device in each of the `passes` of an update.
+def _divide_global_batch(global_batch: int, devices: int, passes: int) -> int:
+    """Divides a global batch by devices and passes. Returns the images of one device in one pass.
 
     FlagError if the global batch cannot be divided equally.
     """
@@ -197,10 +198,10 @@ def _images_per_device(global_batch: int, devices: int, passes: int) -> int:
     return global_batch // per_step
 
 
-def _batches_and_examples_of_eval(
+def _count_eval_batches_and_examples(
     params: Params, place: PlaceInJob, examples: int, global_batch: int
 ) -> tuple[int, int]:
-    """Numbers of global batches and of examples in an evaluation.
+    """Returns the number of global batches and the number of examples in an evaluation.
 
     If no flag gives its length, an evaluation is as long as the training. The last batch of each
     pass over the examples is padded, so that each pass consists of whole batches.
@@ -220,10 +221,10 @@ def _batches_and_examples_of_eval(
     return batches, count_evaluated_examples(batches, global_batch, examples, shards)
 
 
-def _warm_up_length(params: Params) -> WarmUpLength:
+def _resolve_warm_up_length(params: Params) -> WarmUpLength:
     least = params.num_warmup_batches
     if least is None:
-        # The GPU autotuner of convolutions tries its candidates during the first steps.
+        # On GPUs, TensorFlow's autotuner tries convolution algorithms during the first steps.
         least = max(MINIMUM_WARMUP, 5 * (params.autotune_threshold or 1) ** 2)
         _refuse_too_many(
             "autotune_threshold", params.autotune_threshold or 1, least, "warm-up steps"
@@ -236,7 +237,7 @@ def _warm_up_length(params: Params) -> WarmUpLength:
         raise FlagError(
             "max_warmup_batches",
             params.max_warmup_batches,
-            f"is less than the {least} steps of --num_warmup_batches that come first; "
+            f"is less than the minimum of {least} warm-up steps (see --num_warmup_batches); "
             f"use at least {least}",
         )
     most = round_up_steps(params.max_warmup_batches, together)
@@ -244,7 +245,7 @@ def _warm_up_length(params: Params) -> WarmUpLength:
 
 
 def _parse_target(params: Params, model: Model) -> Target | None:
-    """The metric value at which the training ends (--stop_at); None without such a flag.
+    """Returns the metric value at which the training ends (--stop_at); None if no flag sets it.
 
     Raises:
       FlagError: the model has no such metric, or the value is out of the metric's range.
@@ -294,15 +295,15 @@ def count_evaluated_examples(batches: int, global_batch: int, examples: int, sha
 
 
 def _step_at_epoch(flag: str, epoch: float, global_batch: int, examples: int) -> int:
-    """The smallest number of steps that use `epoch` epochs of images."""
+    """Returns the smallest number of steps that read at least `epoch` epochs of images."""
     steps = max(1, math.ceil(int(epoch * examples) / global_batch))
     return _refuse_too_many_steps(flag, epoch, steps, global_batch, examples)
 
 
-def _evaluation_steps(
+def _steps_before_evaluations(
     params: Params, batches: int, epochs: float, examples: int, global_batch: int
 ) -> frozenset[int]:
-    """Global steps, below --num_batches, after which training pauses for an evaluation.
+    """Returns the global steps, before the last, after which training pauses for an evaluation.
 
     Args:
       params: contains at most one of the four eval_during_training flags.
@@ -435,10 +436,10 @@ def make_schedule(
     boundaries = [int(epoch * steps_per_epoch) for epoch in outline.boundaries_epochs]
     if flags.piecewise_learning_rate_schedule is not None:
         rates = flags.piecewise_learning_rate_schedule.rates
-        # As in tf_cnn_benchmarks, these boundaries are one step earlier than a model's boundaries.
+        # Boundaries from the flag are one step earlier than a model's, as in tf_cnn_benchmarks.
         schedule = _piecewise_schedule([boundary - 1 for boundary in boundaries], rates)
     elif flags.init_learning_rate is None and defaults.decay_epochs:
-        # As in tf_cnn_benchmarks, epochs are converted to examples, not to whole steps of an epoch.
+        # As in tf_cnn_benchmarks, the period is computed from examples, not from whole steps.
         period = max(1, int(defaults.decay_epochs * examples_per_epoch // global_batch))
 
         def schedule(step: int) -> float:
@@ -501,7 +502,7 @@ class InputPlan:
         `towers` is the number of towers of one worker, `dtype` the type of real features.
         """
 
-        # Mixed labels are useful only for a training loss.
+        # Forward passes do not mix images, because only a training loss uses mixed labels.
         unmixed = (
             dict.fromkeys(names_of_flags(FLAGS, RunPart.MIXING), 0.0) if work.only_forward else {}
         )
@@ -529,7 +530,7 @@ class InputPlan:
             )
 
         by_strategy = flags.input_distribution == "strategy" and flags.data_dir is not None
-        # A child process is useful only if this process trains or evaluates again meanwhile.
+        # Computing metrics in a child process helps only if this process has other work meanwhile.
         goes_on = work.trains or flags.eval_interval_secs
         return cls(
             training=spec(training=True),

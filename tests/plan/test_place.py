@@ -99,7 +99,7 @@ def test_gpus_are_not_divided_among_processes_without_numbers():
         return str(caught.value)
 
     told = refusal("cluster")
-    assert told.startswith("--cluster=mpi: 3 GPUs must be divided")
+    assert told.startswith("--cluster=mpi: the processes of this machine must divide 3 GPUs")
     assert "\n" not in told
     # Nothing to divide: all that are visible are this process's, it chooses, or it uses none.
     for changes in ({"num_gpus": 3}, {"gpu_indices": "2,1"}, {"device": "cpu"}):
