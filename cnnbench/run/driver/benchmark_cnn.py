@@ -1,8 +1,8 @@
 """Runs a benchmark in this process, from its flags to its record.
 
-`BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` plans the run, builds its TensorFlow
-parts (build.py), trains, evaluates or reads input as the flags request (scenarios.py), and returns
-the record.
+`BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` plans the run, creates its TensorFlow
+objects (build.py), trains, evaluates or reads input as the flags request (scenarios.py), and
+returns the record.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _NO_ROOM = "Dst tensor is not initialized"
 
 
 def _long_run_notice(plan: RunPlan) -> str:
-    """A notice if a run has unusually many steps, perhaps by mistake; otherwise ""."""
+    """Returns a notice if a run has unusually many steps, perhaps by mistake; otherwise ""."""
     warm_up, timed, length = plan.length.warm_up.most, plan.length.batches, plan.length
     evaluated = length.eval_batches * (len(length.eval_steps) + 1) * plan.work.trains
     if warm_up <= 1000 and max(timed, evaluated) <= 1_000_000:
@@ -142,7 +142,7 @@ class BenchmarkCNN(Run):
         self.measurements.saves_into = plan.saves_into
         self.measurements.publish()
         if plan.place.asynchronous:
-            # The shared memory does not contain the workers' updates, which a record needs.
+            # A record needs the updates of each worker, which the shared memory cannot contain.
             self.measurements.stop_sharing()
         self.watch: Watch | None = None
         self._use: ProcessUseSampler | None = None
@@ -157,7 +157,7 @@ class BenchmarkCNN(Run):
             messages.notice(notice)
 
     def profile_warm_up_steps(self, steps: int) -> StepProfiler:
-        """Requests a profile of the last warm-up steps, at most `steps`, and returns the profiler.
+        """Requests a profile of at most the last `steps` warm-up steps, and returns the profiler.
 
         `run` then makes the profile.
         """
@@ -192,7 +192,7 @@ class BenchmarkCNN(Run):
             stack.callback(self._use.close)
             end = self.membership.reporting_end(self._end, partial(_to_benchmark_error, self.plan))
             with end, plugins.reporting_plugin_errors(BenchmarkError):
-                # An error of a plug-in is a UsageError until a step has run.
+                # An error of a plug-in is a UsageError here, but a BenchmarkError during the run.
                 with plugins.reporting_plugin_errors(UsageError):
                     built = self.build()
                 from cnnbench.run.driver import scenarios
@@ -201,7 +201,7 @@ class BenchmarkCNN(Run):
                 batch = self.plan.length.batch_per_device
                 flags = machine_check_flags(self.plan, built.devices, batch)
                 self._warn(self.watch.before(measurements.parts.environment, flags))
-                # Waits until all processes that take turns with this one have started.
+                # Waits until all processes with which this process is interleaved have started.
                 self.membership.turns.wait()
                 measurements.publish()
                 scenario = {
@@ -211,7 +211,7 @@ class BenchmarkCNN(Run):
                 try:
                     total = scenario(self, built)
                 finally:
-                    # Not done in `_end`, which the watchdog calls from its thread during a hang.
+                    # Libraries are not listed in `_end`, which the watchdog calls during a hang.
                     facts = environment.with_loaded_libraries(measurements.parts.environment)
                     measurements.note(environment=facts)
                 self._note_peak_memory()
@@ -219,7 +219,8 @@ class BenchmarkCNN(Run):
                     scenarios.measure_speed_limits(self, built)
                 built.close()
                 if built.group is not None:
-                    built.group.total(0)  # Waits until the chief has measured the speed limits.
+                    # Waits until the chief has measured the input speed and the peak FLOP rate.
+                    built.group.total(0)
                 raise_if_interrupted()
                 # The record is written before this process waits for the end of other processes.
                 record = self._end("ok")
@@ -268,7 +269,7 @@ class BenchmarkCNN(Run):
         settings = flags_of_process(plan.params, plan.place.job)
         self.watch.add_peer_processes(self.membership.connect())
         if plan.saves_into is not None and plan.place.job.is_chief:
-            # After the handshake, an error is also reported to the other processes.
+            # This check follows the handshake, so that the other processes also receive its error.
             self._check_steps_left(plan.saves_into)
         start = time.perf_counter()
         for warning in runtime.export_environment(settings):
@@ -282,7 +283,7 @@ class BenchmarkCNN(Run):
         for notice in devices.notices:
             messages.notice(notice)
         self._check_devices(devices)
-        # After the run, the load in these facts would include the load of the run.
+        # The load of the machine is recorded before the run, because the run itself adds load.
         facts, subject = environment.collect(), measurements.parts.subject
         measurements.note(environment=facts)
         if subject is not None and subject.warning:
@@ -312,7 +313,7 @@ class BenchmarkCNN(Run):
         return devices
 
     def _check_devices(self, devices: runtime.Devices) -> None:
-        """Raises FlagError for flags that the devices do not support; warns of missing files."""
+        """Raises FlagError for flags that the devices do not support. Warns of missing files."""
         plan, messages = self.plan, self.output.messages
         if plan.params.device != "cpu":
             self._check_memory(devices.kind)
@@ -351,7 +352,7 @@ class BenchmarkCNN(Run):
                 self.plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
 
     def _check_memory(self, kind: str) -> None:
-        """Raises FlagError if the run needs too much memory; prints a warning if it may.
+        """Raises FlagError if the run needs too much memory. Warns if the memory may not suffice.
 
         `kind` is "cpu" or "gpu".
         """
@@ -375,7 +376,7 @@ class BenchmarkCNN(Run):
             self.output.messages.warning(str(condition), condition.id)
 
     def _progress(self) -> ProcessProgress:
-        """The number of finished steps and the current activity, for the watchdog's thread."""
+        """Returns the finished steps and the current activity, for the watchdog's thread."""
         job, sources, doing = self.plan.place.job, self.sources, self.membership.activity
         measurements = self.measurements
         warm_up, timed = len(measurements.warmup.losses), len(measurements.timed.losses)
@@ -395,7 +396,7 @@ class BenchmarkCNN(Run):
         """
         placement = self.measurements.parts.placement
         if not self.plan.place.job.in_cluster and placement is not None and placement.kind == "gpu":
-            # Without other processes, the stall is in this process: the message names silent GPUs.
+            # In a job of one process, a GPU may have caused the stall, so silent GPUs are named.
             silent = (f"{gpu} does not respond" for gpu in runtime.find_silent_gpus())
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)
@@ -408,7 +409,7 @@ class BenchmarkCNN(Run):
         """Records peak memory once, before later measurements allocate more memory."""
         parts = self.measurements.parts
         if self.watch is None:
-            return  # Nothing has run in this process.
+            return  # The run ended before TensorFlow was loaded.
         if parts.placement is not None and parts.measured.peak_memory_bytes is None:
             peak = runtime.peak_memory(parts.placement.kind)
             self.measurements.note("measured", peak_memory_bytes=peak)
@@ -425,7 +426,7 @@ class BenchmarkCNN(Run):
         if self.watch is not None:
             conditions = self.watch.during()
             measurements.note(conditions=self.watch.record())
-            # Energy includes pauses for evaluations, unlike the other figures of the timed loop.
+            # Energy would include pauses for evaluations, so it is recorded only without pauses.
             if not self.plan.length.eval_steps:
                 measurements.note("measured", **self.watch.energy)
         if status == "failed":
@@ -434,7 +435,7 @@ class BenchmarkCNN(Run):
         measurements.note(skipped_records=skipped if skipped.count else None)
         self.record = record = measurements.record(status, error)
         if isinstance(error, OutOfMemoryError) and measurements.halves_batch:
-            return record  # The next attempt, with a smaller batch, writes the record.
+            return record  # --find_batch_size tries a smaller batch, and records that attempt.
         if status == "ok":
             self._warn(conditions)
         with delaying_interrupts():
@@ -446,13 +447,13 @@ class BenchmarkCNN(Run):
                 write_text("profile_json", path, profiler.profile(record).to_json())
         if status != "ok":
             print_notices(record, self.output.messages)
-            # The error that ended the run is raised; errors of outputs are only warnings.
+            # The error that ended the run is raised, so unwritten outputs are only warnings.
             check_written(self.output.messages.warning)
         return record
 
 
 def _to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None:
-    """Converts an exception of TensorFlow or of the system to an error with a message of one line.
+    """Converts an exception of TensorFlow or the operating system to an error with a short message.
 
     Returns None for a defect of cnnbench.
     """
@@ -462,10 +463,10 @@ def _to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | Non
     if reason:
         return (OutOfMemoryError if "memory" in reason else BenchmarkError)(reason)
     if isinstance(error, OSError):
-        return BenchmarkError(f"{error.strerror or error}: {error.filename or 'a file'}")
+        return BenchmarkError(f"{error.strerror or error}: {error.filename or 'unknown file'}")
     tf: Any = sys.modules.get("tensorflow")
     if not hasattr(tf, "errors"):
-        return None  # TensorFlow could not be loaded.
+        return None  # TensorFlow could not be loaded, so the error is not from TensorFlow.
     reason = first_line(error)
     if isinstance(error, tf.errors.ResourceExhaustedError) or _NO_ROOM in reason:
         flags = "--batch_size"

@@ -1,4 +1,4 @@
-"""Builds the TensorFlow parts of a run: variables, input, step, evaluator and checkpoints.
+"""Creates the TensorFlow objects of a run: variables, input, step, evaluator and checkpoints.
 
 It also times input pipelines. Batches that are already in buffers would falsify the throughput of a
 pipeline, so the buffers are emptied before the pipeline is timed.
@@ -49,7 +49,7 @@ from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.strategies import ParameterServerStrategyVariableMgr, StrategyVariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Steps without a network, which only fetch input, and times of the stages of a pipeline.
+# Steps that only fetch input, without a network, and the timing of input pipelines.
 
 DEVICE_STAGE = "device"
 """Name of the whole pipeline as a stage, including copies of the batches to their devices."""
@@ -73,7 +73,8 @@ class InputOnlyStep:
         """Fetches one batch per tower, without training."""
         del learning_rate
         self._inputs.next()
-        if self._on_gpu:  # On CPUs, a copy is complete when the call returns.
+        # On CPUs, copies of the batch are complete when `next` returns.
+        if self._on_gpu:
             tf.test.experimental.sync_devices()
         return StepResult(self._loss, {})
 
@@ -103,7 +104,7 @@ def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputSta
     The stage is timed for `examples` examples, but for at most two seconds.
     """
     chunk = max(1, spec.batch_per_device // stage.examples)
-    # tf.data drops the elements: the time of a stage must not include returning them to Python.
+    # tf.data drops the elements, so that the time excludes their conversion to Python objects.
     dropped = stage.dataset.map(
         tf.autograph.experimental.do_not_convert(lambda *_: tf.zeros([], tf.int8))
     )
@@ -129,7 +130,7 @@ def _time_fetches(
     examples: int | None,
     seconds: float,
 ) -> InputStage:
-    """Calls `fetch` for some seconds, or until `examples` examples are fetched, and counts them."""
+    """Calls `fetch` for `seconds` or until `examples` examples are fetched. Returns the count."""
     done = 0
     start = time.perf_counter()
     while True:
@@ -140,7 +141,7 @@ def _time_fetches(
             return InputStage(name=name, examples=done, seconds=elapsed)
 
 
-# The TensorFlow parts of a run: variables, input, step, evaluator, checkpoints.
+# The TensorFlow objects of a run: variables, input, step, evaluator, checkpoints.
 
 # Number of updates in flight per worker: one runs and one waits, so that no worker is idle.
 _SLOTS = 2
@@ -148,7 +149,7 @@ _SLOTS = 2
 
 @dataclass(frozen=True)
 class BuiltRun:
-    """The TensorFlow parts of a run.
+    """The TensorFlow objects of a run: variables, inputs, steps, evaluator and checkpoints.
 
     Attributes:
       step: the training step or forward-only step, or a step that only fetches input; None if the
@@ -277,7 +278,7 @@ def _make_checkpoints(
         outlives_others=plan.place.asynchronous,
         optimizer=plan.numerics.optimizer_spec.name if plan.work.trains else None,
         global_batch=plan.length.global_batch,
-        # A worker that runs its own step only knows its own input.
+        # Skipped records are stored only if this process reads all data, in synchronous steps.
         inputs=None if plan.place.asynchronous or manager.workers is not None else inputs,
         spec=plan.network.spec,
         averaged=plan.params.ema_decay > 0 and not plan.work.trains,
@@ -303,7 +304,7 @@ def make_inputs(
         assert isinstance(manager, StrategyVariableMgr)
         distribution = InputDistribution(manager.strategy, plan.input.distribution)
         if not distribution.by_pipeline:
-            shards = 1  # TensorFlow distributes the batches of one pipeline.
+            shards = 1  # One pipeline reads all data, and TensorFlow distributes its batches.
     sources = [
         _make_worker_input(plan, devices, subset, worker, shards, distribution)
         for worker in workers
@@ -320,7 +321,7 @@ def _make_worker_input(
     distribution: InputDistribution | None = None,
     towers: Sequence[str] | None = None,
 ) -> InputSource:
-    """Creates the input of one worker, which reads one of `shards` parts of the data on its CPU.
+    """Creates the input of one worker, which reads one of `shards` shards of the data on its CPU.
 
     `towers` are the devices of the batches, by default the devices of the worker's towers.
     """
@@ -360,7 +361,8 @@ def _make_steps(
     if not plan.place.asynchronous and not plan.place.coordinated:
         inputs = make_inputs(plan, devices, "train", manager)
         if plan.numerics.frozen:
-            manager.after_initialization()  # Tracing makes the values of all copies constants.
+            # Tracing turns variables into constants, so all copies get their initial values now.
+            manager.after_initialization()
         first = devices.job.own_towers.start
         step = TrainStep(
             plan, manager, optimizer, inputs, host=devices.job.cpu_device, first_tower=first
@@ -373,7 +375,7 @@ def _make_steps(
 def _make_coordinated_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """Results of `_make_steps` for a coordinator: it has one step, which any idle worker runs."""
+    """Returns the results of `_make_steps` for a coordinator: one step, which idle workers run."""
     job = plan.place.job
     assert isinstance(manager, ParameterServerStrategyVariableMgr)
     inputs = CoordinatedInput(
@@ -394,12 +396,13 @@ def _make_coordinated_steps(
 def _make_async_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """Results of `_make_steps` for asynchronous updates: each worker has its own step and input.
+    """Returns the results of `_make_steps` for asynchronous updates: a step and input per worker.
 
     All steps use the variables of one variable manager.
     """
     job = plan.place.job
-    assert isinstance(manager, ParameterServerVariableMgr)  # The checks of the flags ensure this.
+    # The flags are refused in modes with another variable manager.
+    assert isinstance(manager, ParameterServerVariableMgr)
     counter = UpdateCounter(job.ps_devices[0])
     steps, sources = {}, []
     for worker in job.workers:

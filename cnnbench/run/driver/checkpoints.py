@@ -111,7 +111,7 @@ class Checkpoints:
         self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._examples = tf.Variable(0, dtype=tf.int64, trainable=False, name="examples")
         self._global_batch = global_batch
-        # This is not 0 if steps before the restored checkpoint used a different batch size.
+        # Correction of the example count for earlier steps with a different batch size.
         self._examples_offset = 0
         self._inputs = inputs
         self._passed_over: list[int] = []
@@ -137,7 +137,7 @@ class Checkpoints:
         if not self._outlives_others:
             self._make_tf_checkpoint().write(prefix)
             return
-        # After writing complete files, TensorFlow would wait for a lost process forever.
+        # TensorFlow, in a thread, may wait for a lost process after the files are complete.
         checkpoint = self._make_tf_checkpoint()
         errors: list[tf.errors.OpError] = []
 
@@ -210,7 +210,7 @@ class Checkpoints:
     def _optimizer_notices(
         self, path: str, stored: _StoredCheckpoint, before: str | None, has_slots: bool
     ) -> Iterator[str]:
-        """A notice if a checkpoint does not contain the state of this run's optimizer.
+        """Yields a notice if a checkpoint does not contain the state of this run's optimizer.
 
         `before` is the optimizer with which the checkpoint was written.
         """
@@ -223,13 +223,13 @@ class Checkpoints:
             yield f"{path} lacks some of the state of {before}, which starts afresh"
 
     def _stored_key(self, name: str) -> str:
-        """The key in a checkpoint of the value to restore to the variable `name`."""
+        """Returns the checkpoint key of the value from which variable `name` is restored."""
         if self._averaged and self._variables[name].primary.trainable:
             return _key_of_name("slots", f"{name}/{AVERAGE}")
         return _key_of_name("model", name)
 
     def _make_tf_checkpoint(self) -> tf.train.Checkpoint:
-        """Collects the values to save, under the names by which they are stored."""
+        """Creates the tf.train.Checkpoint with all values to save, by their names in the files."""
         parts = {
             "model": {
                 name: self._on_host(facade.primary) for name, facade in self._variables.items()
@@ -251,7 +251,7 @@ class Checkpoints:
         return tf.train.Checkpoint(**parts)
 
     def _on_host(self, variable: tf.Variable) -> tf.Variable:
-        """Copies a variable to the process that writes the checkpoint, unless it is there."""
+        """Returns the variable, or a copy on the CPU of the process that writes the checkpoint."""
         if self._host in (None, variable.device):
             return variable
         value = towers.read(variable)
@@ -278,7 +278,7 @@ def initialize_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]
 
 def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is from tf_cnn_benchmarks and cannot be used."""
-    # All other differences are reported when the checkpoint is restored.
+    # Unreadable checkpoints are reported when they are restored.
     with contextlib.suppress(BenchmarkError):
         if path := files.find_latest_checkpoint(folder):
             _StoredCheckpoint(path, "", spec)
@@ -367,7 +367,7 @@ class _StoredCheckpoint:
         return value
 
     def passed_over(self) -> tuple[int, ...]:
-        """Numbers of skipped records, see `RestoredState`; empty if no record was skipped."""
+        """Reads the numbers of skipped records (see `RestoredState`); empty if none was skipped."""
         return tuple(self.tensor(_PASSED_OVER).tolist()) if self.has_keys([_PASSED_OVER]) else ()
 
     def optimizer_name(self) -> str:
@@ -394,7 +394,7 @@ class _StoredCheckpoint:
                 raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
 
     def assign_stored_values(self, variables: Mapping[str, tf.Variable]) -> str:
-        """Assigns the stored values to variables, which are given by key.
+        """Assigns the stored value of each key in `variables` to the variable of that key.
 
         Returns the first key whose value is not finite, or "".
         """
@@ -408,7 +408,7 @@ class _StoredCheckpoint:
 
     @contextlib.contextmanager
     def _converting_read_errors(self) -> Iterator[None]:
-        """A context in which errors of TensorFlow's reader become BenchmarkErrors."""
+        """A context that converts errors of TensorFlow's checkpoint reader to BenchmarkErrors."""
         try:
             yield
         except (tf.errors.OpError, ValueError, LookupError) as error:
@@ -427,29 +427,30 @@ _PASSED_OVER = f"passed_over{_ATTRIBUTE}"
 
 
 def _key_of_name(part: str, name: str) -> str:
-    """The key in a checkpoint of the value `name` in "model", "slots" or "loss_scale"."""
-    # tf.train escapes '/' inside the name of a child as '.S'.
+    """Returns the checkpoint key of `name`; `part` is "model", "slots" or "loss_scale"."""
+    # tf.train.Checkpoint escapes '/' in a name as '.S', and '.' as '..'.
     return f"{part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
 
 
 def _name_of_key(key: str) -> str:
-    """The canonical name of the variable with a key in a checkpoint, for messages."""
+    """Returns the canonical name of the variable that a checkpoint stores under `key`."""
     escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/").removeprefix("slots/")
     return escaped.replace(".S", "/").replace("..", ".")
 
 
-# Matches names in checkpoints of tf_cnn_benchmarks, which numbers the layers of each kind.
+# Matches names in checkpoints of tf_cnn_benchmarks, which numbers the layers of each type.
 # For example, ``v/cg/resnet_v10/conv1/batchnorm1/beta`` belongs to the second batch norm.
 # cnnbench declares layers in the same order, except in the networks that docs/migrating.md lists.
-# In each of the networks on that page, at least one shape differs.
-# The prefix ``v0/`` is the copy of the first device. Names of optimizer slots have one more part.
+# The shape of at least one variable differs in each network on that page.
+# The prefix ``v0/`` marks the copy of the first device.
+# Optimizer slots do not match, because their names have a further component.
 _OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\w+)")
-# Matches the first convolution in a graph (a serialized NodeDef): its operation and an attribute.
+# Matches the data format of the first convolution in a serialized graph.
 _FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)", re.DOTALL)
 
 
 def _old_keys(path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec) -> dict[str, str]:
-    """The keys in a checkpoint of tf_cnn_benchmarks, by the corresponding keys of cnnbench.
+    """Maps keys of cnnbench to the keys of the same variables in a tf_cnn_benchmarks checkpoint.
 
     FlagError if the checkpoint is from another network.
     """
@@ -530,7 +531,7 @@ class Exporter:
             self._serving = traced.get_concrete_function(**signature)
         except (TypeError, ValueError) as error:
             raise BenchmarkError(
-                f"--model={model.name} cannot be exported for any number of examples: "
+                f"--model={model.name} cannot be exported with a variable number of examples: "
                 f"{first_line(error)}"
             ) from error
 
@@ -549,7 +550,7 @@ class Exporter:
             if isinstance(target, UrlPath):
                 tf.saved_model.save(self._module, str(target), signatures=signatures)
                 return
-            # The old model is not moved into the scratch folder, which is removed after a kill.
+            # The old model stays outside of the scratch folder, which is removed after a kill.
             old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
             with Scratch("cnnbench-export-", target.parent) as scratch:
                 new = scratch.path / "model"
@@ -561,7 +562,8 @@ class Exporter:
                     os.rename(new, target)
                 except OSError:
                     with contextlib.suppress(FileNotFoundError):
-                        os.rename(old, target)  # If this fails, too, the error has both paths.
+                        # If this rename fails, too, its error names both paths.
+                        os.rename(old, target)
                     raise
             shutil.rmtree(old, ignore_errors=True)
         except FlagError as error:

@@ -138,12 +138,12 @@ class RunOutput(NamedTuple):
 
 
 class Run:
-    """The attributes of `BenchmarkCNN` that scenarios.py and `Training` use.
+    """Base class of `BenchmarkCNN` with the attributes that scenarios.py and `Training` use.
 
     Attributes:
       plan: the plan of the run.
       output: what the run prints, and its result files.
-      measurements: results and facts, which are filled in during the run.
+      measurements: results and recorded properties, which are filled in during the run.
       watch: a context manager around the timed loop, which measures conditions of the machine; None
         if nothing runs in this process.
       membership: connections to the other processes of the job.
@@ -222,7 +222,7 @@ def ended_run_notices(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
-    """Lines about skipped steps and changes of an automatic loss scale; empty if there are none."""
+    """Returns lines about skipped steps and changes of an automatic loss scale; may be empty."""
     warmup = len(scaling.warmup_skipped_steps)
     skipped = warmup + len(scaling.skipped_steps)
     moved = f"the loss scale went from {exact_number(scaling.start)} to {exact_number(scaling.end)}"
@@ -239,7 +239,7 @@ def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
 
 
 def _steady_state_notice(record: RunRecord, steady: SteadyState) -> tuple[str, str]:
-    """Text about the step from which step times are steady, and the name of its warning or ""."""
+    """Returns a text about the first steady step, and the name of its warning ("" for a notice)."""
     if steady.start is None:
         text = "step times reached no steady state"
         if len(steady.levels) > 1:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def record_planned_facts(
     measurements: Measurements, *, plan: RunPlan, devices: runtime.Devices
 ) -> None:
-    """Records the facts that are known before the first step: model, placement, batch, flags."""
+    """Records what is known before the first step: model, placement, batch size and flags."""
     job = plan.place.job
     measurements.note(
         model=ModelInfo(
@@ -107,7 +107,7 @@ def record_built_facts(measurements: Measurements, built: BuiltRun) -> None:
 
 
 def machine_check_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int = 0) -> RunFlags:
-    """Returns the properties of a run that the checks of the machine depend on."""
+    """Returns the properties of a run that `cnnbench.machine.checks` needs to check the machine."""
     return RunFlags(
         on_gpu=devices.kind == "gpu",
         cards=card_numbers(plan.params),

@@ -63,7 +63,7 @@ class Evaluator:
         self._data_format = runtime.resolve_data_format(plan.params.data_format, kind)
         self._warm = False
         self.notices: list[str] = []
-        # Tracing now keeps its time out of the first printed rate.
+        # The step is traced here, so that the first printed rate excludes the tracing time.
         self._function = TracedFunction("the evaluation", self._evaluation_step, inputs.signature)
 
     def run(self, global_step: int, console: Console, interrupts: Interrupts) -> PendingEvaluation:
@@ -84,7 +84,7 @@ class Evaluator:
         share_moving_averages(self._manager)
         self._manager.wait_for_assignments(self.inputs.devices)
         if not self._warm:
-            # The first call, which optimizes and allocates, is not timed. Its batch is read again.
+            # The first call, in which TensorFlow optimizes the graph, is not timed.
             self.inputs.restart()
             self._function(*self.inputs.next())[0].numpy()
             self._warm = True
@@ -114,7 +114,7 @@ class Evaluator:
     def _make_pending_evaluation(
         self, totals: list[float], rows: Rows, elapsed: float, global_step: int
     ) -> PendingEvaluation:
-        """Combines the sums and the `Model.host_rows` values of all workers to an evaluation."""
+        """Combines the sums and `Model.host_rows` values of all workers into one evaluation."""
         workers = self._manager.workers
         if workers is not None:
             totals = workers.total(np.array(totals)).tolist()
@@ -183,11 +183,11 @@ class Evaluator:
         metrics = self._model.metrics(outputs, batch.labels)
         named = [metrics[name] for name in self._model.metric_names]
         columns = tf.stack([*named, losses, tf.ones_like(losses)])
-        # Rows are needed on the host, and some operations that compute them have no GPU kernel.
+        # The CPU runs `Model.host_rows`, because some of its operations have no GPU kernel.
         with tf.device(host):
             rows = dict(self._model.host_rows(batch.features, outputs, batch.labels))
         if batch.weights is not None:
-            # A multiplication by 0 would not remove the padding, because its loss may be infinite.
+            # Padding is replaced by 0, because an infinite loss of padding times 0 would be NaN.
             columns = tf.where(batch.weights > 0, columns, 0.0)
             if rows:
                 rows[_WEIGHTS] = batch.weights

@@ -56,7 +56,7 @@ class HostMetrics:
         return done
 
     def close(self) -> None:
-        """Cancels computations that have not ended. Here, all computations have ended."""
+        """Cancels unfinished computations. In this class, `submit` leaves none unfinished."""
 
 
 class HostMetricsInChild(HostMetrics):
@@ -97,7 +97,7 @@ class HostMetricsInChild(HostMetrics):
             if self._closed:
                 return {}
             self._process = process = subprocess.Popen(
-                # With -u, output of a plug-in comes before its error message.
+                # With -u (unbuffered), the output of a plug-in precedes its error message.
                 [sys.executable, "-u", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -155,7 +155,7 @@ def _failure_text(model: str, status: int, errors: str) -> str:
 
 
 class PendingEvaluation(NamedTuple):
-    """An evaluation whose host metrics may be incomplete.
+    """An evaluation whose `Model.host_metrics` may still be in computation.
 
     Attributes:
       evaluation: the evaluation without metrics.
@@ -219,9 +219,9 @@ class EvaluationResults:
         return bool(self._waiting) and self._waiting[0].host.done()
 
     def publish(self) -> None:
-        """Publishes evaluations until one is incomplete."""
+        """Publishes complete evaluations in order, up to the first incomplete evaluation."""
         while self.ready:
-            # If this raises an error, the evaluation stays in the queue, for `close`.
+            # If the metrics could not be computed, the evaluation stays in the queue until `close`.
             metrics = self._waiting[0].metrics
             evaluated = self._waiting.popleft()
             self._console.evaluation_result(metrics, evaluated.evaluation.examples)

@@ -1,4 +1,4 @@
-"""Connects this process with the other processes of its job, and shares interrupts and the end.
+"""Connects the processes of a job, and shares interrupts and the end of the run among them.
 
 In a job with one process, this module does almost nothing.
 """
@@ -46,7 +46,7 @@ _LINGER_SECONDS = 10.0
 
 
 class Membership:
-    """The part of this process in its job: its connections, its activity and its end.
+    """Connects this process with its job, and reports its activity and its end to the job.
 
     Args:
       plan: contains the job. In the job, this process runs a step (as chief, worker or only
@@ -58,7 +58,7 @@ class Membership:
 
     Attributes:
       activity: current activity of the loop in this process, which the watchdog reads.
-      turns: turns of this process, if several processes take turns in running steps.
+      turns: time slices of this process, if the steps of several processes are interleaved.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Membership:
 
     @contextmanager
     def doing(self, activity: ProcessActivity) -> Iterator[None]:
-        """A context in which the activity of this process is `activity`."""
+        """A context that sets the activity that the watchdog reports for this process."""
         before, self.activity = self.activity, activity
         try:
             yield
@@ -163,7 +163,8 @@ class Membership:
         wait_for_servers(job, self._plan.params.cluster_timeout, self._tell)
         try:
             if self._plan.place.coordinated:
-                from cnnbench.variable_mgr import strategies  # This module loads TensorFlow.
+                # Importing this module loads TensorFlow.
+                from cnnbench.variable_mgr import strategies
 
                 strategies.connect_parameter_server_strategy(job)
             else:
@@ -199,7 +200,8 @@ class Membership:
 
         try:
             strategies.connect_multi_worker_strategy(job)
-        except RuntimeError as error:  # The devices of this process are already in use.
+        except RuntimeError as error:
+            # TensorFlow has already initialized the devices of this process.
             raise BenchmarkError(
                 f"{job.task}: a plug-in runs TensorFlow operations when it is imported; move these "
                 "operations into its functions, because each worker of this job runs its own step"
@@ -242,7 +244,7 @@ class Membership:
         return {str(task): why for task, why in {**lost, **self._culprits}.items()}
 
     def lost_process_error(self, error: BaseException) -> BenchmarkError | None:
-        """An error that names the lost process, if a loss explains an error of TensorFlow."""
+        """Returns an error that names the lost process, if its loss explains `error`; else None."""
         if not self._tensorflow_connected:
             return None  # A failed handshake must not import TensorFlow, which takes seconds.
         import tensorflow as tf
@@ -258,7 +260,7 @@ class Membership:
         if own:
             return BenchmarkError(own)
         lost = unresponsive_tasks(self._job, error)
-        # An error of cnnbench already names the cause, unless a process is lost.
+        # An error of cnnbench already explains itself, so only lost processes are added.
         if not isinstance(error, unreachable):
             lost = {task: state for task, state in lost.items() if state != NAMED}
         if self._watchdog is not None:
@@ -272,7 +274,7 @@ class Membership:
         write: Callable[[str, BaseException | None], object],
         explain: Callable[[Exception], BenchmarkError | None] = lambda error: None,
     ) -> Iterator[None]:
-        """A context for the whole run, which reports its end to the other processes of the job.
+        """A context around the whole run, which reports the run's end to the other processes.
 
         Args:
           write: writes the record of a block that ends early. Its arguments are "interrupted" or

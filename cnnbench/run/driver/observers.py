@@ -131,7 +131,7 @@ class BenchmarkLog(Observer):
     Args:
       config: resolved values of all flags of the run, as plain JSON values.
       parameters: `cnnbench.run.driver.describe.benchmark_log_parameters`.
-      facts: facts about machine and software, as in records, without unknown ones.
+      facts: recorded properties of machine and software, without unknown properties.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class MLPerfLog(Observer):
 
 
 def _network_settings(plan: RunPlan) -> dict[str, Any]:
-    """MLPerf's settings of batch norm and of the training images, by key."""
+    """Returns the values of MLPerf's keys about batch norm and training images."""
     settings: dict[str, Any] = {}
     if plan.network.spec.statistics:
         sync = plan.params.bn_stats == "sync"
@@ -349,7 +349,7 @@ def _network_settings(plan: RunPlan) -> dict[str, Any]:
 
 
 def _optimizer_settings(plan: RunPlan) -> dict[str, Any]:
-    """MLPerf's settings of the optimizer and of its learning rate, by key."""
+    """Returns the values of MLPerf's keys about the optimizer and its learning rate."""
     rate = plan.rates.outline
     optimizer = plan.numerics.optimizer_spec
     settings: dict[str, Any] = {
@@ -385,7 +385,7 @@ _SESSION_START = 1
 
 
 class EventFile:
-    """Writes an event file. It is created in the folder of a flag with the first value."""
+    """Writes a TensorBoard event file, which is created with its first value."""
 
     def __init__(self, flag: str, folder: str) -> None:
         self._flag = flag
@@ -482,7 +482,7 @@ class _SummaryWriter(Observer):
         self._file = EventFile(flag, folder)
 
     def begins(self, global_step: int, steps: int) -> None:
-        """Hides events that an earlier run wrote after the checkpoint of this run's start."""
+        """Hides events that an earlier run wrote for steps after this run's first global step."""
         del steps
         self._file.hide_from_step(global_step + 1)
 
@@ -609,7 +609,7 @@ def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe
         )
     if flags.tfprof_file or flags.profile_layers or flags.partitioned_graph_file_prefix:
         # TensorFlow partitions a graph when it runs for the first time, so in the first step.
-        # This probe comes last, so it is left first, before a profile of the same step is read.
+        # This context is entered last and left first, because reading profiles needs partitions.
         yield 1, _writing_partitions(partitions, flags.partitioned_graph_file_prefix, messages)
 
 
@@ -682,7 +682,7 @@ def _write_profile_files(
 def _writing_partitions(
     partitions: list[Any], prefix: str | None, messages: Messages
 ) -> Iterator[None]:
-    """A context that appends the partitions of the function called in it to `partitions`.
+    """A context that appends the graph partitions of the function called inside to `partitions`.
 
     If `prefix` is given, writes the partitions to numbered paths that begin with `prefix`.
     """

@@ -45,14 +45,14 @@ _RESTART_SECONDS = 3.0
 
 
 def partition_file(prefix: str, number: int) -> str:
-    """The path of the graph of one device: the number is inserted before the suffix of `prefix`."""
+    """Returns the path of one device's graph: the number is inserted before the suffix."""
     stem, suffix = os.path.splitext(prefix)
     return f"{stem}{number}{suffix}"
 
 
 @contextlib.contextmanager
 def locked_outputs(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[None]:
-    """A context that checks all outputs of a run first, and locks the folder of its checkpoints.
+    """A context that checks all output paths of a run, and locks the folder of its checkpoints.
 
     A file in the folder shows that the training is running and, after the block, how it has ended.
     A refused run does not change the folder.
@@ -128,7 +128,8 @@ def output_files(plan: RunPlan) -> Iterator[Output]:
         path = partition_file(prefix or "", number)
         yield Output("partitioned_graph_file_prefix", path, _graph_kind(path))
     if plan.params.profile_layers:
-        from cnnbench.base.charts.draw import FORMATS  # Few runs need this module.
+        # The late import saves other runs the time to load the charts.
+        from cnnbench.base.charts.draw import FORMATS
         from cnnbench.run.observe.work import TABLES
 
         suffixes = (*TABLES, *FORMATS)
@@ -193,8 +194,7 @@ class MemoryEstimate(NamedTuple):
 
 
 def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
-    """The largest batch size per device that should fit into memory, and the smallest that is
-    refused.
+    """Returns the largest batch size per device that should fit, and the smallest that is refused.
 
     None on GPUs, and if the size of the main memory is unknown.
     """
@@ -207,7 +207,7 @@ def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
 
 
 def available_memory(plan: RunPlan, kind: str) -> Memory | None:
-    """Memory of the machine if `kind` is "cpu", of one GPU of the run if it is "gpu".
+    """Returns the machine's memory if `kind` is "cpu", one GPU's memory if it is "gpu".
 
     None if it is unknown.
     """
@@ -217,7 +217,7 @@ def available_memory(plan: RunPlan, kind: str) -> Memory | None:
 
 
 def computes_on_cpu(plan: RunPlan) -> bool:
-    """Whether a run will compute on the CPU, as far as is known before TensorFlow is loaded."""
+    """Whether a run will probably compute on the CPU. Does not load TensorFlow."""
     device = plan.params.device
     return device == "cpu" or (device == "auto" and not _count_machine_gpus())
 
@@ -228,14 +228,15 @@ def _count_machine_gpus() -> int:
 
 
 def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
-    """Estimates peak memory: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
+    """Estimates the peak memory of the process (`kind` "cpu") or of each GPU (`kind` "gpu")."""
     towers = plan.params.num_gpus if kind == "cpu" else 1
     fixed = PROCESS_BYTES + _encoded_bytes(plan) if kind == "cpu" else 0
     per_image = 0
     if plan.work is not WorkKind.INPUT:
         fixed += _variable_bytes(plan, towers)
         per_image = _activation_bytes(plan, plan.work.trains)
-    waiting = plan.length.passes  # Synthetic examples of all passes are on the device.
+    # The device stores the synthetic examples of all passes of an update.
+    waiting = plan.length.passes
     if plan.params.data_dir:
         together = plan.params.steps_per_execution
         waiting = plan.input.training.datasets_prefetch_buffer_size
@@ -263,10 +264,10 @@ def estimate_job_memory(plan: RunPlan) -> int:
     job, size = plan.place.job, sum(variable.bytes for variable in plan.network.spec.variables)
     worker = estimate_memory(plan, "cpu").total
     if plan.work.trains and job.client_per_worker and job.num_workers > 1:
-        # A worker also stores joined gradients, and gradients that arrive from other workers.
+        # A worker also stores packed gradients, and gradients from other workers.
         worker += 2 * size
     serving = len(job.tasks) - job.num_workers
-    # The ps tasks together store variables, slots, and the gradients that are being added.
+    # All ps tasks together store variables, slots, received gradients and their sums.
     values_per_weight = 2 + _slots_per_weight(plan) if plan.work.trains else 1
     return (
         job.num_workers * worker
@@ -294,10 +295,10 @@ def _variable_bytes(plan: RunPlan, towers: int) -> int:
     if not plan.work.trains:
         return round(size * copies * width)
     slots = _slots_per_weight(plan)
-    # Memory contains the gradients of each tower, and per copy the sum that the update uses.
+    # Each tower has gradients, and each copy of the variables has their sum for the update.
     gradients = towers + (1 if copies == 1 else towers)
     if plan.length.passes > 1:
-        gradients += towers  # Each tower also adds up the gradients of its passes.
+        gradients += towers  # Each tower also stores the sum of the gradients of its passes.
     return round(size * (copies * (width + slots) + gradients))
 
 
@@ -324,7 +325,7 @@ def _encoded_bytes(plan: RunPlan) -> int:
 def check_memory_estimate(
     needed: MemoryEstimate, memory: Memory, plan: RunPlan, *, refuse: bool = True
 ) -> str | None:
-    """Compares estimated memory with existing memory. Returns a warning, or None if it suffices.
+    """Compares estimated with existing memory. Returns a warning, or None if the memory suffices.
 
     Args:
       refuse: whether to raise an error if the memory is much too small.
@@ -365,7 +366,7 @@ class RunWork:
     flops: float
 
     def seconds(self, facts: Mapping[str, Any]) -> float | None:
-        """Estimates the seconds of the run on a machine with the facts `facts`.
+        """Estimates the seconds of the run on a machine with the recorded properties `facts`.
 
         Returns None if the peak FLOP rate of the GPU is unknown.
         """

@@ -62,7 +62,7 @@ from cnnbench.variable_mgr.towers import TowerVariable
 # --check_replica_consistency: compares the copies of every variable.
 
 _DIGEST_BYTES = 16
-# GPUs have kernels that compare unsigned integers. Signed 32-bit integers are compared on the host.
+# On GPUs, TensorFlow compares unsigned integers, but compares signed 32-bit integers on the host.
 _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 
 
@@ -113,7 +113,7 @@ class ReplicaCheck(Observer):
         differing = np.array([flags.numpy() for flags in self._differing()])
         checks = self._measurements.parts.measured.replica_checks or 0
         self._measurements.note("measured", replica_checks=checks + 1)
-        # The other workers wait for this call, so it comes before this worker raises an error.
+        # All workers must take part in this exchange, so it precedes any error of this worker.
         error = self._compare_workers(bool(differing.any()), global_step)
         if differing.any():
             raise self._divergence_error(differing, global_step)
@@ -123,7 +123,7 @@ class ReplicaCheck(Observer):
     def _compare_workers(
         self, differs_here: bool, global_step: int
     ) -> ReplicaDivergenceError | None:
-        """Compares the workers' copies. Returns the error if workers differ, otherwise None."""
+        """Compares the variables of all workers. Returns an error if they differ, else None."""
         if self._workers is None:
             return None
         own = b"".join(map(_digest_of_variable, self._variables)) + bytes([differs_here])
@@ -165,7 +165,7 @@ class ReplicaCheck(Observer):
         return differing
 
     def _divergence_error(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
-        """The error for copies that differ. Its message names the first variable that differs.
+        """Returns the error for copies that differ. Its message names the first such variable.
 
         `differing` has the shape [towers - 1, variables].
         """
@@ -176,7 +176,8 @@ class ReplicaCheck(Observer):
         elements, largest = 0, 0.0
         for tower in towers:
             copy = variable.copies[tower].numpy()
-            bits = f"u{first.itemsize}"  # NaN is unequal to itself, so integers are compared.
+            # Bits are compared, because NaN is unequal to itself.
+            bits = f"u{first.itemsize}"
             elements = max(elements, int(np.sum(copy.view(bits) != first.view(bits))))
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.abs(copy.astype(np.float64) - first.astype(np.float64))
@@ -206,12 +207,13 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     length, measurements, inputs = run.plan.length, run.measurements, built.inputs
     assert inputs is not None
     turns = run.membership.turns
-    run.membership.turns = Turns()  # This process keeps its turn until the end of the run.
+    # This process is not interleaved with other processes: it keeps its time slice until the end.
+    run.membership.turns = Turns()
     try:
         total = Training(run, built).run(length.batches)
     finally:
         run.membership.turns = turns
-    # Without a network, the wait for input is the whole loop, so it is not a separate result.
+    # Without a network, the loop only waits for input, so the waiting time is no separate result.
     measurements.note("measured", input_wait_seconds=None)
     inputs.close()
     examples = len(measurements.timed.seconds) * length.global_batch
@@ -229,7 +231,7 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
 
 
 def measure_speed_limits(run: Run, built: BuiltRun) -> None:
-    """Measures the speed of the input pipeline alone, and the peak FLOP rate of the devices.
+    """Measures the speed of the input pipeline without training, and the peak FLOP rate.
 
     A record compares the speed of the run with these limits. The measurement follows the run, and
     takes some seconds on a CPU.
@@ -238,14 +240,15 @@ def measure_speed_limits(run: Run, built: BuiltRun) -> None:
     if plan.params.data_dir is not None and built.inputs is not None:
         try:
             run.measurements.note(input_stages=(time_pipeline(built.inputs),))
-        except DataError as error:  # The run has not read the records with this error.
+        except DataError as error:
+            # The timing reads further records, which the run itself has not read.
             text = f"the input pipeline alone was not measured: {error}"
             run.output.messages.warning(text, "pipeline")
     built.close()
     if run.measurements.lost_workers:
         return  # TensorFlow cannot run new functions after a process is lost.
     if plan.params.precision == "int8" and plan.params.peak_flops is None:
-        return  # TensorFlow has no matrix product of 8-bit integers to measure the peak with.
+        return  # TensorFlow has no 8-bit matrix product with which to measure the peak.
     peak = runtime.peak_flops(
         kind,
         built.devices.job.own_tower_devices,
@@ -308,7 +311,7 @@ def _open_observers(
 
 
 def train(run: Run, built: BuiltRun) -> float | None:
-    """Runs the training (or the forward passes) of a run that is built.
+    """Runs the training (or the forward passes) of a run whose objects `built` contains.
 
     Returns:
       Images/sec in the total; None for runs without a total.
@@ -322,7 +325,7 @@ def train(run: Run, built: BuiltRun) -> float | None:
         if flags.graph_file:
             write_graph("graph_file", flags.graph_file, step.graph.as_graph_def())
         restored, steps = _restore_or_initialize(run, built, manager)
-        # Only the chief reads the checkpoint, so it sends the numbers that depend on it.
+        # Only the chief reads the checkpoint, so it sends the step and example counts.
         global_step, examples, steps, *passed_over = built.send_restored_to_workers(
             restored.global_step, restored.examples, steps, *restored.passed_over
         )
@@ -407,7 +410,7 @@ def _restore_or_initialize(
         run.output.messages.warning(restored.warning, "nonfinite")
     if not plan.work.trains:
         return restored, plan.length.batches
-    # As in tf_cnn_benchmarks, --num_batches includes the steps before the checkpoint.
+    # As in tf_cnn_benchmarks, --num_batches counts the steps before the checkpoint, too.
     steps = plan.length.batches - restored.global_step
     assert plan.params.train_dir is not None
     plan.length.check_steps_left(plan.params.train_dir, restored.global_step)
@@ -427,7 +430,7 @@ def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Seq
         plan.place.job.num_workers if plan.place.asynchronous else 1
     )
     if inputs.resume(-(-examples // together), passed_over):
-        # This notice explains why the first step may wait for its input for a long time.
+        # Skipping examples takes time, so this notice explains a long wait for the first batch.
         notice = f"the input continues after the {examples} examples trained on"
     else:
         notice = "the input starts over: its data set cannot be resumed in the middle"
@@ -437,20 +440,20 @@ def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Seq
 def _evaluate_new_checkpoints(
     run: Run, built: BuiltRun, results: EvaluationResults
 ) -> float | None:
-    """Runs the chief's evaluations: of one checkpoint, or of new checkpoints until training ends.
+    """Evaluates one checkpoint, or all new checkpoints until the training ends, as the chief.
 
     Returns examples/sec; None after evaluations of several checkpoints.
     """
     assert built.checkpoints is not None
     train_dir = run.plan.params.train_dir
-    assert train_dir is not None  # The checks of the flags ensure this.
+    assert train_dir is not None  # --eval is refused without --train_dir.
     pause = run.plan.params.eval_interval_secs
     interrupts = Interrupts(built.group)
     end = TrainingEndDetector(train_dir, run.plan.params.eval_timeout_secs)
     done: str | None = None
     while True:
         raise_if_interrupted()
-        # The status is read first: if the training has ended, no checkpoint follows the search.
+        # The status is read first, so that the search finds all checkpoints of an ended training.
         end.update_status()
         path = files.find_latest_checkpoint(train_dir)
         if path is None:
@@ -471,7 +474,7 @@ def _evaluate_new_checkpoints(
             speed = _evaluate_restored(run, built, results, restored.global_step, interrupts)
             if not pause:
                 return speed
-            # Each repeated evaluation reports failed outputs, and prints a total.
+            # In repeated evaluations, each evaluation reports failed outputs and prints a total.
             check_written(run.output.messages.warning)
             run.output.console.footer(speed)
             end.evaluated()
@@ -492,7 +495,7 @@ def _evaluate_new_checkpoints(
 def _evaluate_restored(
     run: Run, built: BuiltRun, results: EvaluationResults, global_step: int, interrupts: Interrupts
 ) -> float:
-    """Evaluates the restored variables and stores the result. Returns examples/sec."""
+    """Evaluates the restored variables and records the result. Returns examples/sec."""
     assert built.evaluator is not None
     assert run.watch is not None
     timer = LoopTimer()
@@ -512,7 +515,7 @@ _NO_CHECKPOINT = -1
 
 
 class TrainingEndDetector:
-    """Determines when an evaluator that waits for checkpoints ends; see --eval_interval_secs."""
+    """Determines when an evaluation with --eval_interval_secs stops waiting for checkpoints."""
 
     def __init__(self, folder: str, timeout: float) -> None:
         """Starts the time limit, --eval_timeout_secs. `timeout` 0 means no limit."""
@@ -521,7 +524,7 @@ class TrainingEndDetector:
         self._before, self._status, self._is_new = "", "", False
 
     def update_status(self) -> None:
-        """Reads from the checkpoint folder whether the training continues."""
+        """Reads the status of the training from a file in the checkpoint folder."""
         self._before, self._status = self._status, files.training_status(self._folder)
         self._is_new |= self._status == files.RUNNING
 
@@ -530,14 +533,14 @@ class TrainingEndDetector:
         self._since = time.monotonic()
 
     def seconds_left(self, pause: float) -> float:
-        """Seconds until the next check for a checkpoint: `pause`, or less if the limit is near."""
+        """Returns the seconds until the next search: `pause`, or less near --eval_timeout_secs."""
         remaining = self._since + self._timeout - time.monotonic()
         return min(pause, max(0.0, remaining)) if self._timeout else pause
 
     def reason(self) -> str:
-        """The reason why no further checkpoint is expected; "" if a checkpoint may follow."""
+        """Returns why no further checkpoint is expected; "" if a checkpoint may follow."""
         ended = self._status not in ("", files.RUNNING)
-        # The first status may be from an earlier training, which is now being resumed.
+        # The first status may be left from an earlier training, which is about to be resumed.
         if ended and (self._is_new or self._before == self._status):
             return f"the training has ended ({self._status})"
         if self._timeout and time.monotonic() - self._since >= self._timeout:
@@ -546,11 +549,11 @@ class TrainingEndDetector:
 
 
 def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResults) -> float | None:
-    """Runs this worker's part of the evaluations. Returns as `_evaluate_new_checkpoints`."""
+    """Evaluates the same checkpoints as the chief. Returns the result of the chief's function."""
     assert built.evaluator is not None
     interrupts = Interrupts(built.group)
     while True:
-        # This worker waits for the chief, which waits for a checkpoint.
+        # The chief waits for a checkpoint, so this worker may wait for the chief for a long time.
         with run.membership.doing(ProcessActivity.OTHERS):
             (global_step,) = built.send_restored_to_workers(0)
         if global_step == _NO_CHECKPOINT:

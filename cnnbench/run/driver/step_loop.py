@@ -67,7 +67,7 @@ class StepTime(NamedTuple):
         return cls(time.perf_counter(), time.process_time())
 
     def since(self, start: StepTime, steps: int = 1) -> StepTime:
-        """The mean time of `steps` steps between the reading `start` and this reading."""
+        """Returns the mean time per step, for `steps` steps between `start` and this reading."""
         cpu_seconds = self.cpu_seconds - start.cpu_seconds
         return StepTime((self.seconds - start.seconds) / steps, cpu_seconds / steps)
 
@@ -145,7 +145,7 @@ class StepLoop(Generic[Handle, Values]):
         def finish(step: int, reading: Future[tuple[Values, StepTime]]) -> None:
             nonlocal start
             values, end = reading.result()
-            # Steps end in order, but the end of a later step may have been read first.
+            # Steps end in order, but the clocks may have been read for a later step first.
             end = StepTime(
                 max(end.seconds, start.seconds + RESOLUTION),
                 max(end.cpu_seconds, start.cpu_seconds),
@@ -153,7 +153,7 @@ class StepLoop(Generic[Handle, Values]):
             done(step, end.since(start, self.together), values)
             start = end
 
-        # Two threads: the read of a step starts while the read of the previous step waits.
+        # Two threads are needed: a read starts while the read of the previous step still waits.
         threads = ThreadPoolExecutor(2, "cnnbench-reader")
         try:
             before: Future[tuple[Values, StepTime]] | None = None
@@ -163,7 +163,7 @@ class StepLoop(Generic[Handle, Values]):
                     handle = self.launch()
                 except Exception:
                     if before is not None:
-                        # The previous execution was launched, so it is still measured.
+                        # The previous execution had no error, so its time is still recorded.
                         finish(step - self.together, before)
                     raise
                 reading = threads.submit(self._read_values_and_time, handle, issued.set)
@@ -179,7 +179,8 @@ class StepLoop(Generic[Handle, Values]):
                     start = StepTime.now()
                 issued.wait()
         finally:
-            threads.shutdown(wait=False)  # After an error, a read from a GPU may never return.
+            # Threads are not joined: after an error, a read from a GPU may never return.
+            threads.shutdown(wait=False)
         return steps
 
     def _read_values_and_time(
@@ -190,7 +191,7 @@ class StepLoop(Generic[Handle, Values]):
         try:
             values = self.read(handle, ReadCallbacks(issued, ages.append))
         finally:
-            issued()  # Without this call, the loop would wait forever after an error.
+            issued()  # Without this call, an error in `read` would make the loop wait forever.
         now = StepTime.now()
         return values, now._replace(seconds=now.seconds - ages[0]) if ages else now
 
@@ -213,11 +214,11 @@ class LoopTime(NamedTuple):
         return cls(time.perf_counter(), usage.ru_utime, usage.ru_stime)
 
     def since(self, start: LoopTime) -> LoopTime:
-        """The times from the reading `start` to this reading."""
+        """Returns the seconds from the reading `start` to this reading."""
         return LoopTime(self.wall - start.wall, self.user - start.user, self.system - start.system)
 
     def record_fields(self) -> dict[str, float]:
-        """The seconds by the names that they have in a record (`Measured`)."""
+        """Returns the seconds under the names of fields of a record (see `Measured`)."""
         names = ("loop_seconds", "loop_user_seconds", "loop_system_seconds")
         return dict(zip(names, self, strict=True))
 
@@ -230,7 +231,7 @@ class LoopTimer:
         self._began = self._start.wall
 
     def elapsed(self) -> LoopTime:
-        """The time of the loop so far, without excluded blocks. Undefined within such a block."""
+        """Returns the loop's time so far, without excluded blocks. Undefined inside a block."""
         return LoopTime.now().since(self._start)
 
     @contextmanager
@@ -248,7 +249,7 @@ class LoopTimer:
         return LoopTime.now().wall - self._began
 
 
-# The loop of asynchronous updates.
+# The loop of asynchronous updates, in which workers do not wait for each other.
 
 _ASK_SECONDS = 1.0
 _SHORTEST = 1e-9
@@ -265,7 +266,7 @@ class _UpdateOutcome(NamedTuple):
 
 
 class StuckDetector:
-    """Detects workers with an update that does not end.
+    """Detects workers whose current update takes too long.
 
     Adds up the time between calls in which the same update is in flight. The caller limits the time
     per call, so that time during which this process was stopped is mostly excluded.
@@ -283,7 +284,7 @@ class StuckDetector:
         self._longest = 0.0
 
     def stuck_workers(self, in_flight: Mapping[str, int], seconds: float) -> dict[str, float]:
-        """Finds workers that are stuck. Returns their seconds without progress, by name.
+        """Returns the workers whose current update takes too long, with their seconds in it.
 
         Args:
           in_flight: number of the current update, for each worker that runs an update.
@@ -335,8 +336,8 @@ class AsyncLoop(Generic[Values]):
         self._errors: dict[str, Exception] = {}
         self._outcomes: queue.SimpleQueue[_UpdateOutcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        # The lock of `_changed` guards the following attributes, the state of a call of `run`.
-        self._running = 0  # Number of the call of `run`: threads of earlier calls end.
+        # The lock of `_changed` guards the following attributes, which describe the current `run`.
+        self._running = 0  # This counts calls of `run`. Threads of earlier calls end.
         self._limit = self._next = 0
         self._to_repeat: list[int] = []
         self._in_flight: dict[str, int] = {}
@@ -391,7 +392,8 @@ class AsyncLoop(Generic[Values]):
                         self._changed.notify_all()
             return steps
         finally:
-            with self._changed:  # The threads end, but are not joined: an update may hang.
+            # The threads are told to end, but are not joined, because an update may hang.
+            with self._changed:
                 self._running += 1
                 self._changed.notify_all()
 
@@ -413,14 +415,14 @@ class AsyncLoop(Generic[Values]):
             threading.Thread(target=self._work, args=arguments, daemon=True).start()
 
     def _determine_pauses(self, first: int, last: int) -> None:
-        """Notes which updates from number `first` to `last` are followed by a pause."""
+        """Determines after which of the updates `first` to `last` the loop pauses."""
         for number in range(first, last + 1):
             if self._pause_due(number):
                 self._pauses.add(number)
                 self._limit = min(self._limit, number)
 
     def _work(self, worker: str, run: int) -> None:
-        """Runs updates in a worker's thread, until call number `run` of `run` has ended."""
+        """Runs updates in a worker's thread, until the `run`-th call of `AsyncLoop.run` ends."""
         work = self._workers[worker]
         self._begin_thread()
         while True:
@@ -434,11 +436,11 @@ class AsyncLoop(Generic[Values]):
                 return
             with self._changed:
                 if self._running != run or self._in_flight.pop(worker, None) != number:
-                    return  # The loop has ended, or the worker was removed.
+                    return  # The call of `run` has ended, or the worker was removed.
                 self._outcomes.put(_UpdateOutcome(worker, StepTime.now(), values))
 
     def _next_number(self, worker: str, run: int) -> int | None:
-        """Waits until a worker may run an update; returns the update's number, None at the end."""
+        """Waits until a worker may run an update. Returns the update's number; None at the end."""
         with self._changed:
             while True:
                 if self._running != run or worker in self._errors:
@@ -450,7 +452,7 @@ class AsyncLoop(Generic[Values]):
                 self._changed.wait()
 
     def _available_number(self, worker: str) -> int | None:
-        """The number of an update that the worker may run now; None before a pause or the end."""
+        """Returns the number of the worker's next update; None before a pause or the end."""
         if self._first.get(worker, self._limit + 1) <= self._limit:
             return self._first.pop(worker)
         if self._to_repeat and self._to_repeat[0] <= self._limit:
@@ -535,7 +537,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         self._remaining_workers = list(workers)
 
     def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
-        """Ends the loop after a stuck update, because only TensorFlow knows the update's worker."""
+        """Ends the loop after a stuck update: only TensorFlow knows which worker runs it."""
         waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
         suspects = ", ".join(waits) or f"one of {', '.join(self._remaining_workers)}"
         doing = ProcessActivity.INPUT if waits else ProcessActivity.STEP
@@ -545,7 +547,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         raise error
 
     def _handle_failure(self, worker: str, error: Exception) -> None:
-        del worker  # This is the name of a slot, which does not determine a worker.
+        del worker  # `worker` is the name of a slot, and any worker may run a slot's update.
         self._cancel_updates_in_flight(error)
         raise error
 

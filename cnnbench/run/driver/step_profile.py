@@ -1,4 +1,4 @@
-"""Profiles the last warm-up steps of a run, and divides their time among layers and directions."""
+"""Profiles the last warm-up steps, and divides their time among layers and forward/backward."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class StepProfiler:
         for step in range(last - self._count + 1, last + 1):
             yield step, self._profile_step(step)
         # TensorFlow partitions a graph when it runs for the first time, so in the first step.
-        # This probe comes last, so it is left first, before a profile of the same step is read.
+        # This context is entered last and left first, because reading profiles needs partitions.
         yield 1, collecting_partitions(self._partitions)
 
     @contextmanager
@@ -94,7 +94,7 @@ class StepProfiler:
 
     @cached_property
     def works(self) -> StepWork:
-        """Layers, FLOPs and bytes of the step's operations, known after the first step."""
+        """Layers, FLOPs and bytes of the step's operations. Available after the first step."""
         return make_step_work(self._plan, self._graph, self._partitions)
 
     @cached_property
@@ -128,7 +128,7 @@ class StepProfiler:
         )
 
     def _profiled_layers(self, works: Iterable[OperationWork]) -> Iterable[ProfiledLayer]:
-        """The layers with trainable variables, in the order in which the network creates them."""
+        """Yields the layers with trainable variables, in the order of their creation."""
         kinds = {work.part.layer: work.part.kind for work in works if work.is_product}
         shapes: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
         for variable in self._plan.network.spec.variables:
@@ -152,13 +152,13 @@ def profile_rows(
     flops: Mapping[str, FlopCounts],
     types: StepWork,
 ) -> Iterable[ProfiledPart]:
-    """Adds up the times of operations by layer and direction. All rows add up to the step times.
+    """Adds up the times of operations by layer and pass. The rows add up to the step times.
 
     Args:
       steps: time of each profiled step, divided among operations.
       step_seconds: wall time of each step.
       waits: seconds for which each step waited for its input.
-      works: layer, direction, FLOPs and bytes of every operation, by name and type.
+      works: layer, pass (forward or gradient), and bytes of every operation, by name and type.
       flops: FLOPs of a step on all devices, by layer.
       types: returns the type of an operation's result.
     """
@@ -166,7 +166,7 @@ def profile_rows(
     moved: Counter[Part] = Counter()
     operations: defaultdict[Part, Counter[str]] = defaultdict(Counter)
     for (name, kernel), work in works.items():
-        # An operation in a branch of the graph does not run in every step.
+        # An operation in a branch of tf.cond does not run in every step.
         share = sum((name, kernel) in step.counts for step in steps) / len(steps)
         moved[work.part] += round(share * work.bytes)
         if times := steps[-1].counts[name, kernel]:
@@ -193,7 +193,10 @@ def profile_rows(
 
 
 def timeline_spans(ran: Sequence[ExecutedOperation], works: StepWork) -> list[ProfiledSpan]:
-    """Joins the operations of a step, in the order of their starts, to the spans of a timeline."""
+    """Joins neighbouring operations of a step into the spans of a timeline.
+
+    `ran` contains the operations in the order of their starts.
+    """
     from cnnbench.run.observe.operations import PICOSECONDS
 
     shortest = _SHORTEST * PICOSECONDS * max((operation.end for operation in ran), default=0)
@@ -202,7 +205,7 @@ def timeline_spans(ran: Sequence[ExecutedOperation], works: StepWork) -> list[Pr
     for operation in ran:
         start, end = operation.start * PICOSECONDS, operation.end * PICOSECONDS
         part = works(operation.name, operation.type).part if operation.own else INPUT_OPERATIONS
-        # If the graph node of an operation is unknown, the profile's plane contains its device.
+        # If an operation is not in the graph, its plane in the profile shows the device.
         gpu = (
             operation.plane.rpartition("device:")[2].lower()
             if "device:" in operation.plane

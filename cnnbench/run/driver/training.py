@@ -44,12 +44,12 @@ from cnnbench.run.step.train_step import StepResult, TrainStep
 if TYPE_CHECKING:
     from cnnbench.run.driver.observers import Probe
 
-# Without a progress bar, a warm-up prints a line whenever it was silent for this many seconds.
+# Without a progress bar, a warm-up prints a line every 60 seconds.
 _SILENT_SECONDS = 60.0
 
 
 class LoopProgress(NamedTuple):
-    """The state of the timed loop: its wall seconds so far, and the loss of its last step."""
+    """Progress of the timed loop: its wall seconds so far, and the loss of its last step."""
 
     seconds: float
     loss: float
@@ -94,7 +94,7 @@ class Training:
     """Runs one training (or forward-only run), and fills the measurements of the run.
 
     Args:
-      built: TensorFlow parts of the run, with a step and its input.
+      built: TensorFlow objects of the run, with a step and its input.
       results: receives evaluations; None if the plan has no evaluations.
       global_step: number of training steps before this run; above 0 after a restore. Warm-up steps
         are included, because they train.
@@ -122,7 +122,7 @@ class Training:
         self._interrupts = Interrupts(built.group)
         self._steps_per_execution = run.plan.params.steps_per_execution
         self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.params.display_perf_ewma)
-        self._display: DisplayInterval | None = None  # None until the timed loop.
+        self._display: DisplayInterval | None = None  # The timed loop sets it.
         self._timer = LoopTimer()
         self.global_step = self._start = self._steps_before_loop = global_step
         self._steps = 0
@@ -130,7 +130,7 @@ class Training:
         self._last_save = self._silent_since = time.monotonic()
         self._unjudged_evaluation: PendingEvaluation | None = None
         self._stopped_early = False
-        # Position in ENDINGS, from 1, of the flag that ends the loop; 0 if no flag does.
+        # Position in ENDINGS (from 1) of the flag that ends the loop; 0 as long as no flag ends it.
         self._ending = 0
         values = (getattr(run.plan.params, flag) for flag in ENDINGS)
         self._limits = [
@@ -167,7 +167,7 @@ class Training:
             waited = self._input_wait_seconds()
             self._steps = steps
             with membership.doing(ProcessActivity.OTHERS):
-                # Waits until all processes that take turns with this one have warmed up.
+                # Waits until all processes with which this process is interleaved have warmed up.
                 membership.turns.wait()
             if membership.turns.takes_turns:
                 run.measurements.begin_turn(membership.turns.seconds)
@@ -179,7 +179,7 @@ class Training:
                     steps = loop.run(
                         steps, self._record_timed_steps, self._pause_due, self._pause_loop
                     )
-                    # In a job of several processes, this call would contact lost processes, too.
+                    # In a job of several processes, sync_devices would also contact lost processes.
                     if self._built.group is None and not self._built.workers:
                         tf.test.experimental.sync_devices()
                 finally:
@@ -213,7 +213,7 @@ class Training:
             progress.finish()
 
     def _input_wait_seconds(self) -> float:
-        """Seconds for which the run has waited for input: of asynchronous workers, the mean."""
+        """Returns the seconds for which steps have waited for input; the mean of async workers."""
         if not self._built.workers:
             return self._inputs.wait_seconds
         return fmean(step.total_input_wait_seconds for step in self._built.workers.values())
@@ -305,7 +305,8 @@ class Training:
         if self._interrupts.pending:
             stop = _INTERRUPTED
         if stop:
-            assert isinstance(self._step, TrainStep)  # A group of workers always has a network.
+            # Only workers that run their own steps request a stop, and they have a network.
+            assert isinstance(self._step, TrainStep)
             self._step.request_stop(stop)
         steps = range(self.global_step, self.global_step + self._steps_per_execution)
         result = self._step(*map(self._run.plan.rates.schedule, steps))
@@ -324,7 +325,7 @@ class Training:
             *((step_values.loss, step_values.skipped) for step_values in values), strict=True
         )
         measurements.warmup.add(spent.seconds, *losses, skipped=skipped)
-        # The last possible warm-up step has number -1, the first timed step has number 1.
+        # Warm-up steps have negative numbers up to -1, and the first timed step has number 1.
         self._check_results(step - 1 - most, values)
         shown = self._run.output.progress_line.update(step)
         if not shown and time.monotonic() >= self._silent_since + _SILENT_SECONDS:
@@ -359,7 +360,8 @@ class Training:
     def _check_results(self, step: int, values: Sequence[StepValues]) -> None:
         """Raises an error after an interrupt, or after steps with a loss that is not finite."""
         self._last = values[-1]
-        if self._last.worker:  # Synchronous steps were counted when they were launched.
+        # Only asynchronous updates are counted here: `_launch_steps` counts synchronous steps.
+        if self._last.worker:
             self.global_step += 1
         self._obey_stop_request(self._last)
         for number, step_values in enumerate(values, step - len(values) + 1):
@@ -373,11 +375,12 @@ class Training:
         raise_if_interrupted()
 
     def _ending_reached(self) -> int:
-        """Position (from 1) in ENDINGS of a flag that ends the loop now; 0 if no flag ends it.
+        """Returns the position in ENDINGS (from 1) of a flag that ends the loop now, or 0.
 
         Uses the clock of this process.
         """
-        if not self._limits or not self._steps:  # Most runs need not read the clocks.
+        # Most runs have no such flag, and so need not read the clocks.
+        if not self._limits or not self._steps:
             return 0
         loop = LoopProgress(self._timer.elapsed().wall, self._last.loss)
         reached = (position for position, value, ended in self._limits if ended(value, loop))
@@ -386,7 +389,8 @@ class Training:
     def _pause_due(self, step: int) -> bool:
         """Returns whether to pause after this step of the warm-up or of the timed loop."""
         executed = self._executed_steps(step)
-        if self._built.group is None:  # A group of workers gets the request with a step's results.
+        # Workers that run their own steps get the chief's request with the results of a step.
+        if self._built.group is None:
             self._ending = self._ending or self._ending_reached()
         return (
             (self._ending > 0 and step < self._steps)
@@ -398,7 +402,7 @@ class Training:
         )
 
     def _executed_steps(self, step: int) -> range:
-        """Global steps of the execution that ends with step number `step` of the current loop."""
+        """Returns the global steps of the execution that ends with step `step` of this loop."""
         last = self._steps_before_loop + step
         return range(last - self._steps_per_execution + 1, last + 1)
 
@@ -413,7 +417,7 @@ class Training:
         return False
 
     def _pause_loop(self, step: int) -> bool:
-        """Saves, evaluates and calls observers if this is due after a step.
+        """Saves a checkpoint, evaluates and calls observers, as far as each is due after `step`.
 
         Returns whether to end the loop.
         """
@@ -454,7 +458,7 @@ class Training:
             return self._stopped_early
 
     def _give_turn(self) -> None:
-        """Waits while other processes run their steps, without timing the wait."""
+        """Waits while the interleaved processes run their steps. The wait is not timed."""
         turns, watch = self._run.membership.turns, self._run.watch
         assert watch is not None
         with (
@@ -503,7 +507,7 @@ class Training:
         return True
 
     def _reaches_target(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
-        """Returns whether the chief's metrics, which all workers must use, reach the target."""
+        """Returns whether the chief's metrics reach the target. All workers get the same answer."""
         reached, group = target.reached(metrics.get(target.metric)), self._built.group
         return reached if group is None else group.value_of_chief(reached)
 
@@ -520,7 +524,7 @@ class Training:
         with run.membership.doing(ProcessActivity.EVALUATION):
             first = job.workers[0]
             if str(first) in (*run.measurements.lost_workers, *run.membership.lost_tasks()):
-                # TensorFlow would wait for a stopped process without limit.
+                # TensorFlow would wait for the lost worker forever.
                 raise BenchmarkError(
                     f"lost {task_with_address(job, first)}, which runs the evaluations"
                 )
@@ -548,7 +552,8 @@ class Training:
                 self._evaluate(elapsed)
         if plan.saves_into is not None and self.global_step > self._start:
             with ExitStack() as stack:
-                if not plan.place.job.in_cluster:  # In a job, a lost process may be the cause.
+                # In a job of several processes, the caller names a lost process as the cause.
+                if not plan.place.job.in_cluster:
                     stack.enter_context(writing_output("train_dir", plan.saves_into))
                 self._save_checkpoint()
         if self._results is not None:
@@ -574,7 +579,7 @@ class Training:
     def _step_values(self, result: StepResult) -> StepValues:
         plan, loss = self._run.plan, float(result.loss)
         if not plan.work.trains and math.isfinite(loss):
-            loss = 0.0  # A forward pass has no loss; tf_cnn_benchmarks prints 0.
+            loss = 0.0  # A forward-only run has no loss. tf_cnn_benchmarks prints 0, too.
         names = plan.network.model.metric_names if result.metrics else ()
         return StepValues(
             loss=loss,

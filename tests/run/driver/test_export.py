@@ -190,5 +190,5 @@ def test_a_network_that_needs_a_fixed_batch_is_named(tmp_path, capsys):
     )
     assert run(model_plugin=plugin, model="fixed", export_dir=tmp_path / "export") == 4
     error = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    assert "--model=fixed cannot be exported for any number of examples: " in error[0]
+    assert "--model=fixed cannot be exported with a variable number of examples: " in error[0]
     assert not (tmp_path / "export").exists()
