@@ -216,7 +216,7 @@ run CPU8 --model=lenet --freeze_when_forward_only | --*--forward_only
 run CPU8 --model=lenet --forward_only        | --precision=int8: needs --forward_only and
 # Sizes
 run --model=trivial --warmup=auto --num_warmup_batches=40 --max_warmup_batches=30 \
-                                             | --max_warmup_batches=30: is less than the minimum of 40 warm-up steps
+                                             | --max_warmup_batches=30: *the minimum of 40 warm-up
 run --model=trivial --autotune_threshold=9999 | --autotune_threshold=9999: means 4.999e+08 warm-up
 run --warmup=auto --max_warmup_batches=19    | --max_warmup_batches=19: *at least 20
 run TINY --eval --train_dir=. --num_eval_epochs=1e9 | --num_eval_epochs=*must be at most

@@ -38,7 +38,7 @@ def write_graph(flag: str, path: str, graph_def: Any) -> None:
 
 @contextmanager
 def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
-    """A context that appends the graph of the function called in it, partitioned by device.
+    """A context that collects the device partitions of the graph of the function called inside.
 
     The GraphDefs are appended to `partitions`.
     """
@@ -55,13 +55,13 @@ def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
 
 
 def _collected_partitions() -> list[Any]:
-    """GraphDefs of the largest function that has run since `trace_on`, sorted by device."""
+    """Returns GraphDefs of the largest function that ran since `trace_on`, sorted by device."""
     graph_def = type(tf.Graph().as_graph_def())  # TensorFlow has no public name for this class.
     functions = [
         [graph_def.FromString(graph) for graph in function.partitions]
         for function in message_class("RunMetadata").FromString(_exported_metadata()).functions
     ]
-    # The step is the largest function. Others feed the step and read its results.
+    # The step is the largest function. Smaller functions feed the step and read its results.
     step = max(functions, key=lambda graphs: sum(len(g.node) for g in graphs), default=[])
     if not step:
         raise BenchmarkError("TensorFlow has collected no graphs of the step")
@@ -127,7 +127,7 @@ def messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
             made_on = tensor.op.device
             if made_on and process_of_device(made_on) != process_of_device(op.device):
                 sent[tensor.name, op.device] = 1, _tensor_bytes(tensor)
-    # All devices take part in each of these collectives, so one device's are counted.
+    # All devices take part in a strategy's collectives, so one device's collectives are counted.
     of_strategy = next(iter(unnumbered.values()), [])
     transfers = (*sent.values(), *rings.values(), *of_strategy)
     sizes = [size for _, size in transfers if size is not None]
@@ -166,7 +166,7 @@ def _needed_operations(graph: Any) -> Iterator[Any]:
 
 
 def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
-    """Messages and bytes between processes of one ring collective of all processes."""
+    """Returns the messages and bytes that one ring collective sends between processes."""
     size = _collective_number(op, "group_size", 1)
     reduces = op.type in _REDUCE
     hops = processes * (2 if reduces else 1) * (size - 1)
@@ -177,7 +177,7 @@ def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
 
 
 def _collective_number(op: Any, name: str, position: int) -> int:
-    """Reads a number of a collective: an attribute `name` or, in V2 operations, an input."""
+    """Reads attribute `name` of a collective or, in V2 operations, the input at `position`."""
     if not op.type.endswith("V2"):
         return int(op.get_attr(name))
     return int(tf.get_static_value(op.inputs[position]))

@@ -154,7 +154,7 @@ MOST = 20
 
 _GPU = "/device:GPU:"
 _ON_HOST = re.compile(r"([\w.][\w./>-]*):([A-Za-z_]\w*)")
-# Keys of the name of a kernel's operation, in current and older versions of TensorFlow.
+# Keys under which a profile names the operation of a GPU kernel, in new and old TensorFlow.
 _LAUNCHED_BY = ("tf_op", "kernel_annotation")
 PICOSECONDS = 1e-12
 _ALLOCATION = "MemoryAllocation"
@@ -176,7 +176,7 @@ def is_transfer(type: str) -> bool:
 
 
 def source_operation(name: str) -> str:
-    """Name of the operation whose result a copy between devices copies, from the copy's name.
+    """Returns the name of the operation whose result a copy operation copies between devices.
 
     Names of other operations are returned unchanged.
     """
@@ -184,16 +184,16 @@ def source_operation(name: str) -> str:
 
 
 class Rank(enum.IntEnum):
-    """Determines which of several running operations get the time.
+    """Priority of an operation if several operations run and their wall time is divided.
 
     Each moment is attributed to the running operations with the lowest rank.
     """
 
     COMPUTES = 0
     # Collectives and copies get only time without computation (exposed communication).
-    # They run at the same time as kernels, and wait for other devices.
+    # Collectives and copies overlap with kernels, and wait for other devices.
     WAITS = 1
-    OTHER = 2  # This is the rank of operations outside of the step.
+    OTHER = 2  # Operations outside of the step, such as input operations, have this rank.
 
 
 class ExecutedOperation(NamedTuple):
@@ -280,7 +280,7 @@ def sorted_operations(
 
 
 def _rank_of_operation(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
-    if _BY_NCCL.fullmatch(name):  # A collective always belongs to the step.
+    if _BY_NCCL.fullmatch(name):  # NCCL runs only collectives, which belong to the step.
         return Rank.WAITS
     if not is_own(name):
         return Rank.OTHER
@@ -357,7 +357,7 @@ def _kernel_operation(event: XEvent) -> tuple[str, str] | None:
     for key in _LAUNCHED_BY:
         text = event.stats.get(key)
         if isinstance(text, str):
-            # The first annotation in the text is the operation.
+            # The text begins with the operation. Further annotations may follow.
             match = _ON_HOST.match(text)
             if match:
                 # The sender or the receiver may start a copy, so both get the type of the sender.

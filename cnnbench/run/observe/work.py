@@ -113,7 +113,7 @@ def _parse_call(line: str) -> Primitive | None:
     )
 
 
-# The layer, kind, direction and memory traffic of the operations in a step.
+# The layer, the type, the pass (forward or gradient) and the memory traffic of operations.
 
 TOWER = re.compile(r"(?:^|/)tower_(\d+)/(.+)")
 """Matches names of operations in a tower: the number of the tower, and the rest of the name."""
@@ -123,7 +123,7 @@ _PASSED_ON = ("Cast", "Identity", "Reshape")
 _DEVICE = re.compile(r"device:(\w+:\d+)$")
 _DECORATION = re.compile(r"^_(Mkl)?(Native)?")
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
-# Operations that rearrange inputs and results of gradients with a different form.
+# Operations that rearrange tensors for alternative algorithms of convolution gradients.
 _LAYOUT = ("Transpose", "ReverseV2", "Pad", "ConcatV2", "StridedSlice", "DepthToSpace")
 _KINDS = (
     (re.compile("BatchNorm"), "batch norm"),
@@ -136,7 +136,7 @@ _KINDS = (
 )
 _OTHER = "other"
 _WEIGHTS = ("ReadVariableOp", "Const")
-# Operations whose result is the memory of their input, or that use no memory.
+# Operations whose output shares the memory of their input, or that access no memory.
 _NO_TRAFFIC = (
     *("ReadVariableOp", "AssignVariableOp", "Identity", "Reshape", "Squeeze", "ExpandDims"),
     *("Shape", "Const", "NoOp", "StopGradient", "PreventGradient", "Switch", "Merge"),
@@ -147,7 +147,7 @@ _RESOURCE = 20  # The value of DT_RESOURCE in TensorFlow's enumeration of dtypes
 
 
 class OperationWork(NamedTuple):
-    """The part of a step to which an operation belongs, and its memory traffic.
+    """The layer and the pass to which an operation of a step belongs, and its memory traffic.
 
     Attributes:
       part: the layer, the reduction or the update that contains the operation.
@@ -162,7 +162,7 @@ class OperationWork(NamedTuple):
 
 
 class StepWork:
-    """Determines the part of the step, the FLOPs and the bytes of every operation in a step.
+    """Determines the layer, the pass, the FLOPs and the memory traffic of a step's operations.
 
     Attributes:
       image_flops: FLOPs of one image in a step, by layer; 0 for scopes without FLOPs.
@@ -194,7 +194,7 @@ class StepWork:
         self._kernels = kernels
 
     def __call__(self, name: str, type: str) -> OperationWork:
-        """Determines the part of the step and the memory traffic of an operation in a profile.
+        """Determines the layer, the pass and the memory traffic of an operation in a profile.
 
         `name` and `type` are the name and the type of the operation.
         """
@@ -225,12 +225,12 @@ class StepWork:
                 kind += f" {kernel[0]}x{kernel[1]}"
         else:
             kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
-        # The traffic of a rearranged gradient is counted only for the product that computes it.
+        # Rearrangements for a product add no traffic, because only the product itself is counted.
         moved = 0 if lays_out else self._memory_traffic(name)
         return OperationWork(Part(layer, kind, direction), is_product, moved)
 
     def is_of_step(self, name: str) -> bool:
-        """Whether an operation in a profile belongs to the step, not for example to the input."""
+        """Whether an operation in a profile belongs to the step, not to the input pipeline."""
         return (
             TOWER.search(name) is not None
             or source_operation(name) in self._traced
@@ -239,19 +239,19 @@ class StepWork:
         )
 
     def device(self, name: str) -> str:
-        """The device of an operation of the step, such as "cpu:0"; "" if unknown."""
+        """Returns the device of an operation of the step, such as "cpu:0"; "" if unknown."""
         node = self._nodes.get(name)
         match = _DEVICE.search("" if node is None else node.device)
         return match[1].lower() if match else ""
 
     def results(self, name: str) -> str:
-        """The dtype of an operation's first result, such as "bfloat16"; "" if unknown."""
+        """Returns the dtype of an operation's first result, such as "bfloat16"; "" if unknown."""
         operation = self._traced.get(name)
         outputs = () if operation is None else operation.outputs
         return str(outputs[0].dtype.name) if outputs else ""
 
     def graph(self) -> dict[str, int]:
-        """Number of operations in the graph partitions, by type."""
+        """Counts the operations in the graph partitions, by type."""
         return dict(sorted(Counter(node.op for node in self._nodes.values()).items()))
 
     def _fused_product(self, name: str) -> Any:
@@ -338,7 +338,7 @@ class StepWork:
         return sum(node is not None and node.attr["T"].type == _RESOURCE for node in nodes)
 
     def _traced_tensor(self, name: str) -> Any:
-        """A hashable reference to the tensor in the traced graph that an input `name` refers to.
+        """Returns a hashable reference to the traced tensor that a node's input `name` names.
 
         None if the tensor is unknown, or if the input is a control dependency.
         """
@@ -349,7 +349,7 @@ class StepWork:
         return operation_traced.outputs[index].ref()
 
     def _outside_of_branches(self, name: str) -> tuple[str, int]:
-        """Finds the operation outside of tf.cond that computed a tensor, and its output number."""
+        """Finds the operation that computed an input of a tf.cond branch, and its output number."""
         while True:
             operation, _, index = name.partition(":")
             node = self._nodes.get(operation)
@@ -393,7 +393,7 @@ def flops_by_part(
     for layer, parts in products.items():
         of_layer = flops.get(layer, FlopCounts())
         for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), of_layer, strict=True):
-            # In attention, both gradients of a product may belong to the same part of the step.
+            # In attention, both gradients of a product may be classified as the same pass.
             other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
             part = parts.get(direction) or (None if direction == FORWARD else parts.get(other))
             if count and part is not None:
@@ -504,7 +504,7 @@ def _activation_bytes_by_layer(graph: Any, scopes: Collection[str]) -> dict[str,
             continue
         name = layer_of_operation(operation.name, scopes)
         for tensor in operation.outputs:
-            # Weights and constants are not activations, nor are tensors of unknown size counted.
+            # Weights, constants and tensors of unknown size are not counted as activations.
             keeps = (
                 original_operation(tensor).type not in _NO_ACTIVATIONS
                 and tensor.shape.is_fully_defined()

@@ -35,7 +35,7 @@ from cnnbench.errors import BenchmarkError, exhausted, first_line
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """A context without Python's garbage collection, which pauses code to search all objects."""
+    """A context without Python's garbage collection, which would pause the code in it."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -60,13 +60,13 @@ _shared: list[IO[bytes]] = []
 
 
 def share_held_back_output() -> Callable[[], str]:
-    """Shares a file with the next child process, in which `filtered_stderr` stores output there.
+    """Creates a file in which the next child process stores the output of `filtered_stderr`.
 
     Returns a function that returns the stored output without informational lines. The output is
     not empty if the child process has ended within `filtered_stderr`.
     """
     try:
-        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - both processes keep it open
+        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - parent and child keep it open
     except OSError:
         return lambda: ""
     _shared[:] = [file]
@@ -80,7 +80,7 @@ def share_held_back_output() -> Callable[[], str]:
 
 @contextlib.contextmanager
 def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
-    """A context that stores output to file descriptor 2, and writes a part of it at its end.
+    """A context that holds back output to standard error, and writes a selection at its end.
 
     `select` gets the stored text and the exception that ended the block, if any. It returns the
     text that is written, as notices. Nothing is stored if TF_CPP_MIN_LOG_LEVEL is 0, or if file
@@ -187,7 +187,7 @@ MADE_AT = "_cnnbench_made_at"
 
 @functools.cache
 def _note_created_variables() -> None:
-    """Makes every variable that a plug-in creates from now on have the attribute `MADE_AT`.
+    """Marks variables that plug-ins create from now on with the code location (`MADE_AT`).
 
     TensorFlow keeps a creator of variables for one thread and one default graph, which Keras'
     `clear_session` replaces. So each block that runs code of a plug-in has its own scope.
@@ -231,7 +231,7 @@ def _tensorflow_version(tf: Any) -> tuple[int, ...]:
 
 
 def untested_notices(tf: Any) -> tuple[str, ...]:
-    """A notice if TensorFlow is newer than the versions that cnnbench was tested with."""
+    """Returns a notice if TensorFlow is newer than all versions with which cnnbench was tested."""
     if _tensorflow_version(tf) <= NEWEST_TESTED:
         return ()
     newest = ".".join(map(str, NEWEST_TESTED))
@@ -257,15 +257,16 @@ class _TensorFlowFinder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            # The loader keeps its type: TensorFlow finds the files of its package by the loader.
+            # The loader itself is not replaced, because TensorFlow finds its files with it.
             execute = partial(_timed_import, spec.loader.exec_module)
             spec.loader.exec_module = execute  # type: ignore[method-assign]
         return spec
 
 
 def _timed_import(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Executes TensorFlow's module for a plug-in, with the settings of this process."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # A run sets the same value.
+    """Imports TensorFlow for a plug-in, with the settings of this process. Records the time."""
+    # `export_environment` sets the same value.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     start = time.perf_counter()
     try:
         with contextlib.ExitStack() as stack:
@@ -273,7 +274,8 @@ def _timed_import(execute: Callable[[ModuleType], None], module: ModuleType) -> 
                 stack.enter_context(enter())
             with without_info_lines(), faster_tensorflow_import():
                 execute(module)
-                if not early_setup:  # A process that only plans must not occupy GPUs.
+                if not early_setup:
+                    # A command that only plans a run must not occupy GPUs.
                     module.config.set_visible_devices([], "GPU")
             _note_created_variables()
     finally:

@@ -233,8 +233,9 @@ def _continue_in_child(
         if not child:
             break
         os.close(ours)
-        Turns.from_environment(os.environ)  # Only the child keeps the socket for turns open.
-        # If the memory does not suffice for a thread, this process raises an error, and both end.
+        # The parent closes the socket that assigns time slices, which only the child needs.
+        Turns.from_environment(os.environ)
+        # If memory does not suffice for a thread, this process raises an error, and its child ends.
         log.forward()
         os.write(theirs, b"\0")
         announced, status = _wait_for_child(child, theirs, waited_for, longest_step)
@@ -277,15 +278,15 @@ def _end_like_child(
         reason = fatal_message(held_back) or fatal_message(printed)
         error = None if status is None else NativeDeathError(_death_text(status, reason))
         announced = _report_death(error, lost)
-    announce_exit_code(
-        announced
-    )  # If `fork_before_plugins` forked, this process also has a parent.
+    # If `fork_before_plugins` has forked, this process also has a supervising parent.
+    announce_exit_code(announced)
     os._exit(announced)
 
 
 def _end_forks_with(process: int) -> None:
-    """Makes processes that plug-ins fork end with this process, whose output they keep open.
+    """Makes processes that plug-ins fork end with this process.
 
+    They would keep the output of this process open.
     Processes that other threads fork are left alone: the kernel would end them with the thread.
     """
     by_main_thread = False
@@ -334,7 +335,7 @@ class _NativeLog:
         return self._last.decode(errors="replace")
 
     def _forward_log(self) -> None:
-        rest = b""  # The beginning of a line whose end has not arrived yet.
+        rest = b""  # This is the beginning of a line that is not complete yet.
         while self._mark not in self._last:
             part = os.read(self._out, _LOG_BYTES)
             self._last = self._last[-_LOG_BYTES:] + part
@@ -396,7 +397,7 @@ def _wait_for_child(
 
 
 def _is_link_readable(link: int) -> bool:
-    """Whether the child has announced its end, or every process with the link has ended."""
+    """Whether the child has announced its exit code, or has closed its end of the link."""
     return bool(select.select([link], [], [], 0.0)[0])
 
 
@@ -445,7 +446,7 @@ class ProcessActivity(str, enum.Enum):
     EVALUATION = "an evaluation"
     END = "after the last step"
     OTHERS = "others"
-    """Waits without a time limit: for another run's turn, or for a later checkpoint.
+    """Waits without a time limit, for example for other interleaved runs or for a checkpoint.
 
     Loops that check time limits themselves have this activity, too.
     """

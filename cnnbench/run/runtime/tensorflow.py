@@ -109,7 +109,7 @@ def export_environment(flags: MachineFlags) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-# Variables that users set on purpose. No warning says that they contradict a flag.
+# Users set these variables on purpose, so no warning says that they contradict a flag.
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 
@@ -162,7 +162,7 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
         gpus = tf.config.list_physical_devices("GPU")
         _use_gpus(tf, flags, [gpus[number] for number in sorted(card_numbers(flags))])
     else:
-        # TensorFlow would allocate memory on GPUs in the user's CUDA_VISIBLE_DEVICES.
+        # All GPUs are hidden, because TensorFlow would allocate memory on visible GPUs.
         with contextlib.suppress(RuntimeError):  # An earlier run may have initialised TensorFlow.
             tf.config.set_visible_devices([], "GPU")
         _make_logical_cpus(tf, flags.num_gpus)
@@ -233,10 +233,11 @@ def resolve_data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
 
 
 def resolve_conv_gradients(plan: RunPlan, kind: str) -> str:
-    """Resolves --conv_gradients: `LIBRARY`, or the CPU kernels with measured alternatives.
+    """Resolves --conv_gradients to `LIBRARY`, or to CPU kernels with measured algorithms.
 
-    A run uses the fastest measured form of each convolution's gradient with these kernels. The
-    result depends only on the machine and the flags, so runs on equal machines use equal forms.
+    With these kernels, a run uses the fastest measured algorithm for the gradients of each
+    convolution. The result depends only on the machine and the flags, so runs on equal machines
+    use equal algorithms.
 
     Raises:
       FlagError: `fastest` on a GPU, or on a CPU whose kernels were not measured.
@@ -384,7 +385,7 @@ def input_threads(flags: MachineFlags, kind: str) -> int:
 
 
 def _make_logical_cpus(tf: Any, count: int) -> None:
-    """Divides the CPU into `count` or more logical devices. FlagError if it is too late."""
+    """Divides the CPU into at least `count` logical devices, unless TensorFlow already runs."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     try:
         have = tf.config.get_logical_device_configuration(cpu)
@@ -443,7 +444,7 @@ def physical_devices_of_gpus() -> list[Any]:
 
 
 def find_silent_gpus() -> list[str]:
-    """Finds GPUs of this process that do not add two numbers in time: names such as "GPU:1"."""
+    """Returns the names, such as "GPU:1", of GPUs of this process that do not respond in time."""
     import tensorflow as tf
 
     def add(gpu: str) -> None:
@@ -482,42 +483,42 @@ _Row = tuple[str, str, float, float | None, float | None, float | None]
 # Rates for half precision are rates of the tensor cores (for the P100, of packed arithmetic).
 # If a data sheet only contains the rate with sparsity, half of this rate is used.
 _GPUS: tuple[_Row, ...] = (
-    # Tesla P100 data sheet (2016): 9.3/18.7 PCIe, 10.6/21.2 NVLink.
+    # Source: Tesla P100 data sheet (2016), with FP32/FP16 TFLOP/s 9.3/18.7 and 10.6/21.2.
     ("P100 PCIe", r"P100-PCIE-1[26]GB", 9.3, None, 18.7, None),
     ("P100 SXM2", r"P100-SXM2-16GB", 10.6, None, 21.2, None),
-    # Tesla V100 data sheet (2020): tensor cores 112 PCIe, 125 SXM2, 130 V100S.
+    # Source: Tesla V100 data sheet (2020), with FP16 TFLOP/s of the tensor cores.
     ("V100 PCIe", r"V100-PCIE-(16|32)GB", 14.0, None, 112.0, None),
     ("V100 SXM", r"V100-SXM[23]-(16|32)GB(-LS)?", 15.7, None, 125.0, None),
     ("V100S PCIe", r"V100S-PCIE-32GB", 16.4, None, 130.0, None),
-    # T4 data sheet (2019).
+    # Source: T4 data sheet (2019).
     ("T4", r"T4", 8.1, None, 65.0, None),
-    # A100 data sheet (2021), for both memory sizes and both form factors.
+    # Source: A100 data sheet (2021), for both memory sizes and both form factors.
     ("A100", r"A100(-SXM4?-(40|64|80)GB|-PCIE-40GB| 80GB PCIe)", 19.5, 156.0, 312.0, 312.0),
-    # A10 data sheet (2021).
+    # Source: A10 data sheet (2021).
     ("A10", r"A10", 31.2, 62.5, 125.0, 125.0),
-    # A30 data sheet (2022).
+    # Source: A30 data sheet (2022).
     ("A30", r"A30", 10.3, 82.0, 165.0, 165.0),
-    # L4 data sheet (2023): TF32 120 and FP16 242 with sparsity.
+    # Source: L4 data sheet (2023), which lists TF32 120 and FP16 242 TFLOP/s with sparsity.
     ("L4", r"L4", 30.3, 60.0, 121.0, 121.0),
-    # L40 data sheet (2023).
+    # Source: L40 data sheet (2023).
     ("L40", r"L40", 90.5, 90.5, 181.0, 181.0),
-    # L40S data sheet (2023).
+    # Source: L40S data sheet (2023).
     ("L40S", r"L40S", 91.6, 183.0, 362.0, 362.0),
-    # H100 data sheet (2023): TF32 989, 756, 835; FP16 1979, 1513, 1671 with sparsity.
+    # Source: H100 data sheet (2023), with sparsity: TF32 989, 756, 835; FP16 1979, 1513, 1671.
     ("H100 SXM", r"H100 80GB HBM3", 67.0, 494.5, 989.5, 989.5),
     ("H100 PCIe", r"H100 PCIe", 51.0, 378.0, 756.5, 756.5),
     ("H100 NVL", r"H100 NVL", 60.0, 417.5, 835.5, 835.5),
-    # GH200 data sheet (2023) and H200 data sheet (2024): same arithmetic as the H100.
+    # Source: GH200 (2023) and H200 (2024) data sheets, which list the same rates as the H100.
     ("GH200", r"GH200 \d+GB", 67.0, 494.5, 989.5, 989.5),
     ("H200 SXM", r"H200", 67.0, 494.5, 989.5, 989.5),
     ("H200 NVL", r"H200 NVL", 60.0, 417.5, 835.5, 835.5),
-    # Blackwell data sheet (2024), HGX B200 and GB200 per GPU: TF32 2200 and 2500 with sparsity.
-    # The same data sheet: FP16 4500 and 5000 with sparsity.
+    # Source: Blackwell data sheet (2024), per GPU of HGX B200 and GB200.
+    # With sparsity, it lists TF32 2200 and 2500, and FP16 4500 and 5000 TFLOP/s.
     ("B200", r"B200", 75.0, 1100.0, 2250.0, 2250.0),
     ("GB200", r"GB200", 80.0, 1250.0, 2500.0, 2500.0),
-    # GA102 white paper (2021), appendix; tensor cores at float32 accumulation.
+    # Source: GA102 white paper (2021), appendix, with float32 accumulation in tensor cores.
     ("RTX 3090", r"RTX 3090", 35.6, 35.6, 71.0, 71.0),
-    # Ada white paper (2022), appendix; tensor cores at float32 accumulation.
+    # Source: Ada white paper (2022), appendix, with float32 accumulation in tensor cores.
     ("RTX 4090", r"RTX 4090", 82.6, 82.6, 165.2, 165.2),
 )
 
@@ -623,7 +624,7 @@ def gpu_name(device: str) -> str | None:
 
 
 def _matmul_seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
-    """Shortest time of up to `repetitions` matrix products (`streams` at once), in seconds."""
+    """Returns the shortest seconds of up to `repetitions` products (`streams` at once)."""
     import tensorflow as tf
 
     with tf.device("/CPU:0"):

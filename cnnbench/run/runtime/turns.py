@@ -1,9 +1,9 @@
-"""Lets processes take turns in running steps, so that only one process runs steps at a time.
+"""Interleaves the steps of several processes in time slices: one process runs at a time.
 
 `cnnbench.campaigns.processes.campaign` starts the processes, and gives each process one end of a
 socket pair. The descriptor of the socket is in an environment variable. A process that waits for
-its turn sends a byte and sleeps until a byte arrives. Then it is the only process that runs steps,
-until it waits again. It waits only between steps, so the time of a step contains no wait.
+its time slice sends a byte and sleeps until a byte arrives. Then it is the only process that runs
+steps, until it waits again. It waits only between steps, so the time of a step contains no wait.
 
 This module uses only the standard library.
 """
@@ -19,18 +19,19 @@ from collections.abc import Callable, MutableMapping
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, raise_if_interrupted
 
 VARIABLE = "CNNBENCH_TURNS"
-"""Environment variable with the descriptor of a socket, a colon, and the seconds of a turn."""
+"""Environment variable with a socket descriptor, a colon, and the seconds of a time slice."""
 
 WAITS, WAITS_AFTER_STEPS, GO_ON = b"w", b"a", b"g"
-"""Messages: a process waits; it waits after its timed steps; the answer that starts its turn."""
+"""Messages: a process waits; it waits after its timed steps; the answer starts a time slice."""
 
 
 class Turns:
-    """Turns of this process, in which no other process of an experiment runs steps.
+    """Time slices of this process, in which no other process of an experiment runs steps.
 
     Args:
-      link: socket to the process that assigns turns. Without a link, this process never waits.
-      seconds: length of a turn, which ends with the first step that ends later.
+      link: socket to the process that assigns time slices. Without a link, this process never
+        waits.
+      seconds: minimum length of a time slice, which ends with the first step that ends later.
       clock: a monotonic clock.
     """
 
@@ -47,9 +48,9 @@ class Turns:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> Turns:
-        """Creates the turns of this process from the environment variable `VARIABLE`.
+        """Creates the object for this process from the environment variable `VARIABLE`.
 
-        The parent process sets the variable if it assigns turns. The variable is removed from
+        The parent process sets the variable if it assigns time slices. The variable is removed from
         `environ`, because child processes must not use it.
         """
         descriptor, _, seconds = environ.pop(VARIABLE, "").partition(":")
@@ -60,19 +61,19 @@ class Turns:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether this process takes turns with other processes."""
+        """Whether the steps of this process are interleaved with the steps of other processes."""
         return self._link is not None
 
     def is_over(self) -> bool:
-        """Whether this process's turn is over, so that it should wait for the next turn."""
+        """Whether the time slice is over, so that this process should call `wait`."""
         return self._link is not None and self._clock() >= self._end
 
     def wait(self, *, steps_left: bool = True) -> tuple[float, float]:
-        """Ends this turn, and waits for the next turn of this process.
+        """Ends this time slice, and waits for the next time slice of this process.
 
-        Returns the seconds of the wait (0 if no other process takes turns), and the CPU seconds of
-        all threads during the wait. If `steps_left` is false, it also waits until the timed steps
-        of all other processes have ended.
+        Returns the seconds of the wait (0 without other processes), and the CPU seconds of all
+        threads during the wait. If `steps_left` is false, it also waits until the timed steps of
+        all other processes have ended.
         """
         if self._link is None:
             return 0.0, 0.0
@@ -82,7 +83,7 @@ class Turns:
             message = self._receive(self._link)
         except ConnectionError:
             message = b""
-        if not message:  # The process that assigns turns has ended.
+        if not message:  # The process that assigns time slices has ended.
             self._link.close()
             self._link = None
         now = self._clock()
@@ -91,7 +92,7 @@ class Turns:
 
     @staticmethod
     def _receive(link: socket.socket) -> bytes:
-        """Reads the answer of the process that assigns turns; b"" if this process has ended."""
+        """Reads the message that starts a time slice; b"" if the assigning process has ended."""
         link.settimeout(LONGEST_WAIT_SECONDS)
         while True:
             raise_if_interrupted()
