@@ -160,7 +160,7 @@ class _Handshake:
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
         self._came: set[Task] = set()
-        # Whether another process gave up. That process informs all others, so this one need not.
+        # Whether another process gave up first. That process informs all processes of the job.
         self._told = False
         self._visits = 0
 
@@ -202,7 +202,7 @@ class _Handshake:
         )
         return JobConnections(reserved, self._lines, local)
 
-    # Calls to the port of this process.
+    # Calls from other processes to the port of this process.
 
     async def _listen(self) -> tuple[socket.socket, contextlib.ExitStack]:
         """Opens a socket that listens on this process's port, and one that only reserves it."""
@@ -228,7 +228,7 @@ class _Handshake:
         try:
             if self._visits <= 64 + 2 * len(self._by_name):
                 await asyncio.wait_for(self._answer(reader, writer), _CALL_SECONDS)
-        # These errors are ignored, because a process of the job will call again.
+        # Errors of a call are ignored, because a process of the job will call again.
         # CancelledError occurs when the handshake ends; Python 3.11 would print a traceback.
         except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
             pass
@@ -255,7 +255,7 @@ class _Handshake:
                 self._keep_connection(peer, writer)
             self._check_arrivals()
 
-    # Calls to the ports of the other processes.
+    # Calls from this process to the ports of other processes.
 
     async def _call_until_arrived(self, peer: Task) -> None:
         """Calls a peer again and again until it has arrived."""
@@ -322,7 +322,7 @@ class _Handshake:
                     return
                 except (OSError, ValueError, asyncio.TimeoutError):
                     if peer in self._came:
-                        return  # The peer has ended, or reports its own failure.
+                        return  # The peer has ended by now, or reports its own failure.
                 await asyncio.sleep(rendezvous.RETRY_SECONDS)
 
         # A cancelled future of `gather` would log an exception that was never retrieved.
@@ -342,7 +342,7 @@ class _Handshake:
             await asyncio.wait([telling], timeout=left)
         telling.cancel()
 
-    # State of the handshake.
+    # The state of the handshake: which peers have arrived, and whether it has failed.
 
     def _note_contact(self, card: _ProcessFacts) -> None:
         if card.task in self._by_name:
@@ -401,9 +401,9 @@ def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.Exit
 
 
 def _fact_differences(own: _ProcessFacts, other: _ProcessFacts) -> list[str]:
-    """Texts about all facts that differ between two processes."""
+    """Returns texts about versions and flags that differ between two processes."""
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
-    # A ps task sends only a few facts, so only the common facts are compared.
+    # A ps task sends few versions and flags, so only those that both processes sent are compared.
     if any(card.task.startswith(f"{PS}:") for card in (own, other)):
         names = [name for name in own.facts if name in other.facts]
     return [
@@ -620,7 +620,7 @@ class Watchdog:
             return reasons or dict(self._reasons)
 
     def own_stop_text(self) -> str:
-        """The reason if this process was stopped for too long in the last half minute; else ""."""
+        """Returns a text if this process was stopped for too long in the last 30 s; else ""."""
         now = self._clock()
         seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
         if now - self._ticked >= self._longest_normal_gap:
@@ -776,7 +776,7 @@ class Watchdog:
             for task, peer in watched.items()
             if peer.line is None or (peer.up and peer.heard < now - _SILENCE)
         ]
-        # Only the chief knows the other tasks, so all tasks are probed if it may be lost.
+        # Other tasks report only to the chief, so all tasks are probed if the chief may be lost.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
         states = failed_probes(self._job, asked, _ANSWER_SECONDS, self._ask)
         self._note_time_and_gaps()
@@ -820,7 +820,7 @@ class Watchdog:
             progress.stalled for progress in progress_by_task.values()
         ):
             return
-        # A loop that drives the towers of all workers reports the worker that it waits for.
+        # A process that runs the steps of all workers reports the worker for which it waits.
         by_name = {str(task): task for task in self._job.tasks}
         stalled = find_blocking_tasks(progress_by_task)
         tasks = {

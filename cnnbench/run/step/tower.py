@@ -72,7 +72,7 @@ def moments_over_towers(
         if layer not in results:
             merge = partial(_moments_of_job, workers)
             results[layer] = towers.merge_over_towers(layer, (mean, variance), merge)
-        # The backward pass treats the values as constants; `gradient` computes their gradient.
+        # Automatic differentiation stops here, because `gradient` computes the gradient itself.
         all_mean, all_variance = map(tf.stop_gradient, results[layer][0])
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -89,7 +89,7 @@ def moments_over_towers(
 def _moments_of_job(
     workers: WorkerGroup | None, moments: Sequence[_Pair]
 ) -> list[tuple[_Pair, int]]:
-    """Mean and variance over the towers of all workers, and their number, once for each tower."""
+    """Returns (mean, variance) over the job's towers and their count, once for each own tower."""
     with tf.device(moments[0][0].device):
         of_all = moments
         if workers is not None:
@@ -143,7 +143,7 @@ def update_moving_averages(
             for t, (updates, guard) in enumerate(zip(towers, guards, strict=True))
             for update in guard(partial(_assign_updates, manager, [t], updates))
         ]
-    # Equal copies are updated or skipped together, so the guard of any device is correct.
+    # Copies are equal, so all devices skip the same updates, and any device's guard is correct.
     run = guards[0]
     if policy == "mean" and manager.num_towers > 1:
         with tf.device(manager.get_devices()[0]):
@@ -153,7 +153,7 @@ def update_moving_averages(
 
 
 def share_moving_averages(manager: VariableMgr) -> None:
-    """Copies the first copy of every untrained variable to the other copies, outside of a graph."""
+    """Copies the first copy of every untrained variable to its other copies, eagerly."""
     if not manager.replicas_in_sync:
         return
     variables = manager.savable_variables().values()
@@ -163,7 +163,7 @@ def share_moving_averages(manager: VariableMgr) -> None:
 def _mean_updates(
     manager: VariableMgr, towers: Sequence[Sequence[StateUpdate]]
 ) -> list[StateUpdate]:
-    """The updates of tower 0, with the means over towers in place of real values."""
+    """Returns the updates of tower 0, with floating-point values replaced by means of towers."""
     first = list(towers[0])
     real = [i for i, update in enumerate(first) if update.value.dtype.is_floating]
     sums = manager.add_up([gradients.sum_tensors([own[i].value for own in towers]) for i in real])
@@ -216,11 +216,11 @@ class LossScale:
         return {}
 
     def factor(self) -> Factor:
-        """The factor of this step. Must be called in the traced step."""
+        """Returns the loss scale of this step. Must be called in the traced step."""
         return self._factor
 
     def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
-        """Returns a function that runs an update. An automatic factor requires finite `tensors`."""
+        """Returns a function that runs updates. An automatic factor needs finite `tensors`."""
         del tensors
         return _run_update
 
@@ -294,7 +294,7 @@ class AutoLossScale(LossScale):
     def _update_loss_scale(self, finite: tf.Tensor) -> list[Any]:
         scale = towers.read(self._scale)
         counted = towers.read(self._good_steps) + 1
-        # The comparison is >=, because a checkpoint may have been written with a larger N.
+        # A restored count may exceed N, if its checkpoint was written with a larger N.
         grows = counted >= self._every_n
         grown = tf.maximum(scale, tf.minimum(scale * 2.0, CAP))
         halved = tf.minimum(scale, tf.maximum(scale * 0.5, FLOOR))
@@ -446,7 +446,7 @@ class Tower:
         if not self._plan.params.xla_compile:
             return self._run_forward_and_backward(read, features, labels, seed, factor)
         # A compiled computation cannot access other devices, so variables are read outside of it.
-        # Constants are created inside, so that the compiler can fold them.
+        # Frozen variables are created inside, as constants that the compiler can fold.
         dtypes = {} if frozen else self._dtypes_of_read_variables(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         updates: list[StateUpdate] = []
@@ -485,7 +485,8 @@ class Tower:
     def _make_network(self, read: Reader, seed: tf.Tensor) -> GraphNetwork:
         make: Callable[..., GraphNetwork] = GraphNetwork
         if self._examples is not None:
-            with tf.init_scope(), tf.device(self._device):  # Tracing needs the value ranges.
+            # Tracing the network needs the value ranges, so they are measured eagerly now.
+            with tf.init_scope(), tf.device(self._device):
                 self.calibration = record_value_ranges(
                     self._model, self._spec.num_classes, self._examples, read
                 )
@@ -542,7 +543,8 @@ class Tower:
             for added in network.losses:
                 loss += added
             target = loss if factor is None else loss * factor
-            if self._plan.length.passes > 1:  # The update uses the mean over all passes.
+            if self._plan.length.passes > 1:
+                # Gradients of all passes are added, and the update uses their mean.
                 target /= float(self._plan.length.passes)
         sources = [values[v.name] for v in self._trainables if v.name in values]
         computed = iter(tape.gradient(target, sources))
@@ -554,7 +556,7 @@ class Tower:
     def _check_trained_variables(
         self, gradients: Sequence[Any], foreign: Sequence[tf.Variable]
     ) -> None:
-        """Sets `foreign`. Raises UsageError if no variable of the network has a gradient."""
+        """Lists undeclared variables in `foreign`. Raises UsageError without any gradient."""
         where = plugin_location_prefix(self._model)
         places = (getattr(v, MADE_AT, "") or f"{where}{v.name}" for v in foreign)
         self.foreign = tuple(dict.fromkeys(places))
@@ -572,7 +574,7 @@ class Tower:
             )
 
     def _example_losses(self, outputs: Any, labels: Any) -> tf.Tensor:
-        """The loss of each example. Labels are smoothed as in arXiv:1512.00567."""
+        """Builds the loss of each example. Labels are smoothed as in arXiv:1512.00567."""
         losses = self._weighted_over_labels(partial(self._model.loss, outputs), labels)
         share = self._plan.params.label_smoothing
         if not share:
@@ -619,7 +621,7 @@ class PassSums:
         self._manager = manager
         self._trainables = [v for v in plan.network.spec.variables if v.trainable]
         self._loss_scale = loss_scale
-        # The first trace creates the sums, by tower: it shows which variables have gradients.
+        # Sums by tower. The first trace creates them, because it shows which gradients exist.
         self._sums: dict[int, list[tf.Variable]] = {}
 
     def add(self, results: Sequence[TowerResult]) -> None:
@@ -674,7 +676,7 @@ class PassSums:
         return total.assign(factor * tower_variable.read(total) + term, read_value=False)
 
     def _terms_and_factors(self, tower: int, result: TowerResult) -> list[tuple[float, tf.Tensor]]:
-        """The values that a pass adds to the sums, each with the factor of the previous sum."""
+        """Returns the values that a pass adds to the sums, each with a factor of the old sum."""
         pairs = zip(self._trainables, result.gradients, strict=True)
         dense = [
             gradients.to_dense(gradient, self._manager.variable(tower, spec.name))
@@ -699,7 +701,7 @@ class PassSums:
         return self._sums[tower]
 
     def _mean_result(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:
-        """The result of a tower for the step, from the sums and the result of its last pass."""
+        """Builds a tower's result for the whole step, from the sums and its last pass."""
         values, passes = iter(sums), self._plan.length.passes
         summed = [None if gradient is None else next(values) for gradient in last.gradients]
         loss, *metrics = (next(values) / float(passes) for _ in range(1 + len(last.metrics)))

@@ -49,7 +49,7 @@ class TracedFunction:
         self.concrete = traced.get_concrete_function(*self._signature)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Calls the function. RetraceError if the arguments do not fit the function's signature."""
+        """Calls the function. Raises RetraceError if the arguments do not fit its signature."""
         try:
             return self.concrete(*arguments)
         except TypeError as error:
@@ -62,7 +62,7 @@ class TracedFunction:
 
 
 def _signature_changes(signature: Any, arguments: Any) -> list[str]:
-    """Texts about tensors in `arguments` whose dtype or shape differs from the signature."""
+    """Returns texts about tensors in `arguments` whose dtype or shape is not as in the signature."""
     before, now = (dict(_tensor_descriptions(value, "")) for value in (signature, arguments))
     return [
         f"{path} was {before.get(path, 'missing')} and is {now.get(path, 'missing')}"
@@ -122,7 +122,7 @@ class CopiedTowers(Generic[_R]):
             try:
                 with restoring_interrupts():
                     return self._original.copy(read, tensors)  # type: ignore[no-any-return]
-            except Exception as error:  # Other versions of TensorFlow may raise other errors.
+            except Exception as error:  # Versions of TensorFlow raise different errors.
                 self._give_up_copying(error)
         if self._traced:
             return self._trace(read, *inputs)
@@ -158,7 +158,7 @@ class CopiedTowers(Generic[_R]):
 
 
 def _operations_to_copy(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """The operations of a traced tower that its copies repeat; empty if it cannot be copied."""
+    """Returns the operations that a copy of the tower repeats; empty if it cannot be copied."""
     # Placeholders are captured tensors of the function, which are the same for all towers.
     body = [operation for operation in operations if operation.type != "Placeholder"]
     # Copies of a stateful operation, such as tf.random.uniform, would draw the same numbers.
@@ -194,7 +194,7 @@ class _TowerDefinition:
         self._result = result
         self._scope = f"{graph.get_name_scope()}/"
         self._inside = {operation.name for operation in body}
-        # Names of tensors from outside the tower, by their names in the definition.
+        # Maps names of outside tensors in the definition to their names in the traced graph.
         self._outer: dict[str, str] = {}
         self._nodes = [self._node_definition(operation) for operation in body]
 
@@ -216,7 +216,7 @@ class _TowerDefinition:
             self._graph_definition(renamed),
             input_map={key: self._outer_tensor(name, own) for key, name in self._outer.items()},
             return_elements=[renamed(name) for name in wanted],
-            name="",  # The copy gets the names that a trace would give its operations.
+            name="",  # Without a prefix, operations get the names that a trace would give them.
         )
         for name, tensor in zip(wanted, outputs, strict=True):
             # A GraphDef does not contain shapes from `set_shape`, so they are set again.
@@ -231,7 +231,7 @@ class _TowerDefinition:
         return own[name] if name in own else self._graph.get_tensor_by_name(name)
 
     def _node_definition(self, operation: tf.Operation) -> Any:
-        """The NodeDef of an operation without device, with names for inputs from outside."""
+        """Returns an operation's NodeDef without device, and with new names of outer inputs."""
         node = operation.node_def
         node.input[:] = [self._input_name(name) for name in node.input]
         node.device = ""

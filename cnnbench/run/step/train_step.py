@@ -4,7 +4,7 @@ for each tower, on its device:   forward, loss, gradients
     manager:                         reduce the gradients over the towers
     loss scale:                      skip the updates below if a gradient is not finite
     for each device with variables:  weight decay, clipping, optimizer update
-    tower 0 (policy --bn_stats):     moving averages of batch normalisation
+    tower 0 (see --bn_stats):        moving averages of batch normalisation
 
 The returned loss has a control dependency on every update, so the step has finished when the loss
 has been read.
@@ -160,7 +160,7 @@ class TrainStep:
     def _trace(self) -> TracedFunction:
         """Traces the step without running it. This takes seconds for a deep network."""
         function = TracedFunction("the step", self._step, (RATE, *self._inputs.signature))
-        device = self._devices[0]  # Results are on this device, see `_result`.
+        device = self._devices[0]  # `_result` places all results on this device.
         self._reader: ScalarReader | None = None
         if not is_cpu(device):
             outputs = function.concrete.structured_outputs
@@ -217,8 +217,8 @@ class TrainStep:
         """Traces a function that recomputes the gradients of the last step, for summaries.
 
         From now on, the batches of the last step are kept. The function returns tower 0's
-        gradients by canonical name, and the parts of its batch. It uses the batch of the last step
-        and the weights after this step, without weight decay and loss scale. It updates nothing.
+        gradients by canonical name, and the tensors of its batch. It uses the last step's batch and
+        the weights after this step, without weight decay and loss scale. It updates nothing.
         """
         self._keeps_batches = True
         name = "the gradients for summaries"
@@ -226,7 +226,7 @@ class TrainStep:
         return lambda: traced(*self._batches)
 
     def _rate_tensor(self, *rates: float) -> tf.Tensor:
-        """The learning rates as a tensor, multiplied by the plan's factor for learning rates.
+        """Returns a tensor of the learning rates times the plan's factor for learning rates.
 
         Equal rates return the same tensor.
         """
@@ -304,7 +304,7 @@ class TrainStep:
     def _run_all_towers(
         self, batches: Sequence[TowerBatch], factor: Factor, count_before: tf.Tensor | None
     ) -> list[TowerResult]:
-        # Synchronised towers are built at the same time. Frozen towers have different constants.
+        # Synchronised towers (built together) and frozen towers (own constants) are never copied.
         alone = len(self._towers) == 1 or self._synchronises or self._plan.numerics.frozen
         copied = None if alone else CopiedTowers(self._towers[0], self.notices.append)
         return self._manager.run_towers(
@@ -314,7 +314,7 @@ class TrainStep:
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """Places in plug-ins where variables are created that the network uses undeclared."""
+        """Code locations in plug-ins that create variables which the network does not declare."""
         return self._towers[0].foreign
 
     @property
@@ -323,7 +323,7 @@ class TrainStep:
         return self._towers[0].calibration
 
     def _seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
-        """The seed of random draws in a tower and step, int64 [2]."""
+        """Builds the seed, int64 [2], of random draws in a tower and step."""
         del count_before  # Only `CoordinatedStep` uses this argument.
         number, done = self._first_tower + tower, self._counter
         if self._plan.length.passes > 1:
@@ -364,17 +364,18 @@ class TrainStep:
     def _gradients_of_tower_0(
         self, *batches: TowerBatch
     ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
-        """Builds the gradients of tower 0 by canonical name, and the parts of its batch."""
+        """Builds the gradients of tower 0 by canonical name, and the tensors of its batch."""
         factor = self.loss_scale.factor()
         build = partial(self._tower, batches=batches, factor=factor, staged=False)
-        # Synchronised towers can only be built together.
+        # Towers with synchronised batch norm can only be built together.
         together = self._synchronises
         of_towers = self._manager.run_towers(build, meeting=True) if together else [build(0)]
         gradients_of_pass = of_towers[0].gradients
         with tf.device(self._devices[0]):
             inverse = inverse_scale(factor)
             passes = self._plan.length.passes
-            if passes > 1:  # Gradients of a pass are divided by the number of passes.
+            # Gradients of a pass contain the factor 1 / passes, which is removed here.
+            if passes > 1:
                 inverse = float(passes) * (1.0 if inverse is None else inverse)
             trainables = [v for v in self._plan.network.spec.variables if v.trainable]
             by_name = {
@@ -386,7 +387,7 @@ class TrainStep:
             return by_name, [tf.identity(part) for part in parts if part is not None]
 
     def _scalar_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
-        """Sums of the loss and the metrics over this step's towers.
+        """Builds the sums of the loss and of the metrics over this step's towers.
 
         If workers can request the end of the run, the last value is this worker's request.
         """
@@ -478,7 +479,7 @@ class CoordinatedStep(TrainStep):
         return StepResult(**values)
 
     def _wait_for_result(self, remote: Any) -> tf.Tensor:
-        """Waits for the result of a scheduled update, on another worker if its worker is lost."""
+        """Waits for the result of a scheduled update, which another worker repeats after a loss."""
         while True:
             try:
                 return remote.get()
@@ -493,7 +494,7 @@ class CoordinatedStep(TrainStep):
             time.sleep(_RETRY_SECONDS)
 
     def _scheduled_update(self, rate: tf.Tensor) -> tf.Tensor:
-        """Builds a step with results and input wait in one float64 tensor, sent in one message."""
+        """Builds a step that returns its results and input wait in one float64 tensor."""
         result = self._step(rate)._replace(worker=self._inputs.worker())
         scalars = {name: value for name, value in result._asdict().items() if value is not None}
         scalars["waited"] = self._inputs.waited

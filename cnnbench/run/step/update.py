@@ -134,7 +134,7 @@ class FusedDecay:
         """The decay x_t of the current step, a float32 scalar (see the docstring of the module)."""
         product = tf.cast(rate, tf.float64) * self._decay
         kept_share = 1.0 - product
-        # Instead of 0, the divisor is 2^-24, which is smaller than the precision of float32.
+        # A divisor of 0 is replaced by 2^-24, which is below the precision of float32.
         exact = product / tf.where(kept_share == 0.0, tf.constant(2.0**-24, tf.float64), kept_share)
         phase = tf.cast(towers.read(self._steps_done), tf.float64) * _GOLDEN
         quantum = tf.where(exact < PIECE, tf.constant(PIECE, tf.float64), _ULP)
@@ -149,7 +149,7 @@ def _completion(updates: Iterable[Any]) -> tf.Tensor:
 def _apply_sgd(
     pairs: Sequence[tuple[tf.Tensor, tf.Variable]], rate: tf.Tensor, piece: tf.Tensor
 ) -> tf.Tensor:
-    """Updates variables by SGD, with the decay `piece` unless it is 0."""
+    """Updates variables by SGD with the decay x_t (`piece`), or by plain SGD if it is 0."""
 
     def decayed() -> tf.Tensor:
         alpha = rate * (1.0 + piece)
@@ -238,11 +238,11 @@ class Optimizer:
         self._decayed = {variable.ref() for variable in variables}
 
     def set_decoupled_decay(self, variables: Iterable[tf.Variable], factor: float) -> None:
-        """Makes updates of `variables` apply weight decay. The optimizer has decoupled decay."""
+        """Makes updates of `variables` apply decoupled weight decay, as in AdamW."""
         self._decay.update({variable.ref(): factor for variable in variables})
 
     def slot_variables(self) -> dict[tuple[str, Any], tf.Variable]:
-        """All slots, by (slot name, `Variable.ref()` of the variable)."""
+        """Returns all slots, by (slot name, `Variable.ref()` of the variable)."""
         return dict(self._slots)
 
     def shared_variables(self) -> dict[str, list[tf.Variable]]:
@@ -263,7 +263,7 @@ class Optimizer:
             ops += self._fused_decay.apply(decayed, learning_rate)
             pairs = [pair for pair in pairs if pair[1].ref() not in self._decayed]
         rates = {tf.float32: learning_rate}
-        # Powers are read once for all variables of a group, so each is converted only once.
+        # Each power, such as Adam's beta^t, is read only once for all variables of a group.
         powers: dict[int, dict[str, tf.Tensor]] = {}
         for gradient, variable in pairs:
             # Update functions compute in float32, operations in the variable's dtype.
@@ -320,7 +320,7 @@ class Optimizer:
         return [*ops, tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change)]
 
     def _advance_powers(self, powers: Mapping[int, Mapping[str, tf.Tensor]]) -> list[Any]:
-        """Multiplies the powers of the optimizer's constants by their bases.
+        """Multiplies powers of constants, such as Adam's beta^t, by their bases.
 
         Returns the operations, which run after all updates, because updates read the powers.
         """
@@ -333,7 +333,7 @@ class Optimizer:
         return ops
 
 
-# The updates of a step, for which gradients are reduced, completed and applied as planned.
+# The updates of a step: gradients are reduced, decay is added, and the optimizer is applied.
 
 _NO_LIMIT = 2**63 - 1
 _SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Squeeze"})
@@ -374,7 +374,7 @@ class Updater:
             for name in decayed:
                 optimizer.set_decoupled_decay(manager.updated(name).copies, update.decoupled_decay)
         decayed = decayed if update.weight_decay else []
-        # There is one list for each device that applies updates.
+        # The variables with weight decay: one list for each device that applies updates.
         self._decayed = gradients.transpose_lists(
             [manager.updated(name).copies for name in decayed]
         )
@@ -437,7 +437,7 @@ class Updater:
         ops += manager.after_updates()
         updates = [tower.updates for tower in towers]
         if self._plan.deferred:
-            # The guards above are from gradients of the previous step, these values of this step.
+            # Gradients are from the previous step here, but moving averages are from this step.
             values = [one.value for one in itertools.chain.from_iterable(updates)]
             real = [value for value in values if value.dtype.is_floating]
             guards = [self._loss_scale.guard(real)] * len(towers)
@@ -445,7 +445,7 @@ class Updater:
         return ops, skipped, totals
 
     def weight_losses(self) -> list[tf.Tensor]:
-        """Half the squared norm of every weight with decay, on the weight's device."""
+        """Builds half the squared norm of every weight with decay, on the weight's device."""
         # Equal copies have equal norms, so only the first copy is used.
         groups = self._decayed[:1] if self._manager.replicas_in_sync else self._decayed
         losses = []
@@ -455,7 +455,7 @@ class Updater:
         return losses
 
     def l2_loss(self, weight_losses: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The L2 loss (mean over towers) from `weight_losses`, on the current device."""
+        """Builds the L2 loss (mean over towers) from `weight_losses`, on the current device."""
         copies = 1 if self._manager.replicas_in_sync else len(self._devices)
         return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
 
@@ -474,7 +474,7 @@ class Updater:
         return columns
 
     def complete_for_reduction(self, column: Column) -> Column:
-        """Completes the gradients of a column (one variable in all towers) for the reduction.
+        """Prepares a variable's gradients from all towers (a `Column`) for the reduction.
 
         Adds L2 gradients if the plan adds them before the reduction. Otherwise, a weight that only
         affects its own L2 loss gets zeros as gradients.
@@ -504,7 +504,7 @@ class Updater:
             return self._add_weight_decay(gradient, variable) if late else gradient
 
     def _rates_by_device(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
-        """The learning rate as a tensor for each device. It is sent once to every process."""
+        """Returns the learning rate as a tensor for each device. Every process receives it once."""
         by_home: dict[str, tf.Tensor] = {}
         for home in dict.fromkeys((self._host, *map(cpu_of_device, devices))):
             with tf.device(home):
@@ -558,7 +558,7 @@ def control_signals(operations: Sequence[Any], device: str) -> list[Any]:
 
 @functools.cache
 def _cpu_task(device: str) -> str | None:
-    """The task of a CPU device, such as "ps:0"; "" if its name contains no task; None for a GPU."""
+    """Returns the task of a CPU device, such as "ps:0" ("" if unnamed); None for a GPU."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.device_type not in (None, "CPU"):
         return None
