@@ -62,7 +62,7 @@ class TracedFunction:
 
 
 def _signature_changes(signature: Any, arguments: Any) -> list[str]:
-    """Returns texts about tensors in `arguments` whose dtype or shape is not as in the signature."""
+    """Returns texts about tensors in `arguments` whose dtype or shape differs from `signature`."""
     before, now = (dict(_tensor_descriptions(value, "")) for value in (signature, arguments))
     return [
         f"{path} was {before.get(path, 'missing')} and is {now.get(path, 'missing')}"
