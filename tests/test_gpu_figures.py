@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cnnbench.run.runtime.tensorflow import published_peak_flops
+from cnnbench.run.runtime.tensorflow import sum_published_peak_flops
 
 FOLDER = Path(__file__).parent / "data" / "gpu"
 RULES = yaml.safe_load((FOLDER / "lines.yaml").read_text(encoding="utf-8"))
@@ -64,7 +64,7 @@ def faults(name: str, text: str) -> list[str]:
     card, _, date = name.removesuffix(".jsonl").partition("-")
     if date != header.date or card not in header.card.lower():
         found.append(f"header: {header.card} and {header.date} in a file named {name}")
-    if published_peak_flops([header.card], "float32") is None:
+    if sum_published_peak_flops([header.card], "float32") is None:
         found.append(f"header: no peak is published of {header.card}")
     if not any(json.dumps(header.card) in json.dumps(one) for one in lines):
         found.append(f"header: no other line names {header.card}")
@@ -139,7 +139,7 @@ def _names(one: Facts, card: str, lines: Sequence[Facts]) -> dict[str, Any]:
     """What the bounds of a line may use: its facts, and what follows from other lines."""
 
     def peak_tflops(precision: str) -> float:
-        return (published_peak_flops([card], *DTYPES[precision]) or (math.nan,))[0] / 1e12
+        return (sum_published_peak_flops([card], *DTYPES[precision]) or (math.nan,))[0] / 1e12
 
     parts = [other for other in lines if other.check.startswith(("logical_", "workers_"))]
     return {

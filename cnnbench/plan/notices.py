@@ -18,9 +18,9 @@ from cnnbench.plan.place import (
     UnusableFlagRule,
     WorkKind,
     always,
+    if_all_given,
     no_effect_notices,
     no_effect_rule,
-    on,
     rules_from_declarations,
 )
 from cnnbench.plan.refusals import OF_WARM_UP
@@ -225,7 +225,7 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
             *("summary_verbosity", "save_summaries_steps", "freeze_when_forward_only"),
             *("benchmark_log_dir", "ml_perf_compliance_logging"),
         ),
-        on("input_only"),
+        if_all_given("input_only"),
         "with --input_only: no network is built",
     ),
     no_effect_rule(
@@ -238,7 +238,7 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     no_effect_rule(
         "train_dir",
-        on("forward_only"),
+        if_all_given("forward_only"),
         "with --forward_only: it saves no checkpoints",
         says="is only read from",
     ),
@@ -277,7 +277,9 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: p.work.only_forward and _all_reduces(p),
         f"{_FORWARD}: every device has its own variables, and nothing is reduced",
     ),
-    no_effect_rule("distortions,augment", on("eval"), "with --eval: they change training images"),
+    no_effect_rule(
+        "distortions,augment", if_all_given("eval"), "with --eval: they change training images"
+    ),
     no_effect_rule(
         names_of_flags(FLAGS, RunPart.MIXING), _only_forward, f"{_FORWARD}: they do not train"
     ),
@@ -291,7 +293,7 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     no_effect_rule(
         ("graph_file", *OF_WARM_UP),
-        on("eval"),
+        if_all_given("eval"),
         "with --eval: they show the step of a training or --forward_only",
     ),
     *_other_optimizer_rules(OPTIMIZERS.constants),

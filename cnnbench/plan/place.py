@@ -117,14 +117,16 @@ def requirement_rule(flag: str, when: Condition[P], why: Reason[P]) -> UnusableF
 
 
 def exclusion_rule(settings: str, why: str, other: str = "") -> UnusableFlagRule[P]:
-    """A rule that refuses the flag of the last of several settings (see `on`) if all are given.
+    """A rule that refuses the flag of the last of several settings if all settings are given.
 
-    The message is "cannot be used with --", `other` and `why`. The default of `other` is the first
-    setting.
+    `if_all_given` describes settings. The message is "cannot be used with --", `other` and `why`.
+    The default of `other` is the first setting.
     """
     first, last = settings.split(",")[0], settings.split(",")[-1]
     return requirement_rule(
-        last.partition("=")[0], on(settings), f"cannot be used with --{other or first}{why}"
+        last.partition("=")[0],
+        if_all_given(settings),
+        f"cannot be used with --{other or first}{why}",
     )
 
 
@@ -159,10 +161,10 @@ def _split_settings(condition: str) -> list[str]:
 
 
 def _rule_from_declaration(condition: str, flags: Sequence[str]) -> UnusableFlagRule[Any]:
-    settings, when = ",".join(_split_settings(condition)), off
+    settings, when = ",".join(_split_settings(condition)), if_none_given
     preposition = "without"
     if condition.startswith("not "):
-        preposition, when = "with", on
+        preposition, when = "with", if_all_given
     words: dict[str, list[str]] = {}
     for setting in _split_settings(condition):
         name, equals, value = setting.partition("=")
@@ -176,7 +178,7 @@ def _split_flag_names(flags: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(flags.split(",")) if isinstance(flags, str) else tuple(flags)
 
 
-def on(settings: str) -> Callable[[Any], bool]:
+def if_all_given(settings: str) -> Callable[[Any], bool]:
     """Returns a condition that is true if all comma-separated settings are given.
 
     A setting is ``flag=value``, or a flag that has any value but false, zero or empty.
@@ -186,7 +188,7 @@ def on(settings: str) -> Callable[[Any], bool]:
     )
 
 
-def off(settings: str) -> Callable[[Any], bool]:
+def if_none_given(settings: str) -> Callable[[Any], bool]:
     """Returns a condition that is true if none of the comma-separated settings is given."""
     return lambda resolved: (
         not any(_setting_holds(resolved.params, setting) for setting in settings.split(","))
@@ -293,10 +295,12 @@ _RULES: tuple[UnusableFlagRule[_RequestedPlace], ...] = (
             "a worker, a ps task or the controller"
         ),
     ),
-    refusal_rule("task_index", off("job_name"), "needs --job_name and the addresses of that job"),
+    refusal_rule(
+        "task_index", if_none_given("job_name"), "needs --job_name and the addresses of that job"
+    ),
     refusal_rule(
         "server_protocol",
-        on("job_name"),
+        if_all_given("job_name"),
         "must be grpc, the only protocol of TensorFlow's own servers",
     ),
     refusal_rule(

@@ -28,8 +28,8 @@ from cnnbench.plan.place import (
     always,
     built_in_mode_names,
     exclusion_rule,
-    off,
-    on,
+    if_all_given,
+    if_none_given,
     raise_first_refusal,
     refusal_rule,
     requirement_rule,
@@ -198,7 +198,7 @@ def _optimizer_constant_rules(
         ),
         refusal_rule(
             (*schedule, *rate),
-            on("piecewise_learning_rate_schedule"),
+            if_all_given("piecewise_learning_rate_schedule"),
             "cannot be used with --piecewise_learning_rate_schedule",
         ),
         *(
@@ -278,14 +278,14 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         "train_dir,forward_only,freeze_when_forward_only",
         ": the graph is frozen before a checkpoint is restored",
     ),
-    refusal_rule("input_only", on("eval"), "builds no network, so leave out --eval"),
+    refusal_rule("input_only", if_all_given("eval"), "builds no network, so leave out --eval"),
     refusal_rule(
-        "input_only", on("forward_only"), "builds no network, so leave out --forward_only"
+        "input_only", if_all_given("forward_only"), "builds no network, so leave out --forward_only"
     ),
     exclusion_rule("batch_size,global_batch_size", _ONE_OF_TWO),
     refusal_rule(
         "find_batch_size",
-        on("find_batch_size"),
+        if_all_given("find_batch_size"),
         "works only in cnnbench run, as a command on Linux; for other commands, find the batch "
         "size with cnnbench run --find_batch_size, and give it as --batch_size",
     ),
@@ -318,27 +318,35 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
     exclusion_rule("input_only,input_distribution=strategy", ", which creates no strategy"),
     refusal_rule(
         "auto_shard_policy",
-        on("auto_shard_policy=hint"),
+        if_all_given("auto_shard_policy=hint"),
         "needs a SHARD_HINT in the input pipeline, and cnnbench's pipeline has none; use "
         "--auto_shard_policy=data",
     ),
-    refusal_rule("input_replication", on("input_sharding=auto"), "needs --input_sharding=manual"),
+    refusal_rule(
+        "input_replication", if_all_given("input_sharding=auto"), "needs --input_sharding=manual"
+    ),
     exclusion_rule("input_replication=per_replica,prefetch_on_device", ""),
     refusal_rule(
         "per_gpu_thread_count",
-        on("gpu_thread_mode=global"),
+        if_all_given("gpu_thread_mode=global"),
         "needs --gpu_thread_mode=gpu_private or gpu_shared",
     ),
-    refusal_rule("eval", off("train_dir"), "needs --train_dir, the folder of the checkpoints"),
+    refusal_rule(
+        "eval", if_none_given("train_dir"), "needs --train_dir, the folder of the checkpoints"
+    ),
     *(
         exclusion_rule(",".join(pair), _ONE_OF_TWO)
         for pair in itertools.combinations(EVAL_DURING_TRAINING, 2)
     ),
     refusal_rule(
-        "input_only", off("data_dir"), "needs --data_dir: synthetic data takes no time to read"
+        "input_only",
+        if_none_given("data_dir"),
+        "needs --data_dir: synthetic data takes no time to read",
     ),
     *(
-        refusal_rule(EVAL_DURING_TRAINING, on(other), f"needs training, so leave out --{other}")
+        refusal_rule(
+            EVAL_DURING_TRAINING, if_all_given(other), f"needs training, so leave out --{other}"
+        )
         for other in names_of_flags(FLAGS, RunPart.WORK)
     ),
     refusal_rule(
@@ -368,7 +376,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     refusal_rule(
         "gradient_accumulation_steps",
-        on("staged_vars"),
+        if_all_given("staged_vars"),
         "cannot be used with --staged_vars: all passes of an update use the same weights",
     ),
     refusal_rule(
@@ -384,16 +392,20 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     refusal_rule(
         "steps_per_execution",
-        on("profile_json"),
+        if_all_given("profile_json"),
         f"explain, roofline and --profile_json divide {_ONE_STEP}",
     ),
     refusal_rule(
-        "steps_per_execution", on("profile_layers"), f"--profile_layers divides {_ONE_STEP}"
+        "steps_per_execution",
+        if_all_given("profile_layers"),
+        f"--profile_layers divides {_ONE_STEP}",
     ),
-    refusal_rule("steps_per_execution", on("tfprof_file"), f"--tfprof_file divides {_ONE_STEP}"),
+    refusal_rule(
+        "steps_per_execution", if_all_given("tfprof_file"), f"--tfprof_file divides {_ONE_STEP}"
+    ),
     refusal_rule(
         "steps_per_execution",
-        on("partitioned_graph_file_prefix"),
+        if_all_given("partitioned_graph_file_prefix"),
         f"--partitioned_graph_file_prefix writes {_ONE_STEP}",
     ),
     refusal_rule(
@@ -403,10 +415,14 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         "no step that ends for all workers",
     ),
     refusal_rule(
-        "ema_decay", on("fp16_vars"), "cannot be used with --fp16_vars, which rounds averages"
+        "ema_decay",
+        if_all_given("fp16_vars"),
+        "cannot be used with --fp16_vars, which rounds averages",
     ),
     refusal_rule(
-        "stop_at_top_1_accuracy", on("stop_at"), f"cannot be used with --stop_at{_ONE_OF_TWO}"
+        "stop_at_top_1_accuracy",
+        if_all_given("stop_at"),
+        f"cannot be used with --stop_at{_ONE_OF_TWO}",
     ),
     # Rules about number formats and the optimizer.
     requirement_rule(
@@ -523,7 +539,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     refusal_rule(
         "auto_shard_policy",
-        on("input_sharding=manual"),
+        if_all_given("input_sharding=manual"),
         "cannot be used with --input_sharding=manual",
     ),
     refusal_rule(

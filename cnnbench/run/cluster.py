@@ -8,7 +8,7 @@ returns, the port is free for TensorFlow's server. The connections with the chie
 watchdog. A process that gives up reports this to the other processes, including processes that
 start later.
 
-A call in the handshake consists of three lines: the caller's card (`_ProcessFacts`), the card of
+A call in the handshake consists of three lines: the caller's card (`_HandshakeCard`), the card of
 the process that answers, and a confirmation. Each line is a JSON object of at most `LONGEST_LINE`
 bytes. Nothing is authenticated, and received data is neither executed nor stored.
 
@@ -98,7 +98,7 @@ def connect_job(
     return rendezvous.run_coroutine(_Handshake(job, {**hosts, **facts}, tell).run(timeout))
 
 
-class _ProcessFacts(NamedTuple):
+class _HandshakeCard(NamedTuple):
     """The card that a process sends in the handshake: its task, versions, flags and PID.
 
     `nonce` is a random number that identifies the process. `failed` is the reason why the process
@@ -113,7 +113,7 @@ class _ProcessFacts(NamedTuple):
     namespace: str | None
 
     @classmethod
-    def read(cls, line: bytes) -> _ProcessFacts | None:
+    def read(cls, line: bytes) -> _HandshakeCard | None:
         """Parses a received line; None if it is not the card of a cnnbench process."""
         try:
             values = json.loads(line)
@@ -146,7 +146,7 @@ class _Handshake:
     def __init__(self, job: Job, facts: Mapping[str, str], tell: Callable[[str], None]) -> None:
         self._job = job
         self._tell = tell
-        self._own = _ProcessFacts(
+        self._own = _HandshakeCard(
             task=str(job.task),
             nonce=secrets.token_hex(8),
             facts=facts,
@@ -155,7 +155,7 @@ class _Handshake:
             namespace=pid_namespace(Host()),
         )
         self._by_name = {str(task): task for task in job.peers}
-        self._reached: dict[Task, _ProcessFacts] = {}
+        self._reached: dict[Task, _HandshakeCard] = {}
         self._called_by: dict[Task, str] = {}
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
@@ -170,7 +170,7 @@ class _Handshake:
         try:
             listener, reserved = await self._listen()
         except BenchmarkError as error:
-            await self._say_goodbye(str(error), until)
+            await self._report_giving_up(str(error), until)
             raise
         server = await asyncio.start_server(self._handle_caller, sock=listener, limit=LONGEST_LINE)
         work = [asyncio.create_task(self._call_until_arrived(peer)) for peer in self._job.peers]
@@ -190,7 +190,7 @@ class _Handshake:
             reserved.close()
             for line in self._lines.values():
                 line.close()
-            await self._say_goodbye(str(error), until)
+            await self._report_giving_up(str(error), until)
             raise
         finally:
             for task in work:
@@ -227,7 +227,7 @@ class _Handshake:
         self._visits += 1
         try:
             if self._visits <= 64 + 2 * len(self._by_name):
-                await asyncio.wait_for(self._answer(reader, writer), _CALL_SECONDS)
+                await asyncio.wait_for(self._answer_caller(reader, writer), _CALL_SECONDS)
         # Errors of a call are ignored, because a process of the job will call again.
         # CancelledError occurs when the handshake ends; Python 3.11 would print a traceback.
         except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
@@ -236,9 +236,11 @@ class _Handshake:
             self._visits -= 1
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer_caller(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Reads a caller's card, answers with the own card, and checks that facts are equal."""
-        card = _ProcessFacts.read(await reader.readline())
+        card = _HandshakeCard.read(await reader.readline())
         if card is None or card.nonce == self._own.nonce:
             return
         self._note_contact(card)
@@ -261,15 +263,15 @@ class _Handshake:
         """Calls a peer again and again until it has arrived."""
         while not self._has_arrived(peer):
             if peer not in self._reached or peer in self._called_by:
-                trouble = await self._call(peer)
+                trouble = await self._call_peer(peer)
                 self._trouble[peer] = trouble or ""
                 self._check_arrivals()
             await asyncio.sleep(rendezvous.RETRY_SECONDS)
 
-    async def _call(self, peer: Task) -> str | None:
+    async def _call_peer(self, peer: Task) -> str | None:
         """Calls a peer once. Returns the reason why the call failed; None if it succeeded."""
         try:
-            card = await asyncio.wait_for(self._exchange(peer, self._own), _CALL_SECONDS)
+            card = await asyncio.wait_for(self._exchange_cards(peer, self._own), _CALL_SECONDS)
         except socket.gaierror:
             return "unknown host"
         except ConnectionRefusedError:
@@ -290,14 +292,14 @@ class _Handshake:
         self._reached[peer] = card
         return None
 
-    async def _exchange(self, peer: Task, own: _ProcessFacts) -> _ProcessFacts | None:
+    async def _exchange_cards(self, peer: Task, own: _HandshakeCard) -> _HandshakeCard | None:
         """Sends the card `own` to a peer and returns the peer's card; None if there is none."""
         host, port = host_and_port(self._job.address(peer))
         reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE)
         try:
             writer.write(own.line())
-            card = _ProcessFacts.read(await reader.readline())
-            if card is not None and _fact_differences(self._own, card) == []:
+            card = _HandshakeCard.read(await reader.readline())
+            if card is not None and _describe_differences(self._own, card) == []:
                 writer.write(b"{}\n")
                 await writer.drain()
                 if peer == self._job.chief and card.task == str(peer):
@@ -311,14 +313,14 @@ class _Handshake:
             self._lines[peer].close()
         self._lines[peer] = writer.get_extra_info("socket").dup()
 
-    async def _say_goodbye(self, reason: str, until: float) -> None:
+    async def _report_giving_up(self, reason: str, until: float) -> None:
         """Reports to the other processes that this process has given up."""
         card = self._own._replace(facts={}, failed=reason)
 
         async def tell(peer: Task) -> None:
             while True:
                 try:
-                    await asyncio.wait_for(self._exchange(peer, card), _CALL_SECONDS)
+                    await asyncio.wait_for(self._exchange_cards(peer, card), _CALL_SECONDS)
                     return
                 except (OSError, ValueError, asyncio.TimeoutError):
                     if peer in self._came:
@@ -344,12 +346,12 @@ class _Handshake:
 
     # The state of the handshake: which peers have arrived, and whether it has failed.
 
-    def _note_contact(self, card: _ProcessFacts) -> None:
+    def _note_contact(self, card: _HandshakeCard) -> None:
         if card.task in self._by_name:
             self._came.add(self._by_name[card.task])
 
-    def _has_equal_facts(self, card: _ProcessFacts) -> bool:
-        differences = _fact_differences(self._own, card)
+    def _has_equal_facts(self, card: _HandshakeCard) -> bool:
+        differences = _describe_differences(self._own, card)
         if differences:
             self._fail_handshake(f"the processes of the job disagree: {_join_phrases(differences)}")
         return not differences
@@ -400,7 +402,7 @@ def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.Exit
     return pair[1], reserved
 
 
-def _fact_differences(own: _ProcessFacts, other: _ProcessFacts) -> list[str]:
+def _describe_differences(own: _HandshakeCard, other: _HandshakeCard) -> list[str]:
     """Returns texts about versions and flags that differ between two processes."""
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
     # A ps task sends few versions and flags, so only those that both processes sent are compared.
@@ -619,7 +621,7 @@ class Watchdog:
             reasons = {task: self._reasons.get(task, state) for task, state in states.items()}
             return reasons or dict(self._reasons)
 
-    def own_stop_text(self) -> str:
+    def explain_own_stop(self) -> str:
         """Returns a text if this process was stopped for too long in the last 30 s; else ""."""
         now = self._clock()
         seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
@@ -837,7 +839,7 @@ class Watchdog:
         """
         if self._stopped.is_set() or not self._once.acquire(blocking=False):
             return
-        message = self.own_stop_text() or message
+        message = self.explain_own_stop() or message
         if self._job.is_chief:
             self._tell({"lost": message})
 

@@ -375,7 +375,7 @@ def _counted(flags, workers, ps):
     from cnnbench.plan import make_plan
     from cnnbench.run.driver.build import build
     from cnnbench.run.driver.console import Console
-    from cnnbench.run.observe.graphs import collecting_partitions, messages_and_bytes
+    from cnnbench.run.observe.graphs import collecting_partitions, count_messages_and_bytes
 
     params = Params.from_dict(
         {
@@ -393,7 +393,7 @@ def _counted(flags, workers, ps):
     with collecting_partitions(graphs):
         built.step(0.1)
     sends, signals = _sends(graphs)
-    sent = messages_and_bytes(built.step.graph, job.num_workers)
+    sent = count_messages_and_bytes(built.step.graph, job.num_workers)
     built.close()
     shapes = [variable.shape for variable in plan.network.spec.variables if variable.trainable]
     found = {"graph": list(sent), "sends": sends, "signals": signals}

@@ -47,8 +47,8 @@ from cnnbench.run.driver.console import Console, Run, RunOutput, print_notices
 from cnnbench.run.driver.describe import (
     header_lines,
     machine_check_flags,
-    record_built_facts,
-    record_planned_facts,
+    record_graph_size_and_traffic,
+    record_model_and_placement,
 )
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime import supervisor
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 # TensorFlow's error message if a device has too little memory for a copy.
-_NO_ROOM = "Dst tensor is not initialized"
+_COPY_OUT_OF_MEMORY = "Dst tensor is not initialized"
 
 
 def _long_run_notice(plan: RunPlan) -> str:
@@ -131,7 +131,7 @@ class BenchmarkCNN(Run):
             ResultFiles(plan.params.result_json, plan.params.result_csv, RUNS),
         )
         facts = plan.agreed_job_facts if job.in_cluster else {}
-        self.membership = Membership(plan, tell, lost, facts, read_progress=self._progress)
+        self.membership = Membership(plan, tell, lost, facts, read_progress=self._read_progress)
         self.measurements = measurements or Measurements(command=command)
         self.measurements.update_config(**config)
         self.measurements.note(
@@ -190,7 +190,9 @@ class BenchmarkCNN(Run):
             stack.callback(check_written, messages.warning)
             self._use = ProcessUseSampler(measurements.use_samples.append)
             stack.callback(self._use.close)
-            end = self.membership.reporting_end(self._end, partial(_to_benchmark_error, self.plan))
+            end = self.membership.reporting_end(
+                self._write_record_once, partial(_to_benchmark_error, self.plan)
+            )
             with end, plugins.reporting_plugin_errors(BenchmarkError):
                 # An error of a plug-in is a UsageError here, but a BenchmarkError during the run.
                 with plugins.reporting_plugin_errors(UsageError):
@@ -200,7 +202,9 @@ class BenchmarkCNN(Run):
                 assert self.watch is not None
                 batch = self.plan.length.batch_per_device
                 flags = machine_check_flags(self.plan, built.devices, batch)
-                self._warn(self.watch.before(measurements.parts.environment, flags))
+                self._print_condition_warnings(
+                    self.watch.before(measurements.parts.environment, flags)
+                )
                 # Waits until all processes with which this process is interleaved have started.
                 self.membership.turns.wait()
                 measurements.publish()
@@ -211,10 +215,10 @@ class BenchmarkCNN(Run):
                 try:
                     total = scenario(self, built)
                 finally:
-                    # Libraries are not listed in `_end`, which the watchdog calls during a hang.
+                    # `_write_record_once` does not list libraries: the watchdog calls it in a hang.
                     facts = environment.with_loaded_libraries(measurements.parts.environment)
                     measurements.note(environment=facts)
-                self._note_peak_memory()
+                self._record_peak_memory()
                 if self.output.files.wanted and self.plan.work is not WorkKind.INPUT:
                     scenarios.measure_speed_limits(self, built)
                 built.close()
@@ -223,7 +227,7 @@ class BenchmarkCNN(Run):
                     built.group.total(0)
                 raise_if_interrupted()
                 # The record is written before this process waits for the end of other processes.
-                record = self._end("ok")
+                record = self._write_record_once("ok")
             print_notices(record, messages)
             # The total is the last line of a successful run, after its results are written.
             if total is not None:
@@ -238,19 +242,19 @@ class BenchmarkCNN(Run):
           FlagError: devices or data do not exist.
           BenchmarkError: TensorFlow cannot be loaded.
         """
-        devices = self._start()
+        devices = self._start_tensorflow()
         from cnnbench.run.driver.build import build
 
         start = time.perf_counter()
         built = build(self.plan, devices, self.output.console)
         self.measurements.note("startup_seconds", build=time.perf_counter() - start)
         self.sources += built.sources
-        record_built_facts(self.measurements, built)
+        record_graph_size_and_traffic(self.measurements, built)
         parts = [part for part in (built.step, built.evaluator) if part is not None]
         for notice in dict.fromkeys(line for part in parts for line in part.notices):
             self.output.messages.notice(notice)
-        if built.step is not None and built.step.foreign:
-            where = ", ".join(built.step.foreign)
+        if built.step is not None and built.step.undeclared_variable_locations:
+            where = ", ".join(built.step.undeclared_variable_locations)
             reason = "the tf.Variable created here is not trained; use net.variable instead"
             self.output.messages.warning(f"{where}: {reason}", "untrained")
         calibration = None if built.step is None else built.step.calibration
@@ -260,7 +264,7 @@ class BenchmarkCNN(Run):
             self.output.messages.notice(notice)
         return built
 
-    def _start(self) -> runtime.Devices:
+    def _start_tensorflow(self) -> runtime.Devices:
         """Loads TensorFlow, describes the run and prints its header."""
         plan, measurements, messages = self.plan, self.measurements, self.output.messages
         self.membership.turns = turns = Turns.from_environment(os.environ)
@@ -301,7 +305,7 @@ class BenchmarkCNN(Run):
                 "on CPUs, MultiWorkerMirroredStrategy supports only one device per process"
             )
         tf.random.set_seed(plan.params.tf_random_seed)
-        record_planned_facts(measurements, plan=plan, devices=devices)
+        record_model_and_placement(measurements, plan=plan, devices=devices)
         assert measurements.parts.placement is not None
         device = measurements.parts.placement.device
         if device == EMULATED_GPU:
@@ -371,11 +375,11 @@ class BenchmarkCNN(Run):
             if warning is not None:
                 self.output.messages.warning(warning, "fit")
 
-    def _warn(self, conditions: Sequence[ConditionNote]) -> None:
+    def _print_condition_warnings(self, conditions: Sequence[ConditionNote]) -> None:
         for condition in conditions:
             self.output.messages.warning(str(condition), condition.id)
 
-    def _progress(self) -> ProcessProgress:
+    def _read_progress(self) -> ProcessProgress:
         """Returns the finished steps and the current activity, for the watchdog's thread."""
         job, sources, doing = self.plan.place.job, self.sources, self.membership.activity
         measurements = self.measurements
@@ -400,26 +404,26 @@ class BenchmarkCNN(Run):
             silent = (f"{gpu} does not respond" for gpu in runtime.find_silent_gpus())
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)
-        self._end("failed", error)
+        self._write_record_once("failed", error)
         if self.plan.saves_into is not None:
             write_training_status(self.plan.saves_into, "failed")
         tell_error(message)
 
-    def _note_peak_memory(self) -> None:
+    def _record_peak_memory(self) -> None:
         """Records peak memory once, before later measurements allocate more memory."""
         parts = self.measurements.parts
         if self.watch is None:
             return  # The run ended before TensorFlow was loaded.
         if parts.placement is not None and parts.measured.peak_memory_bytes is None:
-            peak = runtime.peak_memory(parts.placement.kind)
+            peak = runtime.read_peak_memory(parts.placement.kind)
             self.measurements.note("measured", peak_memory_bytes=peak)
 
-    def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
+    def _write_record_once(self, status: str, error: BaseException | None = None) -> RunRecord:
         """Writes the record once. Later errors do not change the measurements."""
         measurements = self.measurements
         if measurements.written and self.record is not None:
             return self.record
-        self._note_peak_memory()
+        self._record_peak_memory()
         if self._use is not None:
             self._use.close()
         conditions: Sequence[ConditionNote] = ()
@@ -437,7 +441,7 @@ class BenchmarkCNN(Run):
         if isinstance(error, OutOfMemoryError) and measurements.halves_batch:
             return record  # --find_batch_size tries a smaller batch, and records that attempt.
         if status == "ok":
-            self._warn(conditions)
+            self._print_condition_warnings(conditions)
         with delaying_interrupts():
             self.output.files.write(record, lambda: [run_row(record)])
             measurements.written = True
@@ -468,7 +472,7 @@ def _to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | Non
     if not hasattr(tf, "errors"):
         return None  # TensorFlow could not be loaded, so the error is not from TensorFlow.
     reason = first_line(error)
-    if isinstance(error, tf.errors.ResourceExhaustedError) or _NO_ROOM in reason:
+    if isinstance(error, tf.errors.ResourceExhaustedError) or _COPY_OUT_OF_MEMORY in reason:
         flags = "--batch_size"
         if plan.params.eval_batch_size:
             flags += " or --eval_batch_size"

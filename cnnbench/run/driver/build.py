@@ -62,7 +62,7 @@ class InputOnlyStep:
     """A step that fetches a batch for each tower, and waits until the batches are on devices."""
 
     notices, calibration = (), None
-    foreign: tuple[str, ...] = ()
+    undeclared_variable_locations: tuple[str, ...] = ()
 
     def __init__(self, inputs: InputSource) -> None:
         self._inputs = inputs
@@ -144,7 +144,7 @@ def _time_fetches(
 # The TensorFlow objects of a run: variables, input, step, evaluator, checkpoints.
 
 # Number of updates in flight per worker: one runs and one waits, so that no worker is idle.
-_SLOTS = 2
+_UPDATES_PER_WORKER = 2
 
 
 @dataclass(frozen=True)
@@ -389,7 +389,7 @@ def _make_coordinated_steps(
     )
     counter = UpdateCounter(job.ps_devices[0])
     step = CoordinatedStep(plan, manager, optimizer, inputs, host=WORKER_HOST, counter=counter)
-    slots = dict.fromkeys((f"slot {n}" for n in range(_SLOTS * job.num_workers)), step)
+    slots = dict.fromkeys((f"slot {n}" for n in range(_UPDATES_PER_WORKER * job.num_workers)), step)
     return manager.of_worker(devices.job.devices_of(job.workers[0])), step, inputs, slots
 
 

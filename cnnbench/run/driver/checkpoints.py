@@ -232,14 +232,14 @@ class Checkpoints:
         """Creates the tf.train.Checkpoint with all values to save, by their names in the files."""
         parts = {
             "model": {
-                name: self._on_host(facade.primary) for name, facade in self._variables.items()
+                name: self._copy_to_host(facade.primary) for name, facade in self._variables.items()
             },
             "global_step": self._global_step,
             "examples": self._examples,
         }
         if self._slots:
             parts["slots"] = {
-                name: self._on_host(slot.primary) for name, slot in self._slots.items()
+                name: self._copy_to_host(slot.primary) for name, slot in self._slots.items()
             }
         if self._loss_scale:
             parts["loss_scale"] = self._loss_scale
@@ -250,7 +250,7 @@ class Checkpoints:
                 parts["passed_over"] = tf.Variable(self._passed_over, trainable=False)
         return tf.train.Checkpoint(**parts)
 
-    def _on_host(self, variable: tf.Variable) -> tf.Variable:
+    def _copy_to_host(self, variable: tf.Variable) -> tf.Variable:
         """Returns the variable, or a copy on the CPU of the process that writes the checkpoint."""
         if self._host in (None, variable.device):
             return variable
@@ -338,7 +338,7 @@ class _StoredCheckpoint:
         self._old_keys: dict[str, str] = {}
         self._channels_first: dict[str, tuple[int, int, int]] = {}
         if self.is_old and spec is not None:
-            self._old_keys = _old_keys(path, self.shapes, spec)
+            self._old_keys = _map_old_keys(path, self.shapes, spec)
             self.shapes = {key: self.shapes[old] for key, old in self._old_keys.items()}
             if spec.flattened:
                 meta = f"{path}.meta"
@@ -449,7 +449,9 @@ _OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\
 _FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)", re.DOTALL)
 
 
-def _old_keys(path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec) -> dict[str, str]:
+def _map_old_keys(
+    path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec
+) -> dict[str, str]:
     """Maps keys of cnnbench to the keys of the same variables in a tf_cnn_benchmarks checkpoint.
 
     FlagError if the checkpoint is from another network.

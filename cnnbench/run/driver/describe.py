@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cnnbench.run.step.train_step import TrainStep
 
 
-def record_planned_facts(
+def record_model_and_placement(
     measurements: Measurements, *, plan: RunPlan, devices: runtime.Devices
 ) -> None:
     """Records what is known before the first step: model, placement, batch size and flags."""
@@ -80,10 +80,13 @@ def record_planned_facts(
     )
 
 
-def record_built_facts(measurements: Measurements, built: BuiltRun) -> None:
+def record_graph_size_and_traffic(measurements: Measurements, built: BuiltRun) -> None:
     """Records the numbers of variables and operations, and the network traffic of a step."""
     # The late import keeps TensorFlow unloaded until the run has built its step.
-    from cnnbench.run.observe.graphs import collective_implementations, messages_and_bytes
+    from cnnbench.run.observe.graphs import (
+        count_messages_and_bytes,
+        find_collective_implementations,
+    )
 
     if built.manager is None:
         return
@@ -99,10 +102,10 @@ def record_built_facts(measurements: Measurements, built: BuiltRun) -> None:
         return
     placement = measurements.parts.placement
     if placement is not None and placement.all_reduce:
-        by = collective_implementations(step.graph, job.own_tower_devices)
+        by = find_collective_implementations(step.graph, job.own_tower_devices)
         measurements.note("placement", communication=by or None)
     if job.in_cluster:
-        messages, sent = messages_and_bytes(step.graph, job.num_workers)
+        messages, sent = count_messages_and_bytes(step.graph, job.num_workers)
         measurements.note("cluster", messages_per_step=messages, bytes_per_step=sent)
 
 

@@ -104,7 +104,7 @@ class Membership:
         self._culprits: dict[Task, str] = {}
 
     @contextmanager
-    def doing(self, activity: ProcessActivity) -> Iterator[None]:
+    def marking_activity(self, activity: ProcessActivity) -> Iterator[None]:
         """A context that sets the activity that the watchdog reports for this process."""
         before, self.activity = self.activity, activity
         try:
@@ -243,7 +243,7 @@ class Membership:
         lost = {} if self._watchdog is None else self._watchdog.lost_tasks
         return {str(task): why for task, why in {**lost, **self._culprits}.items()}
 
-    def lost_process_error(self, error: BaseException) -> BenchmarkError | None:
+    def explain_by_lost_process(self, error: BaseException) -> BenchmarkError | None:
         """Returns an error that names the lost process, if its loss explains `error`; else None."""
         if not self._tensorflow_connected:
             return None  # A failed handshake must not import TensorFlow, which takes seconds.
@@ -256,7 +256,7 @@ class Membership:
         causes = (error, error.__cause__)
         if not any(isinstance(cause, unreachable) for cause in causes):
             return None
-        own = "" if self._watchdog is None else self._watchdog.own_stop_text()
+        own = "" if self._watchdog is None else self._watchdog.explain_own_stop()
         if own:
             return BenchmarkError(own)
         lost = unresponsive_tasks(self._job, error)
@@ -293,7 +293,7 @@ class Membership:
             self.end(ExitCode.INTERRUPTED, "interrupted")
             raise
         except Exception as error:
-            failure = self.lost_process_error(error) or explain(error)
+            failure = self.explain_by_lost_process(error) or explain(error)
             write("failed", failure or error)
             self.end(ExitCode.FAILED, str(failure or error))
             if failure is None or failure is error:

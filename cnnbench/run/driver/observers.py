@@ -506,7 +506,7 @@ class TrainingSummaries(_SummaryWriter):
         self._step = step
         self._manager = manager
         if self._verbosity >= _GRADIENTS:
-            self._last_gradients = step.last_gradients()
+            self._last_gradients = step.trace_last_gradients()
 
     def pauses_after(self, global_step: int) -> bool:
         """Returns True after every --save_summaries_steps global steps."""

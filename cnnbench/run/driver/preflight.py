@@ -35,7 +35,7 @@ from cnnbench.records.files import (
     resolve_links,
 )
 from cnnbench.records.result_files import ResultFiles
-from cnnbench.run.runtime.tensorflow import published_peak_flops
+from cnnbench.run.runtime.tensorflow import sum_published_peak_flops
 from cnnbench.variable_mgr.modes import Copies
 
 # Checks of output files and folders, before TensorFlow is loaded.
@@ -376,7 +376,7 @@ class RunWork:
             names = facts.get("gpu_names")
             if not isinstance(names, list):
                 return None
-            peak = published_peak_flops(names[:1], self.dtype, tf32=True)
+            peak = sum_published_peak_flops(names[:1], self.dtype, tf32=True)
             if peak is None:
                 return None
             rate, _ = peak

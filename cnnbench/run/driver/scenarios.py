@@ -487,7 +487,7 @@ def _evaluate_new_checkpoints(
             run.output.messages.notice(f"the evaluation ends: {reason}")
             return None
         wake = time.monotonic() + end.seconds_left(pause)
-        with run.membership.doing(ProcessActivity.OTHERS):
+        with run.membership.marking_activity(ProcessActivity.OTHERS):
             results.finish(wake - time.monotonic())
             time.sleep(max(0.0, wake - time.monotonic()))
 
@@ -499,7 +499,7 @@ def _evaluate_restored(
     assert built.evaluator is not None
     assert run.watch is not None
     timer = LoopTimer()
-    evaluating = run.membership.doing(ProcessActivity.EVALUATION)
+    evaluating = run.membership.marking_activity(ProcessActivity.EVALUATION)
     with run.watch, evaluating, interrupts.sharing_interrupts():
         evaluated = built.evaluator.run(global_step, run.output.console, interrupts)
     results.add(evaluated)
@@ -554,7 +554,7 @@ def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResul
     interrupts = Interrupts(built.group)
     while True:
         # The chief waits for a checkpoint, so this worker may wait for the chief for a long time.
-        with run.membership.doing(ProcessActivity.OTHERS):
+        with run.membership.marking_activity(ProcessActivity.OTHERS):
             (global_step,) = built.send_restored_to_workers(0)
         if global_step == _NO_CHECKPOINT:
             return None

@@ -72,7 +72,7 @@ class StepTime(NamedTuple):
         return StepTime((self.seconds - start.seconds) / steps, cpu_seconds / steps)
 
 
-def never(step: int) -> bool:
+def never_pause(step: int) -> bool:
     """The pause condition of a loop without pauses: returns False after every step."""
     del step
     return False
@@ -109,8 +109,8 @@ class StepLoop(Generic[Handle, Values]):
         self,
         steps: int,
         done: Callable[[int, StepTime, Values], None],
-        pause_due: Callable[[int], bool] = never,
-        pause: Callable[[int], bool] = never,
+        pause_due: Callable[[int], bool] = never_pause,
+        pause: Callable[[int], bool] = never_pause,
     ) -> int:
         """Runs `steps` steps, or fewer if `pause` ends the loop. Returns their number.
 
@@ -342,7 +342,7 @@ class AsyncLoop(Generic[Values]):
         self._to_repeat: list[int] = []
         self._in_flight: dict[str, int] = {}
         self._first: dict[str, int] = {}
-        self._pause_due: Callable[[int], bool] = never
+        self._pause_due: Callable[[int], bool] = never_pause
         self._pauses: set[int] = set()
         self._all_started = False
 
@@ -355,8 +355,8 @@ class AsyncLoop(Generic[Values]):
         self,
         steps: int,
         done: Callable[[int, StepTime, Values], None],
-        pause_due: Callable[[int], bool] = never,
-        pause: Callable[[int], bool] = never,
+        pause_due: Callable[[int], bool] = never_pause,
+        pause: Callable[[int], bool] = never_pause,
     ) -> int:
         """Runs `steps` updates, or fewer if `pause` ends the loop. Returns their number.
 
@@ -378,7 +378,7 @@ class AsyncLoop(Generic[Values]):
         self._start_threads(steps, pause_due)
         try:
             for step in range(1, steps + 1):
-                outcome = self._next_outcome()
+                outcome = self._wait_for_outcome()
                 spent, last = outcome.end.since(last), outcome.end
                 spent = spent._replace(seconds=max(spent.seconds, _SHORTEST))
                 done(step, spent, outcome.values)  # type: ignore[arg-type]
@@ -412,7 +412,7 @@ class AsyncLoop(Generic[Values]):
                 self._determine_pauses(1, len(self._first))
         for name in self.remaining:
             arguments = name, self._running
-            threading.Thread(target=self._work, args=arguments, daemon=True).start()
+            threading.Thread(target=self._run_updates, args=arguments, daemon=True).start()
 
     def _determine_pauses(self, first: int, last: int) -> None:
         """Determines after which of the updates `first` to `last` the loop pauses."""
@@ -421,12 +421,12 @@ class AsyncLoop(Generic[Values]):
                 self._pauses.add(number)
                 self._limit = min(self._limit, number)
 
-    def _work(self, worker: str, run: int) -> None:
+    def _run_updates(self, worker: str, run: int) -> None:
         """Runs updates in a worker's thread, until the `run`-th call of `AsyncLoop.run` ends."""
         work = self._workers[worker]
         self._begin_thread()
         while True:
-            number = self._next_number(worker, run)
+            number = self._wait_for_update_number(worker, run)
             if number is None:
                 return
             try:
@@ -439,19 +439,19 @@ class AsyncLoop(Generic[Values]):
                     return  # The call of `run` has ended, or the worker was removed.
                 self._outcomes.put(_UpdateOutcome(worker, StepTime.now(), values))
 
-    def _next_number(self, worker: str, run: int) -> int | None:
+    def _wait_for_update_number(self, worker: str, run: int) -> int | None:
         """Waits until a worker may run an update. Returns the update's number; None at the end."""
         with self._changed:
             while True:
                 if self._running != run or worker in self._errors:
                     return None
-                number = self._available_number(worker)
+                number = self._take_update_number(worker)
                 if number is not None:
                     self._in_flight[worker] = number
                     return number
                 self._changed.wait()
 
-    def _available_number(self, worker: str) -> int | None:
+    def _take_update_number(self, worker: str) -> int | None:
         """Returns the number of the worker's next update; None before a pause or the end."""
         if self._first.get(worker, self._limit + 1) <= self._limit:
             return self._first.pop(worker)
@@ -464,7 +464,7 @@ class AsyncLoop(Generic[Values]):
         self._determine_pauses(number, number)
         return number
 
-    def _next_outcome(self) -> _UpdateOutcome:
+    def _wait_for_outcome(self) -> _UpdateOutcome:
         """Waits for the next completed update, and returns it. Removes workers that fail."""
         while True:
             raise_if_interrupted()

@@ -77,7 +77,7 @@ class StepProfiler:
     def _profile_step(self, step: int) -> Iterator[None]:
         from cnnbench.run.driver.observers import profiling_step
         from cnnbench.run.observe.operations import (
-            allocations,
+            count_allocations,
             divide_wall_time_of_step,
             sorted_operations,
         )
@@ -85,7 +85,7 @@ class StepProfiler:
         def add_profile(planes: tuple[XPlane, ...]) -> None:
             self.last = sorted_operations(planes, self.works.is_of_step)
             self.steps.append(divide_wall_time_of_step(self.last))
-            self.allocated = allocations(planes)
+            self.allocated = count_allocations(planes)
 
         before = self._waited()
         with profiling_step(step, None, add_profile):
@@ -119,7 +119,7 @@ class StepProfiler:
             rows=tuple(
                 profile_rows(self.steps, seconds, self.waits, works, self.flops, self.works)
             ),
-            graph=self.works.graph(),
+            graph=self.works.count_operations(),
             record=record,
             layers=tuple(self._profiled_layers(works.values())),
             allocations=allocations,
@@ -170,7 +170,7 @@ def profile_rows(
         share = sum((name, kernel) in step.counts for step in steps) / len(steps)
         moved[work.part] += round(share * work.bytes)
         if times := steps[-1].counts[name, kernel]:
-            operations[work.part][f"{kernel} {types.results(name)}".rstrip()] += times
+            operations[work.part][f"{kernel} {types.result_dtype(name)}".rstrip()] += times
     for number, step in enumerate(steps):
         for operation, spent in step.seconds.items():
             seconds[works[operation].part][number] += spent
@@ -204,14 +204,16 @@ def timeline_spans(ran: Sequence[ExecutedOperation], works: StepWork) -> list[Pr
     latest: dict[tuple[str, Part], int] = {}
     for operation in ran:
         start, end = operation.start * PICOSECONDS, operation.end * PICOSECONDS
-        part = works(operation.name, operation.type).part if operation.own else INPUT_OPERATIONS
+        part = (
+            works(operation.name, operation.type).part if operation.is_of_step else INPUT_OPERATIONS
+        )
         # If an operation is not in the graph, its plane in the profile shows the device.
         gpu = (
             operation.plane.rpartition("device:")[2].lower()
             if "device:" in operation.plane
             else "cpu:0"
         )
-        device = (works.device(operation.name) or gpu) if operation.own else ""
+        device = (works.device_of_operation(operation.name) or gpu) if operation.is_of_step else ""
         place = latest.get((device, part))
         if place is not None and start - spans[place].end <= shortest:
             spans[place] = replace(spans[place], end=max(spans[place].end, end))

@@ -166,7 +166,7 @@ class Training:
             run.output.progress_line.start("training", steps, plan.length.global_batch)
             waited = self._input_wait_seconds()
             self._steps = steps
-            with membership.doing(ProcessActivity.OTHERS):
+            with membership.marking_activity(ProcessActivity.OTHERS):
                 # Waits until all processes with which this process is interleaved have warmed up.
                 membership.turns.wait()
             if membership.turns.takes_turns:
@@ -191,7 +191,7 @@ class Training:
             if self._built.lag and not plan.work.trains and self._steps_per_execution == 1:
                 self._measure_latency()
             membership.activity = ProcessActivity.END
-            with membership.doing(ProcessActivity.OTHERS):
+            with membership.marking_activity(ProcessActivity.OTHERS):
                 membership.turns.wait(steps_left=False)
             return self._finish_training(spent.wall, steps)
 
@@ -301,7 +301,7 @@ class Training:
     def _launch_steps(self) -> StepResult:
         """Launches the next execution of steps, with their learning rates."""
         group = self._built.group
-        stop = float(self._ending_reached()) if group is not None and group.is_chief else 0.0
+        stop = float(self._find_reached_ending()) if group is not None and group.is_chief else 0.0
         if self._interrupts.pending:
             stop = _INTERRUPTED
         if stop:
@@ -374,7 +374,7 @@ class Training:
         self._ending = self._ending or int(values.stop)
         raise_if_interrupted()
 
-    def _ending_reached(self) -> int:
+    def _find_reached_ending(self) -> int:
         """Returns the position in ENDINGS (from 1) of a flag that ends the loop now, or 0.
 
         Uses the clock of this process.
@@ -388,10 +388,10 @@ class Training:
 
     def _pause_due(self, step: int) -> bool:
         """Returns whether to pause after this step of the warm-up or of the timed loop."""
-        executed = self._executed_steps(step)
+        executed = self._steps_of_execution(step)
         # Workers that run their own steps get the chief's request with the results of a step.
         if self._built.group is None:
-            self._ending = self._ending or self._ending_reached()
+            self._ending = self._ending or self._find_reached_ending()
         return (
             (self._ending > 0 and step < self._steps)
             or not self._run.plan.length.eval_steps.isdisjoint(executed)
@@ -401,7 +401,7 @@ class Training:
             or any(any(map(observer.pauses_after, executed)) for observer in self._observers)
         )
 
-    def _executed_steps(self, step: int) -> range:
+    def _steps_of_execution(self, step: int) -> range:
         """Returns the global steps of the execution that ends with step `step` of this loop."""
         last = self._steps_before_loop + step
         return range(last - self._steps_per_execution + 1, last + 1)
@@ -421,8 +421,8 @@ class Training:
 
         Returns whether to end the loop.
         """
-        executed = self._executed_steps(step)
-        with self._run.membership.doing(ProcessActivity.PAUSE):
+        executed = self._steps_of_execution(step)
+        with self._run.membership.marking_activity(ProcessActivity.PAUSE):
             if self._save_due(executed[-1]):
                 self._save_checkpoint()
             if self._results is not None:
@@ -445,7 +445,7 @@ class Training:
                 )
                 return True
             if step < self._steps and self._run.membership.turns.is_over():
-                self._give_turn()
+                self._wait_for_time_slice()
             if self._run.plan.length.eval_steps.isdisjoint(executed):
                 return False
             loop_seconds = self._timer.elapsed().wall if self._steps else None
@@ -457,14 +457,14 @@ class Training:
                         observer.resuming(self.global_step)
             return self._stopped_early
 
-    def _give_turn(self) -> None:
+    def _wait_for_time_slice(self) -> None:
         """Waits while the interleaved processes run their steps. The wait is not timed."""
         turns, watch = self._run.membership.turns, self._run.watch
         assert watch is not None
         with (
             self._timer.excluded(),
             watch.suspended(),
-            self._run.membership.doing(ProcessActivity.OTHERS),
+            self._run.membership.marking_activity(ProcessActivity.OTHERS),
         ):
             waited = turns.wait()
         self._run.measurements.begin_turn(turns.seconds, *waited)
@@ -521,7 +521,7 @@ class Training:
         assert self._results is not None
         for observer in self._observers:
             observer.evaluating(self.global_step)
-        with run.membership.doing(ProcessActivity.EVALUATION):
+        with run.membership.marking_activity(ProcessActivity.EVALUATION):
             first = job.workers[0]
             if str(first) in (*run.measurements.lost_workers, *run.membership.lost_tasks()):
                 # TensorFlow would wait for the lost worker forever.
@@ -538,7 +538,10 @@ class Training:
         checkpoints, folder = self._built.checkpoints, self._run.plan.saves_into
         assert checkpoints is not None
         assert folder is not None
-        with self._run.membership.doing(ProcessActivity.CHECKPOINT), delaying_interrupts():
+        with (
+            self._run.membership.marking_activity(ProcessActivity.CHECKPOINT),
+            delaying_interrupts(),
+        ):
             checkpoints.save(folder, self.global_step)
         self._last_save = time.monotonic()
 

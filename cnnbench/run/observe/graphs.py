@@ -93,7 +93,7 @@ _REDUCE = ("CollectiveReduce", "CollectiveReduceV2")
 _GATHER = ("CollectiveGather", "CollectiveGatherV2")
 
 
-def messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
+def count_messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
     """Counts the messages and bytes between processes in one call of a traced function.
 
     A message is a tensor or a part of a tensor. The bytes are None if a shape is unknown.
@@ -114,13 +114,13 @@ def messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
         if op.type in (*_REDUCE, *_GATHER):
             if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
                 # The key of this collective is created in each call, so it is not in the graph.
-                unnumbered[op.device].append(_ring_traffic(op, processes))
+                unnumbered[op.device].append(_count_ring_traffic(op, processes))
             else:
                 instance = (
-                    _collective_number(op, "group_key", 2),
-                    _collective_number(op, "instance_key", 3),
+                    _read_collective_number(op, "group_key", 2),
+                    _read_collective_number(op, "instance_key", 3),
                 )
-                rings[instance] = _ring_traffic(op, processes)
+                rings[instance] = _count_ring_traffic(op, processes)
         if op.type in _BRANCHES or not op.device:
             continue
         for tensor in op.inputs:
@@ -135,7 +135,7 @@ def messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
     return sum(messages for messages, _ in transfers), total
 
 
-def collective_implementations(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
+def find_collective_implementations(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
     """Finds the implementations of TensorFlow's collectives on `devices`: "nccl", "ring" or both.
 
     A collective uses NCCL if its hint requests NCCL and it is on a GPU; otherwise, it uses
@@ -165,9 +165,9 @@ def _needed_operations(graph: Any) -> Iterator[Any]:
             todo += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
 
-def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
+def _count_ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
     """Returns the messages and bytes that one ring collective sends between processes."""
-    size = _collective_number(op, "group_size", 1)
+    size = _read_collective_number(op, "group_size", 1)
     reduces = op.type in _REDUCE
     hops = processes * (2 if reduces else 1) * (size - 1)
     subdivisions = len(op.get_attr("subdiv_offsets")) if op.type == _REDUCE[0] else 1
@@ -176,7 +176,7 @@ def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
     return hops * subdivisions, sent
 
 
-def _collective_number(op: Any, name: str, position: int) -> int:
+def _read_collective_number(op: Any, name: str, position: int) -> int:
     """Reads attribute `name` of a collective or, in V2 operations, the input at `position`."""
     if not op.type.endswith("V2"):
         return int(op.get_attr(name))

@@ -211,7 +211,7 @@ class ExecutedOperation(NamedTuple):
     rank: Rank
 
     @property
-    def own(self) -> bool:
+    def is_of_step(self) -> bool:
         """Whether the operation belongs to the step."""
         return self.rank is not Rank.OTHER
 
@@ -244,7 +244,7 @@ def divide_wall_time_of_step(runs: Sequence[ExecutedOperation]) -> WallTimes:
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     counts: Counter[tuple[str, str]] = Counter()
     for run, part in zip(runs, parts, strict=True):
-        if run.own:
+        if run.is_of_step:
             counts[run.name, run.type] += 1
             seconds[run.name, run.type] += part * PICOSECONDS
     return WallTimes(dict(seconds), other * PICOSECONDS, idle * PICOSECONDS, counts)
@@ -297,7 +297,7 @@ def _divide_wall_time(runs: Sequence[ExecutedOperation]) -> tuple[list[float], i
     for index, run in enumerate(runs):
         if run.end > run.start:
             edges += [(run.start, True, index), (run.end, False, index)]
-    of_step = [moment for moment, _, index in edges if runs[index].own]
+    of_step = [moment for moment, _, index in edges if runs[index].is_of_step]
     first, last = min(of_step, default=0), max(of_step, default=0)
     parts = [0.0] * len(runs)
     active: dict[Rank, set[int]] = {rank: set() for rank in Rank}
@@ -322,7 +322,7 @@ def _divide_wall_time(runs: Sequence[ExecutedOperation]) -> tuple[list[float], i
     return parts, other, idle
 
 
-def allocations(planes: Iterable[XPlane]) -> tuple[int, int] | None:
+def count_allocations(planes: Iterable[XPlane]) -> tuple[int, int] | None:
     """Counts memory allocations in a profile, and adds up the requested bytes.
 
     Returns None if the profile contains no allocations. The allocators of GPUs report all

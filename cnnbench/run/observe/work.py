@@ -204,7 +204,7 @@ class StepWork:
         plain = _DECORATION.sub("", type)
         layer = layer_of_operation(name, self.image_flops)
         is_product = bool(_PRODUCT.search(plain))
-        product = self._fused_product(name) if is_product else None
+        product = self._find_fused_product(name) if is_product else None
         if product is not None:
             layer = layer_of_operation(product.name, self.image_flops)
         if layer == REST:
@@ -238,23 +238,23 @@ class StepWork:
             or name.rpartition("/")[2] in self._called
         )
 
-    def device(self, name: str) -> str:
+    def device_of_operation(self, name: str) -> str:
         """Returns the device of an operation of the step, such as "cpu:0"; "" if unknown."""
         node = self._nodes.get(name)
         match = _DEVICE.search("" if node is None else node.device)
         return match[1].lower() if match else ""
 
-    def results(self, name: str) -> str:
+    def result_dtype(self, name: str) -> str:
         """Returns the dtype of an operation's first result, such as "bfloat16"; "" if unknown."""
         operation = self._traced.get(name)
         outputs = () if operation is None else operation.outputs
         return str(outputs[0].dtype.name) if outputs else ""
 
-    def graph(self) -> dict[str, int]:
+    def count_operations(self) -> dict[str, int]:
         """Counts the operations in the graph partitions, by type."""
         return dict(sorted(Counter(node.op for node in self._nodes.values()).items()))
 
-    def _fused_product(self, name: str) -> Any:
+    def _find_fused_product(self, name: str) -> Any:
         """Finds the convolution or matrix product with which an operation, such as ReLU, was fused.
 
         Returns the traced operation; None if the operation was not fused with a product.
@@ -305,19 +305,19 @@ class StepWork:
     def _kind_outside_towers(self, name: str, plain: str) -> str:
         if plain == "L2Loss":
             return "L2 loss"
-        if plain not in _NO_TRAFFIC and self._variable_count(name):
+        if plain not in _NO_TRAFFIC and self._count_variables(name):
             return UPDATE
         return REDUCTION if name in self._backward or is_collective(plain) else _OTHER
 
     def _memory_traffic(self, name: str) -> int:
         """Bytes of the inputs and outputs of an operation; 0 if it moves no data."""
         operation, node = self._traced.get(name), self._nodes.get(name)
-        variables = self._variable_count(name)
+        variables = self._count_variables(name)
         if node is None or node.op in _NO_TRAFFIC or (operation is None and not variables):
             return 0
         if operation is not None and operation.type in _NO_TRAFFIC:
             return 0
-        inputs = map(self._traced_tensor, node.input)
+        inputs = map(self._find_traced_tensor, node.input)
         sizes = [
             _tensor_bytes(reference.deref())
             for reference in dict.fromkeys(inputs)
@@ -327,28 +327,28 @@ class StepWork:
         # An update reads and writes its variables, each of which is as large as the gradient.
         return sum(sizes) + written + 2 * variables * max(sizes, default=0)
 
-    def _variable_count(self, name: str) -> int:
+    def _count_variables(self, name: str) -> int:
         """Number of variables in the inputs of an operation."""
         operation, node = self._traced.get(name), self._nodes.get(name)
         if operation is not None:
             return sum(tensor.dtype.name == "resource" for tensor in operation.inputs)
         if node is None or node.op in _INTO_BRANCHES or is_transfer(node.op):
             return 0
-        nodes = (self._nodes.get(self._outside_of_branches(name)[0]) for name in node.input)
+        nodes = (self._nodes.get(self._find_outside_of_branches(name)[0]) for name in node.input)
         return sum(node is not None and node.attr["T"].type == _RESOURCE for node in nodes)
 
-    def _traced_tensor(self, name: str) -> Any:
+    def _find_traced_tensor(self, name: str) -> Any:
         """Returns a hashable reference to the traced tensor that a node's input `name` names.
 
         None if the tensor is unknown, or if the input is a control dependency.
         """
-        operation, index = self._outside_of_branches(name)
+        operation, index = self._find_outside_of_branches(name)
         operation_traced = self._traced.get(operation)
         if operation_traced is None or index >= len(operation_traced.outputs):
             return None
         return operation_traced.outputs[index].ref()
 
-    def _outside_of_branches(self, name: str) -> tuple[str, int]:
+    def _find_outside_of_branches(self, name: str) -> tuple[str, int]:
         """Finds the operation that computed an input of a tf.cond branch, and its output number."""
         while True:
             operation, _, index = name.partition(":")

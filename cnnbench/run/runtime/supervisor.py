@@ -426,7 +426,7 @@ def _death_text(status: int, reason: str) -> str:
 #
 # Within a step, the loop writes nothing for the watchdog.
 # The watchdog uses the number of completed steps, and how long the loop has waited for input.
-# Only activities between steps are marked, by `Membership.doing` in cnnbench.run.driver.membership.
+# Only activities between steps are marked, by `Membership.marking_activity`.
 
 LONG = 10
 """Factor of the time limit for the first step and for all activities between steps."""

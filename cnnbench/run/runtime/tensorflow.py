@@ -36,7 +36,7 @@ from cnnbench.machine.gpu import least_free_gpu_memory, uses_tensor_float_32
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import MachineFlags, card_numbers, flags_of_process, gpu_numbers
 from cnnbench.run.runtime import loading, supervisor
-from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
+from cnnbench.run.runtime.loading import load_tensorflow, untested_version_notices
 
 # TensorFlow's process-wide settings and state: environment, threads, devices, peak memory.
 
@@ -121,7 +121,7 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     import tensorflow as tf
 
     gpus = flags.gpus_per_card * len(tf.config.list_physical_devices("GPU"))
-    kind, notices = _device_kind(flags, gpus)
+    kind, notices = _resolve_device_kind(flags, gpus)
     intra, inter = thread_counts(flags, kind, available_cores())
     chosen = gpu_numbers(flags) if kind == "gpu" else tuple(range(flags.num_gpus))
     if kind == "gpu" and max(chosen) >= gpus:
@@ -137,7 +137,7 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
         numbers=chosen,
         intra_threads=intra,
         inter_threads=inter,
-        notices=(*untested_notices(tf), *notices),
+        notices=(*untested_version_notices(tf), *notices),
     )
 
 
@@ -160,7 +160,7 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     tf.config.set_soft_device_placement(False)
     if chosen.kind == "gpu":
         gpus = tf.config.list_physical_devices("GPU")
-        _use_gpus(tf, flags, [gpus[number] for number in sorted(card_numbers(flags))])
+        _make_gpus_visible(tf, flags, [gpus[number] for number in sorted(card_numbers(flags))])
     else:
         # All GPUs are hidden, because TensorFlow would allocate memory on visible GPUs.
         with contextlib.suppress(RuntimeError):  # An earlier run may have initialised TensorFlow.
@@ -208,7 +208,7 @@ def start_server(flags: MachineFlags, job: Job) -> Any:
     if chosen.kind == "gpu":
         config.gpu_options.visible_device_list = ",".join(map(str, sorted(card_numbers(flags))))
         config.gpu_options.allow_growth = bool(flags.allow_growth)
-        for parts in _memory_of_card_parts(flags).values():
+        for parts in _memory_limits_by_card(flags).values():
             config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=parts)
     else:
         config.device_count["GPU"] = 0
@@ -276,7 +276,7 @@ def check_channels_first(dtype: str) -> None:
         ) from None
 
 
-def _device_kind(flags: MachineFlags, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+def _resolve_device_kind(flags: MachineFlags, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
     """Resolves --device to "cpu" or "gpu". Also returns notices for the user."""
     if flags.device == "cpu":
         return "cpu", ()
@@ -299,7 +299,7 @@ def _device_kind(flags: MachineFlags, visible_gpus: int) -> tuple[str, tuple[str
     return "gpu", ()
 
 
-def _memory_of_card_parts(flags: MachineFlags) -> dict[int, list[int]]:
+def _memory_limits_by_card(flags: MachineFlags) -> dict[int, list[int]]:
     """MiB of the logical GPUs of the run, by card; empty if cards are not divided.
 
     These are shares of the whole memory, so processes on the same card get the same result. Raises
@@ -332,9 +332,9 @@ def _set_threads(tf: Any, flags: MachineFlags, intra: int, inter: int) -> None:
                 ) from None
 
 
-def _use_gpus(tf: Any, flags: MachineFlags, gpus: Sequence[Any]) -> None:
+def _make_gpus_visible(tf: Any, flags: MachineFlags, gpus: Sequence[Any]) -> None:
     """Makes only `gpus` visible, and divides their memory as the flags request."""
-    parts = _memory_of_card_parts(flags)
+    parts = _memory_limits_by_card(flags)
     try:
         tf.config.set_visible_devices(gpus, "GPU")
         for gpu, limits in zip(gpus, parts.values(), strict=False):
@@ -412,7 +412,7 @@ def reset_peak_memory(device_kind: str) -> None:
             tf.config.experimental.reset_memory_stats(f"GPU:{number}")
 
 
-def peak_memory(device_kind: str) -> int | None:
+def read_peak_memory(device_kind: str) -> int | None:
     """Peak memory of a run in bytes.
 
     If `device_kind` is "gpu", this is the peak memory of tensors on the GPU with the highest peak,
@@ -547,16 +547,16 @@ def peak_flops(
     if user_value is not None:
         return user_value * count, "given: --peak_flops"
     if device_kind == "cpu":
-        return measured_peak_flops(dtype)
+        return measure_peak_flops(dtype)
     names = [gpu_name(device) for device in devices]
     return (
-        published_peak_flops([name for name in names if name is not None], dtype)
+        sum_published_peak_flops([name for name in names if name is not None], dtype)
         if all(names)
         else None
     )
 
 
-def published_peak_flops(
+def sum_published_peak_flops(
     gpu_names: Sequence[str], dtype: str, tf32: bool | None = None
 ) -> tuple[float, str] | None:
     """Adds up the manufacturers' peak FLOP/s of GPUs. Also returns the source of the sum.
@@ -588,7 +588,7 @@ def published_peak_flops(
     return total, f"published: {', '.join(counts)}"
 
 
-def measured_peak_flops(dtype: str) -> tuple[float, str]:
+def measure_peak_flops(dtype: str) -> tuple[float, str]:
     """Measures the highest FLOP/s of square matrix products on the CPU, in less than two seconds.
 
     Also returns the source of the number, as text. The products use TensorFlow's threads in this

@@ -70,14 +70,14 @@ def moments_over_towers(
     @tf.custom_gradient
     def merged_moments(mean: tf.Tensor, variance: tf.Tensor) -> Any:
         if layer not in results:
-            merge = partial(_moments_of_job, workers)
+            merge = partial(_merge_moments_of_job, workers)
             results[layer] = towers.merge_over_towers(layer, (mean, variance), merge)
         # Automatic differentiation stops here, because `gradient` computes the gradient itself.
         all_mean, all_variance = map(tf.stop_gradient, results[layer][0])
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             point = f"the gradient of {layer}"
-            merge = partial(_gradients_of_job, workers)
+            merge = partial(_merge_gradients_of_job, workers)
             by_mean, by_variance = towers.merge_over_towers(point, (of_mean, of_variance), merge)
             return by_mean + 2.0 * by_variance * (mean - all_mean), by_variance
 
@@ -86,7 +86,7 @@ def moments_over_towers(
     return (*merged_moments(mean, variance), results[layer][1])
 
 
-def _moments_of_job(
+def _merge_moments_of_job(
     workers: WorkerGroup | None, moments: Sequence[_Pair]
 ) -> list[tuple[_Pair, int]]:
     """Returns (mean, variance) over the job's towers and their count, once for each own tower."""
@@ -101,7 +101,7 @@ def _moments_of_job(
     return [((mean, variance), len(of_all))] * len(moments)
 
 
-def _gradients_of_job(workers: WorkerGroup | None, pairs: Sequence[_Pair]) -> list[_Pair]:
+def _merge_gradients_of_job(workers: WorkerGroup | None, pairs: Sequence[_Pair]) -> list[_Pair]:
     with tf.device(pairs[0][0].device):
         first, second = _mean_of_pairs(pairs)
         if workers is not None:
@@ -147,7 +147,7 @@ def update_moving_averages(
     run = guards[0]
     if policy == "mean" and manager.num_towers > 1:
         with tf.device(manager.get_devices()[0]):
-            means = _mean_updates(manager, towers)
+            means = _build_mean_updates(manager, towers)
         return run(partial(_assign_updates, manager, range(len(towers)), means))
     return run(partial(_assign_updates, manager, range(len(towers)), towers[0]))
 
@@ -160,7 +160,7 @@ def share_moving_averages(manager: VariableMgr) -> None:
     manager.share([variable for variable in variables if not variable.primary.trainable])
 
 
-def _mean_updates(
+def _build_mean_updates(
     manager: VariableMgr, towers: Sequence[Sequence[StateUpdate]]
 ) -> list[StateUpdate]:
     """Returns the updates of tower 0, with floating-point values replaced by means of towers."""
@@ -425,7 +425,7 @@ class Tower:
         self._data_format = runtime.resolve_data_format(plan.params.data_format, kind)
         self._conv_gradients = runtime.resolve_conv_gradients(plan, kind)
         self.calibration: Calibration | None = None
-        self.foreign: tuple[str, ...] = ()
+        self.undeclared_variable_locations: tuple[str, ...] = ()
 
     def __call__(
         self,
@@ -554,19 +554,19 @@ class Tower:
         return TowerResult(gradients, loss, updates, self._mean_metrics(outputs, labels))
 
     def _check_trained_variables(
-        self, gradients: Sequence[Any], foreign: Sequence[tf.Variable]
+        self, gradients: Sequence[Any], undeclared: Sequence[tf.Variable]
     ) -> None:
-        """Lists undeclared variables in `foreign`. Raises UsageError without any gradient."""
+        """Sets `undeclared_variable_locations`. Raises UsageError if no variable has a gradient."""
         where = plugin_location_prefix(self._model)
-        places = (getattr(v, MADE_AT, "") or f"{where}{v.name}" for v in foreign)
-        self.foreign = tuple(dict.fromkeys(places))
+        places = (getattr(v, MADE_AT, "") or f"{where}{v.name}" for v in undeclared)
+        self.undeclared_variable_locations = tuple(dict.fromkeys(places))
         if any(gradient is not None for gradient in gradients):
             return
-        if self.foreign:
+        if self.undeclared_variable_locations:
             raise UsageError(
-                f"{self.foreign[0]}: the tf.Variable created here is not trained, and no "
-                f"variable of model {self._model.name} has a gradient; create variables with "
-                "net.variable"
+                f"{self.undeclared_variable_locations[0]}: the tf.Variable created here is not "
+                f"trained, and no variable of model {self._model.name} has a gradient; create "
+                "variables with net.variable"
             )
         if self._trainables:
             raise UsageError(
@@ -634,7 +634,7 @@ class PassSums:
             with tf.device(self._manager.get_devices()[tower]):
                 terms = self._terms_and_factors(tower, result)
                 added += [tensor for _, tensor in terms]
-                for total, term in zip(self._sums_of(tower, terms), terms, strict=True):
+                for total, term in zip(self._get_or_create_sums(tower, terms), terms, strict=True):
                     self._accumulate(total, *term)
         state = [[update for update in result.updates if not update.decay] for result in results]
         if state[0]:
@@ -648,10 +648,12 @@ class PassSums:
             with tf.device(self._manager.get_devices()[tower]):
                 terms = self._terms_and_factors(tower, result)
                 sums = []
-                for total, (factor, term) in zip(self._sums_of(tower, terms), terms, strict=True):
+                for total, (factor, term) in zip(
+                    self._get_or_create_sums(tower, terms), terms, strict=True
+                ):
                     with tf.control_dependencies([self._accumulate(total, factor, term)]):
                         sums.append(tower_variable.read(total))
-                totals.append(self._mean_result(result, sums))
+                totals.append(self._build_mean_result(result, sums))
         return totals
 
     def clear(self, rate: tf.Tensor, updates: Sequence[Any]) -> list[Any]:
@@ -690,7 +692,9 @@ class PassSums:
             *((update.decay, (1.0 - update.decay) * update.value) for update in averages),
         ]
 
-    def _sums_of(self, tower: int, terms: Sequence[tuple[float, tf.Tensor]]) -> list[tf.Variable]:
+    def _get_or_create_sums(
+        self, tower: int, terms: Sequence[tuple[float, tf.Tensor]]
+    ) -> list[tf.Variable]:
         if tower not in self._sums:
             device = self._manager.get_devices()[tower]
             with tf.init_scope(), tf.device(device):
@@ -700,7 +704,7 @@ class PassSums:
                 ]
         return self._sums[tower]
 
-    def _mean_result(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:
+    def _build_mean_result(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:
         """Builds a tower's result for the whole step, from the sums and its last pass."""
         values, passes = iter(sums), self._plan.length.passes
         summed = [None if gradient is None else next(values) for gradient in last.gradients]

@@ -147,7 +147,7 @@ class TrainStep:
         if self._sums is not None:
             self._passes = [tf.constant(number, tf.int64) for number in range(self._pass)]
             signature = (_PASS, *inputs.signature)
-            self._earlier = TracedFunction("a pass", self._run_earlier_pass, signature)
+            self._earlier = TracedFunction("a pass", self._build_earlier_pass, signature)
         self.function = self._trace()
         self.graph: tf.Graph = self.function.concrete.graph
         self._execution: TracedFunction | None = None
@@ -155,12 +155,12 @@ class TrainStep:
             rates = tf.TensorSpec([steps], tf.float32)
             batches = inputs.signature * (steps * passes)
             name = "the steps of an execution"
-            self._execution = TracedFunction(name, self._steps, (rates, *batches))
+            self._execution = TracedFunction(name, self._build_step_loop, (rates, *batches))
 
     def _trace(self) -> TracedFunction:
         """Traces the step without running it. This takes seconds for a deep network."""
-        function = TracedFunction("the step", self._step, (RATE, *self._inputs.signature))
-        device = self._devices[0]  # `_result` places all results on this device.
+        function = TracedFunction("the step", self._build_step, (RATE, *self._inputs.signature))
+        device = self._devices[0]  # `_build_result` places all results on this device.
         self._reader: ScalarReader | None = None
         if not is_cpu(device):
             outputs = function.concrete.structured_outputs
@@ -198,7 +198,7 @@ class TrainStep:
             fetches = len(learning_rates) * self._plan.length.passes
             fetched = [self._inputs.next() for _ in range(fetches)]
             self._batches = fetched[-1] if self._keeps_batches else None
-            rates, flat = self._rate_tensor(*learning_rates), itertools.chain(*fetched)
+            rates, flat = self._make_rate_tensor(*learning_rates), itertools.chain(*fetched)
             return cast("StepResult", self._execution(rates, *flat))
         if self._earlier is not None:
             for number in self._passes:
@@ -206,14 +206,14 @@ class TrainStep:
         batches = self._inputs.next()
         if self._keeps_batches:
             self._batches = batches
-        result: StepResult = self.function(self._rate_tensor(*learning_rates), *batches)
+        result: StepResult = self.function(self._make_rate_tensor(*learning_rates), *batches)
         return result
 
     def on_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
         """Copies the result of a step to host memory. On a CPU, returns the result itself."""
         return result if self._reader is None else self._reader(result, events)
 
-    def last_gradients(self) -> Callable[[], tuple[dict[str, tf.Tensor], list[tf.Tensor]]]:
+    def trace_last_gradients(self) -> Callable[[], tuple[dict[str, tf.Tensor], list[tf.Tensor]]]:
         """Traces a function that recomputes the gradients of the last step, for summaries.
 
         From now on, the batches of the last step are kept. The function returns tower 0's
@@ -222,10 +222,10 @@ class TrainStep:
         """
         self._keeps_batches = True
         name = "the gradients for summaries"
-        traced = TracedFunction(name, self._gradients_of_tower_0, self._inputs.signature)
+        traced = TracedFunction(name, self._build_gradients_of_tower_0, self._inputs.signature)
         return lambda: traced(*self._batches)
 
-    def _rate_tensor(self, *rates: float) -> tf.Tensor:
+    def _make_rate_tensor(self, *rates: float) -> tf.Tensor:
         """Returns a tensor of the learning rates times the plan's factor for learning rates.
 
         Equal rates return the same tensor.
@@ -238,7 +238,7 @@ class TrainStep:
             self._rate_tensors = {rates: tensor}
         return tensor
 
-    def _steps(self, rates: tf.Tensor, *batches: TowerBatch) -> StepResult:
+    def _build_step_loop(self, rates: tf.Tensor, *batches: TowerBatch) -> StepResult:
         """Builds a loop over the steps of an execution, each of which calls the traced step."""
         passes, signature = self._plan.length.passes, self._inputs.signature
         per_tower = len(signature) == len(self._devices)
@@ -267,18 +267,18 @@ class TrainStep:
             result = build_loop(rates.shape[0], step, self.function.concrete.structured_outputs)
             return cast("StepResult", result)
 
-    def _step(self, rate: tf.Tensor, *batches: TowerBatch) -> StepResult:
+    def _build_step(self, rate: tf.Tensor, *batches: TowerBatch) -> StepResult:
         """Builds the step (of the last pass): towers, reduction, updates and results."""
         factor = None if self._update is None else self.loss_scale.factor()
         counter = self._updates_counter
         count_before = None if counter is None else counter.read()
-        towers = self._run_all_towers(batches, factor, count_before)
+        towers = self._build_all_towers(batches, factor, count_before)
         if self._sums is not None:
             towers = self._sums.total(towers)
-        sums = self._scalar_sums(towers)
+        sums = self._build_scalar_sums(towers)
         if self._update is None:
             losses = [tower.loss for tower in towers]
-            return self._result(towers, self._manager.add_up(sums), [], losses)
+            return self._build_result(towers, self._manager.add_up(sums), [], losses)
         report = self._plan.params.loss_type_to_report == "total_loss"
         weight_losses = self._update.weight_losses() if report else []
         updates, skipped, totals = self._update(towers, factor, sums, rate)
@@ -291,31 +291,31 @@ class TrainStep:
         if counter is not None:
             staleness = counter.increment(count_before, updates)
             updates.append(staleness)
-        result = self._result(towers, totals, weight_losses, updates)
+        result = self._build_result(towers, totals, weight_losses, updates)
         return result._replace(skipped=skipped, staleness=staleness)
 
-    def _run_earlier_pass(self, number: tf.Tensor, *batches: TowerBatch) -> None:
+    def _build_earlier_pass(self, number: tf.Tensor, *batches: TowerBatch) -> None:
         """Builds a pass before the last pass of a step, which only adds up its results."""
         assert self._sums is not None
         last, self._pass = self._pass, number
-        self._sums.add(self._run_all_towers(batches, self.loss_scale.factor(), None))
+        self._sums.add(self._build_all_towers(batches, self.loss_scale.factor(), None))
         self._pass = last
 
-    def _run_all_towers(
+    def _build_all_towers(
         self, batches: Sequence[TowerBatch], factor: Factor, count_before: tf.Tensor | None
     ) -> list[TowerResult]:
         # Synchronised towers (built together) and frozen towers (own constants) are never copied.
         alone = len(self._towers) == 1 or self._synchronises or self._plan.numerics.frozen
         copied = None if alone else CopiedTowers(self._towers[0], self.notices.append)
         return self._manager.run_towers(
-            lambda tower: self._tower(tower, batches, factor, count_before, copied),
+            lambda tower: self._build_tower(tower, batches, factor, count_before, copied),
             meeting=self._synchronises,
         )
 
     @property
-    def foreign(self) -> tuple[str, ...]:
+    def undeclared_variable_locations(self) -> tuple[str, ...]:
         """Code locations in plug-ins that create variables which the network does not declare."""
-        return self._towers[0].foreign
+        return self._towers[0].undeclared_variable_locations
 
     @property
     def calibration(self) -> Calibration | None:
@@ -330,7 +330,7 @@ class TrainStep:
             done = done * self._plan.length.passes + self._pass
         return tf.stack([tf.constant(self._plan.params.tf_random_seed + number, tf.int64), done])
 
-    def _tower(
+    def _build_tower(
         self,
         tower: int,
         batches: Sequence[TowerBatch],
@@ -361,12 +361,12 @@ class TrainStep:
             make = self._towers[tower] if copied is None else copied
             return make(read, features, labels, seed, factor)
 
-    def _gradients_of_tower_0(
+    def _build_gradients_of_tower_0(
         self, *batches: TowerBatch
     ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         """Builds the gradients of tower 0 by canonical name, and the tensors of its batch."""
         factor = self.loss_scale.factor()
-        build = partial(self._tower, batches=batches, factor=factor, staged=False)
+        build = partial(self._build_tower, batches=batches, factor=factor, staged=False)
         # Towers with synchronised batch norm can only be built together.
         together = self._synchronises
         of_towers = self._manager.run_towers(build, meeting=True) if together else [build(0)]
@@ -386,7 +386,7 @@ class TrainStep:
             parts = tf.nest.flatten(self._inputs.of_tower(0, batches))
             return by_name, [tf.identity(part) for part in parts if part is not None]
 
-    def _scalar_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
+    def _build_scalar_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
         """Builds the sums of the loss and of the metrics over this step's towers.
 
         If workers can request the end of the run, the last value is this worker's request.
@@ -399,7 +399,7 @@ class TrainStep:
                 sums.append(tower_variable.read(self._stop))
             return sums
 
-    def _result(
+    def _build_result(
         self,
         towers: Sequence[TowerResult],
         totals: Sequence[tf.Tensor],
@@ -408,7 +408,7 @@ class TrainStep:
     ) -> StepResult:
         """Builds the means over all towers of the job, which depend on all `updates`.
 
-        `totals` are the sums of `_scalar_sums` over all workers.
+        `totals` are the sums of `_build_scalar_sums` over all workers.
         """
         with tf.device(self._devices[0]), tf.name_scope("means"):
             sums, stop = list(totals), None
@@ -447,7 +447,7 @@ class CoordinatedStep(TrainStep):
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
         self._waited = 0.0
         self._waits = threading.Lock()
-        return TracedFunction("the step", self._scheduled_update, (RATE,))
+        return TracedFunction("the step", self._build_scheduled_update, (RATE,))
 
     @property
     def total_input_wait_seconds(self) -> float:
@@ -466,7 +466,7 @@ class CoordinatedStep(TrainStep):
         applied.
         """
         self._inputs.next()
-        arguments = (self._rate_tensor(*learning_rates),)
+        arguments = (self._make_rate_tensor(*learning_rates),)
         remote = self._coordinator.schedule(self.function.concrete, args=arguments)
         fetched = zip(
             tf.nest.flatten(self._fields), self._wait_for_result(remote).numpy(), strict=True
@@ -493,9 +493,9 @@ class CoordinatedStep(TrainStep):
             # The coordinator repeats the step on another worker, whose result is used.
             time.sleep(_RETRY_SECONDS)
 
-    def _scheduled_update(self, rate: tf.Tensor) -> tf.Tensor:
+    def _build_scheduled_update(self, rate: tf.Tensor) -> tf.Tensor:
         """Builds a step that returns its results and input wait in one float64 tensor."""
-        result = self._step(rate)._replace(worker=self._inputs.worker())
+        result = self._build_step(rate)._replace(worker=self._inputs.worker())
         scalars = {name: value for name, value in result._asdict().items() if value is not None}
         scalars["waited"] = self._inputs.waited
         self._fields = tf.nest.map_structure(

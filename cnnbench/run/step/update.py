@@ -127,10 +127,10 @@ class FusedDecay:
         ends = []
         for device, there in by_device.items():
             with tf.device(device):
-                ends.append(_apply_sgd(there, rate, self._decay_piece(rate)))
+                ends.append(_apply_sgd(there, rate, self._compute_decay_of_step(rate)))
         return ends
 
-    def _decay_piece(self, rate: tf.Tensor) -> tf.Tensor:
+    def _compute_decay_of_step(self, rate: tf.Tensor) -> tf.Tensor:
         """The decay x_t of the current step, a float32 scalar (see the docstring of the module)."""
         product = tf.cast(rate, tf.float64) * self._decay
         kept_share = 1.0 - product
@@ -405,7 +405,7 @@ class Updater:
         """
         manager = self._manager
         early, late = (factor, None) if self._plan.deferred else (None, factor)
-        columns = self._gradient_columns(towers, early)
+        columns = self._collect_gradients_by_variable(towers, early)
         graph = current_traced_graph()
         before = len(graph.get_operations())
         devices, state, totals = manager.reduce_together(columns, sums)
@@ -418,12 +418,12 @@ class Updater:
             [[gradient for gradient, _ in one] for one in reduced]
         )
         readers = BufferReaders(towers[0].loss.graph)
-        rates = self._rates_by_device(rate, devices)
+        rates = self._send_rate_to_devices(rate, devices)
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 inverse = inverse_scale(late)
                 variables = [variable for _, variable in reduced[index]]
-                finals = [self._completed_gradient(*pair, inverse) for pair in reduced[index]]
+                finals = [self._complete_gradient(*pair, inverse) for pair in reduced[index]]
                 for flag, bound in self._plan.clip.items():
                     finals = CLIPPINGS[flag](finals, [v.device for v in variables], bound)
                 pairs = [
@@ -459,7 +459,9 @@ class Updater:
         copies = 1 if self._manager.replicas_in_sync else len(self._devices)
         return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
 
-    def _gradient_columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[Column]:
+    def _collect_gradients_by_variable(
+        self, towers: Sequence[TowerResult], factor: Factor
+    ) -> list[Column]:
         """Collects the gradients of all towers by variable, divided by the loss scale `factor`."""
         inverses = gradients.map_on_devices(self._devices, inverse_scale, [factor] * len(towers))
         columns = []
@@ -494,7 +496,7 @@ class Updater:
         term = self._manager.decayed(variable) * self._plan.decay
         return term if gradient is None else gradients.to_dense(gradient, variable) + term
 
-    def _completed_gradient(
+    def _complete_gradient(
         self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor
     ) -> tf.Tensor:
         """Removes the loss scale from a reduced gradient, and adds decay."""
@@ -503,7 +505,7 @@ class Updater:
             late = variable.ref() in self._added_late
             return self._add_weight_decay(gradient, variable) if late else gradient
 
-    def _rates_by_device(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
+    def _send_rate_to_devices(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
         """Returns the learning rate as a tensor for each device. Every process receives it once."""
         by_home: dict[str, tf.Tensor] = {}
         for home in dict.fromkeys((self._host, *map(cpu_of_device, devices))):

@@ -6,7 +6,7 @@ from covering import covering_pairs
 from oracle import SHARDED, sent_by_all
 
 from cnnbench.lab.predict.predict import FORMULAS
-from cnnbench.run.observe.graphs import messages_and_bytes
+from cnnbench.run.observe.graphs import count_messages_and_bytes
 from cnnbench.variable_mgr.all_reduce import spec
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, Tensor
 
@@ -33,7 +33,7 @@ def counted(algorithm, devices, elements):
         return sums
 
     graph = tf.function(reduce, autograph=False).get_concrete_function().graph
-    return messages_and_bytes(graph, len(devices))
+    return count_messages_and_bytes(graph, len(devices))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_is_not_known_before_it_runs_has_no_bytes():
         with tf.device(of_task("worker", 1)):
             return found + 1
 
-    assert messages_and_bytes(some.get_concrete_function().graph, 2) == (1, None)
+    assert count_messages_and_bytes(some.get_concrete_function().graph, 2) == (1, None)
 
 
 def test_a_tensor_is_sent_once_to_each_device_that_uses_it():
@@ -87,4 +87,4 @@ def test_a_tensor_is_sent_once_to_each_device_that_uses_it():
             _ = unused + 1.0
         return sums
 
-    assert messages_and_bytes(some.get_concrete_function().graph, 3) == (2, 80)
+    assert count_messages_and_bytes(some.get_concrete_function().graph, 3) == (2, 80)

@@ -353,10 +353,10 @@ def test_one_that_stood_still_says_so(cluster, stopped):
     assert (third.messages, third.codes) == ([f"lost {job.named(stopped)}: {SILENT}"], [4])
     one.go_on()
     message = f"{job.named(stopped)} was stopped for 60 s, and the other tasks ended without it"
-    assert one.dog.own_stop_text() == message
+    assert one.dog.explain_own_stop() == message
     job.run(10)
     assert one.messages == [message]
-    assert one.dog.own_stop_text() == message
+    assert one.dog.explain_own_stop() == message
 
 
 def test_a_stop_of_all_names_the_heartbeat(cluster):
@@ -368,7 +368,7 @@ def test_a_stop_of_all_names_the_heartbeat(cluster):
         one.go_on()
     why = "was stopped for 25 s, too long for the heartbeat of TensorFlow's coordination service"
     for task, one in job.processes.items():
-        assert one.dog.own_stop_text() == f"{job.named(task)} {why}"
+        assert one.dog.explain_own_stop() == f"{job.named(task)} {why}"
 
 
 def test_a_stop_long_ago_explains_nothing(cluster):
@@ -378,7 +378,7 @@ def test_a_stop_long_ago_explains_nothing(cluster):
     job.run(2 * LONG * STALL)
     for one in job.processes.values():
         one.go_on()
-    assert job.chief.dog.own_stop_text()
+    assert job.chief.dog.explain_own_stop()
     job.run(40)
     assert job.chief.messages == []
     job.processes[OTHER].end()

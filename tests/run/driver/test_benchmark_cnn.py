@@ -231,7 +231,7 @@ def test_a_loss_after_the_record_is_no_failed_run(tmp_path, monkeypatch):
 
 def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):
     measured: list[str] = []
-    monkeypatch.setattr(runtime, "peak_memory", lambda kind: measured.append("memory") or 7)
+    monkeypatch.setattr(runtime, "read_peak_memory", lambda kind: measured.append("memory") or 7)
     monkeypatch.setattr(tensorflow, "peak_flops", lambda *of: measured.append("matrix product"))
     record = run(result_json=str(tmp_path / "r.json")).record
     assert measured == ["memory", "matrix product"]

@@ -114,8 +114,8 @@ def membership_in(job, kind=Membership):
 
 def test_an_activity_lasts_as_long_as_its_block():
     alone = membership_in(Job())
-    with alone.doing(ProcessActivity.PAUSE):
-        with contextlib.suppress(OSError), alone.doing(ProcessActivity.CHECKPOINT):
+    with alone.marking_activity(ProcessActivity.PAUSE):
+        with contextlib.suppress(OSError), alone.marking_activity(ProcessActivity.CHECKPOINT):
             raise OSError
         assert alone.activity is ProcessActivity.PAUSE
     assert alone.activity is ProcessActivity.START
@@ -136,7 +136,7 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     if wrapped:
         error = BenchmarkError(f"no checkpoint could be written: {text}")
         error.__cause__ = cause
-    found = one.lost_process_error(error)
+    found = one.explain_by_lost_process(error)
     if wrapped and answers:
         assert (found, one.lost_tasks()) == (None, {})
         return

@@ -26,7 +26,7 @@ from cnnbench.run.observe.operations import (
     WallTimes,
     XEvent,
     XPlane,
-    allocations,
+    count_allocations,
     divide_wall_time_of_step,
     operation_table,
     sorted_operations,
@@ -84,7 +84,7 @@ def test_collectives_have_the_time_that_nothing_hides(type):
     assert found.seconds == own
     assert (found.other_seconds, found.idle_seconds) == (0.0, 0.0)
     ran = sorted_operations(planes, is_own)
-    assert [one.name for one in ran if not one.own] == ["decode"]
+    assert [one.name for one in ran if not one.is_of_step] == ["decode"]
     rows = dict(re.findall(r"(?m)^(\w+):\w+ +([\d.,]+) ", operation_table(ran, "")))
     assert {name: float(value.replace(",", "")) for name, value in rows.items()} == {
         **{"a": 4000, "b": 1000, "r": 3500, "s": 1500},
@@ -141,8 +141,8 @@ def test_allocations_of_pools():
         event("MemoryAllocation"),
     )
     lines = (("t", events), ("u", events[:1]))
-    assert allocations([XPlane("/host:CPU", lines)]) == (3, 2024)
-    assert allocations([plane([("a:MatMul", 2, 4)])]) is None
+    assert count_allocations([XPlane("/host:CPU", lines)]) == (3, 2024)
+    assert count_allocations([plane([("a:MatMul", 2, 4)])]) is None
 
 
 def test_every_moment_of_a_step_belongs_to_a_row():

@@ -87,7 +87,7 @@ def test_the_gradients_are_those_of_the_loss(tmp_path):
     """Of a linear model, against its derivative worked out by hand."""
 
     built = build("oracle", batch_size=2, num_gpus=1, weight_decay=0.5)
-    last_gradients = built.step.last_gradients()
+    last_gradients = built.step.trace_last_gradients()
     before = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
     built.step(RATE)
     after = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.run.runtime import tensorflow
-from cnnbench.run.runtime.tensorflow import measured_peak_flops, peak_flops, published_peak_flops
+from cnnbench.run.runtime.tensorflow import measure_peak_flops, peak_flops, sum_published_peak_flops
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from cnnbench.run.runtime.tensorflow import measured_peak_flops, peak_flops, pub
     ],
 )
 def test_published_peak_by_device_name(name, dtype, tf32, tflops):
-    rate, source = published_peak_flops([name], dtype, tf32)
+    rate, source = sum_published_peak_flops([name], dtype, tf32)
     assert rate == pytest.approx(tflops * 1e12)
     assert source.startswith("published: 1 x ")
 
@@ -42,11 +42,11 @@ def test_published_peak_by_device_name(name, dtype, tf32, tflops):
     ],
 )
 def test_what_is_not_published_is_unknown(names):
-    assert published_peak_flops(names, "bfloat16", True) is None
+    assert sum_published_peak_flops(names, "bfloat16", True) is None
 
 
 def test_several_gpus_add_up():
-    rate, source = published_peak_flops(
+    rate, source = sum_published_peak_flops(
         ["NVIDIA H200", "NVIDIA H200", "NVIDIA L4"], "bfloat16", True
     )
     assert rate == pytest.approx((2 * 989.5 + 121) * 1e12)
@@ -135,7 +135,7 @@ def test_the_rate_of_products_as_large_and_as_many_as_fit(
     threading = SimpleNamespace(get_intra_op_parallelism_threads=lambda: pool)
     config = SimpleNamespace(threading=threading)
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
-    rate, source = measured_peak_flops("float32")
+    rate, source = measure_peak_flops("float32")
     assert rate == pytest.approx(at_once * 2 * size**3 / 1e-3)  # multiply and add
     prefix = "" if at_once == 1 else f"{at_once} x "
     assert source == f"measured: {prefix}matmul {size}x{size}x{size} float32"

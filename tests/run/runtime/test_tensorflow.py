@@ -27,7 +27,7 @@ from cnnbench.run.runtime.tensorflow import (
     configure_devices,
     export_environment,
     input_threads,
-    peak_memory,
+    read_peak_memory,
     reset_peak_memory,
     thread_counts,
 )
@@ -185,7 +185,7 @@ def test_process_peak_is_in_bytes_and_keeps_what_was_freed():
     block = np.ones(size, np.uint8)
     with_block = resident_bytes()
     del block
-    peak = peak_memory("cpu")
+    peak = read_peak_memory("cpu")
     # The kernel's two counters are updated at different moments.
     assert with_block - (4 << 20) <= peak < 100 * with_block
 
@@ -207,12 +207,12 @@ def test_gpu_peak_is_that_of_the_fullest_device(monkeypatch):
     assert reset == []
     reset_peak_memory("gpu")
     assert reset == ["GPU:0", "GPU:1"]
-    assert peak_memory("gpu") == 30
+    assert read_peak_memory("gpu") == 30
     visible[:] = ["a", "c"]
     peaks["GPU:2"] = 50
-    assert peak_memory("gpu") == 50
+    assert read_peak_memory("gpu") == 50
     visible.clear()
-    assert peak_memory("gpu") is None  # in a controller
+    assert read_peak_memory("gpu") is None  # in a controller
 
 
 @pytest.mark.parametrize(

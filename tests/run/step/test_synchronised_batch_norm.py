@@ -140,7 +140,7 @@ def test_half_precision_moments_are_float32_and_summaries_have_gradients_of_all_
     assert np.isfinite(losses).all()
     squared = [o for o in built.step.graph.get_operations() if o.type == "SquaredDifference"]
     assert {output.dtype for o in squared for output in o.outputs} == {tf.float32}
-    last_gradients = built.step.last_gradients()
+    last_gradients = built.step.trace_last_gradients()
     built.step(0.0)
     gradients, _ = last_gradients()
     assert all(np.isfinite(value.numpy()).all() for value in gradients.values())
