@@ -346,7 +346,7 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
     _no_effect_in_mode(
         "cross_replica_sync,ps_strategy,variable_caching,local_parameter_device",
         lambda mode: mode.processes is Processes.COORDINATOR,
-        ": no worker waits for another, and variables go to the ps tasks in turn",
+        ": no worker waits for another, and variables are placed on the ps tasks round-robin",
     ),
     no_effect_rule(
         "check_replica_consistency",

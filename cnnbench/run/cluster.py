@@ -239,7 +239,7 @@ class _Handshake:
     async def _answer_caller(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Reads a caller's card, answers with the own card, and checks that facts are equal."""
+        """Reads a caller's card, answers with the own card, and compares versions and flags."""
         card = _HandshakeCard.read(await reader.readline())
         if card is None or card.nonce == self._own.nonce:
             return

@@ -109,7 +109,7 @@ TABLE = """
 --cross_device_ops=ring         | MIRRORED --num_gpus=1 | nothing to reduce | MIRRORED
 --cross_device_ops=ring         | MIRRORED --forward_only | they do not train | MIRRORED
 --nocross_replica_sync          | COORDINATED JOB CHIEF | no worker waits | JOB
---ps_strategy=round_robin       | COORDINATED JOB CHIEF | ps tasks in turn | JOB
+--ps_strategy=round_robin       | COORDINATED JOB CHIEF | round-robin | JOB
 --check_replica_consistency=5   | REDUCING --num_gpus=1 | one copy of every | REDUCING
 --check_replica_consistency=5   | --num_gpus=2 | keeps one copy of every | REDUCING
 --check_replica_consistency=5   | INDEPENDENT | not keep the copies | REDUCING

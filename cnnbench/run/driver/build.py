@@ -375,7 +375,7 @@ def _make_steps(
 def _make_coordinated_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """Returns the results of `_make_steps` for a coordinator: one step, which idle workers run."""
+    """Creates what `_make_steps` returns for a coordinator: one step, which idle workers run."""
     job = plan.place.job
     assert isinstance(manager, ParameterServerStrategyVariableMgr)
     inputs = CoordinatedInput(
@@ -396,12 +396,12 @@ def _make_coordinated_steps(
 def _make_async_steps(
     plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
 ) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
-    """Returns the results of `_make_steps` for asynchronous updates: a step and input per worker.
+    """Creates what `_make_steps` returns for asynchronous updates: a step and input per worker.
 
     All steps use the variables of one variable manager.
     """
     job = plan.place.job
-    # The flags are refused in modes with another variable manager.
+    # Asynchronous updates are refused in modes with another variable manager.
     assert isinstance(manager, ParameterServerVariableMgr)
     counter = UpdateCounter(job.ps_devices[0])
     steps, sources = {}, []

@@ -137,7 +137,7 @@ class Checkpoints:
         if not self._outlives_others:
             self._make_tf_checkpoint().write(prefix)
             return
-        # TensorFlow, in a thread, may wait for a lost process after the files are complete.
+        # A thread writes, because TensorFlow may wait for lost processes after writing the files.
         checkpoint = self._make_tf_checkpoint()
         errors: list[tf.errors.OpError] = []
 
@@ -278,7 +278,7 @@ def initialize_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]
 
 def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is from tf_cnn_benchmarks and cannot be used."""
-    # Unreadable checkpoints are reported when they are restored.
+    # Other errors, such as an unreadable file, are reported when the checkpoint is restored.
     with contextlib.suppress(BenchmarkError):
         if path := files.find_latest_checkpoint(folder):
             _StoredCheckpoint(path, "", spec)

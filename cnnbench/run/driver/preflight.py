@@ -267,7 +267,7 @@ def estimate_job_memory(plan: RunPlan) -> int:
         # A worker also stores packed gradients, and gradients from other workers.
         worker += 2 * size
     serving = len(job.tasks) - job.num_workers
-    # All ps tasks together store variables, slots, received gradients and their sums.
+    # All ps tasks together store the variables, their slots, and a sum of gradients for each.
     values_per_weight = 2 + _slots_per_weight(plan) if plan.work.trains else 1
     return (
         job.num_workers * worker

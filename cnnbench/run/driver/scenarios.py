@@ -549,7 +549,7 @@ class TrainingEndDetector:
 
 
 def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResults) -> float | None:
-    """Evaluates the same checkpoints as the chief. Returns the result of the chief's function."""
+    """Evaluates the same checkpoints as the chief. Returns examples/sec, or None as the chief."""
     assert built.evaluator is not None
     interrupts = Interrupts(built.group)
     while True:

@@ -379,7 +379,7 @@ class Training:
 
         Uses the clock of this process.
         """
-        # Most runs have no such flag, and so need not read the clocks.
+        # Most runs have no flag that ends the loop early, so they need not read the clocks.
         if not self._limits or not self._steps:
             return 0
         loop = LoopProgress(self._timer.elapsed().wall, self._last.loss)

@@ -385,7 +385,10 @@ def input_threads(flags: MachineFlags, kind: str) -> int:
 
 
 def _make_logical_cpus(tf: Any, count: int) -> None:
-    """Divides the CPU into at least `count` logical devices, unless TensorFlow already runs."""
+    """Divides the CPU into at least `count` logical devices.
+
+    Raises FlagError if TensorFlow already runs in this process with fewer devices.
+    """
     cpu = tf.config.list_physical_devices("CPU")[0]
     try:
         have = tf.config.get_logical_device_configuration(cpu)

@@ -119,7 +119,7 @@ def _mean_of_pairs(pairs: Sequence[_Pair]) -> _Pair:
 def update_moving_averages(
     manager: VariableMgr,
     towers: Sequence[Sequence[StateUpdate]],
-    policy: str,
+    bn_stats: str,
     guards: Sequence[Guard],
 ) -> list[Any]:
     """Adds the updates of moving averages to the traced step. Returns their operations.
@@ -130,7 +130,7 @@ def update_moving_averages(
 
     Args:
       towers: for each tower, the updates of its untrained variables, in the same order.
-      policy: "first" (values of tower 0), "mean" (means over towers; integers of tower 0) or "sync"
+      bn_stats: "first" (values of tower 0), "mean" (means over towers; integers of tower 0) or "sync"
         (all towers have the same values).
       guards: guards of the devices that apply updates. A skipped step does not change the averages
         either, because its moments may have overflowed like its gradients.
@@ -145,7 +145,7 @@ def update_moving_averages(
         ]
     # Copies are equal, so all devices skip the same updates, and any device's guard is correct.
     run = guards[0]
-    if policy == "mean" and manager.num_towers > 1:
+    if bn_stats == "mean" and manager.num_towers > 1:
         with tf.device(manager.get_devices()[0]):
             means = _build_mean_updates(manager, towers)
         return run(partial(_assign_updates, manager, range(len(towers)), means))
@@ -621,7 +621,7 @@ class PassSums:
         self._manager = manager
         self._trainables = [v for v in plan.network.spec.variables if v.trainable]
         self._loss_scale = loss_scale
-        # Sums by tower. The first trace creates them, because it shows which gradients exist.
+        # The first trace creates each tower's sums, because it shows which gradients exist.
         self._sums: dict[int, list[tf.Variable]] = {}
 
     def add(self, results: Sequence[TowerResult]) -> None:
