@@ -588,7 +588,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
 _LARGEST_GRAPH = 2**31 - 2**26
 """Bytes of weights in a graph: the limit of protocol buffers, minus space for the operations."""
 
-# On CPUs without any of these instructions, sums of 8-bit products overflow in 16 bits.
+# Without VNNI or AMX instructions, CPUs add 8-bit products in 16 bits, which overflow.
 _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 _MIXING = names_of_flags(FLAGS, RunPart.MIXING)

@@ -330,7 +330,7 @@ def _steps_before_evaluations(
         steps = set(params.eval_during_training_at_specified_steps)
         for epoch in params.eval_during_training_at_specified_epochs:
             steps.add(_step_at_epoch(flag, epoch, global_batch, examples))
-    # The run always ends with a final evaluation, so the last step is not in this set.
+    # Every run ends with a final evaluation, so the last step is not an evaluation step here.
     return frozenset(step for step in steps if step < batches)
 
 

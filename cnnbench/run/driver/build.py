@@ -297,7 +297,7 @@ def make_inputs(
     """
     workers, shards = devices.job.own_workers, devices.job.num_workers
     if plan.place.asynchronous and subset != "train":
-        # Only one worker evaluates, because the others may be lost before the evaluation.
+        # Only one worker evaluates, because other workers may be lost before the evaluation.
         workers, shards = workers[:1], 1
     distribution = None
     if manager is not None and plan.input.distribution is not None:

@@ -197,7 +197,7 @@ class Rank(enum.IntEnum):
 
 
 class ExecutedOperation(NamedTuple):
-    """One run of an operation in a profile.
+    """One execution of an operation in a profile.
 
     `start` and `end` are picoseconds from the profile's first operation. `plane` is "/host:CPU" or
     the name of a GPU's plane.
@@ -288,7 +288,7 @@ def _rank_of_operation(name: str, type: str, is_own: Callable[[str], bool]) -> R
 
 
 def _divide_wall_time(runs: Sequence[ExecutedOperation]) -> tuple[list[float], int, int]:
-    """Divides the time from the first to the last operation of the step among the runs.
+    """Divides the time from the first to the last operation of the step among its executions.
 
     Returns the picoseconds of each run (0 for rank `OTHER`), the picoseconds in which only
     operations with rank `OTHER` ran, and the picoseconds in which no operation ran.

@@ -55,7 +55,7 @@ _INFORMATIONAL = re.compile(
 )
 
 
-# Contains the file in which the next `filtered_stderr` stores output, unless it is in use.
+# Contains the file in which the next `filtered_stderr` stores output, unless that file is in use.
 _shared: list[IO[bytes]] = []
 
 

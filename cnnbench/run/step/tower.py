@@ -130,8 +130,8 @@ def update_moving_averages(
 
     Args:
       towers: for each tower, the updates of its untrained variables, in the same order.
-      bn_stats: "first" (values of tower 0), "mean" (means over towers; integers of tower 0) or "sync"
-        (all towers have the same values).
+      bn_stats: "first" (values of tower 0), "mean" (means over towers; integers of tower 0) or
+        "sync" (all towers have the same values).
       guards: guards of the devices that apply updates. A skipped step does not change the averages
         either, because its moments may have overflowed like its gradients.
     """

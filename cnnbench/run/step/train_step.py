@@ -324,7 +324,7 @@ class TrainStep:
 
     def _seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         """Builds the seed, int64 [2], of random draws in a tower and step."""
-        del count_before  # Only `CoordinatedStep` uses this argument.
+        del count_before  # Only the method of `CoordinatedStep` uses this argument.
         number, done = self._first_tower + tower, self._counter
         if self._plan.length.passes > 1:
             done = done * self._plan.length.passes + self._pass
