@@ -82,12 +82,12 @@ def weight_distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, 
 
 def _read_checkpoint(name: str, folder: Path) -> dict[str, np.ndarray]:
     # This import loads TensorFlow.
-    from cnnbench.run.driver.checkpoints import stored_variables
+    from cnnbench.run.driver.checkpoints import read_stored_variables
 
     path = files.find_latest_checkpoint(str(folder))
     if path is None:
         raise BenchmarkError(f"{name} wrote no checkpoint")
-    return stored_variables(path)
+    return read_stored_variables(path)
 
 
 def _weight_distance(

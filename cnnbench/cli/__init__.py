@@ -58,7 +58,7 @@ def entry_point() -> NoReturn:
     others = set(threading.enumerate()) - {threading.main_thread()}
     early = code in (ExitCode.FAILED, ExitCode.INTERRUPTED)
     is_held = any(t.name.startswith("cnnbench-") or (early and not t.daemon) for t in others)
-    supervisor.end_soon(code)
+    supervisor.exit_within_seconds(code)
     # After an interrupt in `exec`, which dataclasses call, Python would end itself by SIGINT.
     if supervisor.state.connected or is_held or interrupts.was_interrupted():
         supervisor.exit_without_cleanup(code)

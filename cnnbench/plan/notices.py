@@ -73,7 +73,7 @@ def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, .
     return no_effect_notices((*UNUSED, *added), plan, explicit)
 
 
-def _only_forward(p: RunPlan) -> bool:
+def _runs_only_forward(p: RunPlan) -> bool:
     return p.work.only_forward
 
 
@@ -81,7 +81,7 @@ def _never_evaluates(p: RunPlan) -> bool:
     return not p.work.evaluates
 
 
-def _one_tower(p: RunPlan) -> bool:
+def _has_one_tower(p: RunPlan) -> bool:
     return p.place.job.num_towers == 1
 
 
@@ -108,7 +108,7 @@ def _optimizer_ignores_flags(flags: Sequence[str], p: RunPlan) -> bool:
     return not set(flags) & p.numerics.optimizer_spec.flags.keys()
 
 
-def _all_reduces(p: RunPlan) -> bool:
+def _uses_all_reduce(p: RunPlan) -> bool:
     return p.place.mode.reduction is Reduction.ALL_REDUCE
 
 
@@ -127,7 +127,7 @@ def _count_device_groups(p: RunPlan) -> int:
     return len(group_devices(p.place.job.tower_devices, p.params.all_reduce_group_size))
 
 
-def _no_effect_in_mode(
+def _no_effect_in_mode_rule(
     flags: str, which: Callable[[Mode], object], why: str
 ) -> UnusableFlagRule[RunPlan]:
     """A rule for flags that have no effect in the modes of --variable_update that `which` selects.
@@ -248,7 +248,7 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
     _DECLARED["precision=fp16"],
     _DECLARED["job_name: there are no other workers to wait for"],
     no_effect_rule(
-        "save_summaries_steps", _only_forward, f"{_FORWARD}: it is for summaries of a training"
+        "save_summaries_steps", _runs_only_forward, f"{_FORWARD}: it is for summaries of a training"
     ),
     no_effect_rule(
         "summary_verbosity",
@@ -260,9 +260,9 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: not p.work.evaluates and not p.params.save_summaries_steps,
         "without --save_summaries_steps",
     ),
-    no_effect_rule("aux_head", _only_forward, f"{_FORWARD}: it is for the training loss"),
+    no_effect_rule("aux_head", _runs_only_forward, f"{_FORWARD}: it is for the training loss"),
     no_effect_rule(
-        "conv_gradients,recompute", _only_forward, f"{_FORWARD}: they compute no gradients"
+        "conv_gradients,recompute", _runs_only_forward, f"{_FORWARD}: they compute no gradients"
     ),
     no_effect_rule(
         "num_eval_batches,num_eval_epochs,eval_batch_size",
@@ -270,21 +270,23 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
         "without an evaluation: add --eval or one of the eval_during_training flags",
     ),
     no_effect_rule(
-        (*_SAVING, *_LOSS_SCALE, *_UPDATING), _only_forward, f"{_FORWARD}: they do not train"
+        (*_SAVING, *_LOSS_SCALE, *_UPDATING), _runs_only_forward, f"{_FORWARD}: they do not train"
     ),
     no_effect_rule(
         "local_parameter_device",
-        lambda p: p.work.only_forward and _all_reduces(p),
+        lambda p: p.work.only_forward and _uses_all_reduce(p),
         f"{_FORWARD}: every device has its own variables, and nothing is reduced",
     ),
     no_effect_rule(
         "distortions,augment", if_all_given("eval"), "with --eval: they change training images"
     ),
     no_effect_rule(
-        names_of_flags(FLAGS, RunPart.MIXING), _only_forward, f"{_FORWARD}: they do not train"
+        names_of_flags(FLAGS, RunPart.MIXING), _runs_only_forward, f"{_FORWARD}: they do not train"
     ),
-    no_effect_rule("print_training_accuracy", _only_forward, f"{_FORWARD}: they always print it"),
-    no_effect_rule("ml_perf_compliance_logging", _only_forward, _FORWARD),
+    no_effect_rule(
+        "print_training_accuracy", _runs_only_forward, f"{_FORWARD}: they always print it"
+    ),
+    no_effect_rule("ml_perf_compliance_logging", _runs_only_forward, _FORWARD),
     no_effect_rule(
         "ml_perf_compliance_logging",
         _never_evaluates,
@@ -320,17 +322,17 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: not _uses_schedule_of_model(p),
         "with --init_learning_rate or --piecewise_learning_rate_schedule",
     ),
-    _no_effect_in_mode(
+    _no_effect_in_mode_rule(
         "gradient_reduction,local_parameter_device,sparse_to_dense_grads",
         lambda mode: mode.reduction is Reduction.NONE,
         "",
     ),
     no_effect_rule(
         [name for name in _AGGREGATING if name != "sparse_to_dense_grads"],
-        lambda p: not _all_reduces(p),
+        lambda p: not _uses_all_reduce(p),
         f"without --variable_update={', '.join(_ALL_REDUCING[:-1])} or {_ALL_REDUCING[-1]}",
     ),
-    _no_effect_in_mode(
+    _no_effect_in_mode_rule(
         "local_parameter_device",
         lambda mode: mode.strategy and mode.processes is not Processes.COORDINATOR,
         ": TensorFlow decides",
@@ -340,25 +342,25 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
             *(name for name in _AGGREGATING if name != "variable_consistency"),
             *("gradient_reduction", "bn_stats", *_CROSS_DEVICE),
         ),
-        _one_tower,
+        _has_one_tower,
         "with --num_gpus=1: there is nothing to reduce",
     ),
-    _no_effect_in_mode(
+    _no_effect_in_mode_rule(
         "cross_replica_sync,ps_strategy,variable_caching,local_parameter_device",
         lambda mode: mode.processes is Processes.COORDINATOR,
         ": no worker waits for another, and variables are placed on the ps tasks round-robin",
     ),
     no_effect_rule(
         "check_replica_consistency",
-        _one_tower,
+        _has_one_tower,
         "with --num_gpus=1: there is one copy of every variable",
     ),
-    _no_effect_in_mode(
+    _no_effect_in_mode_rule(
         "check_replica_consistency",
         lambda mode: mode.copies is Copies.ONE,
         ": it keeps one copy of every variable",
     ),
-    _no_effect_in_mode(
+    _no_effect_in_mode_rule(
         "check_replica_consistency",
         lambda mode: not mode.in_sync,
         ": this mode does not keep the copies of a variable equal",
@@ -372,7 +374,7 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     no_effect_rule(
         "local_parameter_device",
-        lambda p: _all_reduces(p) and "copy" not in _active_all_reduce_names(p),
+        lambda p: _uses_all_reduce(p) and "copy" not in _active_all_reduce_names(p),
         "with this all-reduce: only copy uses the flag",
     ),
     *_DECLARED.values(),
@@ -393,7 +395,7 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: "hierarchical_copy" not in _active_all_reduce_names(p),
         "without a hierarchical copy",
     ),
-    no_effect_rule("cross_replica_sync", _only_forward, f"{_FORWARD}: they update nothing"),
+    no_effect_rule("cross_replica_sync", _runs_only_forward, f"{_FORWARD}: they update nothing"),
     no_effect_rule("iters_per_step", always, "in a run: it is for cnnbench allreduce"),
 )
 """Flags without effect, and why. For each flag, the first rule that applies gives the reason."""

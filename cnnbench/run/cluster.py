@@ -113,7 +113,7 @@ class _HandshakeCard(NamedTuple):
     namespace: str | None
 
     @classmethod
-    def read(cls, line: bytes) -> _HandshakeCard | None:
+    def parse(cls, line: bytes) -> _HandshakeCard | None:
         """Parses a received line; None if it is not the card of a cnnbench process."""
         try:
             values = json.loads(line)
@@ -132,7 +132,7 @@ class _HandshakeCard(NamedTuple):
         except (ValueError, KeyError, AttributeError, RecursionError):
             return None
 
-    def line(self) -> bytes:
+    def to_line(self) -> bytes:
         return json.dumps({_GREETING: 1, **self._asdict()}).encode() + b"\n"
 
 
@@ -240,7 +240,7 @@ class _Handshake:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Reads a caller's card, answers with the own card, and compares versions and flags."""
-        card = _HandshakeCard.read(await reader.readline())
+        card = _HandshakeCard.parse(await reader.readline())
         if card is None or card.nonce == self._own.nonce:
             return
         self._note_contact(card)
@@ -248,7 +248,7 @@ class _Handshake:
             self._told = self._told or not self._over.done()
             self._fail_handshake(f"{card.task} gave up: {card.failed}")
             return
-        writer.write(self._own.line())
+        writer.write(self._own.to_line())
         await writer.drain()
         if self._has_equal_facts(card) and await reader.readline() and card.task in self._by_name:
             peer = self._by_name[card.task]
@@ -297,8 +297,8 @@ class _Handshake:
         host, port = host_and_port(self._job.address(peer))
         reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE)
         try:
-            writer.write(own.line())
-            card = _HandshakeCard.read(await reader.readline())
+            writer.write(own.to_line())
+            card = _HandshakeCard.parse(await reader.readline())
             if card is not None and _describe_differences(self._own, card) == []:
                 writer.write(b"{}\n")
                 await writer.drain()
@@ -600,7 +600,7 @@ class Watchdog:
           lost: whether the other tasks treat the end as a loss, and report its reason.
         """
         self._stopped.set()
-        self._tell({"failed": to_terminal_line(how.reason)} if lost else {"end": how})
+        self._send_to_all({"failed": to_terminal_line(how.reason)} if lost else {"end": how})
         with self._changed:
             self._changed.wait_for(self._all_peers_ended, seconds)
 
@@ -625,7 +625,7 @@ class Watchdog:
         """Returns a text if this process was stopped for too long in the last 30 s; else ""."""
         now = self._clock()
         seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
-        if now - self._ticked >= self._longest_normal_gap:
+        if now - self._ticked >= self._longest_normal_gap_seconds:
             seconds = now - self._ticked
         if not seconds:
             return ""
@@ -636,7 +636,7 @@ class Watchdog:
 
     def send_and_check_progress(self) -> None:
         """Sends the progress of this process, and checks the reports of the other processes."""
-        now = self._note_time_and_gaps()
+        now = self._read_clock_and_note_stops()
         if self._progress is not None:
             self._own = self._progress.progress_at(now)
         for peer in self._peers.values():
@@ -652,7 +652,7 @@ class Watchdog:
         Returns True as soon as a connection was closed.
         """
         ready = self._selector.select(seconds)
-        now = self._note_time_and_gaps()
+        now = self._read_clock_and_note_stops()
         closed = [self._receive_messages(key.data, now) for key, _ in ready]
         return any(closed)
 
@@ -666,28 +666,28 @@ class Watchdog:
             self._close_connection(peer)
         self._selector.close()
 
-    def _note_time_and_gaps(self) -> float:
+    def _read_clock_and_note_stops(self) -> float:
         """Returns the time. Detects that this process was stopped since the previous call."""
         now = self._clock()
         gap = now - self._ticked
-        if gap >= self._longest_normal_gap:
+        if gap >= self._longest_normal_gap_seconds:
             self._gap, self._gap_end = gap, now
             # Messages that arrived while this process was stopped have not been read yet.
             self._start += gap
             for peer in self._peers.values():
                 peer.heard += gap
             if self._progress is not None:
-                self._progress.exclude(gap)
+                self._progress.exclude_stopped_time(gap)
         self._ticked = now
         return now
 
     @property
-    def _longest_normal_gap(self) -> float:
+    def _longest_normal_gap_seconds(self) -> float:
         return self._period + _SILENCE + _ANSWER_SECONDS
 
     # Connections.
 
-    def _tell(self, message: object, but: _PeerConnection | None = None) -> None:
+    def _send_to_all(self, message: object, but: _PeerConnection | None = None) -> None:
         for peer in self._peers.values():
             if peer is not but:
                 self._send_message(peer, message)
@@ -731,7 +731,7 @@ class Watchdog:
             self._report_failure_and_end(str(message["lost"]))
         elif "failed" in message:
             if self._job.is_chief:
-                self._tell({**message, "task": str(task)}, but=peer)
+                self._send_to_all({**message, "task": str(task)}, but=peer)
             by_name = {str(task): task for task in self._job.tasks}
             with self._changed:
                 whose = by_name.get(str(message.get("task")), task)
@@ -749,7 +749,7 @@ class Watchdog:
                 peer.up = peer.up or bool(message["up"])
                 self._changed.notify_all()
             progress = message["standing"]
-            peer.last_progress = None if progress is None else ProcessProgress.read(progress)
+            peer.last_progress = None if progress is None else ProcessProgress.from_json(progress)
 
     def _close_connection(self, peer: _PeerConnection) -> None:
         with self._changed:
@@ -781,7 +781,7 @@ class Watchdog:
         # Other tasks report only to the chief, so all tasks are probed if the chief may be lost.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
         states = failed_probes(self._job, asked, _ANSWER_SECONDS, self._ask)
-        self._note_time_and_gaps()
+        self._read_clock_and_note_stops()
         self._missed = {task: self._missed.get(task, 0) + 1 for task in states}
         lost = {task: states[task] for task, n in self._missed.items() if n >= _MISSES}
         if self._stall_timeout:
@@ -841,7 +841,7 @@ class Watchdog:
             return
         message = self.explain_own_stop() or message
         if self._job.is_chief:
-            self._tell({"lost": message})
+            self._send_to_all({"lost": message})
 
         def call_lost_callback() -> None:
             with contextlib.suppress(Exception):  # The process ends even if the callback fails.

@@ -34,7 +34,7 @@ from cnnbench.run.driver.checkpoints import (
     Checkpoints,
     Exporter,
     check_old_checkpoint,
-    moving_averages,
+    select_moving_averages,
 )
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.evaluation import Evaluator
@@ -234,7 +234,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
             optimizer.create_slots(variables)
     evaluated, step, inputs, workers = _make_steps(plan, devices, manager, optimizer)
     slots = {} if optimizer is None else manager.savable_slots(optimizer)
-    averages = moving_averages(slots)
+    averages = select_moving_averages(slots)
     evaluator = None
     if plan.length.eval_batches:
         if plan.work.trains:
@@ -330,7 +330,7 @@ def _make_worker_input(
         num_shards=shards,
         shard_index=worker.index if shards > 1 else 0,
         host=worker.device("cpu"),
-        datasets_num_private_threads=runtime.input_threads(plan.params, devices.kind),
+        datasets_num_private_threads=runtime.choose_input_threads(plan.params, devices.kind),
     )
     return make_input(spec, towers or devices.job.devices_of(worker), distribution)
 

@@ -180,7 +180,7 @@ class Checkpoints:
         slots = {_key_of_name("slots", n): slot.primary for n, slot in other_slots.items()}
         average_variables = {_key_of_name("slots", n): slot.primary for n, slot in averages.items()}
         scale = {_key_of_name("loss_scale", name): v for name, v in self._loss_scale.items()}
-        before = stored.optimizer_name() if self._optimizer else None
+        before = stored.read_optimizer_name() if self._optimizer else None
         has_slots = before == self._optimizer and stored.has_keys(slots)
         has_averages, has_scale = stored.has_keys(average_variables), stored.has_keys(scale)
         nonfinite = stored.assign_stored_values({_GLOBAL_STEP: self._global_step, **model})
@@ -193,7 +193,9 @@ class Checkpoints:
         self._first_step = global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self._global_batch
         # Checkpoints of earlier versions of cnnbench do not contain the number of examples.
-        examples = int(stored.tensor(_EXAMPLES)) if stored.has_keys([_EXAMPLES]) else by_this_batch
+        examples = (
+            int(stored.read_tensor(_EXAMPLES)) if stored.has_keys([_EXAMPLES]) else by_this_batch
+        )
         self._examples_offset = examples - by_this_batch
         notices = list(self._optimizer_notices(path, stored, before, has_slots))
         if not has_averages:
@@ -205,7 +207,9 @@ class Checkpoints:
         warning = ""
         if nonfinite:
             warning = f"{path} has values that are not finite, first in {_name_of_key(nonfinite)}"
-        return RestoredState(global_step, examples, tuple(notices), stored.passed_over(), warning)
+        return RestoredState(
+            global_step, examples, tuple(notices), stored.read_passed_over(), warning
+        )
 
     def _optimizer_notices(
         self, path: str, stored: _StoredCheckpoint, before: str | None, has_slots: bool
@@ -259,7 +263,7 @@ class Checkpoints:
             return tf.Variable(tf.identity(value), trainable=False)
 
 
-def moving_averages(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariable]:
+def select_moving_averages(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariable]:
     """Selects the moving averages from the optimizer's slots, by the names of their variables.
 
     `slots` contains all slots by canonical name.
@@ -270,7 +274,7 @@ def moving_averages(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariab
 
 def initialize_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]) -> None:
     """Sets the moving averages in `slots` to the current values of their variables."""
-    for name, average in moving_averages(slots).items():
+    for name, average in select_moving_averages(slots).items():
         for copy, variable in zip(average.copies, manager.updated(name).copies, strict=True):
             with tf.device(copy.device):
                 copy.assign(towers.read(variable), read_value=False)
@@ -309,11 +313,11 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
     return len(backbone)
 
 
-def stored_variables(path: str) -> dict[str, Any]:
+def read_stored_variables(path: str) -> dict[str, Any]:
     """Reads all variables and slots of a checkpoint, as NumPy arrays by canonical name."""
     stored = _StoredCheckpoint(path, "")
     keys = sorted(key for key in stored.shapes if key.startswith(("model/", "slots/")))
-    return {_name_of_key(key): stored.tensor(key) for key in keys}
+    return {_name_of_key(key): stored.read_tensor(key) for key in keys}
 
 
 class _StoredCheckpoint:
@@ -358,7 +362,7 @@ class _StoredCheckpoint:
         """Whether the checkpoint contains all of the keys `variables`."""
         return all(key in self.shapes for key in variables)
 
-    def tensor(self, key: str) -> Any:
+    def read_tensor(self, key: str) -> Any:
         """Reads the stored value of a key, as a NumPy array."""
         with self._converting_read_errors():
             value = self._reader.get_tensor(self._old_keys.get(key, key))
@@ -366,14 +370,16 @@ class _StoredCheckpoint:
             value = value.reshape(*image, -1).transpose(1, 2, 0, 3).reshape(value.shape)
         return value
 
-    def passed_over(self) -> tuple[int, ...]:
+    def read_passed_over(self) -> tuple[int, ...]:
         """Reads the numbers of skipped records (see `RestoredState`); empty if none was skipped."""
-        return tuple(self.tensor(_PASSED_OVER).tolist()) if self.has_keys([_PASSED_OVER]) else ()
+        return (
+            tuple(self.read_tensor(_PASSED_OVER).tolist()) if self.has_keys([_PASSED_OVER]) else ()
+        )
 
-    def optimizer_name(self) -> str:
+    def read_optimizer_name(self) -> str:
         """The value of --optimizer with which the checkpoint was written."""
         if self.has_keys([_OPTIMIZER]):
-            return str(self.tensor(_OPTIMIZER).decode())
+            return str(self.read_tensor(_OPTIMIZER).decode())
         slots = (_name_of_key(key) for key in self.shapes if key.startswith("slots/"))
         slot_names = {name.rpartition("/")[2] for name in slots}
         candidates = map(OPTIMIZERS.__getitem__, _UNNAMED)
@@ -400,7 +406,7 @@ class _StoredCheckpoint:
         """
         first = ""
         for key, variable in variables.items():
-            value = self.tensor(key)
+            value = self.read_tensor(key)
             variable.assign(tf.cast(value, variable.dtype))
             if not (first or np.isfinite(value).all()):
                 first = key

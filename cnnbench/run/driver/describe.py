@@ -76,7 +76,7 @@ def record_model_and_placement(
         ),
         num_intra_threads=devices.intra_threads,
         num_inter_threads=devices.inter_threads,
-        datasets_num_private_threads=runtime.input_threads(plan.params, devices.kind),
+        datasets_num_private_threads=runtime.choose_input_threads(plan.params, devices.kind),
     )
 
 

@@ -64,7 +64,9 @@ class Evaluator:
         self._warm = False
         self.notices: list[str] = []
         # The step is traced here, so that the first printed rate excludes the tracing time.
-        self._function = TracedFunction("the evaluation", self._evaluation_step, inputs.signature)
+        self._function = TracedFunction(
+            "the evaluation", self._build_evaluation_step, inputs.signature
+        )
 
     def run(self, global_step: int, console: Console, interrupts: Interrupts) -> PendingEvaluation:
         """Evaluates the planned number of batches, and repeats the data if it has fewer batches.
@@ -135,7 +137,7 @@ class Evaluator:
         means = dict(zip(self._model.metric_names, (s / count for s in sums), strict=True))
         return PendingEvaluation(evaluation, means, self.host.submit(rows))
 
-    def _evaluation_step(
+    def _build_evaluation_step(
         self, *batches: TowerBatch
     ) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """Evaluates one batch per tower, inside of the traced function.
@@ -144,9 +146,9 @@ class Evaluator:
         """
         alone = len(self._devices) == 1
         make = (
-            self._evaluate_tower
+            self._build_tower_evaluation
             if alone
-            else CopiedTowers(self._evaluate_tower, self.notices.append)
+            else CopiedTowers(self._build_tower_evaluation, self.notices.append)
         )
 
         def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
@@ -167,7 +169,7 @@ class Evaluator:
         with tf.device(self._devices[0]):
             return tf.add_n([sums for sums, _ in results]), [rows for _, rows in results]
 
-    def _evaluate_tower(
+    def _build_tower_evaluation(
         self, read: Reader, batch: TowerBatch, host: str
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Evaluates one tower's batch. Returns sums over examples, and `Model.host_rows` values."""

@@ -111,10 +111,10 @@ class HostMetricsInChild(HostMetrics):
             self._process = None
         if process.returncode != 0:
             raise BenchmarkError(
-                _failure_text(self._arguments[0], process.returncode, errors.decode())
+                _describe_failure(self._arguments[0], process.returncode, errors.decode())
             )
         if not output:
-            failure = _failure_text(self._arguments[0], 0, errors.decode())
+            failure = _describe_failure(self._arguments[0], 0, errors.decode())
             raise BenchmarkError(f"no metrics were computed: {failure}")
         metrics: dict[str, float] = json.loads(output)
         return metrics
@@ -146,7 +146,7 @@ def _compute_metrics(model: Model, rows: Rows) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def _failure_text(model: str, status: int, errors: str) -> str:
+def _describe_failure(model: str, status: int, errors: str) -> str:
     ending = (
         f"was ended by {signal_name(-status)}" if status < 0 else f"ended with exit status {status}"
     )

@@ -94,7 +94,7 @@ class ReplicaCheck(Observer):
         self._variables = variables
         self._every = every
         self._measurements = measurements
-        self._differing = TracedFunction("the comparison of copies", self._compare_towers)
+        self._differing = TracedFunction("the comparison of copies", self._build_tower_comparison)
 
     def begins(self, global_step: int, steps: int) -> None:
         """Checks the initial or restored values. This also traces the comparison."""
@@ -116,7 +116,7 @@ class ReplicaCheck(Observer):
         # All workers must take part in this exchange, so it precedes any error of this worker.
         error = self._compare_workers(bool(differing.any()), global_step)
         if differing.any():
-            raise self._divergence_error(differing, global_step)
+            raise self._make_divergence_error(differing, global_step)
         if error is not None:
             raise error
 
@@ -144,7 +144,7 @@ class ReplicaCheck(Observer):
             return ReplicaDivergenceError(beginning + text)
         return None
 
-    def _compare_towers(self) -> list[tf.Tensor]:
+    def _build_tower_comparison(self) -> list[tf.Tensor]:
         """Compares each tower's variables with tower 0's, inside of the traced function.
 
         Returns a bool tensor ``[variables]`` for each tower except tower 0: True if copies differ.
@@ -164,7 +164,7 @@ class ReplicaCheck(Observer):
                 differing.append(tf.stack(flags))
         return differing
 
-    def _divergence_error(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
+    def _make_divergence_error(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
         """Returns the error for copies that differ. Its message names the first such variable.
 
         `differing` has the shape [towers - 1, variables].
@@ -477,16 +477,16 @@ def _evaluate_new_checkpoints(
             # In repeated evaluations, each evaluation reports failed outputs and prints a total.
             check_written(run.output.messages.warning)
             run.output.console.footer(speed)
-            end.evaluated()
+            end.restart_time_limit()
             done = path
-        if reason := end.reason():
+        if reason := end.explain_end():
             results.finish()
             built.send_restored_to_workers(_NO_CHECKPOINT)
             if done is None:
                 raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}, and {reason}")
             run.output.messages.notice(f"the evaluation ends: {reason}")
             return None
-        wake = time.monotonic() + end.seconds_left(pause)
+        wake = time.monotonic() + end.seconds_until_next_search(pause)
         with run.membership.marking_activity(ProcessActivity.OTHERS):
             results.finish(wake - time.monotonic())
             time.sleep(max(0.0, wake - time.monotonic()))
@@ -528,16 +528,16 @@ class TrainingEndDetector:
         self._before, self._status = self._status, files.training_status(self._folder)
         self._is_new |= self._status == files.RUNNING
 
-    def evaluated(self) -> None:
+    def restart_time_limit(self) -> None:
         """Records that a new checkpoint was evaluated, which restarts the time limit."""
         self._since = time.monotonic()
 
-    def seconds_left(self, pause: float) -> float:
+    def seconds_until_next_search(self, pause: float) -> float:
         """Returns the seconds until the next search: `pause`, or less near --eval_timeout_secs."""
         remaining = self._since + self._timeout - time.monotonic()
         return min(pause, max(0.0, remaining)) if self._timeout else pause
 
-    def reason(self) -> str:
+    def explain_end(self) -> str:
         """Returns why no further checkpoint is expected; "" if a checkpoint may follow."""
         ended = self._status not in ("", files.RUNNING)
         # The first status may be left from an earlier training, which is about to be resumed.

@@ -175,7 +175,7 @@ def is_transfer(type: str) -> bool:
     return bool(_TRANSFER.match(type))
 
 
-def source_operation(name: str) -> str:
+def source_operation_name(name: str) -> str:
     """Returns the name of the operation whose result a copy operation copies between devices.
 
     Names of other operations are returned unchanged.
@@ -183,17 +183,17 @@ def source_operation(name: str) -> str:
     return _SENT.sub("", name)
 
 
-class Rank(enum.IntEnum):
+class TimePriority(enum.IntEnum):
     """Priority of an operation if several operations run and their wall time is divided.
 
-    Each moment is attributed to the running operations with the lowest rank.
+    Each moment is attributed to the running operations with the lowest number.
     """
 
     COMPUTES = 0
     # Collectives and copies get only time without computation (exposed communication).
     # Collectives and copies overlap with kernels, and wait for other devices.
     WAITS = 1
-    OTHER = 2  # Operations outside of the step, such as input operations, have this rank.
+    OTHER = 2  # This is the priority of operations outside of the step, such as input operations.
 
 
 class ExecutedOperation(NamedTuple):
@@ -208,12 +208,12 @@ class ExecutedOperation(NamedTuple):
     plane: str
     start: int
     end: int
-    rank: Rank
+    priority: TimePriority
 
     @property
     def is_of_step(self) -> bool:
         """Whether the operation belongs to the step."""
-        return self.rank is not Rank.OTHER
+        return self.priority is not TimePriority.OTHER
 
 
 class WallTimes(NamedTuple):
@@ -273,25 +273,25 @@ def sorted_operations(
             plane,
             event.start - first,
             event.start - first + event.duration,
-            _rank_of_operation(name, type, is_own),
+            _find_time_priority(name, type, is_own),
         )
         for (name, type, plane), event in events
     ]
 
 
-def _rank_of_operation(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
+def _find_time_priority(name: str, type: str, is_own: Callable[[str], bool]) -> TimePriority:
     if _BY_NCCL.fullmatch(name):  # NCCL runs only collectives, which belong to the step.
-        return Rank.WAITS
+        return TimePriority.WAITS
     if not is_own(name):
-        return Rank.OTHER
-    return Rank.WAITS if is_collective(type) or is_transfer(type) else Rank.COMPUTES
+        return TimePriority.OTHER
+    return TimePriority.WAITS if is_collective(type) or is_transfer(type) else TimePriority.COMPUTES
 
 
 def _divide_wall_time(runs: Sequence[ExecutedOperation]) -> tuple[list[float], int, int]:
     """Divides the time from the first to the last operation of the step among its executions.
 
-    Returns the picoseconds of each run (0 for rank `OTHER`), the picoseconds in which only
-    operations with rank `OTHER` ran, and the picoseconds in which no operation ran.
+    Returns the picoseconds of each run (0 for priority `OTHER`), the picoseconds in which only
+    operations with priority `OTHER` ran, and the picoseconds in which no operation ran.
     """
     edges: list[tuple[int, bool, int]] = []
     for index, run in enumerate(runs):
@@ -300,25 +300,25 @@ def _divide_wall_time(runs: Sequence[ExecutedOperation]) -> tuple[list[float], i
     of_step = [moment for moment, _, index in edges if runs[index].is_of_step]
     first, last = min(of_step, default=0), max(of_step, default=0)
     parts = [0.0] * len(runs)
-    active: dict[Rank, set[int]] = {rank: set() for rank in Rank}
+    active: dict[TimePriority, set[int]] = {priority: set() for priority in TimePriority}
     before = first
     other = idle = 0
     for moment, begins, index in sorted(edges):
         until = min(max(moment, first), last)
         spent = until - before
         before = until
-        rank = next((rank for rank in Rank if active[rank]), None)
-        if rank is None:
+        priority = next((priority for priority in TimePriority if active[priority]), None)
+        if priority is None:
             idle += spent
-        elif rank is Rank.OTHER:
+        elif priority is TimePriority.OTHER:
             other += spent
         elif spent:
-            for event in active[rank]:
-                parts[event] += spent / len(active[rank])
+            for event in active[priority]:
+                parts[event] += spent / len(active[priority])
         if begins:
-            active[runs[index].rank].add(index)
+            active[runs[index].priority].add(index)
         else:
-            active[runs[index].rank].remove(index)
+            active[runs[index].priority].remove(index)
     return parts, other, idle
 
 
@@ -378,7 +378,7 @@ def operation_table(runs: Sequence[ExecutedOperation], title: str) -> str:
     """
     parts, _, _ = _divide_wall_time(runs)
     seconds = [
-        (part if run.rank is Rank.WAITS else run.end - run.start) * PICOSECONDS
+        (part if run.priority is TimePriority.WAITS else run.end - run.start) * PICOSECONDS
         for run, part in zip(runs, parts, strict=True)
     ]
     by_type = _group_seconds((run.type for run in runs), seconds)

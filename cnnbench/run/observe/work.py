@@ -45,7 +45,12 @@ from cnnbench.records.profiles import (
     Part,
     Primitive,
 )
-from cnnbench.run.observe.operations import WallTimes, is_collective, is_transfer, source_operation
+from cnnbench.run.observe.operations import (
+    WallTimes,
+    is_collective,
+    is_transfer,
+    source_operation_name,
+)
 
 # The verbose log of oneDNN, which shows the kernels that a step calls and their layouts.
 
@@ -189,7 +194,7 @@ class StepWork:
             for function in graph.library.function
             for node in function.node_def
         }
-        self._backward = backward_operations(traced)
+        self._backward = find_backward_operations(traced)
         self.image_flops = image_flops
         self._kernels = kernels
 
@@ -199,8 +204,8 @@ class StepWork:
         `name` and `type` are the name and the type of the operation.
         """
         if is_transfer(type):
-            kind = REDUCTION if source_operation(name) in self._backward else COPIES
-            return OperationWork(Part(REST, kind, OUTSIDE), False, self._memory_traffic(name))
+            kind = REDUCTION if source_operation_name(name) in self._backward else COPIES
+            return OperationWork(Part(REST, kind, OUTSIDE), False, self._count_memory_traffic(name))
         plain = _DECORATION.sub("", type)
         layer = layer_of_operation(name, self.image_flops)
         is_product = bool(_PRODUCT.search(plain))
@@ -211,7 +216,7 @@ class StepWork:
             return OperationWork(
                 Part(REST, self._kind_outside_towers(name, plain), OUTSIDE),
                 False,
-                self._memory_traffic(name),
+                self._count_memory_traffic(name),
             )
         direction = FORWARD
         if name in self._backward or "gradient_tape/" in name:
@@ -226,14 +231,14 @@ class StepWork:
         else:
             kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
         # Rearrangements for a product add no traffic, because only the product itself is counted.
-        moved = 0 if lays_out else self._memory_traffic(name)
+        moved = 0 if lays_out else self._count_memory_traffic(name)
         return OperationWork(Part(layer, kind, direction), is_product, moved)
 
     def is_of_step(self, name: str) -> bool:
         """Whether an operation in a profile belongs to the step, not to the input pipeline."""
         return (
             TOWER.search(name) is not None
-            or source_operation(name) in self._traced
+            or source_operation_name(name) in self._traced
             or name in self._nodes
             or name.rpartition("/")[2] in self._called
         )
@@ -278,7 +283,7 @@ class StepWork:
         if operation is None:
             return False
         if _PRODUCT.search(plain):
-            return not any(self._is_kernel(tensor) for tensor in operation.inputs)
+            return not any(self._is_layer_kernel(tensor) for tensor in operation.inputs)
         if plain in (*_LAYOUT, "Reshape"):
             users = [
                 consumer
@@ -292,12 +297,12 @@ class StepWork:
         sizes = [tensor.shape.num_elements() for tensor in operation.outputs]
         return layer in self._kernels and sizes == [kernel]
 
-    def _is_kernel(self, tensor: Any) -> bool:
+    def _is_layer_kernel(self, tensor: Any) -> bool:
         """Whether a tensor is a layer's kernel, perhaps after casts and changes of its layout.
 
         Synthetic images are also a variable, but have a different shape.
         """
-        source = original_operation(tensor, *_LAYOUT)
+        source = find_original_operation(tensor, *_LAYOUT)
         shape = source.outputs[0].shape
         sizes = map(math.prod, self._kernels.values())
         return source.type in _WEIGHTS and len(shape) > 1 and shape.num_elements() in sizes
@@ -309,7 +314,7 @@ class StepWork:
             return UPDATE
         return REDUCTION if name in self._backward or is_collective(plain) else _OTHER
 
-    def _memory_traffic(self, name: str) -> int:
+    def _count_memory_traffic(self, name: str) -> int:
         """Bytes of the inputs and outputs of an operation; 0 if it moves no data."""
         operation, node = self._traced.get(name), self._nodes.get(name)
         variables = self._count_variables(name)
@@ -354,7 +359,7 @@ class StepWork:
             operation, _, index = name.partition(":")
             node = self._nodes.get(operation)
             if node is not None and node.op == "_Recv":
-                node = self._nodes.get(source_operation(operation))
+                node = self._nodes.get(source_operation_name(operation))
             if operation in self._traced or node is None or node.op not in _INTO_BRANCHES:
                 return operation, int(index or 0)
             name = node.input[0]
@@ -415,7 +420,7 @@ def layer_of_operation(operation: str, scopes: Collection[str]) -> str:
     return re.sub(r"_\d+$", "", path[0]).removesuffix("Grad")
 
 
-def backward_operations(graph: Any) -> set[str]:
+def find_backward_operations(graph: Any) -> set[str]:
     """Names of all operations in a graph that depend on a gradient."""
     names: set[str] = set()
     for operation in graph.get_operations():
@@ -425,7 +430,7 @@ def backward_operations(graph: Any) -> set[str]:
     return names
 
 
-def original_operation(tensor: Any, *transparent: str) -> Any:
+def find_original_operation(tensor: Any, *transparent: str) -> Any:
     """Finds the operation that computed a value, before casts, reshapes and `transparent` types."""
     operation = tensor.op
     while operation.type in (*_PASSED_ON, *transparent):
@@ -497,7 +502,7 @@ def layers_of_step(
 def _activation_bytes_by_layer(graph: Any, scopes: Collection[str]) -> dict[str, int]:
     """Bytes of each layer's outputs that other layers or the backward pass use, in tower 0."""
     sizes: defaultdict[str, int] = defaultdict(int)
-    backward = backward_operations(graph)
+    backward = find_backward_operations(graph)
     for operation in graph.get_operations():
         match = TOWER.search(operation.name)
         if match is None or match[1] != "0" or operation.name in backward:
@@ -506,7 +511,7 @@ def _activation_bytes_by_layer(graph: Any, scopes: Collection[str]) -> dict[str,
         for tensor in operation.outputs:
             # Weights, constants and tensors of unknown size are not counted as activations.
             keeps = (
-                original_operation(tensor).type not in _NO_ACTIVATIONS
+                find_original_operation(tensor).type not in _NO_ACTIVATIONS
                 and tensor.shape.is_fully_defined()
             )
             if keeps and any(

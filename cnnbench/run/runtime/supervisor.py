@@ -129,7 +129,7 @@ def announce_exit_code(code: int) -> None:
         os.write(state.link, bytes([code & 0xFF]))
 
 
-def end_soon(code: int) -> None:
+def exit_within_seconds(code: int) -> None:
     """Announces the exit code, and ends this process if it is still running after two seconds.
 
     The interpreter waits for threads and exit handlers of plug-ins, which may never end.
@@ -255,7 +255,7 @@ def _continue_in_child(
     if not os.read(ours, 1):
         os._exit(int(ExitCode.FAILED))
     state.link = ours
-    _end_forks_with(os.getpid())
+    _end_plugin_forks_with(os.getpid())
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -276,14 +276,14 @@ def _end_like_child(
                 os.kill(os.getpid(), -code)
             os._exit(code)
         reason = fatal_message(held_back) or fatal_message(printed)
-        error = None if status is None else NativeDeathError(_death_text(status, reason))
+        error = None if status is None else NativeDeathError(_describe_death(status, reason))
         announced = _report_death(error, lost)
     # If `fork_before_plugins` has forked, this process also has a supervising parent.
     announce_exit_code(announced)
     os._exit(announced)
 
 
-def _end_forks_with(process: int) -> None:
+def _end_plugin_forks_with(process: int) -> None:
     """Makes processes that plug-ins fork end with this process.
 
     They would keep the output of this process open.
@@ -412,7 +412,7 @@ def _report_death(
     return int(ExitCode.INTERRUPTED if error is None else ExitCode.FAILED)
 
 
-def _death_text(status: int, reason: str) -> str:
+def _describe_death(status: int, reason: str) -> str:
     code, where = os.waitstatus_to_exitcode(status), plugins.running_plugin_name()
     if code >= 0:
         text = f"{where or 'a native library'} ended the process with exit code {code}"
@@ -486,7 +486,7 @@ class ProcessProgress(NamedTuple):
     stalled: bool = False
 
     @classmethod
-    def read(cls, values: list[Any]) -> ProcessProgress:
+    def from_json(cls, values: list[Any]) -> ProcessProgress:
         """Reads progress from a JSON list; raises TypeError or ValueError for anything else."""
         task, steps, last, doing, batches, idle, stalled = values
         numbers = int(steps), str(last), ProcessActivity(doing), int(batches), float(idle)
@@ -517,7 +517,7 @@ class StallDetector:
             limit = time_limit(self._limit, self._longest, _is_in_steps(progress))
         return progress._replace(idle=idle, stalled=idle > limit)
 
-    def exclude(self, seconds: float) -> None:
+    def exclude_stopped_time(self, seconds: float) -> None:
         """Excludes a time in which the whole process was stopped from the time without progress."""
         self._since += seconds
 

@@ -122,7 +122,7 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
 
     gpus = flags.gpus_per_card * len(tf.config.list_physical_devices("GPU"))
     kind, notices = _resolve_device_kind(flags, gpus)
-    intra, inter = thread_counts(flags, kind, available_cores())
+    intra, inter = choose_thread_counts(flags, kind, available_cores())
     chosen = gpu_numbers(flags) if kind == "gpu" else tuple(range(flags.num_gpus))
     if kind == "gpu" and max(chosen) >= gpus:
         reason = f"TensorFlow sees GPUs 0 to {gpus - 1} only"
@@ -181,11 +181,13 @@ def prepare_for_plugins(
         far as it is known, or None; or raises an error for wrong flags.
     """
     supervisor.state.measuring = fork
-    loading.early_setup[:] = [lambda: _configuring_early(flags, find)]
+    loading.early_setup[:] = [lambda: _configuring_after_plugin_import(flags, find)]
 
 
 @contextlib.contextmanager
-def _configuring_early(flags: MachineFlags, find: Callable[[], RunPlan | None]) -> Iterator[None]:
+def _configuring_after_plugin_import(
+    flags: MachineFlags, find: Callable[[], RunPlan | None]
+) -> Iterator[None]:
     """A context around a plug-in's import of TensorFlow, which then configures the devices."""
     plan = find()
     if plan is not None:
@@ -350,7 +352,7 @@ def _make_gpus_visible(tf: Any, flags: MachineFlags, gpus: Sequence[Any]) -> Non
             ) from None
 
 
-def thread_counts(flags: MachineFlags, kind: str, cores: int) -> tuple[int, int]:
+def choose_thread_counts(flags: MachineFlags, kind: str, cores: int) -> tuple[int, int]:
     """Chooses sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
 
     On the CPU, TensorFlow's default is two pools with one thread per core, which all towers share.
@@ -368,7 +370,7 @@ def thread_counts(flags: MachineFlags, kind: str, cores: int) -> tuple[int, int]
     return 0 if intra is None else intra, inter
 
 
-def input_threads(flags: MachineFlags, kind: str) -> int:
+def choose_input_threads(flags: MachineFlags, kind: str) -> int:
     """Chooses the number of threads in the input pipeline's own pool.
 
     0 means that the pipeline uses TensorFlow's pools. By default, the pipeline has its own pool: in
@@ -604,10 +606,10 @@ def measure_peak_flops(dtype: str) -> tuple[float, str]:
     cores = available_cores()
     pool = tf.config.threading.get_intra_op_parallelism_threads() or cores
     streams = max(1, cores // pool)
-    cube = _matmul_seconds(_SIZES[-1], dtype, 2, streams) / _SIZES[-1] ** 3
+    cube = _measure_matmul_seconds(_SIZES[-1], dtype, 2, streams) / _SIZES[-1] ** 3
     fitting = (size for size in _SIZES if 3 * cube * size**3 <= _BUDGET_SECONDS)
     size = next(fitting, _SIZES[-1])
-    seconds = _matmul_seconds(size, dtype, _MAX_REPETITIONS, streams)
+    seconds = _measure_matmul_seconds(size, dtype, _MAX_REPETITIONS, streams)
     at_once = f"{streams} x " if streams > 1 else ""
     source = f"measured: {at_once}matmul {size}x{size}x{size} {dtype}"
     return streams * 2 * size**3 / seconds, source
@@ -626,7 +628,7 @@ def gpu_name(device: str) -> str | None:
     return None if name is None else str(name)
 
 
-def _matmul_seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
+def _measure_matmul_seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
     """Returns the shortest seconds of up to `repetitions` products (`streams` at once)."""
     import tensorflow as tf
 

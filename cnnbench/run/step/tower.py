@@ -444,7 +444,7 @@ class Tower:
         """
         frozen = self._plan.numerics.frozen
         if not self._plan.params.xla_compile:
-            return self._run_forward_and_backward(read, features, labels, seed, factor)
+            return self._build_forward_and_backward(read, features, labels, seed, factor)
         # A compiled computation cannot access other devices, so variables are read outside of it.
         # Frozen variables are created inside, as constants that the compiler can fold.
         dtypes = {} if frozen else self._dtypes_of_read_variables(features)
@@ -460,7 +460,7 @@ class Tower:
             factor: Factor,
         ) -> tuple[Any, ...]:
             handed_in = read if frozen else lambda spec, dtype: values[spec.name]
-            result = self._run_forward_and_backward(handed_in, features, labels, seed, factor)
+            result = self._build_forward_and_backward(handed_in, features, labels, seed, factor)
             updates[:] = result.updates
             return result.gradients, result.loss, [u.value for u in updates], result.metrics
 
@@ -509,7 +509,7 @@ class Tower:
             fold_batch_norm=self._forward_only,
         )
 
-    def _run_forward_and_backward(
+    def _build_forward_and_backward(
         self,
         read: Reader,
         features: Any,

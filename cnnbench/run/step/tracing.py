@@ -53,7 +53,7 @@ class TracedFunction:
         try:
             return self.concrete(*arguments)
         except TypeError as error:
-            changed = _signature_changes(self._signature, arguments)
+            changed = _describe_signature_changes(self._signature, arguments)
             if not changed:
                 raise
             raise RetraceError(
@@ -61,7 +61,7 @@ class TracedFunction:
             ) from error
 
 
-def _signature_changes(signature: Any, arguments: Any) -> list[str]:
+def _describe_signature_changes(signature: Any, arguments: Any) -> list[str]:
     """Returns texts about tensors in `arguments` whose dtype or shape differs from `signature`."""
     before, now = (dict(_tensor_descriptions(value, "")) for value in (signature, arguments))
     return [
@@ -196,7 +196,7 @@ class _TowerDefinition:
         self._inside = {operation.name for operation in body}
         # Maps names of outside tensors in the definition to their names in the traced graph.
         self._outer: dict[str, str] = {}
-        self._nodes = [self._node_definition(operation) for operation in body]
+        self._nodes = [self._make_node_definition(operation) for operation in body]
 
     def copy(self, read: Reader, inputs: Sequence[tf.Tensor]) -> Any:
         """Adds a copy of the tower in the current name scope, on the current device."""
@@ -213,7 +213,7 @@ class _TowerDefinition:
             return name.replace(self._scope, scope, 1)
 
         outputs = tf.graph_util.import_graph_def(
-            self._graph_definition(renamed),
+            self._make_graph_definition(renamed),
             input_map={key: self._outer_tensor(name, own) for key, name in self._outer.items()},
             return_elements=[renamed(name) for name in wanted],
             name="",  # Without a prefix, operations get the names that a trace would give them.
@@ -230,10 +230,10 @@ class _TowerDefinition:
             return self._graph.get_operation_by_name(name[1:]).outputs[0]
         return own[name] if name in own else self._graph.get_tensor_by_name(name)
 
-    def _node_definition(self, operation: tf.Operation) -> Any:
+    def _make_node_definition(self, operation: tf.Operation) -> Any:
         """Returns an operation's NodeDef without device, and with new names of outer inputs."""
         node = operation.node_def
-        node.input[:] = [self._input_name(name) for name in node.input]
+        node.input[:] = [self._rename_input(name) for name in node.input]
         node.device = ""
         if "_class" in node.attr:
             constraints = [c for c in node.attr["_class"].list.s if c.decode()[5:] in self._inside]
@@ -242,7 +242,7 @@ class _TowerDefinition:
                 node.attr["_class"].list.s.extend(constraints)
         return node
 
-    def _input_name(self, name: str) -> str:
+    def _rename_input(self, name: str) -> str:
         operation, _, number = name.removeprefix("^").partition(":")
         if operation in self._inside:
             return name
@@ -253,7 +253,7 @@ class _TowerDefinition:
         self._outer[f"{elsewhere}:{number or 0}"] = f"{operation}:{number or 0}"
         return f"{elsewhere}:{number or 0}"
 
-    def _graph_definition(self, renamed: Callable[[str], str]) -> Any:
+    def _make_graph_definition(self, renamed: Callable[[str], str]) -> Any:
         definition = tf.Graph().as_graph_def()
         for original in self._nodes:
             node = definition.node.add()

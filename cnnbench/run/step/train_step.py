@@ -322,7 +322,7 @@ class TrainStep:
         """Calibration of the first tower's network, if it computes in 8-bit integers."""
         return self._towers[0].calibration
 
-    def _seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
+    def _build_seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         """Builds the seed, int64 [2], of random draws in a tower and step."""
         del count_before  # Only the method of `CoordinatedStep` uses this argument.
         number, done = self._first_tower + tower, self._counter
@@ -347,7 +347,7 @@ class TrainStep:
         """
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             features, labels, _ = self._inputs.of_tower(tower, batches)
-            seed = self._seed_of_tower(tower, count_before)
+            seed = self._build_seed_of_tower(tower, count_before)
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 if self._plan.numerics.frozen:
@@ -503,7 +503,7 @@ class CoordinatedStep(TrainStep):
         )
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(scalars)])
 
-    def _seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
+    def _build_seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         del tower
         assert count_before is not None
         return tf.stack([self._plan.params.tf_random_seed + self._inputs.worker(), count_before])

@@ -141,7 +141,7 @@ class FusedDecay:
         return tf.cast(quantum * tf.floor(exact / quantum + (phase - tf.floor(phase))), tf.float32)
 
 
-def _completion(updates: Iterable[Any]) -> tf.Tensor:
+def _signal_completion(updates: Iterable[Any]) -> tf.Tensor:
     with tf.control_dependencies(list(updates)):
         return tf.constant(True)
 
@@ -153,7 +153,7 @@ def _apply_sgd(
 
     def decayed() -> tf.Tensor:
         alpha = rate * (1.0 + piece)
-        return _completion(
+        return _signal_completion(
             tf.raw_ops.ResourceApplyProximalGradientDescent(
                 var=variable.handle, alpha=alpha, l1=0.0, l2=piece / alpha, delta=gradient
             )
@@ -161,7 +161,7 @@ def _apply_sgd(
         )
 
     def plain() -> tf.Tensor:
-        return _completion(
+        return _signal_completion(
             tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
             for gradient, variable in pairs
         )
@@ -537,13 +537,13 @@ class BufferReaders:
 
     def wait_for_readers(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
         """Makes a gradient, and so an update, wait for operations that use a variable's buffer."""
-        home = _cpu_task(variable.device)
+        home = _task_of_cpu_device(variable.device)
         if home is None:
             return gradient
         # Operations without a task run in the calling process, which is not a ps task.
         near = {home} if home.startswith("ps:") else {home, ""}
         of_variable = self._readers.get(id(variable.handle), ())
-        readers = [reader for reader in of_variable if _cpu_task(reader.device) in near]
+        readers = [reader for reader in of_variable if _task_of_cpu_device(reader.device) in near]
         if not readers:
             return gradient
         waiting = tf.control_dependencies(control_signals(readers, variable.device))
@@ -559,7 +559,7 @@ def control_signals(operations: Sequence[Any], device: str) -> list[Any]:
 
 
 @functools.cache
-def _cpu_task(device: str) -> str | None:
+def _task_of_cpu_device(device: str) -> str | None:
     """Returns the task of a CPU device, such as "ps:0" ("" if unnamed); None for a GPU."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.device_type not in (None, "CPU"):

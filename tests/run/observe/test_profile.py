@@ -11,7 +11,7 @@ from cnnbench.records.files import KINDS, is_replaceable
 from cnnbench.run.observe import operations
 from cnnbench.run.observe.operations import (
     ExecutedOperation,
-    Rank,
+    TimePriority,
     operation_table,
     sorted_operations,
 )
@@ -84,7 +84,7 @@ def test_kernels_of_gpus_count_and_launches_do_not(gpu_step):
 
 def test_the_table_sums_by_type_and_by_name():
     ran = [  # at the same time
-        ExecutedOperation(name, type, "/host:CPU", 0, milliseconds * 10**9, Rank.COMPUTES)
+        ExecutedOperation(name, type, "/host:CPU", 0, milliseconds * 10**9, TimePriority.COMPUTES)
         for name, type, milliseconds in (
             *(("a", "Conv", 3), ("b", "Conv", 2)),
             *(("a", "Conv", 3), ("c", "Relu", 2)),

@@ -26,10 +26,10 @@ from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.tensorflow import (
     configure_devices,
     export_environment,
-    input_threads,
+    choose_input_threads,
     read_peak_memory,
     reset_peak_memory,
-    thread_counts,
+    choose_thread_counts,
 )
 
 
@@ -50,7 +50,7 @@ from cnnbench.run.runtime.tensorflow import (
     ],
 )
 def test_thread_counts(flags, kind, cores, expected):
-    assert thread_counts(Params(**flags), kind, cores) == expected
+    assert choose_thread_counts(Params(**flags), kind, cores) == expected
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_the_fastest_gradients_are_refused_where_none_were_measured(kind, reason
 )
 def test_input_threads(flags, kind, expected, cpus):
     cpus(range(16))
-    assert input_threads(Params(**flags), kind) == expected
+    assert choose_input_threads(Params(**flags), kind) == expected
 
 
 @pytest.mark.parametrize(
