@@ -24,12 +24,12 @@ from cnnbench.plan import make_plan
 from cnnbench.run.runtime import tensorflow
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.tensorflow import (
+    choose_input_threads,
+    choose_thread_counts,
     configure_devices,
     export_environment,
-    choose_input_threads,
     read_peak_memory,
     reset_peak_memory,
-    choose_thread_counts,
 )
 
 
