@@ -190,9 +190,8 @@ class BenchmarkCNN(Run):
             stack.callback(check_written, messages.warning)
             self._use = ProcessUseSampler(measurements.use_samples.append)
             stack.callback(self._use.close)
-            end = self.membership.reporting_end(
-                self._write_record_once, partial(_to_benchmark_error, self.plan)
-            )
+            explain = partial(_to_benchmark_error, self.plan)
+            end = self.membership.reporting_end(self._write_record_once, explain)
             with end, plugins.reporting_plugin_errors(BenchmarkError):
                 # An error of a plug-in is a UsageError here, but a BenchmarkError during the run.
                 with plugins.reporting_plugin_errors(UsageError):
@@ -202,9 +201,7 @@ class BenchmarkCNN(Run):
                 assert self.watch is not None
                 batch = self.plan.length.batch_per_device
                 flags = machine_check_flags(self.plan, built.devices, batch)
-                self._print_condition_warnings(
-                    self.watch.before(measurements.parts.environment, flags)
-                )
+                self._warn_of(self.watch.before(measurements.parts.environment, flags))
                 # Waits until all processes with which this process is interleaved have started.
                 self.membership.turns.wait()
                 measurements.publish()
@@ -223,10 +220,8 @@ class BenchmarkCNN(Run):
                     scenarios.measure_speed_limits(self, built)
                 built.close()
                 if built.group is not None:
-                    # Waits until the chief has measured the input speed and the peak FLOP rate.
-                    built.group.total(0)
+                    built.group.total(0)  # Waits until the measurements of the chief have ended.
                 raise_if_interrupted()
-                # The record is written before this process waits for the end of other processes.
                 record = self._write_record_once("ok")
             print_notices(record, messages)
             # The total is the last line of a successful run, after its results are written.
@@ -375,7 +370,7 @@ class BenchmarkCNN(Run):
             if warning is not None:
                 self.output.messages.warning(warning, "fit")
 
-    def _print_condition_warnings(self, conditions: Sequence[ConditionNote]) -> None:
+    def _warn_of(self, conditions: Sequence[ConditionNote]) -> None:
         for condition in conditions:
             self.output.messages.warning(str(condition), condition.id)
 
@@ -441,7 +436,7 @@ class BenchmarkCNN(Run):
         if isinstance(error, OutOfMemoryError) and measurements.halves_batch:
             return record  # --find_batch_size tries a smaller batch, and records that attempt.
         if status == "ok":
-            self._print_condition_warnings(conditions)
+            self._warn_of(conditions)
         with delaying_interrupts():
             self.output.files.write(record, lambda: [run_row(record)])
             measurements.written = True
