@@ -10,7 +10,7 @@ from short_runs import KINDS, build, run
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
-from cnnbench.run.driver.checkpoints import Checkpoints, moving_averages
+from cnnbench.run.driver.checkpoints import Checkpoints, select_moving_averages
 from cnnbench.run.driver.preflight import estimate_memory
 from cnnbench.variable_mgr.towers import read
 
@@ -27,7 +27,9 @@ def weights(built):
 
 
 def averages(built):
-    return {name: slot.primary.numpy() for name, slot in moving_averages(built.slots).items()}
+    return {
+        name: slot.primary.numpy() for name, slot in select_moving_averages(built.slots).items()
+    }
 
 
 @pytest.mark.parametrize("flags", KINDS)
@@ -43,7 +45,7 @@ def test_averages_follow_their_formula(flags, optimizer):
         after = weights(built)
         assert step or any((after[name] != expected[name]).any() for name in after)
         expected = {n: DECAY * expected[n] + (1 - DECAY) * w for n, w in after.items()}
-    for slot in moving_averages(built.slots).values():
+    for slot in select_moving_averages(built.slots).values():
         if built.manager.replicas_in_sync:
             assert all(np.array_equal(read(copy), read(slot.primary)) for copy in slot.copies)
 
