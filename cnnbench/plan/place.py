@@ -117,7 +117,7 @@ def requirement_rule(flag: str, when: Condition[P], why: Reason[P]) -> UnusableF
 
 
 def exclusion_rule(settings: str, why: str, other: str = "") -> UnusableFlagRule[P]:
-    """A rule that refuses the flag of the last of several settings if all settings are given.
+    """A rule that refuses the last of several settings if all these settings are given.
 
     `if_all_given` describes settings. The message is "cannot be used with --", `other` and `why`.
     The default of `other` is the first setting.

@@ -80,7 +80,7 @@ def refuse_contradictions(plan: RunPlan) -> None:
 
 
 def _check_mode(p: RunPlan) -> None:
-    """Refuses flags that the declaration of the mode excludes. A plug-in may declare the mode."""
+    """Refuses flags that the mode of --variable_update declares to be incompatible with it."""
     mode = p.place.mode
     settings = [setting for row in mode.refuses for setting in row.split(",")]
     for name in (*(setting.partition("=")[0] for setting in settings), *mode.needs):
@@ -153,7 +153,7 @@ def _explain_missing_schedule_flags(p: RunPlan) -> str:
 
 
 def _explain_gpu_count_mismatch(p: RunPlan) -> str:
-    """Returns a reason if --gpu_indices does not name --num_gpus GPUs; otherwise ""."""
+    """Returns a reason if --gpu_indices does not name as many GPUs as --num_gpus; else ""."""
     count, towers = len(p.params.gpu_indices.split(",")), p.params.num_gpus
     return "" if count == towers else f"names {count} GPUs, but {p.place.names.towers}={towers}"
 

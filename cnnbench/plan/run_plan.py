@@ -230,5 +230,5 @@ Runnable: TypeAlias = "RunPlan | Params"
 
 
 def without_outputs(plan: RunPlan) -> RunPlan:
-    """Returns a copy of the plan for a process that writes no files, because the chief does."""
+    """Returns a copy of the plan for a process that leaves writing all files to the chief."""
     return plan.with_changes(params=plan.params.replace(**vars(OutputParams())))

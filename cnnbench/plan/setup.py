@@ -238,7 +238,7 @@ def flags_of_process(flags: Params, job: Job) -> MachineFlags:
     return flags
 
 
-# How an update computes with gradients, which is determined once for a run.
+# How updates scale, reduce and clip gradients and apply decay, determined once for a run.
 
 # Reductions in which cnnbench, not tf.distribute or a plug-in, sums the gradients of all towers.
 _SUMMED_BY_CNNBENCH = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)

@@ -293,7 +293,7 @@ class _Handshake:
         return None
 
     async def _exchange_cards(self, peer: Task, own: _HandshakeCard) -> _HandshakeCard | None:
-        """Sends the card `own` to a peer and returns the peer's card; None if there is none."""
+        """Sends the card `own` to a peer. Returns its answer; None if that is not a card."""
         host, port = host_and_port(self._job.address(peer))
         reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE)
         try:
@@ -685,7 +685,7 @@ class Watchdog:
     def _longest_normal_gap_seconds(self) -> float:
         return self._period + _SILENCE + _ANSWER_SECONDS
 
-    # Connections.
+    # The connections with other tasks.
 
     def _send_to_all(self, message: object, but: _PeerConnection | None = None) -> None:
         for peer in self._peers.values():

@@ -170,7 +170,7 @@ class BenchmarkCNN(Run):
         return self.profiler
 
     def run(self) -> RunRecord:
-        """Runs to the end and writes the requested result files.
+        """Runs the benchmark to its end, and writes the requested result files.
 
         Returns:
           The record. It is also in `self.record`, even after an exception.
@@ -193,7 +193,7 @@ class BenchmarkCNN(Run):
             explain = partial(_to_benchmark_error, self.plan)
             end = self.membership.reporting_end(self._write_record_once, explain)
             with end, plugins.reporting_plugin_errors(BenchmarkError):
-                # An error of a plug-in is a UsageError here, but a BenchmarkError during the run.
+                # While the run is built, a plug-in's error is a UsageError, not a BenchmarkError.
                 with plugins.reporting_plugin_errors(UsageError):
                     built = self.build()
                 from cnnbench.run.driver import scenarios
@@ -212,7 +212,7 @@ class BenchmarkCNN(Run):
                 try:
                     total = scenario(self, built)
                 finally:
-                    # `_write_record_once` does not list libraries: the watchdog calls it in a hang.
+                    # `_write_record_once`, which may run during a hang, does not list libraries.
                     facts = environment.with_loaded_libraries(measurements.parts.environment)
                     measurements.note(environment=facts)
                 self._record_peak_memory()
@@ -375,7 +375,7 @@ class BenchmarkCNN(Run):
             self.output.messages.warning(str(condition), condition.id)
 
     def _read_progress(self) -> ProcessProgress:
-        """Returns the finished steps and the current activity, for the watchdog's thread."""
+        """Returns the number of finished steps and the current activity, for the watchdog."""
         job, sources, doing = self.plan.place.job, self.sources, self.membership.activity
         measurements = self.measurements
         warm_up, timed = len(measurements.warmup.losses), len(measurements.timed.losses)

@@ -447,7 +447,7 @@ def _name_of_key(key: str) -> str:
 # Matches names in checkpoints of tf_cnn_benchmarks, which numbers the layers of each type.
 # For example, ``v/cg/resnet_v10/conv1/batchnorm1/beta`` belongs to the second batch norm.
 # cnnbench declares layers in the same order, except in the networks that docs/migrating.md lists.
-# The shape of at least one variable differs in each network on that page.
+# At least one variable has a different shape in each network that docs/migrating.md lists.
 # The prefix ``v0/`` marks the copy of the first device.
 # Optimizer slots do not match, because their names have a further component.
 _OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\w+)")
@@ -488,7 +488,7 @@ SIGNATURE = "serving_default"
 
 
 class Exporter:
-    """Traces the network once, and writes it with the current weights on request.
+    """Traces the network once, and writes it as a SavedModel with the current weights.
 
     The arguments of the signature are the features of the model by name, prepared as for
     evaluations, for any number of examples. The results of a classifier are "logits" and

@@ -170,7 +170,7 @@ def update_lines(plan: RunPlan) -> list[str]:
 
 
 def benchmark_log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[str, Any]:
-    """Parameters in tf_cnn_benchmarks' benchmark log that are not flags with the same name."""
+    """Returns the parameters of the benchmark log that are not values of flags of that name."""
     return {
         "model": plan.network.model.name,
         "dataset": _dataset_text(plan),

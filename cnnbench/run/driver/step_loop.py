@@ -186,7 +186,7 @@ class StepLoop(Generic[Handle, Values]):
     def _read_values_and_time(
         self, handle: Handle, issued: Callable[[], None]
     ) -> tuple[Values, StepTime]:
-        """Reads the values of an execution. Also returns the clock readings of its end."""
+        """Waits for the values of an execution. Also returns wall and CPU time of its end."""
         ages: list[float] = []
         try:
             values = self.read(handle, ReadCallbacks(issued, ages.append))
@@ -284,7 +284,7 @@ class StuckDetector:
         self._longest = 0.0
 
     def stuck_workers(self, in_flight: Mapping[str, int], seconds: float) -> dict[str, float]:
-        """Returns the workers whose current update takes too long, with their seconds in it.
+        """Returns the workers whose current update takes too long, with its seconds so far.
 
         Args:
           in_flight: number of the current update, for each worker that runs an update.
@@ -337,7 +337,7 @@ class AsyncLoop(Generic[Values]):
         self._outcomes: queue.SimpleQueue[_UpdateOutcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
         # The lock of `_changed` guards the following attributes, which describe the current `run`.
-        self._running = 0  # This counts calls of `run`. Threads of earlier calls end.
+        self._running = 0  # `_running` counts calls of `run`. Threads of earlier calls end.
         self._limit = self._next = 0
         self._to_repeat: list[int] = []
         self._in_flight: dict[str, int] = {}

@@ -122,7 +122,7 @@ class Training:
         self._interrupts = Interrupts(built.group)
         self._steps_per_execution = run.plan.params.steps_per_execution
         self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.params.display_perf_ewma)
-        self._display: DisplayInterval | None = None  # The timed loop sets it.
+        self._display: DisplayInterval | None = None  # The timed loop creates the interval.
         self._timer = LoopTimer()
         self.global_step = self._start = self._steps_before_loop = global_step
         self._steps = 0
@@ -299,7 +299,7 @@ class Training:
         run.output.console.lines("Done warm up")
 
     def _launch_steps(self) -> StepResult:
-        """Launches the next execution of steps, with their learning rates."""
+        """Launches the next execution (one call for one or more steps), with learning rates."""
         group = self._built.group
         stop = float(self._find_reached_ending()) if group is not None and group.is_chief else 0.0
         if self._interrupts.pending:
@@ -555,7 +555,7 @@ class Training:
                 self._evaluate(elapsed)
         if plan.saves_into is not None and self.global_step > self._start:
             with ExitStack() as stack:
-                # In a job of several processes, the caller names a lost process as the cause.
+                # In a job of several processes, `Membership` explains errors by lost processes.
                 if not plan.place.job.in_cluster:
                     stack.enter_context(writing_output("train_dir", plan.saves_into))
                 self._save_checkpoint()

@@ -113,7 +113,7 @@ def count_messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | Non
     for op in _needed_operations(graph):
         if op.type in (*_REDUCE, *_GATHER):
             if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
-                # The key of this collective is created in each call, so it is not in the graph.
+                # A collective whose key is created in each call has no key in the graph.
                 unnumbered[op.device].append(_count_ring_traffic(op, processes))
             else:
                 instance = (

@@ -142,7 +142,7 @@ def _decode_name(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-# The operations of a profile: individual runs, and times by name and type.
+# The operations of a profile: individual executions, and times by name and type.
 
 _TIMES = (
     "times of concurrent operations add up; collectives and copies between devices get only time "
@@ -184,7 +184,7 @@ def source_operation_name(name: str) -> str:
 
 
 class TimePriority(enum.IntEnum):
-    """Priority of an operation if several operations run and their wall time is divided.
+    """Priority with which operations that run at the same time get the wall time of a step.
 
     Each moment is attributed to the running operations with the lowest number.
     """
@@ -288,7 +288,7 @@ def _find_time_priority(name: str, type: str, is_own: Callable[[str], bool]) -> 
 
 
 def _divide_wall_time(runs: Sequence[ExecutedOperation]) -> tuple[list[float], int, int]:
-    """Divides the time from the first to the last operation of the step among its executions.
+    """Divides the time from the step's first to its last operation among executed operations.
 
     Returns the picoseconds of each run (0 for priority `OTHER`), the picoseconds in which only
     operations with priority `OTHER` ran, and the picoseconds in which no operation ran.

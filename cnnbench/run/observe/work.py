@@ -343,7 +343,7 @@ class StepWork:
         return sum(node is not None and node.attr["T"].type == _RESOURCE for node in nodes)
 
     def _find_traced_tensor(self, name: str) -> Any:
-        """Returns a hashable reference to the traced tensor that a node's input `name` names.
+        """Returns a hashable reference to the traced tensor to which input `name` of a node refers.
 
         None if the tensor is unknown, or if the input is a control dependency.
         """

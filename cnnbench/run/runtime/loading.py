@@ -60,7 +60,7 @@ _shared: list[IO[bytes]] = []
 
 
 def share_held_back_output() -> Callable[[], str]:
-    """Creates a file in which the next child process stores the output of `filtered_stderr`.
+    """Creates a file for the output that `filtered_stderr` holds back in the next child process.
 
     Returns a function that returns the stored output without informational lines. The output is
     not empty if the child process has ended within `filtered_stderr`.
@@ -80,7 +80,7 @@ def share_held_back_output() -> Callable[[], str]:
 
 @contextlib.contextmanager
 def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
-    """A context that holds back output to standard error, and writes a selection at its end.
+    """A context that holds back standard error, and writes what `select` returns at its end.
 
     `select` gets the stored text and the exception that ended the block, if any. It returns the
     text that is written, as notices. Nothing is stored if TF_CPP_MIN_LOG_LEVEL is 0, or if file

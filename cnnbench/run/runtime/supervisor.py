@@ -101,7 +101,7 @@ state = _SupervisionState()
 
 @contextlib.contextmanager
 def forks_allowed() -> Iterator[None]:
-    """A context in which functions of this module may fork: this process runs only cnnbench."""
+    """A context in which this module may fork, because this process runs only cnnbench."""
     state.wanted = sys.platform == "linux"
     state.program = True
     try:
@@ -518,7 +518,7 @@ class StallDetector:
         return progress._replace(idle=idle, stalled=idle > limit)
 
     def exclude_stopped_time(self, seconds: float) -> None:
-        """Excludes a time in which the whole process was stopped from the time without progress."""
+        """Subtracts the seconds of a stop of the whole process from the time without progress."""
         self._since += seconds
 
 

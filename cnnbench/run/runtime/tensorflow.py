@@ -302,7 +302,7 @@ def _resolve_device_kind(flags: MachineFlags, visible_gpus: int) -> tuple[str, t
 
 
 def _memory_limits_by_card(flags: MachineFlags) -> dict[int, list[int]]:
-    """MiB of the logical GPUs of the run, by card; empty if cards are not divided.
+    """Returns the memory limits (MiB) of the run's logical GPUs, by card; empty for whole cards.
 
     These are shares of the whole memory, so processes on the same card get the same result. Raises
     FlagError if the size of the memory is unknown.
@@ -518,7 +518,7 @@ _GPUS: tuple[_Row, ...] = (
     ("H200 SXM", r"H200", 67.0, 494.5, 989.5, 989.5),
     ("H200 NVL", r"H200 NVL", 60.0, 417.5, 835.5, 835.5),
     # Source: Blackwell data sheet (2024), per GPU of HGX B200 and GB200.
-    # With sparsity, it lists TF32 2200 and 2500, and FP16 4500 and 5000 TFLOP/s.
+    # With sparsity, the Blackwell data sheet lists TF32 2200 and 2500, FP16 4500 and 5000.
     ("B200", r"B200", 75.0, 1100.0, 2250.0, 2250.0),
     ("GB200", r"GB200", 80.0, 1250.0, 2500.0, 2500.0),
     # Source: GA102 white paper (2021), appendix, with float32 accumulation in tensor cores.
@@ -629,7 +629,7 @@ def gpu_name(device: str) -> str | None:
 
 
 def _measure_matmul_seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
-    """Returns the shortest seconds of up to `repetitions` products (`streams` at once)."""
+    """Times up to `repetitions` matrix products (`streams` at once). Returns the least seconds."""
     import tensorflow as tf
 
     with tf.device("/CPU:0"):

@@ -89,7 +89,7 @@ def moments_over_towers(
 def _merge_moments_of_job(
     workers: WorkerGroup | None, moments: Sequence[_Pair]
 ) -> list[tuple[_Pair, int]]:
-    """Returns (mean, variance) over the job's towers and their count, once for each own tower."""
+    """Returns ((mean, variance), count) over all towers of the job, for each tower in `moments`."""
     with tf.device(moments[0][0].device):
         of_all = moments
         if workers is not None:
@@ -220,7 +220,7 @@ class LossScale:
         return self._factor
 
     def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
-        """Returns a function that runs updates. An automatic factor needs finite `tensors`."""
+        """Returns a function that runs updates. Subclasses may require finite `tensors`."""
         del tensors
         return _run_update
 
@@ -446,7 +446,7 @@ class Tower:
         if not self._plan.params.xla_compile:
             return self._build_forward_and_backward(read, features, labels, seed, factor)
         # A compiled computation cannot access other devices, so variables are read outside of it.
-        # Frozen variables are created inside, as constants that the compiler can fold.
+        # Frozen variables are constants inside of the computation, which the compiler can fold.
         dtypes = {} if frozen else self._dtypes_of_read_variables(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         updates: list[StateUpdate] = []
@@ -678,7 +678,7 @@ class PassSums:
         return total.assign(factor * tower_variable.read(total) + term, read_value=False)
 
     def _terms_and_factors(self, tower: int, result: TowerResult) -> list[tuple[float, tf.Tensor]]:
-        """Returns the values that a pass adds to the sums, each with a factor of the old sum."""
+        """Returns the terms that a pass adds to the sums, with the factors of the old sums."""
         pairs = zip(self._trainables, result.gradients, strict=True)
         dense = [
             gradients.to_dense(gradient, self._manager.variable(tower, spec.name))
