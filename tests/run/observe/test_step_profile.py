@@ -147,7 +147,7 @@ def test_allocations_of_pools():
 
 def test_every_moment_of_a_step_belongs_to_a_row():
     class Types:
-        def results(self, name):
+        def result_dtype(self, name):
             return "float32" if name == "a" else ""
 
     conv, update = ("a", "Conv2D"), ("u", "ResourceApplyMomentum")
@@ -176,7 +176,7 @@ class OneLayer:
     def __call__(self, name, type):
         return OperationWork(Part(name[0], type, FORWARD), False, 0)
 
-    def device(self, name):
+    def device_of_operation(self, name):
         return f"cpu:{name[1]}" if name[1:].isdecimal() else ""
 
 
