@@ -154,13 +154,13 @@ def test_allow_nonfinite_goes_on():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_weights_that_are_not_finite_are_warned_of_once(trained, monkeypatch, value):
-    read = checkpoints._StoredCheckpoint.tensor
+    read = checkpoints._StoredCheckpoint.read_tensor
 
     def damaged(stored, key):
         found = read(stored, key)
         return found + value if "bias" in key else found
 
-    monkeypatch.setattr(checkpoints._StoredCheckpoint, "tensor", damaged)
+    monkeypatch.setattr(checkpoints._StoredCheckpoint, "read_tensor", damaged)
     for scenario in ({"eval": True, "num_eval_batches": 1}, {"forward_only": True}):
         err = run(train_dir=trained, allow_nonfinite=True, **scenario).err
         (line,) = (one for one in err.splitlines() if "finite," in one)
