@@ -13,11 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
-_NEVER = -1e30  # Log probability of an impossible state. Sums of such numbers are finite.
+_IMPOSSIBLE = -1e30  # Log probability of an impossible state: finite, so that sums are finite, too.
 
 
 def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
-    """CTC loss: negative log probability of each transcript over all alignments, ``[batch]``.
+    """Computes the CTC loss, the negative log probability of each transcript, ``[batch]``.
+
+    The probability of a transcript is the sum over all its alignments.
 
     The result is float32. If a transcript has no alignment, its loss and its gradients are 0. Only
     first derivatives with respect to the logits are defined.
@@ -32,7 +34,7 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
     letters = tf.cast(letters, tf.int32)
     length, frames = tf.cast(length, tf.int32), tf.cast(frames, tf.int32)
     blank = tf.zeros_like(letters) + (classes - 1)
-    # Blanks are inserted before, between and after all letters.
+    # The states are the letters, with blanks before, between and after them.
     pairs = tf.reshape(tf.stack([blank, letters], axis=2), [-1, 2 * letters.shape[1]])
     states = tf.concat([pairs, blank[:, :1]], axis=1)
     number = tf.range(states.shape[1])
@@ -44,7 +46,7 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
     def loss(logits: Any) -> tuple[Any, Callable[[Any], Any]]:
         log_probs = tf.transpose(tf.nn.log_softmax(logits), [1, 0, 2])
         log_total, alphas = _forward_log_probs(ahead, behind, log_probs, frames)
-        impossible = log_total < _NEVER / 2
+        impossible = log_total < _IMPOSSIBLE / 2
 
         def gradient(upstream: Any) -> Any:
             factor = tf.where(impossible, 0.0, upstream)[:, None]
@@ -57,7 +59,7 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
 
 
 class _TranscriptStates:
-    """The states (letters and blanks) of CTC alignments of transcripts, ``[batch, states]``.
+    """States of CTC alignments: the letters and blanks of each transcript, ``[batch, states]``.
 
     The states are in the order in which alignments visit them. `start` is the log probability of
     each state before the first frame; only state `first` is possible.
@@ -65,31 +67,40 @@ class _TranscriptStates:
 
     def __init__(self, classes: Any, first: Any, blank: int) -> None:
         self.classes = classes
-        self.start = tf.where(first, 0.0, _NEVER) + tf.zeros_like(classes, tf.float32)
-        # The blank between two different letters may be skipped.
+        self.start = tf.where(first, 0.0, _IMPOSSIBLE) + tf.zeros_like(classes, tf.float32)
+        # An alignment may skip the blank between two different letters.
         may_skip = (classes[:, 2:] != blank) & (classes[:, 2:] != classes[:, :-2])
-        self._skips = tf.where(may_skip, 0.0, _NEVER)
+        self._skips = tf.where(may_skip, 0.0, _IMPOSSIBLE)
 
     def next_log_probs(self, x: Any) -> Any:
-        """Log probability of reaching each state; `x` are log probabilities one frame earlier."""
-        shifted = tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_NEVER)
-        shifted_by_two = tf.pad(x[:, :-2] + self._skips, [[0, 0], [2, 0]], constant_values=_NEVER)
+        """Returns the log probability of reaching each state, before the emission of the frame.
+
+        `x` contains the log probabilities of the states in the previous frame.
+        """
+        shifted = tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_IMPOSSIBLE)
+        shifted_by_two = tf.pad(
+            x[:, :-2] + self._skips, [[0, 0], [2, 0]], constant_values=_IMPOSSIBLE
+        )
         top = tf.maximum(tf.maximum(x, shifted), shifted_by_two)
         return top + tf.math.log(
             tf.exp(x - top) + tf.exp(shifted - top) + tf.exp(shifted_by_two - top)
         )
 
     def emission_log_probs(self, log_probs: Any) -> Any:
-        """Log probability that the network assigns to the class of each state in one frame."""
+        """Returns the log probability that the network assigns to each state's class in a frame.
+
+        `log_probs` contains the log probabilities of all classes in the frame.
+        """
         return tf.gather(log_probs, self.classes, batch_dims=1)
 
 
 def _forward_log_probs(
     ahead: _TranscriptStates, behind: _TranscriptStates, log_probs: Any, frames: Any
 ) -> tuple[Any, Any]:
-    """Forward recursion: log probability of each transcript, and of each state by frame.
+    """Runs CTC's forward recursion over the frames.
 
-    The log probabilities of states are relative to the most likely state of the frame.
+    Returns the log probability of each transcript, and the log probability of each state in each
+    frame. The log probabilities of states are relative to the most likely state of the frame.
     """
 
     def step(frame: Any, alpha: Any, total: Any, alphas: Any) -> tuple[Any, ...]:
@@ -113,13 +124,16 @@ def _forward_log_probs(
 def _backward_gradients(
     ahead: _TranscriptStates, behind: _TranscriptStates, log_probs: Any, frames: Any, alphas: Any
 ) -> Any:
-    """Backward recursion: gradients of losses for the logits, ``[frames, batch, classes]``."""
+    """Runs CTC's backward recursion over the frames.
+
+    Returns the gradient of each loss with respect to its logits, ``[frames, batch, classes]``.
+    """
     one_hot = tf.one_hot(ahead.classes, log_probs.shape[2])
 
     def frame_step(frame: Any, beta: Any, gradients: Any) -> tuple[Any, ...]:
         log_probs_here = log_probs[frame]
         reached = behind.next_log_probs(beta)
-        # Softmax normalises the probabilities of the states in this frame, so that they sum to 1.
+        # Softmax makes the probabilities of a transcript's states in this frame sum to 1.
         shares = tf.nn.softmax(alphas.read(frame) + reached[:, ::-1])
         of_classes = tf.einsum("bs,bsc->bc", shares, one_hot)
         there = (frame < frames)[:, None]

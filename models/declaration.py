@@ -24,9 +24,11 @@ from cnnbench.models.spec import (
     resolve_sizes,
 )
 
-# Memory estimates are multiplied by this factor: the allocator cannot reuse fragmented memory.
-# The factor was measured with ten networks on a CPU (scripts/measure_memory).
 _FRAGMENTATION = 1.15
+"""Factor of memory estimates, because TensorFlow's allocator cannot reuse fragmented memory.
+
+It was measured with ten networks on a CPU (scripts/measure_memory).
+"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,11 +44,11 @@ class ShapedValue:
 
 
 class _NetworkOperation(NamedTuple):
-    """One operation of a network, and what its gradient needs.
+    """One operation of a network, with the values that its gradient needs.
 
     Attributes:
-      needed: inputs or results that its gradient needs.
-      stores: whether its gradient needs values that the operation computes.
+      needed: inputs or results that the gradient needs.
+      stores: whether the gradient needs values that the operation computes.
       flops: FLOPs of the forward pass for one example.
     """
 
@@ -58,10 +60,10 @@ class _NetworkOperation(NamedTuple):
 
 
 def _recomputed_flops(operations: Sequence[_NetworkOperation]) -> int:
-    """FLOPs that the backward pass repeats in one block with ``--recompute=blocks``.
+    """Counts the FLOPs of a block that the backward pass repeats with ``--recompute=blocks``.
 
-    It repeats only operations whose results a gradient needs, such as all but the last convolution
-    of a block in ResNet v2.
+    The backward pass repeats only operations whose results a gradient needs, such as all but the
+    last convolution of a block in ResNet v2.
     """
     needed: set[ShapedValue] = set()
     flops = 0
@@ -76,7 +78,8 @@ def _recomputed_flops(operations: Sequence[_NetworkOperation]) -> int:
 class FlopCounts(NamedTuple):
     """FLOPs for one example: forward pass, gradients of inputs, and gradients of kernels.
 
-    For a product of two values without weights, `kernels` is for the gradient of the second value.
+    For a matrix product of two values that are not weights, `kernels` contains the FLOPs of the
+    second value's gradient.
     """
 
     forward: int = 0
@@ -90,14 +93,14 @@ class FlopCounts(NamedTuple):
 
 
 def declare(model: Model, num_classes: int) -> ModelSpec:
-    """Runs `Model.build` with shapes instead of tensors; returns variables, FLOPs and elements.
+    """Determines a model's variables, FLOPs, features and labels without TensorFlow.
 
-    `num_classes` is the number of classes in the data set. A model may have a different number of
-    outputs.
+    `Model.build` runs with shapes instead of tensors. `num_classes` is the number of classes in the
+    data set. A model may have a different number of outputs.
     """
     num_classes = model.num_classes or num_classes
     net = _run_with_shapes(model, num_classes, training=True)
-    # Auxiliary heads run only in training, so forward FLOPs are counted without them.
+    # Auxiliary heads run only in training, so they are not included in forward FLOPs.
     alone = _run_with_shapes(model, num_classes, training=False) if net.auxiliaries else net
     only_outside = set(alone.variables) - set(net.variables)
     if only_outside:
@@ -119,7 +122,7 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
 
 
 def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, FlopCounts]:
-    """FLOPs per example of each layer and scope of a network, in the order of `Model.build`.
+    """Counts the FLOPs per example in each layer and scope, in the order of `Model.build`.
 
     The FLOPs of a scope do not include layers and scopes inside it. The outermost scope is "".
     Without `training`, gradients and operations that only run in training are not included.
@@ -131,9 +134,9 @@ def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, 
 
 
 def innermost_scope(path: Sequence[str], scopes: Collection[str]) -> str:
-    """The longest of `scopes` that is a prefix of a name-scope path; "" if there is none.
+    """Returns the innermost of `scopes` that contains a name-scope path, or "" if none contains it.
 
-    TensorFlow numbers a scope that is entered again, as ``dense_1``.
+    If a scope is entered again, TensorFlow appends a number to its name, such as ``dense_1``.
     """
     for length in range(len(path), 0, -1):
         name = "/".join(path[:length])
@@ -151,7 +154,7 @@ def bytes_per_image(
     value_bytes: int = MASTER_BYTES,
     recomputes: bool = False,
 ) -> int:
-    """Estimated bytes of memory that each additional image in the batch needs.
+    """Estimates the bytes of memory that each additional image in the batch needs.
 
     The image itself is not included. With `recomputes`, training stores only the inputs of blocks
     (`Network.block`).
@@ -171,7 +174,7 @@ def _run_with_shapes(
 
 
 class ShapeNetwork(Network[ShapedValue]):
-    """Runs `Model.build` with shapes to determine variables, FLOPs and memory of a network.
+    """Network that determines its variables, FLOPs and memory from shapes in `Model.build`.
 
     As in TensorFlow, a training step stores the values that the backward pass needs: the inputs of
     convolutions and batch norm, the output of a ReLU, and so on. Memory use is highest in the
@@ -197,28 +200,28 @@ class ShapeNetwork(Network[ShapedValue]):
         self.peak = 0
         self.recomputed_flops: int | None = None
         self._recomputes = recomputes and training
-        # Operations since the start of the current block.
+        # Operations since the start of the current block (`Network.block`).
         self._operations: list[_NetworkOperation] = []
-        # Values that operations of the current block may use.
+        # Values that operations of the current block (`Network.block`) may use.
         self._values: set[ShapedValue] = set()
-        # Forward FLOPs that are already assigned to an operation.
+        # Forward FLOPs of all operations that have been recorded so far.
         self._counted = 0
         self._stored = 0
         self._stored_values: set[ShapedValue] = set()
-        # Values of variables, and views of variables.
+        # Values that were read from variables, and reshaped views of these values.
         self._read_values: set[ShapedValue] = set()
-        # For each view (a reshaped value), the value whose buffer it shares.
+        # For each view (a reshaped value), the value that owns the view's buffer.
         self._buffers: dict[ShapedValue, ShapedValue] = {}
 
     def forward(self) -> None:
-        """Runs `Model.build` with the shapes of the features. Call it once."""
+        """Runs `Model.build` with the shapes of the features. Call it only once."""
         features = elements_of_role(self.elements, "feature")
         build_checked_outputs(
             self._model, self, {element.name: ShapedValue(element.sizes) for element in features}
         )
 
     def shape(self, x: ShapedValue) -> tuple[int, ...]:
-        """Shape of a value without the batch dimension."""
+        """Returns the shape of a value without the batch dimension."""
         return x.shape
 
     def _count_flops(self, flops: int, inputs_differentiated: bool, weights: bool = True) -> None:
@@ -253,11 +256,11 @@ class ShapeNetwork(Network[ShapedValue]):
         Args:
           keeps: values that the gradient needs: "x" for the inputs, "y" for the result, or "xy".
           extra: number of further values that the gradient needs.
-          drawn: whether these further values are random, so that they do not depend on the inputs.
+          drawn: whether the `extra` values are random, so that they do not depend on the inputs.
           trained: whether the operation has trainable variables.
         """
         y = ShapedValue(shape, trained or any(x.differentiated for x in inputs))
-        self._check_inside_block(inputs)
+        self._refuse_outside_values(inputs)
         inputs = tuple(x for x in inputs if x not in self._read_values)
         needed: tuple[ShapedValue, ...] = ()
         stores = False
@@ -272,18 +275,21 @@ class ShapeNetwork(Network[ShapedValue]):
         return y
 
     def _store_until_backward(self, values: Sequence[ShapedValue]) -> None:
-        """Adds an operation's values to the values that are stored until the backward pass."""
+        """Adds values to the memory that is in use from the forward to the backward pass."""
         for value in values:
             buffer = self._buffers.get(value, value)
             if buffer not in self._stored_values:
                 self._stored_values.add(buffer)
                 self._stored += math.prod(value.shape)
 
-    def _check_inside_block(self, inputs: Sequence[ShapedValue]) -> None:
-        """Raises UsageError if a block uses a value from outside, which would get no gradient."""
+    def _refuse_outside_values(self, inputs: Sequence[ShapedValue]) -> None:
+        """Raises UsageError if a block uses a value that is not one of its arguments.
+
+        The backward pass would compute no gradient for such a value.
+        """
         if self._in_block and not self._values.issuperset(inputs):
             raise UsageError(
-                "a block uses a value that was created outside of it; give it as an argument: "
+                "a block uses a value that was created outside of it; pass it as an argument: "
                 "net.block(body, x, value)"
             )
 
@@ -294,7 +300,7 @@ class ShapeNetwork(Network[ShapedValue]):
         needed: Sequence[ShapedValue] = (),
         stores: bool = False,
     ) -> None:
-        """Adds an operation to the current block, with the FLOPs since the previous operation."""
+        """Adds an operation to the current block, with its forward FLOPs."""
         self._values.add(result)
         flops, self._counted = self.forward_flops - self._counted, self.forward_flops
         self._operations.append(_NetworkOperation(result, inputs, needed, stores, flops))
@@ -320,7 +326,7 @@ class ShapeNetwork(Network[ShapedValue]):
         *,
         depthwise: bool = False,
     ) -> ShapedValue:
-        if window.explicit:
+        if window.needs_explicit_padding:
             (top, bottom), (left, right) = window.zeros
             height, width, channels = x.shape
             x = self._add_result((height + top + bottom, width + left + right, channels), x)
@@ -342,7 +348,7 @@ class ShapeNetwork(Network[ShapedValue]):
 
     def _elementwise(self, kind: Elementwise, x: ShapedValue) -> ShapedValue:
         keeps = "x" if kind in ("swish", "gelu") else "y"
-        # GELU stores the argument of the error function, its value and a product.
+        # In addition to its input, GELU stores two values for each element.
         extra = 2 * math.prod(x.shape) if kind == "gelu" else 0
         return self._add_result(x.shape, x, keeps=keeps, extra=extra)
 
@@ -357,7 +363,7 @@ class ShapeNetwork(Network[ShapedValue]):
         return self._add_result(x.shape[2:], x)
 
     def _dropout(self, x: ShapedValue, keep: float, index: int) -> ShapedValue:
-        # Dropout stores a mask of one byte for each value.
+        # Dropout stores a mask with one byte for each value, a quarter of a float32.
         return self._add_result(x.shape, x, extra=math.prod(x.shape) // 4, drawn=True)
 
     def _drop_path(self, x: ShapedValue, keep: float, index: int, by_progress: bool) -> ShapedValue:
@@ -382,7 +388,7 @@ class ShapeNetwork(Network[ShapedValue]):
 
     def _reshape(self, x: ShapedValue, shape: tuple[int, ...]) -> ShapedValue:
         view = ShapedValue(shape, x.differentiated)
-        self._check_inside_block([x])
+        self._refuse_outside_values([x])
         self._record_operation(view, [x])
         if x in self._read_values:
             self._read_values.add(view)
@@ -399,7 +405,7 @@ class ShapeNetwork(Network[ShapedValue]):
     def _layer_norm(
         self, x: ShapedValue, gamma: VariableSpec, beta: VariableSpec, epsilon: float
     ) -> ShapedValue:
-        # The gradient needs the centred input, before and after division by its deviation.
+        # The gradient of layer norm needs the centred input and the normalised input.
         extra = 2 * math.prod(x.shape)
         return self._add_result(x.shape, x, keeps="x", extra=extra, trained=True)
 
@@ -411,15 +417,15 @@ class ShapeNetwork(Network[ShapedValue]):
         heads: int,
         bias: ShapedValue | None,
     ) -> ShapedValue:
-        # Attention has two products: query times key, and attention weights times value.
+        # Attention has two matrix products: query times key, and attention weights times value.
         product = 2 * math.prod(query.shape) * key.shape[-2]
         scored = query.differentiated or key.differentiated
         self._count_flops(product, query.differentiated, weights=key.differentiated)
         if bias is not None:
-            self._check_inside_block([bias])
+            self._refuse_outside_values([bias])
             scored = scored or bias.differentiated
         self._count_flops(product, scored, weights=value.differentiated)
-        # Stored per example: attention weights of all heads, and the inputs split into heads.
+        # Attention stores the weights of all heads, and the inputs split into heads.
         weights = math.prod(query.shape[:-1]) * heads * key.shape[-2]
         by_head = sum(math.prod(tensor.shape) for tensor in (query, key, value))
         return self._add_result(
@@ -435,7 +441,7 @@ class ShapeNetwork(Network[ShapedValue]):
         tokens, (units, gates) = x.shape[0], weights[1].shape
         self._count_flops(2 * tokens * math.prod(weights[0].shape), x.differentiated)
         self._count_flops(2 * tokens * math.prod(weights[1].shape), True)
-        # Stored for each token: the gates before and after activation, and the state.
+        # For each token, a recurrent cell stores three values per gate.
         extra = 3 * tokens * gates
         return self._add_result((tokens, units), x, keeps="xy", extra=extra, trained=True)
 
@@ -454,6 +460,6 @@ class ShapeNetwork(Network[ShapedValue]):
             self.peak = max(self.peak, flops.kept if self.training else flops.forward)
             return ShapedValue(shape, True)
         differentiated = any(x.differentiated for x in xs)
-        # Each of the two gradients is assumed to need as many FLOPs as the function itself.
+        # Gradients for inputs and for weights are each assumed to need the function's FLOPs.
         self._count_flops(flops, differentiated, weights=differentiated)
         return self._add_result(shape, *xs, keeps="xy")

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
-from cnnbench.models.cpu_products import CpuProducts
+from cnnbench.models.cpu_operations import CpuOperations
 from cnnbench.models.model import Model, build_checked_outputs
 from cnnbench.models.network import Cell, Elementwise, Network
 from cnnbench.models.spec import (
@@ -29,17 +29,18 @@ from cnnbench.models.spec import (
     values_by_name,
 )
 
-# Batch norm that is synchronised: it uses mean and variance of the batches of all towers.
-
-Tensor = Any  # tf.Tensor; TensorFlow has no type annotations.
-# Function (layer name, mean, biased variance) -> (mean, biased variance, number of towers).
-# It converts moments of one tower's batch to moments of the batches of all towers.
-# The moments are float32 [channels]. Gradients flow back through the function.
+# Synchronised batch norm: it uses mean and variance of the batches of all towers.
+Tensor = Any  # tf.Tensor, which has no type annotations.
 Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]
+"""Function that converts moments of one tower's batch to moments of the batches of all towers.
+
+It maps (layer name, mean, biased variance) to (mean, biased variance, number of towers). The
+moments are float32 ``[channels]``. Gradients flow back through the function.
+"""
 
 
 class StateUpdate(NamedTuple):
-    """How a step updates an untrained variable: new = decay * old + (1 - decay) * value.
+    """An update of an untrained variable in each step: new = decay * old + (1 - decay) * value.
 
     Moving averages of batch norm follow the moments of the batch, float32 ``[channels]``.
     """
@@ -62,7 +63,7 @@ def synchronised_batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalises the batch of one tower with mean and variance over the batches of all towers.
 
-    It computes in float32.
+    All values are computed in float32.
 
     Args:
       x: values of any floating-point dtype, with the same shape in all towers.
@@ -92,7 +93,9 @@ def normalise_channels(
     epsilon: float,
     channels_at: int,
 ) -> Tensor:
-    """Batch norm of float32 values with given mean and variance, for channels on any axis.
+    """Normalises float32 values with the given mean and variance of each channel.
+
+    The channels can be on any axis.
 
     Args:
       mean, variance, scale, offset: float32 [channels]; None for a scale of 1.
@@ -104,11 +107,11 @@ def normalise_channels(
     return tf.nn.batch_normalization(x, mean, variance, offset, scale, epsilon)
 
 
-# Attention and recurrent layers in TensorFlow.
+# Attention and recurrent layers as TensorFlow operations.
 
 
 def multi_head_attention(query: Any, key: Any, value: Any, heads: int, bias: Any | None) -> Any:
-    """Scaled dot-product attention with several heads. The result is ``[b, ..., n, c]``.
+    """Computes scaled dot-product attention with several heads: values ``[b, ..., n, c]``.
 
     Args:
       query: ``[b, ..., n, c]``. Key and value are ``[b, ..., m, c]``.
@@ -129,7 +132,7 @@ def multi_head_attention(query: Any, key: Any, value: Any, heads: int, bias: Any
 
 
 def _split_heads(x: Any, heads: int) -> Any:
-    """Splits channels into heads: ``[b, ..., n, c]`` to ``[b * ..., heads, n, c / heads]``."""
+    """Splits channels into heads, from ``[b, ..., n, c]`` to ``[b * ..., heads, n, c / heads]``."""
     tokens, channels = x.shape[-2:]
     return tf.transpose(tf.reshape(x, [-1, tokens, heads, channels // heads]), [0, 2, 1, 3])
 
@@ -137,7 +140,7 @@ def _split_heads(x: Any, heads: int) -> Any:
 States = tuple[Any, ...]  # Output of a recurrent cell, followed by its internal state.
 Step = Callable[[Any, States, Any], States]
 
-FORGET_BIAS = 1.0  # An LSTM without this bias learns long-range dependencies more slowly.
+FORGET_BIAS = 1.0  # Without a forget bias, an LSTM learns long-range dependencies more slowly.
 
 
 def run_recurrent_cell(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any:
@@ -158,7 +161,7 @@ def run_recurrent_cell(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool
     by_token = tf.transpose(x, [1, 0, 2])
     products = tf.linalg.matmul(tf.reshape(by_token, [-1, x.shape[2]]), kernel) + bias
     batch = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
-    # A TensorArray is used, because the gradient of a slice is as large as the whole tensor.
+    # A TensorArray saves memory: the gradient of a tensor slice is as large as the whole tensor.
     inputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], kernel.shape[1]])
     inputs = inputs.unstack(tf.reshape(products, [tokens, batch, kernel.shape[1]]))
     outputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], units])
@@ -178,7 +181,7 @@ def run_recurrent_cell(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool
         lambda index, *_: index < tokens,
         body,
         (tf.constant(0), states, outputs),
-        maximum_iterations=tokens,  # XLA needs to know the number of iterations.
+        maximum_iterations=tokens,  # XLA needs to know the maximum number of iterations.
     )
     return tf.transpose(outputs.stack(), [1, 0, 2])
 
@@ -211,7 +214,7 @@ Reader = Callable[[VariableSpec, Any], Tensor]
 _Weights = dict[tuple[VariableSpec, Any], Tensor]
 """Values of variables that a block has read, by specification and dtype."""
 
-# Folding batch norm saves time if a result has at least this many elements per kernel element.
+# Folding batch norm into a kernel pays off from this ratio of result elements to kernel elements.
 _MIN_FOLDING_RATIO = 4
 
 _TO_NCHW = (0, 3, 1, 2)
@@ -228,7 +231,7 @@ _ELEMENTWISE: dict[Elementwise, Callable[[Tensor], Tensor]] = {
 
 
 class _FoldableConvolution(NamedTuple):
-    """A convolution, and a function that repeats it with a new kernel [height, width, in, out]."""
+    """A convolution, with a function that repeats it with another kernel of the same shape."""
 
     result: Tensor
     kernel: Tensor
@@ -236,12 +239,12 @@ class _FoldableConvolution(NamedTuple):
     scope: str
 
     @property
-    def saves_time(self) -> bool:
-        """Whether folding batch norm into the kernel saves time.
+    def folding_saves_time(self) -> bool:
+        """Whether inference is faster if batch norm is folded into the convolution's kernel.
 
         TensorFlow itself fuses a convolution with batch norm and ReLU, but not with the addition at
-        the end of a block. A constant kernel is folded only once. A variable is folded in every
-        step, which must take less time than the pass over the result that is saved.
+        the end of a block. A constant kernel is folded only once. A kernel in a variable is folded
+        in every step. Folding saves time if it takes less time than the separate batch norm.
         """
         if tf.is_symbolic_tensor(self.kernel) and self.kernel.op.type == "Const":
             return True
@@ -250,7 +253,7 @@ class _FoldableConvolution(NamedTuple):
 
 
 class GraphNetwork(Network[Tensor]):
-    """Runs `Model.build` so that every layer creates TensorFlow operations on the current device.
+    """Network whose layers create TensorFlow operations on the current device in `Model.build`.
 
     Attributes:
       compute_dtype: a tf.DType.
@@ -266,8 +269,8 @@ class GraphNetwork(Network[Tensor]):
         TensorFlow's kernels.
       training_steps: number of steps in the whole training. Some layers depend on the progress,
         which is the step in ``seed`` divided by this number. 0 means that the progress is 1.
-      conv_gradients: how gradients are computed in NHWC on a CPU: "library", or the name of the
-        kernels for which `cnnbench.models.cpu_products.FORMS` contains the fastest forms.
+      conv_gradients: how gradients are computed in NHWC on a CPU: "library" for TensorFlow's own
+        gradients, or a key of `cnnbench.models.cpu_operations.FASTEST_ALGORITHMS`.
       synchronise: function with which batch norm, in training, computes the moments of all towers'
         batches. None: batch norm uses the moments of its own batch.
       recomputes: whether training stores only the inputs of blocks (`Network.block`), and the
@@ -306,21 +309,21 @@ class GraphNetwork(Network[Tensor]):
         self.compute_dtype = tf.as_dtype(compute_dtype)
         self._seed = seed
         self._training_steps = training_steps
-        self._products = CpuProducts(conv_gradients) if on_cpu and training else None
+        self._cpu_operations = CpuOperations(conv_gradients) if on_cpu and training else None
         self._synchronise = synchronise
         self._recomputes = recomputes and training
         self._folds = fold_batch_norm and on_cpu and not training
-        # The last convolution that was created.
+        # The convolution that was created last.
         self._convolution: _FoldableConvolution | None = None
-        self._unbatched: set[Any] = set()  # References to values without batch dimension.
+        self._unbatched: set[Any] = set()  # References to values without a batch dimension.
         self._subsampled: dict[tuple[Any, tuple[int, int]], Tensor] = {}
         outer = tf.get_current_name_scope()
         self._outer_scope = [outer] if outer else []
-        # For each image-like feature in the network's layout, the same feature in NHWC.
+        # Image-like features in NHWC, by reference to the feature in the network's layout.
         self._inputs: dict[Any, Tensor] = {}
 
     def forward(self, features: Any) -> Any:
-        """Creates the operations of a forward pass. Call it once. It assigns no variables.
+        """Creates the operations of a forward pass, which assign no variables. Call it only once.
 
         Args:
           features: images ``[n, h, w, c]`` by default; a mapping if the model has several features.
@@ -346,7 +349,7 @@ class GraphNetwork(Network[Tensor]):
                 if element.is_real
                 else values[element.name]
             )
-        # AutoGraph is not needed, because `Model.build` uses only Python loops.
+        # `Model.build` contains only Python loops, so AutoGraph need not convert it.
         build = tf.autograph.experimental.do_not_convert(build_checked_outputs)
         outputs = build(self._model, self, received)
         self.auxiliaries = [
@@ -355,7 +358,7 @@ class GraphNetwork(Network[Tensor]):
         return self.convert_outputs(outputs)
 
     def convert_feature(self, value: Tensor) -> Tensor:
-        """Converts a real-valued feature to the compute dtype and the network's layout."""
+        """Converts a real-valued feature to the compute dtype and memory layout of the network."""
         rows = _cast(value, self.compute_dtype)
         if len(value.shape) != 4:
             return rows
@@ -371,7 +374,7 @@ class GraphNetwork(Network[Tensor]):
         return _cast(value, tf.float32) if value.dtype.is_floating else value
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
-        """Shape without batch dimension. Channels are last in every memory layout."""
+        """Returns a value's shape without batch dimension, always with the channels last."""
         if x.ref() in self._unbatched:
             return tuple(x.shape)
         shape = tuple(x.shape[1:])
@@ -386,7 +389,7 @@ class GraphNetwork(Network[Tensor]):
 
     def _to_nhwc(self, x: Tensor) -> Tensor:
         if x.ref() in self._inputs:
-            return self._inputs[x.ref()]  # This avoids transposing an input feature back.
+            return self._inputs[x.ref()]  # An input feature need not be transposed back.
         if not self._channels_first or len(x.shape) != 4 or x.ref() in self._unbatched:
             return x
         return tf.transpose(x, _TO_NHWC)
@@ -403,8 +406,8 @@ class GraphNetwork(Network[Tensor]):
     # Variables ---------------------------------------------------------------------------
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        # A full path with a final slash re-enters the existing scope, such as stage1.
-        # With a plain name, TensorFlow would create a new scope, such as stage1_1.
+        # A full path with a final slash re-enters an existing name scope, such as stage1.
+        # With a name without slash, TensorFlow would create a new scope, such as stage1_1.
         path = "/".join([*self._outer_scope, *self._scopes, ""])
         scope: contextlib.AbstractContextManager[Any] = tf.name_scope(path)
         return scope
@@ -429,15 +432,15 @@ class GraphNetwork(Network[Tensor]):
         depthwise: bool = False,
     ) -> Tensor:
         grouped = depthwise or kernel.shape[2] != self.shape(x)[2]
-        products = None if grouped or self._channels_first else self._products
-        if products is not None and window.size == (1, 1):
-            pixels = self._subsample(products, x, window)
-            return products.conv(pixels, kernel, [1, 1, 1, 1], "SAME")
+        operations = None if grouped or self._channels_first else self._cpu_operations
+        if operations is not None and window.size == (1, 1):
+            pixels = self._subsample(operations, x, window)
+            return operations.conv(pixels, kernel, [1, 1, 1, 1], "SAME")
         strides = self._values_per_dimension(*window.stride, 1)
-        if window.explicit:
+        if window.needs_explicit_padding:
             x = tf.pad(x, self._values_per_dimension(*window.zeros, (0, 0)))
-        if products is not None:
-            return products.conv(x, kernel, strides, window.padding)
+        if operations is not None:
+            return operations.conv(x, kernel, strides, window.padding)
         operation = tf.raw_ops.DepthwiseConv2dNative if depthwise else tf.raw_ops.Conv2D
         scope = tf.get_current_name_scope()
 
@@ -455,8 +458,8 @@ class GraphNetwork(Network[Tensor]):
             self._convolution = _FoldableConvolution(y, kernel, convolve, scope)
         return y
 
-    def _subsample(self, products: CpuProducts, x: Tensor, window: SlidingWindow) -> Tensor:
-        """Selects every stride-th row and column of images for a 1 x 1 convolution.
+    def _subsample(self, operations: CpuOperations, x: Tensor, window: SlidingWindow) -> Tensor:
+        """Selects the rows and columns of images that a 1 x 1 convolution with stride uses.
 
         The first two convolutions of a block share the result.
         """
@@ -464,7 +467,7 @@ class GraphNetwork(Network[Tensor]):
             return x
         key = (x.ref(), window.stride)
         if key not in self._subsampled:
-            self._subsampled[key] = products.subsample(x, window.stride)
+            self._subsampled[key] = operations.subsample(x, window.stride)
         return self._subsampled[key]
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
@@ -473,7 +476,11 @@ class GraphNetwork(Network[Tensor]):
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
         last = self._convolution
-        if last is not None and last.result is x is self._unseen and last.saves_time:
+        if (
+            last is not None
+            and last.result is x is self._before_batch_norm
+            and last.folding_saves_time
+        ):
             return self._fold_batch_norm(last, layer)
 
         def value(spec: VariableSpec) -> Tensor:
@@ -492,18 +499,18 @@ class GraphNetwork(Network[Tensor]):
                 synchronise=self._synchronise,
                 unbiased=layer.settings.unbiased,
             )
-            self._update_moving_averages(layer, mean, variance)
+            self._record_moving_average_updates(layer, mean, variance)
             return y
         averages: Any = ([], []) if self.training else (value(layer.mean), value(layer.variance))
         if not self.training and offset.shape[0] % 4:
             # On GPUs, TensorFlow 2.21 fuses batch norm with a following ReLU.
-            # The fused operation rejects channel numbers that are not multiples of 4.
+            # The fused batch norm with ReLU rejects channel numbers that are not multiples of 4.
             precise = _cast(x, tf.float32)
             y = normalise_channels(
                 precise, averages[0], averages[1], scale, offset, epsilon, channels_at
             )
             return _cast(y, x.dtype)
-        # Tokens become an image column: some cuDNN batch norms take at most 65,535 examples.
+        # Tokens become pixels, because some cuDNN batch norms take at most 65,535 examples.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
         fused = tf.raw_ops.FusedBatchNormV3(
             x=x if image_like else tf.reshape(x, column),
@@ -520,25 +527,25 @@ class GraphNetwork(Network[Tensor]):
             if not layer.settings.unbiased:
                 count = tf.cast(tf.size(x) // offset.shape[0], tf.float32)
                 variance *= (count - 1.0) / count
-            self._update_moving_averages(layer, fused.batch_mean, variance)
+            self._record_moving_average_updates(layer, fused.batch_mean, variance)
         return fused.y if image_like else tf.reshape(fused.y, [-1, *x.shape[1:]])
 
-    def _update_moving_averages(
+    def _record_moving_average_updates(
         self, layer: BatchNormLayer, mean: Tensor, variance: Tensor
     ) -> None:
-        """Records that the step updates a layer's moving averages with these batch moments."""
+        """Adds updates of a layer's moving averages by the moments of this step's batch."""
         decay = layer.settings.decay
         self.updates.append(StateUpdate(layer.mean, mean, decay))
         self.updates.append(StateUpdate(layer.variance, variance, decay))
 
     def _fold_batch_norm(self, convolution: _FoldableConvolution, layer: BatchNormLayer) -> Tensor:
-        """Replaces batch norm after a convolution by a scaled kernel and a bias.
+        """Repeats a convolution with a scaled kernel and a bias instead of the batch norm after it.
 
-        TensorFlow fuses a ReLU or an addition that follows.
+        TensorFlow fuses a ReLU or an addition that follows with this convolution.
         """
         factor, offset = self._batch_norm_factor_and_offset(layer)
         kernel = convolution.kernel
-        # Kernels are [h, w, in, out]; depthwise kernels are [h, w, in, outputs per input].
+        # A kernel's shape is [h, w, in, out]; if depthwise, [h, w, in, outputs per input].
         per_output = tf.reshape(factor, [-1, kernel.shape[3]])
         with tf.name_scope(convolution.scope + "/"):
             y = convolution.convolve(
@@ -547,7 +554,7 @@ class GraphNetwork(Network[Tensor]):
             return self._bias_add(y, _cast(offset, self.compute_dtype))
 
     def _batch_norm_factor_and_offset(self, layer: BatchNormLayer) -> tuple[Tensor, Tensor]:
-        """Factor and offset per channel that are equivalent to batch norm with moving averages."""
+        """Returns a factor and an offset per channel that replace batch norm in evaluation."""
         factor = tf.math.rsqrt(self._reader(layer.variance, tf.float32) + layer.settings.epsilon)
         if layer.gamma is not None:
             factor *= self._reader(layer.gamma, tf.float32)
@@ -556,8 +563,10 @@ class GraphNetwork(Network[Tensor]):
 
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:
-            return (self._products.matmul if self._products else tf.linalg.matmul)(x, kernel)
-        # One product for all rows: a batched product would need one kernel gradient per example.
+            return (self._cpu_operations.matmul if self._cpu_operations else tf.linalg.matmul)(
+                x, kernel
+            )
+        # A batched matrix product would need one kernel gradient per example, so rows are merged.
         rows = tf.linalg.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
         return tf.reshape(rows, [-1, *x.shape[1:-1], units])
 
@@ -582,17 +591,20 @@ class GraphNetwork(Network[Tensor]):
         return self._keep_random_share(x, shape, share, index)
 
     def _keep_random_share(self, x: Tensor, shape: Any, share: Any, index: int) -> Tensor:
-        """Keeps and scales a random share of the values, and sets the other values to 0."""
+        """Keeps each value with probability `share` and divides it by `share`; otherwise sets 0.
+
+        Values are kept or dropped together where `shape` has size 1.
+        """
         seed = tf.convert_to_tensor(self._seed)
         if seed.shape.rank == 0:
             seed = tf.stack([seed, tf.zeros_like(seed)])
         seed = tf.random.experimental.stateless_fold_in(seed, index)
-        # Random numbers are float32, because 16-bit numbers would make the share inexact.
+        # 16-bit random numbers would make the share of kept values inexact.
         draw = tf.random.stateless_uniform(shape, seed, alg="philox")
         return tf.where(draw < share, x * tf.cast(1.0 / share, x.dtype), tf.zeros([], x.dtype))
 
     def _training_progress(self) -> Tensor:
-        """Number of completed steps divided by the number of all training steps, in [0, 1]."""
+        """Returns the completed share of all training steps, from 0 to 1."""
         seed = tf.convert_to_tensor(self._seed)
         if seed.shape.rank == 0 or not self._training_steps:
             return 1.0
@@ -611,7 +623,7 @@ class GraphNetwork(Network[Tensor]):
         )
 
     def _align_rank(self, x: Tensor, unbatched: bool, rank: int) -> Tensor:
-        """Adds dimensions of size 1, so that a value broadcasts to examples with this rank."""
+        """Adds dimensions of size 1 to a value, so that it broadcasts to examples with `rank`."""
         shape = self.shape(x)
         if not unbatched and len(shape) == rank:
             return x
@@ -639,14 +651,14 @@ class GraphNetwork(Network[Tensor]):
         y = body(self, *xs)
         self._reader = read
 
-        # Gradients flow only to the arguments of this function, so it takes the weights, too.
+        # Gradients flow only to arguments of `block`, so the weights must be arguments, too.
         @tf.custom_gradient
         def block(*tensors: Tensor) -> Any:
-            return y, lambda of_y: before._gradients_of_block(body, xs, weights, of_y)
+            return y, lambda of_y: before._recompute_block_gradients(body, xs, weights, of_y)
 
         return block(*xs, *weights.values())
 
-    def _gradients_of_block(
+    def _recompute_block_gradients(
         self,
         body: Callable[..., Tensor],
         xs: Sequence[Tensor],
@@ -655,24 +667,24 @@ class GraphNetwork(Network[Tensor]):
     ) -> list[Tensor | None]:
         """Runs a block again in the backward pass; returns gradients of its inputs and weights.
 
-        A copy of this network runs the block; this network must be in the state before the block.
-        Names of layers, and numbers of random draws, are therefore the same. What the copy
-        collects, such as updates of moving averages, is discarded.
+        This network must be in the state before the block. A copy of this network runs the block,
+        so layers have the same names, and random draws the same numbers, as in the forward pass.
+        Updates of moving averages and other results that the copy collects are discarded.
         """
 
         def read_copy(spec: VariableSpec, dtype: tf.DType) -> Tensor:
             if (spec, dtype) not in weights:
                 raise UsageError(
                     f"a block creates variable {spec.name} {spec.shape} in the backward pass only; "
-                    "its layers may depend only on its arguments and options"
+                    "the layers of a block may depend only on the block's arguments and options"
                 )
             return copies[weights[spec, dtype].ref()]
 
         again = self._copy_network()
         again._reader = read_copy
         again._outer_scope = ["gradient_tape", *self._outer_scope]
-        # Without this dependency, TensorFlow would recompute blocks early and store their values.
-        # It could also merge the operations with equal operations of the forward pass.
+        # Without a dependency on `of_y`, TensorFlow would recompute early and store all values.
+        # TensorFlow could also merge recomputed operations with operations of the forward pass.
         with tf.control_dependencies([of_y]), again._name_scope(""):
             copies = {x.ref(): tf.identity(x) for x in (*xs, *weights.values())}
             again._unbatched |= {copies[x.ref()].ref() for x in xs if x.ref() in self._unbatched}
@@ -681,21 +693,18 @@ class GraphNetwork(Network[Tensor]):
                 tape.watch(list(real.values()))
                 y = body(again, *(copies[x.ref()] for x in xs))
             by_reference = dict(zip(real, tape.gradient(y, list(real.values()), of_y), strict=True))
-        # If a tensor is given twice, its gradient is returned only once.
+        # For a tensor that is passed twice, the gradient is returned only once.
         return [by_reference.pop(x.ref(), None) for x in (*xs, *weights.values())]
 
     def _copy_network(self) -> GraphNetwork:
-        """Returns a network with the same settings and state.
-
-        Layers of the copy do not change the original.
-        """
+        """Returns a copy of this network. Layers in the copy do not change this network."""
         network = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (list, set, dict)):
                 setattr(network, name, copy.copy(value))
         return network
 
-    # Layers of sequences -----------------------------------------------------------------
+    # Sequence layers ---------------------------------------------------------------------
 
     def _reshape(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         if x.ref() in self._unbatched:
@@ -732,7 +741,8 @@ class GraphNetwork(Network[Tensor]):
     ) -> Tensor:
         if bias is not None and bias.ref() not in self._unbatched:
             raise UsageError(
-                "an attention bias must depend only on variables, without a batch dimension"
+                "an attention bias must be computed only from variables, so that it has no batch "
+                "dimension"
             )
         return multi_head_attention(query, key, value, heads, bias)
 
@@ -744,7 +754,7 @@ class GraphNetwork(Network[Tensor]):
     def _recurrent(self, x: Tensor, cell: Cell, weights: Sequence[Tensor], reverse: bool) -> Tensor:
         return run_recurrent_cell(x, cell, weights, reverse)
 
-    # TensorFlow functions that a model applies -------------------------------------------
+    # TensorFlow functions in custom models -----------------------------------------------
 
     def _apply(
         self,

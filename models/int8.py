@@ -28,16 +28,16 @@ from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise
 from cnnbench.models.spec import BatchNormLayer, SlidingWindow
 
-Tensor = Any  # tf.Tensor; TensorFlow has no type annotations.
-Range: TypeAlias = "tuple[float, float]"  # Minimum and maximum of values.
+Tensor = Any  # tf.Tensor, which has no type annotations.
+Range: TypeAlias = "tuple[float, float]"  # Minimum and maximum of a tensor's values.
 
 _RECTIFIERS = ("relu", "relu6")
-_MOST = 127  # Largest number in signed 8 bits with a symmetric range.
+_MAX_INT8 = 127  # Largest signed 8-bit integer. The smallest is -127, for a symmetric range.
 
 
 @dataclasses.dataclass
 class Calibration:
-    """Value ranges of the inputs and results of convolutions, in creation order.
+    """Value ranges of the inputs and results of a network's convolutions, in creation order.
 
     `convolutions` is the number of all convolutions, including depthwise ones. `in_8_bits` is the
     number of convolutions in 8 bits when the network was last created.
@@ -49,7 +49,10 @@ class Calibration:
 
 
 def record_value_ranges(model: Model, num_classes: int, features: Any, read: Reader) -> Calibration:
-    """Runs a network eagerly on examples in float32, and records the value ranges of layers."""
+    """Runs a network eagerly in float32 to measure value ranges for its quantisation.
+
+    Records the ranges of the inputs and results of convolutions for the examples in `features`.
+    """
     calibration = Calibration()
     Int8Network(
         model, num_classes, read, training=False, calibration=calibration, recording=True
@@ -58,8 +61,10 @@ def record_value_ranges(model: Model, num_classes: int, features: Any, read: Rea
 
 
 class _QuantisedValue(NamedTuple):
-    """Quantised values: quint8 (255 means `high`), or qint8 (-127 means `low`, and 127 means
-    `high`).
+    """A tensor of 8-bit integers, and the real numbers `low` and `high` that its bounds represent.
+
+    255 represents `high` in a quint8 tensor. -127 and 127 represent `low` and `high` in a qint8
+    tensor.
     """
 
     integers: Tensor
@@ -68,7 +73,7 @@ class _QuantisedValue(NamedTuple):
 
 
 class _FusedConvolution(NamedTuple):
-    """A convolution with fused bias, batch norm and ReLU. A fused ReLU is the last operation.
+    """A convolution into which bias, batch norm and finally a ReLU may have been fused.
 
     The float32 kernel is [height, width, in, out], or [height, width, in, 1] for a depthwise
     convolution. While ranges are recorded, `source` is None.
@@ -84,19 +89,19 @@ class _FusedConvolution(NamedTuple):
     def with_factor_and_offset(
         self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]
     ) -> _FusedConvolution:
-        """Returns a copy that also multiplies output channels by a factor and adds an offset."""
+        """Fuses a factor and an offset for each output channel into a copy of this convolution."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
         bias = self.bias * factor + offset
         return self._replace(kernel=self.kernel * per_output, bias=bias)
 
 
 class Int8Network(GraphNetwork):
-    """Runs `Model.build` with 8-bit convolutions where kernels exist, for inference on a CPU.
+    """Network for inference on a CPU whose convolutions are in 8 bits if such a kernel exists.
 
     The layout is NHWC. Every value is a float32 tensor. For some values, the integers are also
     known; layers that can use the integers do so, and TensorFlow prunes unused float32 tensors.
-    While recording, ranges are added to the `calibration`. Otherwise, it must contain the ranges
-    for the same weights.
+    While recording, ranges are added to the `calibration`. Otherwise, the `calibration` must
+    contain the ranges for the same weights.
     """
 
     def __init__(
@@ -113,9 +118,9 @@ class Int8Network(GraphNetwork):
         self._calibration = calibration
         self._recording = recording
         self._recorded = iter(calibration.ranges)
-        # Quantised form of float32 tensors, by reference to the tensor.
-        self._eights: dict[Any, _QuantisedValue] = {}
-        # Result of the last fused convolution, and the convolution.
+        # 8-bit integers of values that are also float32 tensors, by reference to the tensor.
+        self._quantised_values: dict[Any, _QuantisedValue] = {}
+        # The convolution into which the next operation may be fused, and its result.
         self._last: tuple[Tensor, _FusedConvolution] | None = None
         calibration.in_8_bits = 0
 
@@ -134,11 +139,11 @@ class Int8Network(GraphNetwork):
         self._calibration.convolutions += self._recording
         multiplies = depthwise and kernel.shape[3] != 1
         has_groups = not depthwise and kernel.shape[2] != self.shape(x)[2]
-        # Integer kernels do not exist for groups, and return zeros for channel multipliers.
+        # TensorFlow has no 8-bit grouped convolutions, and depthwise multipliers give zeros.
         if multiplies or has_groups:
             return plain()
         self._calibration.in_8_bits += not self._recording and not depthwise
-        reach = self._next_value_range(x)
+        reach = self._record_or_read_value_range(x)
         source = None if self._recording else self._quantize(x, reach)
         none = np.zeros(filters, np.float32)
         return self._compute_fused(
@@ -158,7 +163,7 @@ class Int8Network(GraphNetwork):
         chain = self._fusable_convolution(x)
         if chain is None:
             return plain()
-        with tf.init_scope():  # Computed eagerly, because the kernel must be a constant.
+        with tf.init_scope():  # Factor and offset are computed eagerly: kernels must be constants.
             factor, offset = self._batch_norm_factor_and_offset(layer)
         return self._compute_fused(
             chain.with_factor_and_offset(factor.numpy(), offset.numpy()), plain
@@ -172,7 +177,7 @@ class Int8Network(GraphNetwork):
         return self._compute_fused(chain._replace(rectified=True), plain)
 
     def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: SlidingWindow) -> Tensor:
-        eight = self._eights.get(x.ref())
+        eight = self._quantised_values.get(x.ref())
         if kind != "max" or eight is None:
             return super()._pool(kind, x, window)
         integers, low, high = eight
@@ -188,8 +193,11 @@ class Int8Network(GraphNetwork):
 
     # Ranges ------------------------------------------------------------------------------
 
-    def _next_value_range(self, x: Tensor | None = None) -> Range:
-        """Range of the next value: measured while recording, otherwise from the calibration."""
+    def _record_or_read_value_range(self, x: Tensor | None = None) -> Range:
+        """Returns the value range of `x`: measured while recording, else from the calibration.
+
+        The calibration contains ranges in the order of these calls.
+        """
         if not self._recording:
             return next(self._recorded)
         limits = float(tf.reduce_min(x)), float(tf.reduce_max(x))
@@ -199,20 +207,20 @@ class Int8Network(GraphNetwork):
     # Fused convolutions ------------------------------------------------------------------
 
     def _fusable_convolution(self, x: Tensor) -> _FusedConvolution | None:
-        """The convolution that computed `x`, if further operations can be fused with it."""
+        """Returns the convolution with the result `x`, or None if nothing can be fused with it."""
         if self._last is None or self._last[0] is not x or self._last[1].rectified:
             return None
         return self._last[1]
 
     def _compute_fused(self, chain: _FusedConvolution, plain: Callable[[], Tensor]) -> Tensor:
-        """Result of a fused convolution. While ranges are recorded, `plain` computes it."""
+        """Computes a fused convolution in 8 bits, or with `plain` in float32 while recording."""
         if self._recording:
             y = plain()
-            self._next_value_range(y)
+            self._record_or_read_value_range(y)
         else:
-            reach = self._next_value_range()
+            reach = self._record_or_read_value_range()
             if chain.depthwise and not chain.rectified:
-                # No integer kernel exists for a depthwise convolution without ReLU.
+                # TensorFlow has no 8-bit depthwise convolution without ReLU.
                 assert chain.source is not None
                 x = _dequantize(chain.source)
                 kernel = tf.constant(chain.kernel)
@@ -228,11 +236,11 @@ class Int8Network(GraphNetwork):
 
     def _dequantize_and_remember(self, eight: _QuantisedValue) -> Tensor:
         y = _dequantize(eight)
-        self._eights[y.ref()] = eight
+        self._quantised_values[y.ref()] = eight
         return y
 
     def _quantize(self, x: Tensor, reach: Range) -> _QuantisedValue:
-        if x.ref() not in self._eights:
+        if x.ref() not in self._quantised_values:
             low, high = _quantisation_bounds(reach, signed=reach[0] < 0)
             quantized = tf.raw_ops.QuantizeV2(
                 input=x,
@@ -241,15 +249,15 @@ class Int8Network(GraphNetwork):
                 T=tf.qint8 if low < 0 else tf.quint8,
                 mode="SCALED",
             )
-            self._eights[x.ref()] = _QuantisedValue(quantized.output, low, high)
-        return self._eights[x.ref()]
+            self._quantised_values[x.ref()] = _QuantisedValue(quantized.output, low, high)
+        return self._quantised_values[x.ref()]
 
 
 def _convolve_quantised(chain: _FusedConvolution, reach: Range) -> _QuantisedValue:
     assert chain.source is not None
     axes = (0, 1, 3) if chain.depthwise else (0, 1, 2)
     most = np.maximum(np.abs(chain.kernel).max(axes), np.float32(1e-30))
-    steps = chain.kernel / (most[:, None] if chain.depthwise else most) * _MOST
+    steps = chain.kernel / (most[:, None] if chain.depthwise else most) * _MAX_INT8
     low, high = _quantisation_bounds(reach, signed=not chain.rectified)
     if chain.depthwise:
         operation = tf.raw_ops.QuantizedDepthwiseConv2DWithBiasAndReluAndRequantize
@@ -257,7 +265,11 @@ def _convolve_quantised(chain: _FusedConvolution, reach: Range) -> _QuantisedVal
         operation = tf.raw_ops.QuantizedConv2DWithBiasAndReluAndRequantize
     else:
         operation = tf.raw_ops.QuantizedConv2DWithBiasAndRequantize
-    zeros = [0, 0, *itertools.chain(*chain.window.zeros), 0, 0] if chain.window.explicit else []
+    zeros = (
+        [0, 0, *itertools.chain(*chain.window.zeros), 0, 0]
+        if chain.window.needs_explicit_padding
+        else []
+    )
     integers, _, _ = operation(
         input=chain.source.integers,
         filter=tf.bitcast(tf.constant(np.rint(steps).astype(np.int8)), tf.qint8),
@@ -277,7 +289,10 @@ def _convolve_quantised(chain: _FusedConvolution, reach: Range) -> _QuantisedVal
 
 
 def _quantisation_bounds(reach: Range, *, signed: bool) -> tuple[float, float]:
-    """Lower and upper bound of the real numbers that the integers represent."""
+    """Returns the smallest and the largest real number that the 8-bit integers represent.
+
+    The range is symmetric around 0 if `signed`; otherwise it starts at 0.
+    """
     most = max(*map(abs, reach), 1e-6)
     return (-most if signed else 0.0), most
 

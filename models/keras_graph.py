@@ -31,16 +31,16 @@ from cnnbench.models.spec import (
     VariableSpec,
 )
 
-# Building.
+# Building Keras models.
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
-# No weight decay: normalisation layers, and embeddings (a batch uses few of their rows).
 _NOT_DECAYED = ("gamma", "beta", "embeddings")
+"""Variables without weight decay: normalisation, and embeddings, of which batches use few rows."""
 
 
 class BuiltKerasModel(NamedTuple):
-    """A built Keras model. A run only reads initial values from the model's own variables.
+    """A built Keras model, from whose own variables a run only reads initial values.
 
     `takes_training` is whether the layers are called with `training=True` in training. As in `fit`,
     this is false for a subclassed model whose `call` does not take `training`.
@@ -51,11 +51,11 @@ class BuiltKerasModel(NamedTuple):
 
     @property
     def variables(self) -> list[Any]:
-        """The model's variables in the order in which `stateless_call` takes them."""
+        """The model's variables, in the order that `keras.Model.stateless_call` requires."""
         return [*self.model.trainable_variables, *self.model.non_trainable_variables]
 
     def values(self) -> list[Any]:
-        """Initial values of all variables as NumPy arrays: float32, or int64 for integers."""
+        """Returns the values of all variables as NumPy arrays: float32, or int64 for integers."""
         arrays = [keras.ops.convert_to_numpy(variable) for variable in self.variables]
         return [
             array.astype(np.int64 if _is_integer(array.dtype) else np.float32) for array in arrays
@@ -65,7 +65,7 @@ class BuiltKerasModel(NamedTuple):
 def build_keras_model(
     make: Callable[[str], Any], dtype: str, seed: int, size: int | None, *, fuses: bool
 ) -> BuiltKerasModel:
-    """Builds a Keras model on the CPU; `keras.utils.set_random_seed` fixes its initial values.
+    """Builds a Keras model on the CPU, with initial values that depend only on `seed`.
 
     The model is built in a separate thread. There, Keras numbers layer names from 0 even if the
     process has built other models, and the global dtype policy is separate.
@@ -106,7 +106,7 @@ def make_application(name: str, sizes: tuple[int, int] | None = None) -> Any:
     are the network's own image size and 1,000 classes.
     """
     options: dict[str, Any] = {"weights": None, "classifier_activation": None}
-    if name.startswith("MobileNetV3"):  # By default, these networks take images of any size.
+    if name.startswith("MobileNetV3"):  # MobileNetV3 takes images of any size by default.
         options["input_shape"] = (224, 224, 3)
     if sizes is not None:
         options |= {"input_shape": (sizes[0], sizes[0], 3), "classes": sizes[1]}
@@ -122,7 +122,7 @@ def preprocess_for_application(name: str, images: Any) -> Any:
 def load_keras_file(path: str, policy: str) -> Any:
     """Loads a Keras model from a file without running code that the file contains.
 
-    Mixed precision policies return a copy of the model with that policy.
+    For a mixed-precision policy, the result is a copy of the model with this policy.
     """
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
@@ -163,7 +163,7 @@ def _to_functional_with_logits(model: Any, image_size: int | None) -> Any:
     if not _is_functional(model):
         if image_size is None:
             raise UsageError("the Keras model has no input shape; give its image_size")
-        # Keras passes `training` to the layers in model(images), but not in model.call(images).
+        # model(images) passes `training` to the layers; model.call(images) would not.
         images = keras.Input((image_size, image_size, 3))
         model = keras.Model(images, model(images))
     last = model
@@ -191,21 +191,24 @@ def _all_layers(model: Any, scope: str = "") -> Iterator[tuple[str, Any]]:
         yield from _all_layers(layer, f"{scope}{layer.name}/")
 
 
-# Declaring.
+# Declaring Keras models: shapes, variables, FLOPs and memory.
 
 _BATCH = 37
 """Batch size of the trace: a prime that is unlikely to divide a number of channels."""
 
-# The results of these operations share the buffer of their inputs.
 _SHARING = ("Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "IdentityN")
-# The gradients of these operations need neither inputs nor results.
+"""TensorFlow operations whose results share the buffer of their inputs."""
 _LINEAR = ("AddV2", "AddN", "BiasAdd", "Cast", "ConcatV2", "Mean", "Pad", "Slice", "Sub", "Sum")
-# The gradients of these operations need only the results.
+"""TensorFlow operations whose gradients need neither inputs nor results."""
 _BY_RESULT = ("Exp", "Relu", "Relu6", "Rsqrt", "Sigmoid", "Softmax", "Sqrt", "Tanh")
+"""TensorFlow operations whose gradients need only the results."""
 
 
 def declare_keras_model(model: Any, size: int | None) -> KerasDeclaration:
-    """Reads sizes and variables of a Keras model. Raises UsageError if cnnbench cannot run it."""
+    """Reads image size, classes and variables of a Keras model.
+
+    Raises UsageError if cnnbench cannot run the model.
+    """
     names = [
         layer.name for _, layer in _all_layers(model) if isinstance(layer, keras.layers.InputLayer)
     ]
@@ -217,7 +220,9 @@ def declare_keras_model(model: Any, size: int | None) -> KerasDeclaration:
             )
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         counts = f"{len(model.inputs)} inputs and {len(model.outputs)} outputs"
-        raise UsageError(f"the Keras model has {counts}; it must map images to logits")
+        raise UsageError(
+            f"the Keras model has {counts}; it must have one input (images) and one output (logits)"
+        )
     image, logits = model.inputs[0].shape[1:], model.outputs[0].shape[1:]
     if len(image) != 3 or image[2] is None or len(logits) != 1:
         raise UsageError(
@@ -257,15 +262,15 @@ def _variable_specs(model: Any) -> Iterator[VariableSpec]:
 def count_layer_work(
     model: Model, built: BuiltKerasModel, declared: KerasDeclaration
 ) -> LayerFlopsAndMemory:
-    """Counts FLOPs of each layer, and memory of a training step, in a traced forward pass.
+    """Counts the FLOPs of each layer, and estimates the memory of a step, from a traced graph.
 
-    Operations inside loops are not counted.
+    The graph contains a forward pass. Operations inside loops are not counted.
     """
     graph, live = _trace_forward(model, declared)
     layers = {path for path, _ in _all_layers(built.model)}
     layers |= {variable.name.rpartition("/")[0] for variable in declared.variables}
     flops: dict[str, tuple[int, int, int]] = {}
-    # For each view, the tensor that owns its buffer.
+    # For each tensor that is a view of another tensor, the tensor that owns the buffer.
     owners: dict[str, str] = {}
     stored: dict[str, int] = {}
     largest = 0
@@ -296,7 +301,10 @@ def count_layer_work(
 
 
 def _trace_forward(model: Model, declared: KerasDeclaration) -> tuple[Any, set[str]]:
-    """Traces a forward pass in training. Returns the graph, and tensor names of variables."""
+    """Traces a forward pass in training.
+
+    Returns the graph, and the names of the tensors that stand for trainable variables.
+    """
     trained: set[str] = set()
 
     def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -320,7 +328,9 @@ def _trace_forward(model: Model, declared: KerasDeclaration) -> tuple[Any, set[s
         while trace is not None:
             frames.append(trace.tb_frame)
             trace = trace.tb_next
-        where = next(filter(None, map(_layer_of_frame, reversed(frames))), "the Keras model")
+        where = next(
+            filter(None, map(_describe_layer_of_frame, reversed(frames))), "the Keras model"
+        )
         what = f"{type(error).__name__}: {first_line(error)}"
         raise UsageError(f"{where} cannot be called in training: {what}") from error
     for variable in traced.graph.variables:
@@ -330,15 +340,16 @@ def _trace_forward(model: Model, declared: KerasDeclaration) -> tuple[Any, set[s
 
 def _refuse_variable(creator: Any, **options: Any) -> NoReturn:
     frame: FrameType | None = sys._getframe()
-    while frame is not None and not _layer_of_frame(frame):
+    while frame is not None and not _describe_layer_of_frame(frame):
         frame = frame.f_back
-    where = "the Keras model" if frame is None else _layer_of_frame(frame)
+    where = "the Keras model" if frame is None else _describe_layer_of_frame(frame)
     raise UsageError(f"{where} creates a variable when it is called; create it in build()")
 
 
-def _layer_of_frame(frame: FrameType) -> str:
-    """Name and class of the Keras layer whose method a stack frame executes; "" for other
-    frames.
+def _describe_layer_of_frame(frame: FrameType) -> str:
+    """Returns name and class of the Keras layer whose method runs in a stack frame.
+
+    Returns an empty string if the stack frame runs no method of a layer.
     """
     layer = frame.f_locals.get("self")
     if not isinstance(layer, keras.Layer):
@@ -347,7 +358,7 @@ def _layer_of_frame(frame: FrameType) -> str:
 
 
 def _elements_per_example(tensor: tf.Tensor) -> int:
-    """Number of elements per example; 0 for tensors without a batch dimension."""
+    """Returns a tensor's number of elements per example, or 0 if it has no batch dimension."""
     shape = tensor.shape
     if not shape.is_fully_defined() or not shape.rank or shape[0] % _BATCH:
         return 0
@@ -356,13 +367,13 @@ def _elements_per_example(tensor: tf.Tensor) -> int:
 
 def _flops_of_operation(operation: tf.Operation) -> int:
     kind, shapes = operation.type, [tensor.shape for tensor in operation.inputs]
-    if kind not in ("Einsum", *_PRODUCTS) or not all(s.is_fully_defined() for s in shapes):
+    if kind not in ("Einsum", *_MULTIPLY_ADDS) or not all(s.is_fully_defined() for s in shapes):
         return 0
     if kind == "Einsum":
         labels = operation.get_attr("equation").decode().partition("->")[0].split(",")
         pairs = zip("".join(labels), (n for shape in shapes for n in shape), strict=True)
         return int(2 * math.prod(dict(pairs).values()))
-    return int(2 * _PRODUCTS[kind](operation, *shapes[-2:]))
+    return int(2 * _MULTIPLY_ADDS[kind](operation, *shapes[-2:]))
 
 
 def _matmul_flops(operation: tf.Operation, x: Any, y: Any) -> int:
@@ -370,8 +381,8 @@ def _matmul_flops(operation: tf.Operation, x: Any, y: Any) -> int:
     return int(operation.outputs[0].shape.num_elements() * x[-2 if transposed else -1])
 
 
-# Functions that count multiply-adds from an operation and the shapes of its last two inputs.
-_PRODUCTS: dict[str, Callable[..., int]] = {
+# Functions of an operation and the shapes of its last two inputs that count multiply-adds.
+_MULTIPLY_ADDS: dict[str, Callable[..., int]] = {
     **dict.fromkeys(
         ("Conv2D", "Conv3D"),
         lambda operation, x, kernel: (
@@ -386,7 +397,7 @@ _PRODUCTS: dict[str, Callable[..., int]] = {
 }
 
 
-# Calling.
+# Calling Keras models.
 
 _calls: ContextVar[tuple[GraphNetwork, dict[int, VariableSpec]] | None] = ContextVar(
     "_calls", default=None
@@ -401,9 +412,9 @@ def call_keras_model(
     images: tf.Tensor,
     values: Sequence[tf.Tensor],
 ) -> tf.Tensor:
-    """Calls a Keras model in a tower's graph, and returns its logits.
+    """Calls a Keras model in a tower's graph, and returns the model's logits.
 
-    It also adds layer losses, and updates of untrained variables, to `net`.
+    Losses of layers, and updates of untrained variables, are added to `net`.
 
     Args:
       built: function that returns the model for the name of a dtype.
@@ -433,7 +444,7 @@ def call_keras_model(
     return logits
 
 
-# Keras layers that use the operations of a `GraphNetwork`. Their results do not change.
+# Keras layers that compute the same results with the operations of a `GraphNetwork`.
 
 
 def _calling_network() -> GraphNetwork | None:
@@ -442,14 +453,14 @@ def _calling_network() -> GraphNetwork | None:
 
 
 class _Logits(keras.layers.Softmax):  # type: ignore[misc]
-    """Replaces a final softmax layer by the identity, because the loss takes logits."""
+    """Layer without effect that replaces a final softmax layer, because the loss takes logits."""
 
     def call(self, inputs: Any, mask: Any = None) -> Any:
         return inputs
 
 
 class _BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Keras batch norm with one fused operation in each of the forward and the backward pass."""
+    """Keras batch norm with one fused operation in the forward pass, and one in the backward."""
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         calling, rank = _calls.get(), len(inputs.shape)
@@ -471,7 +482,7 @@ class _BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc
 
 
 class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
-    """Keras convolution with the faster gradients of `cnnbench.models.cpu_products`."""
+    """Keras convolution with the faster gradients of `cnnbench.models.cpu_operations`."""
 
     def convolution_op(self, inputs: Any, kernel: Any) -> Any:
         net, image = _calling_network(), tuple(inputs.shape[1:3])
@@ -486,13 +497,13 @@ class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
         window = SlidingWindow.make(image, self.kernel_size, self.strides, self.padding.upper())
         kernel = keras.ops.convert_to_tensor(kernel)
         depthwise = 1 < self.groups == inputs.shape[-1]
-        if depthwise:  # TensorFlow's grouped convolution needs oneDNN on a CPU.
+        if depthwise:  # Without oneDNN, TensorFlow has no grouped convolution on a CPU.
             kernel = tf.reshape(kernel, [*self.kernel_size, self.groups, -1])
         return net._conv(inputs, kernel, window, self.filters, depthwise=depthwise)
 
 
 class _Dense(keras.layers.Dense):  # type: ignore[misc]
-    """Keras dense layer with the faster gradients of `cnnbench.models.cpu_products`."""
+    """Keras dense layer with the faster gradients of `cnnbench.models.cpu_operations`."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         net = _calling_network()

@@ -23,17 +23,17 @@ from cnnbench.models.spec import (
     Element,
     LearningRateSpec,
     group_values,
-    size_of_attribute,
+    positive_size_attribute,
 )
 
 LARGEST_IMAGE = 2**14
 """Largest height and width of images in pixels; a larger number is considered a typing error."""
 
-# Types of the results of `Model` methods. Results of plug-ins' methods are checked with them. ----
+# Types of the results of `Model` methods, with checks for plug-ins' results --------------------
 
 
 def _count_examples(value: Any) -> int | None:
-    """Number of examples in a tensor or a mapping of tensors; None if unknown."""
+    """Returns the number of examples in a tensor or a mapping of tensors, or None if unknown."""
     first = next(iter(value.values()), None) if isinstance(value, Mapping) else value
     shape = tensor_sizes(first) if is_tensor(first) else None
     return shape[0] if shape else None
@@ -43,7 +43,7 @@ def _wrong_example_count_message(
     value: Any, arguments: Sequence[Any], *, single: bool = False
 ) -> str:
     shape = tensor_sizes(value) if hasattr(value, "shape") else ()
-    examples = _count_examples(arguments[-1])  # The last argument is the labels.
+    examples = _count_examples(arguments[-1])  # The last argument contains the labels.
     fits = shape is None or (shape and (None in (shape[0], examples) or shape[0] == examples))
     if not single:
         wanted = "a tensor [n, ...], a row per example"
@@ -74,7 +74,7 @@ def _wrong_metric_names_message(
     names = getattr(arguments[0], attribute)
     if not names or set(value) == set(names):
         return ""
-    # The message names the model's class, because the list of names may be in another file.
+    # The message names the model's class, because another file may contain the list of names.
     where = f"{type(arguments[0]).__name__}.{attribute}"
     listed, returned = ", ".join(names), ", ".join(value) or "none"
     return f"values by the names in {where}, {listed}, not by {returned}"
@@ -143,7 +143,7 @@ class Model(abc.ABC):
         plugins.check_methods(cls, Model)
 
     def resize(self, image_size: int | None, num_classes: int | None) -> None:
-        """Sets the height and width of images, and the number of outputs. None keeps the default.
+        """Sets the image size in pixels and the number of outputs. None keeps the default.
 
         Raises UsageError if the network does not support them.
         """
@@ -173,10 +173,10 @@ class Model(abc.ABC):
         """
 
     def preprocess(self, example: Mapping[str, Any], seed: Any, *, training: bool) -> Elements:
-        """Converts one example of the data set to the values listed in `elements`.
+        """Converts one example of the data set to the model's `elements`: features and labels.
 
-        The input pipeline calls it, also for synthetic examples. The result contains all elements
-        by name, and may contain further values. By default, it is the example itself.
+        The input pipeline calls this method, also for synthetic examples. The result contains all
+        elements by name, and may contain further values. By default, it is the example itself.
 
         Args:
           example: the elements that the data set declares, by name, without batch dimension.
@@ -188,7 +188,7 @@ class Model(abc.ABC):
     def loss(self, outputs: Any, labels: Any) -> Column:
         """Computes the loss of each example, float32 ``[n]``, without weight decay.
 
-        By default, softmax cross entropy.
+        By default, the loss is softmax cross entropy.
 
         Args:
           outputs: the result of `build`, as float32; by default, logits ``[n, num_classes]``.
@@ -212,7 +212,7 @@ class Model(abc.ABC):
         return dict(zip(("top_1", "top_5"), top_k_hits(outputs, labels, (1, 5)), strict=True))
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Rows:
-        """Computes the values per example that `host_metrics` needs: tensors ``[n, ...]`` by name.
+        """Computes the tensors ``[n, ...]``, by name, from which `host_metrics` computes metrics.
 
         By default, there are no such values. An evaluation computes the tensors on the host, even
         if the network is on a GPU. It stores them for all examples, so they should be small.
@@ -221,7 +221,7 @@ class Model(abc.ABC):
         return {}
 
     def host_metrics(self, rows: Mapping[str, Any]) -> HostMetrics:
-        """Computes metrics that are not means over examples, such as ranks; returns them by name.
+        """Computes metrics that are not means over examples, such as error rates, by name.
 
         The names are `host_metric_names`, if the model declares them.
 
@@ -233,17 +233,17 @@ class Model(abc.ABC):
         return {}
 
     def has_softmax_loss(self) -> bool:
-        """Whether `loss` is the default, softmax cross entropy, which supports label smoothing."""
+        """Whether the model uses the default loss, which supports label smoothing."""
         return type(self).loss is Model.loss
 
     def has_host_metrics(self) -> bool:
-        """Whether the model's class overrides `host_metrics`."""
+        """Whether the model has metrics that `host_metrics` computes."""
         return type(self).host_metrics is not Model.host_metrics
 
     def validate(self) -> None:
-        """Checks the attributes that a subclass sets; raises UsageError if a value is invalid."""
+        """Raises UsageError if an attribute that the subclass sets has an invalid value."""
         who = f"model class {type(self).__name__}"
-        # Elements may refer to attributes by name, such as the image size.
+        # image_size and channels are checked below, because only some models need them.
         plugins.check_attributes(self, Model, who, "image_size", "channels")
         metrics = (*self.metric_names, *self.host_metric_names)
         for metric in metrics:
@@ -258,7 +258,7 @@ class Model(abc.ABC):
             size for element in self.elements for size in element.named_sizes
         ):
             if size != "num_classes":
-                size_of_attribute(self, size)
+                positive_size_attribute(self, size)
 
 
 def _sizes_text(values: range) -> str:
@@ -269,7 +269,7 @@ def _sizes_text(values: range) -> str:
 
 
 def top_k_hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
-    """Probability that the label is among the k largest logits, for every k in `tops`.
+    """Returns each label's probability of being among the k largest logits, for every k in `tops`.
 
     Equal logits are ordered at random. If e logits equal the label's logit (including itself) and g
     logits are larger, the probability is ``min(max((k - g) / e, 0), 1)``. Without ties, it is 0 or
@@ -294,13 +294,13 @@ def top_k_hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
 
 
 def plugin_location_prefix(model: Model) -> str:
-    """Prefix of error messages: the code location of a plug-in's model; "" if built in."""
+    """Returns a prefix for errors: the code location of a plug-in's model, or "" if built in."""
     built_in = plugins.is_built_in(type(model))
     return "" if built_in else f"{plugins.definition_location(type(model).build)}: "
 
 
 def build_checked_outputs(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
-    """Calls `Model.build` with features (by name), and checks the shape of its outputs.
+    """Calls `Model.build` with features (by name), and checks the shape of the outputs.
 
     With the default loss, outputs must be logits, ``(num_classes,)`` per example.
     """
@@ -323,7 +323,7 @@ ENTRY_POINT_GROUP = "cnnbench.models"
 Key = tuple[str, str]  # (dataset, name)
 
 _factories: dict[Key, Callable[[], Model]] = {}
-# By name prefix: a function that creates a model from name and data set, and names to complete.
+# By prefix of model names: a function (name, data set) -> model, and names for completion.
 _families: dict[str, tuple[Callable[[str, str], Model], tuple[str, ...]]] = {}
 
 
@@ -345,7 +345,9 @@ def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> Non
 def register_family(
     prefix: str, make: Callable[[str, str], Model], names: Sequence[str] = ()
 ) -> None:
-    """Registers all models whose names begin with `prefix`, for every data set.
+    """Registers a function that creates any model whose name begins with `prefix`.
+
+    The models exist for every data set.
 
     Args:
       make: function that creates a model from its full name and a data set. It raises UsageError if
@@ -356,14 +358,14 @@ def register_family(
 
 
 def register_variants(make: Callable[..., Model], variants: Iterable[Sequence[Any]]) -> None:
-    """Calls `make` with each tuple of arguments; registers the created model under its own name."""
+    """Registers the model ``make(*arguments)``, under its own name, for each of `variants`."""
     for arguments in variants:
         factory = functools.partial(make, *arguments)
         register_model(factory().name, factory().dataset, factory)
 
 
 def get_model(name: str, dataset: str) -> Model:
-    """Creates the model with the given name. Loads installed entry points only if necessary.
+    """Creates the model with the given name. Loads entry points only if the name is unknown.
 
     Raises:
       FlagError: there is no such model.
@@ -382,7 +384,9 @@ def get_model(name: str, dataset: str) -> Model:
     with plugins.reporting_plugin_errors(UsageError, plugin or f"--model={name}"), block:
         model = factory()
         if not isinstance(model, Model):
-            raise UsageError(f"its factory returned a {type(model).__name__}, not a cnnbench Model")
+            raise UsageError(
+                f"the factory of the model returned a {type(model).__name__}, not a cnnbench Model"
+            )
         model.validate()
     return model
 
@@ -390,7 +394,7 @@ def get_model(name: str, dataset: str) -> Model:
 def _make_family_model(name: str, dataset: str) -> Callable[[], Model] | None:
     for prefix, (make, _) in _families.items():
         if name.startswith(prefix):
-            # Some of these functions fork, so they must run before the model's code.
+            # Prepare functions may start a process by fork, so they run before the model's code.
             for prepare in plugins.before_loading:
                 prepare()
             return partial(make, name, dataset)
@@ -428,7 +432,7 @@ def load_plugin(path: str) -> tuple[str, ...]:
 
 
 def _import_family_module(name: str) -> None:
-    """Imports the module in which a model is defined, such as ``networks.resnet`` for resnet50.
+    """Imports the module that defines a model, such as ``networks.resnet`` for resnet50.
 
     The module's name is the beginning of the model's name. If this module defines no model with the
     name, all modules of networks are imported.
@@ -447,7 +451,7 @@ def _import_builtin_networks() -> None:
 
 
 def _all_models() -> Iterable[Key]:
-    """Data set and name of every model, including models from entry points."""
+    """Returns (data set, name) of every registered model, including models from entry points."""
     _import_builtin_networks()
     plugins.load_entry_points(ENTRY_POINT_GROUP)
     return _factories

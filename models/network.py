@@ -33,7 +33,7 @@ from cnnbench.models.spec import (
     VariableSpec,
 )
 
-# Base class of `Network`: names of variables, and layers for tokens, sequences and attention.
+# Base class of `Network`: names of variables, and layers for sequences of tokens.
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ GATES: dict[Cell, int] = {"gru": 3, "lstm": 4, "rnn": 1}
 
 
 class SequenceLayers(abc.ABC, Generic[T]):
-    """Creates layers for sequences of tokens, and names their variables.
+    """Base class of `Network`: creates layers for sequences of tokens, and names variables.
 
     `variables` contains the variables in creation order.
     """
@@ -58,7 +58,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
 
     @contextlib.contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Context manager that adds the prefix ``name/`` to the names of variables in it."""
+        """Adds the prefix ``name/`` to the names of variables within a ``with`` statement."""
         self._scopes.append(name)
         try:
             with self._name_scope(name):
@@ -96,9 +96,9 @@ class SequenceLayers(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     def shape(self, x: T) -> tuple[int, ...]:
-        """Shape without batch dimension, such as ``(h, w, c)`` or ``(units,)``."""
+        """Returns the shape of one example, such as ``(h, w, c)`` or ``(units,)``."""
 
-    # Helpers for the layers ----------------------------------------------------------------
+    # Helpers for creating layers -----------------------------------------------------------
 
     @contextlib.contextmanager
     def _layer(self, kind: str) -> Iterator[None]:
@@ -122,14 +122,17 @@ class SequenceLayers(abc.ABC, Generic[T]):
     # Layers ----------------------------------------------------------------------------------
 
     def reshape(self, x: T, shape: Sequence[int]) -> T:
-        """Changes the shape of each example. In every memory layout, channels change fastest."""
+        """Reshapes each example, with channels as the fastest-changing dimension.
+
+        The order of the elements is the same in every memory layout.
+        """
         old, new = self.shape(x), tuple(shape)
         if math.prod(old) != math.prod(new):
             raise UsageError(f"reshape keeps the number of elements; {old} cannot become {new}")
         return x if old == new else self._reshape(x, new)
 
     def transpose(self, x: T, order: Sequence[int]) -> T:
-        """Permutes the dimensions of an example, as `numpy.transpose` does.
+        """Permutes the dimensions of each example, as `numpy.transpose` does.
 
         The batch dimension is not included in the order. It remains first.
         """
@@ -139,7 +142,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
         return self._transpose(x, tuple(order))
 
     def split(self, x: T, parts: int) -> list[T]:
-        """Splits the channels (the last dimension) into equal parts."""
+        """Splits the channels (the last dimension) into ``parts`` values of equal size."""
         shape = self.shape(x)
         if parts < 1 or shape[-1] % parts:
             raise UsageError(
@@ -161,10 +164,10 @@ class SequenceLayers(abc.ABC, Generic[T]):
             return self._layer_norm(x, gamma, beta, epsilon)
 
     def attention(self, query: T, key: T, value: T, heads: int, *, bias: T | None = None) -> T:
-        """Scaled dot-product attention. Each of several heads uses a part of the channels.
+        """Scaled dot-product attention. Each head uses an equal share of the channels.
 
-        Use `affine` layers for the learned projections before and after it. Source: Vaswani et al.,
-        arXiv:1706.03762.
+        Use `affine` layers for the learned projections before and after attention. Source: Vaswani
+        et al., arXiv:1706.03762.
 
         Args:
           query: ``(..., n, c)``, which is also the shape of the result.
@@ -185,11 +188,13 @@ class SequenceLayers(abc.ABC, Generic[T]):
         if bias is not None:
             whole = (*shape[:-2], heads, shape[-2], keys[-2])
             if broadcast_shape(self.shape(bias), whole) != whole:
-                raise UsageError(f"attention bias {self.shape(bias)} does not fit {whole}")
+                raise UsageError(
+                    f"attention bias of shape {self.shape(bias)} does not broadcast to {whole}"
+                )
         return self._attention(query, key, value, heads, bias)
 
     def embedding(self, ids: T, vocabulary: int, units: int, *, stddev: float = 0.05) -> T:
-        """Looks up a row of a learned table for each integer: ``(*shape of ids, units)``.
+        """Looks up a row of a learned table for each integer; returns ``(*shape of ids, units)``.
 
         The gradient is sparse (``tf.IndexedSlices``). There is no weight decay, because it would
         also change rows that do not occur in a batch.
@@ -236,17 +241,16 @@ class SequenceLayers(abc.ABC, Generic[T]):
                         ),
                         self._declare_variable("bias", (width,), zero),
                     ]
-                    if cell == "gru":  # The reset gate also multiplies this bias.
+                    if cell == "gru":  # The reset gate multiplies the recurrent bias, too.
                         weights.append(self._declare_variable("recurrent_bias", (width,), zero))
                     read = [self._read(spec) for spec in weights]
                     outputs.append(self._recurrent(x, cell, read, direction == "backward"))
             return self._concat(outputs) if bidirectional else outputs[0]
 
-    # Methods that an interpreter defines --------------------------------------------------------
-
+    # Abstract methods, which `ShapeNetwork` and `GraphNetwork` define ---------------------------
     @abc.abstractmethod
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """Context manager that groups the operations created in it under a name."""
+        """Groups the operations that are created within a ``with`` statement under a name."""
 
     @abc.abstractmethod
     def _read(self, spec: VariableSpec) -> T: ...
@@ -277,7 +281,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
 
 
 def broadcast_shape(first: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape that results from NumPy's broadcasting; None if the shapes are incompatible."""
+    """Returns the shape to which NumPy broadcasts two shapes, or None if they are incompatible."""
     rank = max(len(first), len(other))
     pairs = zip((1,) * (rank - len(first)) + first, (1,) * (rank - len(other)) + other, strict=True)
     sizes = [(min(pair), max(pair)) for pair in pairs]
@@ -286,7 +290,7 @@ def broadcast_shape(first: tuple[int, ...], other: tuple[int, ...]) -> tuple[int
     return tuple(large for _, large in sizes)
 
 
-# Layers for images and vectors. `SequenceLayers` contains the layers for tokens.
+# Layers for images and vectors. `SequenceLayers` contains the layers for sequences of tokens.
 
 Elementwise = Literal["relu", "relu6", "sigmoid", "tanh", "swish", "gelu"]
 Activation = Elementwise | None
@@ -309,8 +313,8 @@ class Network(SequenceLayers[T]):
         self.num_classes = num_classes
         self.training = training
         self._batch_norm_defaults = batch_norm
-        # Result of the last convolution with batch norm; `Model.build` has no reference to it.
-        self._unseen: T | None = None
+        # The last result that only batch norm uses, because `Model.build` has no reference to it.
+        self._before_batch_norm: T | None = None
         self.auxiliaries: list[tuple[Any, float]] = []
         self.losses: list[Any] = []
         self._dropouts = 0
@@ -398,7 +402,7 @@ class Network(SequenceLayers[T]):
         bias: float | None = 0.0,
         stddev: float | None = None,
     ) -> T:
-        """A depthwise convolution, directly followed by a 1 x 1 convolution.
+        """A depthwise convolution, followed by a 1 x 1 convolution without a layer between them.
 
         Source: Chollet, arXiv:1610.02357.
 
@@ -482,7 +486,7 @@ class Network(SequenceLayers[T]):
         return self.affine(x, self.num_classes, None, stddev=stddev)
 
     def auxiliary(self, outputs: Any, weight: float) -> None:
-        """Adds an auxiliary head, which is only used for the training loss.
+        """Adds an auxiliary head: outputs that are used only for the training loss.
 
         Create the layers of the head only if `training` is true; then its FLOPs are not included in
         a forward pass without training. Create them in a `scope`, so that later layers have the
@@ -505,7 +509,7 @@ class Network(SequenceLayers[T]):
         """Applies an activation: ``relu``, ``relu6``, ``sigmoid``, ``tanh``, ``swish`` or ``gelu``.
 
         ``relu6`` is limited to 6, ``swish`` is x * sigmoid(x), and ``gelu`` is the exact x *
-        Phi(x). None applies nothing.
+        Phi(x). If `activation` is None, the result is ``x``.
         """
         if activation is None:
             return x
@@ -535,12 +539,11 @@ class Network(SequenceLayers[T]):
         return self._dropout(x, keep, index)
 
     def drop_path(self, x: T, keep: float, *, by_progress: bool = False) -> T:
-        """Stochastic depth: in training, keeps an example with probability ``keep``, otherwise
-        returns 0.
+        """Stochastic depth: in training, sets examples to 0 with probability 1 - ``keep``.
 
-        Examples that are kept are scaled by 1 / probability. Use it for the branch of a residual
-        block. With ``by_progress``, the probability decreases linearly from 1 at the start of the
-        training to ``keep`` at the end.
+        The other examples are divided by their probability. Use it for the branch of a residual
+        block. With ``by_progress``, the probability of keeping an example decreases linearly from 1
+        at the start of the training to ``keep`` at the end.
 
         Sources: Huang et al., arXiv:1603.09382; the schedule: Zoph et al., arXiv:1707.07012.
         """
@@ -563,7 +566,7 @@ class Network(SequenceLayers[T]):
         return self._combine("add", x, y, self.shape(x))
 
     def multiply(self, x: T, y: T) -> T:
-        """Elementwise product with NumPy's broadcasting: shape ``(c,)`` scales channels."""
+        """Elementwise product with NumPy's broadcasting: a value ``(c,)`` scales channels."""
         shape = broadcast_shape(self.shape(x), self.shape(y))
         if shape is None:
             raise UsageError(
@@ -596,21 +599,21 @@ class Network(SequenceLayers[T]):
         def normalise_locally(image: Any) -> Any:
             import tensorflow as tf
 
-            whole = tf.cast(image, tf.float32)  # Squares may overflow float16.
+            whole = tf.cast(image, tf.float32)  # In float16, the squares of values may overflow.
             y = tf.nn.local_response_normalization(whole, radius, bias, alpha, beta)
             return tf.cast(y, image.dtype)
 
         return self.apply(normalise_locally, x)
 
     def pad_channels(self, x: T, before: int, after: int) -> T:
-        """Adds `before` channels of zeros before the channels of ``x``, and `after` after them."""
+        """Adds channels of zeros to ``x``: ``before`` at the beginning, ``after`` at the end."""
         self._checked_image_shape(x, "pad_channels")
         return self._pad_channels(x, before, after)
 
-    # Blocks that can be recomputed ---------------------------------------------------------
+    # Blocks that --recompute=blocks recomputes ---------------------------------------------
 
     def block(self, body: Callable[..., T], *xs: T, **options: Any) -> T:
-        """Creates a block: the layers of ``body(net, *xs, **options)``, which returns one value.
+        """Creates the layers of ``body(net, *xs, **options)`` as a block, and returns its result.
 
         With ``--recompute=blocks``, a training step stores the inputs of a block but not the values
         inside it. The backward pass calls ``body`` again, with another ``net``. A block inside a
@@ -638,7 +641,7 @@ class Network(SequenceLayers[T]):
         shape: Sequence[int] | None = None,
         flops: int | LayerFlopsAndMemory = 0,
     ) -> T:
-        """Applies any TensorFlow function, so that a model can use operations without a layer.
+        """Applies a TensorFlow function, for operations that are not available as a layer.
 
         Args:
           function: function with one tensor argument for each value in ``xs``; it returns one
@@ -653,7 +656,7 @@ class Network(SequenceLayers[T]):
         result = self.shape(xs[0]) if shape is None else tuple(shape)
         return self._apply(function, xs, result, flops)
 
-    # Helpers that both interpreters use --------------------------------------------------
+    # Helpers for creating layers ---------------------------------------------------------
 
     def _checked_image_shape(self, x: T, layer: str) -> tuple[int, int, int]:
         shape = self.shape(x)
@@ -676,7 +679,7 @@ class Network(SequenceLayers[T]):
         return self._pool(kind, x, window)
 
     def _next_draw_index(self, layer: str, keep: float) -> int:
-        """Checks the keep probability of a layer, and returns the number of its random draw."""
+        """Checks a layer's keep probability, and returns the layer's number among random layers."""
         if not 0.0 < keep <= 1.0:
             raise UsageError(f"{layer}: keep={keep} must be above 0 and at most 1")
         index = self._dropouts
@@ -693,10 +696,13 @@ class Network(SequenceLayers[T]):
         self, name: str, x: T, window: SlidingWindow, multiplier: int, stddev: float | None
     ) -> T:
         if window.stride[0] != window.stride[1]:
-            raise UsageError(f"a depthwise convolution has one stride, not {window.stride}")
+            raise UsageError(
+                "a depthwise convolution needs the same stride in both directions, not "
+                f"{window.stride}"
+            )
         if multiplier < 1:
             raise UsageError(f"depthwise multiplier {multiplier} must be at least 1")
-        # The fan-in is height x width; it does not depend on the number of channels.
+        # A depthwise kernel has a fan-in of height x width, for any number of channels.
         if stddev is None:
             stddev = 1.0 / math.sqrt(math.prod(window.size)) / TRUNCATED_STDDEV
         channels = self.shape(x)[2]
@@ -704,7 +710,7 @@ class Network(SequenceLayers[T]):
         return self._conv(x, kernel, window, channels * multiplier, depthwise=True)
 
     def _add_bias(self, y: T, size: int, value: float | None) -> T:
-        """Adds a trainable bias that starts at `value`. Adds nothing if `value` is None."""
+        """Adds a trainable bias with the initial value `value`, or nothing if `value` is None."""
         if value is None:
             return y
         bias = self._declare_variable("bias", (size,), Initializer.constant(value))
@@ -716,11 +722,10 @@ class Network(SequenceLayers[T]):
         if not batch_norm:
             return self.activate(y, activation)
         settings = None if batch_norm is True else batch_norm
-        self._unseen = y
+        self._before_batch_norm = y
         return self.batch_norm(y, activation=activation, settings=settings)
 
-    # Methods that an interpreter defines -------------------------------------------------
-
+    # Abstract methods, which `ShapeNetwork` and `GraphNetwork` define --------------------
     @abc.abstractmethod
     def _conv(
         self, x: T, kernel: T, window: SlidingWindow, filters: int, *, depthwise: bool = False
@@ -773,26 +778,29 @@ class Network(SequenceLayers[T]):
 
 # Blocks that several networks share.
 
-AUX_WEIGHT = 0.4  # Weight of the auxiliary loss.
-# Standard deviation of initial kernels (truncated normal) in transformers and ConvNeXt.
+AUX_WEIGHT = 0.4  # Weight of the auxiliary head's loss in the training loss.
 STDDEV = 0.02
+"""Standard deviation of initial kernels (truncated normal) in transformers and ConvNeXt."""
 
 
 def squeeze_excite(net: Network[T], x: T, units: int, activation: Activation) -> T:
-    """Squeeze and excitation: scales channels of ``(h, w, c)`` (Hu et al., arXiv:1709.01507)."""
+    """Squeeze and excitation: scales the channels of ``(h, w, c)`` by learned factors.
+
+    Source: Hu et al., arXiv:1709.01507.
+    """
     narrow = net.affine(net.global_avg_pool(x), units, activation)
     return net.multiply(x, net.affine(narrow, net.shape(x)[2], "sigmoid"))
 
 
-def with_shortcut(net: Network[T], x: T, branch: T, keep: float) -> T:
+def add_residual_branch(net: Network[T], x: T, branch: T, keep: float) -> T:
     """Applies drop path to the branch of a residual block, and adds the block's input `x`."""
     return net.add(x, net.drop_path(branch, keep))
 
 
-def aux_head(
+def add_aux_head(
     net: Network[T], x: T, *, conv_stddev: float | None = None, stddev: float | None = None
 ) -> None:
-    """In training, adds an auxiliary classifier on ``(h, w, c)``; h and w must be at least 5.
+    """Adds an auxiliary classifier for ``(h, w, c)`` in training; h and w must be at least 5.
 
     Source: Szegedy et al., arXiv:1512.00567, section 4, as implemented in TF-slim.
     """
@@ -814,7 +822,7 @@ def self_attention(net: Network[T], x: T, heads: int, bias: T | None = None) -> 
 
 
 def token_perceptron(net: Network[T], x: T) -> T:
-    """Expands each token to four times its channels, applies GELU, and projects back."""
+    """Expands tokens to four times their channels, applies GELU, and reduces the channels again."""
     channels = net.shape(x)[-1]
     wide = net.affine(x, 4 * channels, "gelu", stddev=STDDEV)
     return net.affine(wide, channels, None, stddev=STDDEV)

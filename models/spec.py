@@ -1,4 +1,4 @@
-"""Plain-data descriptions of networks: features, labels, variables, learning rates, windows."""
+"""Plain data about networks: features, labels, variables, learning rates and pooling windows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from cnnbench.errors import UsageError
 
-# Elements of examples, as plain data. This part does not import TensorFlow.
+# Features and labels of examples, as plain data.
 
 V = TypeVar("V")
 
@@ -34,27 +34,30 @@ class Draw:
 
     @classmethod
     def normal(cls, stddev: float = 1.0) -> Draw:
-        """Normal distribution with mean 0, truncated at two standard deviations."""
+        """Creates a normal distribution with mean 0, truncated at two standard deviations."""
         return cls("normal", stddev)
 
     @classmethod
     def integers(cls, low: Size, high: Size) -> Draw:
-        """Uniformly distributed integers from ``low`` to ``high`` - 1."""
+        """Creates a uniform distribution of integers from ``low`` to ``high`` - 1."""
         return cls("integers", low=low, high=high)
 
     @classmethod
     def uniform(cls, low: int = 0, high: int = 1) -> Draw:
-        """Uniformly distributed real numbers from ``low`` to ``high``."""
+        """Creates a uniform distribution of real numbers from ``low`` to ``high``."""
         return cls("uniform", low=low, high=high)
 
     @classmethod
     def constant(cls, value: float) -> Draw:
-        """Not random: every synthetic value is ``value``."""
+        """Creates a distribution in which every synthetic value is ``value``."""
         return cls("constant", value)
 
     @classmethod
     def boxes(cls) -> Draw:
-        """Boxes ``[..., 4]``: top, left, bottom and right in [0, 1]; top < bottom, left < right."""
+        """Creates a distribution of boxes ``[..., 4]``: top, left, bottom and right in [0, 1].
+
+        Each box has top < bottom and left < right.
+        """
         return cls("boxes")
 
 
@@ -82,17 +85,17 @@ class Element:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The shape as integers, for an element in which `resolve_sizes` has replaced names."""
+        """The shape as integers. Call `resolve_sizes` first if the shape contains names."""
         return tuple(int(size) for size in self.shape)
 
     @property
     def is_real(self) -> bool:
-        """Whether the dtype is floating-point. Such features are cast to the run's precision."""
+        """Whether the dtype is floating-point, so that a feature is cast to the run's precision."""
         return self.dtype.startswith(("float", "bfloat"))
 
     @property
     def named_sizes(self) -> tuple[str, ...]:
-        """Sizes given as names of model attributes, such as ``image_size``, not as numbers."""
+        """Sizes that are names of model attributes, such as ``image_size``, instead of numbers."""
         bounds = () if self.draw is None else (self.draw.low, self.draw.high)
         return tuple(size for size in (*self.shape, *bounds) if isinstance(size, str))
 
@@ -109,12 +112,15 @@ IMAGE_CLASSIFICATION = (IMAGE, LABEL)
 def resolve_sizes(
     elements: Sequence[Element], owner: object, num_classes: int
 ) -> tuple[Element, ...]:
-    """Replaces named sizes, such as ``image_size``, by the numbers that the model `owner` has."""
+    """Replaces names of sizes, such as ``image_size``, by the values of the model's attributes.
+
+    `owner` is the model.
+    """
 
     def number(size: Size) -> int:
         if isinstance(size, int):
             return size
-        return num_classes if size == "num_classes" else size_of_attribute(owner, size)
+        return num_classes if size == "num_classes" else positive_size_attribute(owner, size)
 
     resolved = []
     for element in elements:
@@ -126,8 +132,8 @@ def resolve_sizes(
     return tuple(resolved)
 
 
-def size_of_attribute(owner: object, name: str) -> int:
-    """The model attribute `name`, which must be an integer of at least 1."""
+def positive_size_attribute(owner: object, name: str) -> int:
+    """Returns the model attribute `name`; raises UsageError if it is not an integer above 0."""
     value = getattr(owner, name, None)
     who = f"model class {type(owner).__name__}"
     if not isinstance(value, int):
@@ -160,18 +166,20 @@ def values_by_name(
     return {element.name: group}
 
 
-# Specifications of models, as plain data: variables, FLOPs, learning rates. No TensorFlow.
+# Variables, FLOPs and learning rates of models, as plain data.
 
-# Standard deviation of a standard normal distribution truncated at two standard deviations.
-# Truncated draws are divided by it to get the standard deviation of He's and LeCun's rules.
 TRUNCATED_STDDEV = 0.87962566103423978
+"""Standard deviation of a standard normal distribution truncated at two standard deviations.
+
+To get the standard deviation of He's and LeCun's rules, truncated draws are divided by it.
+"""
 
 MASTER_BYTES = 4  # Master copies are float32 for every compute precision.
 
 
 @dataclasses.dataclass(frozen=True)
 class Initializer:
-    """Distribution of a variable's initial value. Create it with one of the four class methods.
+    """Distribution of a variable's initial value. Create one with `constant` and similar methods.
 
     Attributes:
       kind: ``constant`` (all elements are ``value``), ``truncated_normal`` (mean 0; ``stddev`` is
@@ -193,24 +201,24 @@ class Initializer:
 
     @classmethod
     def constant(cls, value: float) -> Initializer:
-        """Not random: every element of the variable is ``value``."""
+        """Creates an initializer with which every element of the variable is ``value``."""
         return cls("constant", value=value)
 
     @classmethod
     def truncated_normal(cls, stddev: float) -> Initializer:
-        """Normal distribution with mean 0, truncated at two standard deviations."""
+        """Creates a normal distribution with mean 0, truncated at two standard deviations."""
         return cls("truncated_normal", stddev=stddev)
 
     @classmethod
     def variance_scaling(
         cls, scale: float = 1.0, mode: Literal["fan_in", "fan_out"] = "fan_in"
     ) -> Initializer:
-        """Truncated normal distribution with variance ``scale`` / fan after truncation."""
+        """Creates a truncated normal distribution whose variance is ``scale`` / fan."""
         return cls("variance_scaling", scale=scale, mode=mode)
 
     @classmethod
     def given(cls, draw: Callable[[str, int, int], Any], source: str) -> Initializer:
-        """Initial values from ``draw(name, seed, tower)``, which returns an array.
+        """Creates an initializer that calls ``draw(name, seed, tower)`` for the initial value.
 
         Args:
           draw: function that returns an array of the variable's shape.
@@ -220,9 +228,9 @@ class Initializer:
         return cls("given", draw=draw, source=source)
 
     def draw_stddev(self, shape: Sequence[int]) -> float:
-        """Standard deviation before truncation for a variable of this shape; 0.0 for a constant.
+        """Returns the standard deviation, before truncation, for a variable with this shape.
 
-        The last two dimensions of the shape are the inputs and the outputs.
+        It is 0.0 for a constant. The last two dimensions of the shape are inputs and outputs.
         """
         if self.kind == "constant":
             return 0.0
@@ -237,7 +245,7 @@ class Initializer:
 
 @dataclasses.dataclass(frozen=True)
 class VariableSpec:
-    """Declaration of one variable of a model. It is stored as float32, except with --fp16_vars.
+    """Declaration of one model variable, which is stored as float32 except with --fp16_vars.
 
     Attributes:
       name: name of the variable, such as ``conv0/kernel``. It is the same in every mode and
@@ -266,18 +274,18 @@ class VariableSpec:
 
     @property
     def fits_16_bits(self) -> bool:
-        """Whether --fp16_vars applies to the variable. Normalisation layers need float32."""
+        """Whether --fp16_vars stores the variable in 16 bits; normalisation needs float32."""
         return self.trainable and self.weight_decay
 
     @property
     def bytes(self) -> int:
-        """Size of the float32 master copy in bytes."""
+        """Size of the variable's float32 master copy in bytes."""
         return self.size * MASTER_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchNorm:
-    """Settings of batch normalisation.
+    """Settings of batch normalisation layers.
 
     `scale` is whether the result is multiplied by a learned gamma. `unbiased` is whether the batch
     variances in the moving average are divided by count - 1 instead of the count.
@@ -290,7 +298,7 @@ class BatchNorm:
 
 
 class BatchNormLayer(NamedTuple):
-    """Variables and settings of one batch-norm layer. Without `scale`, there is no gamma."""
+    """Variables and settings of one batch-norm layer. `gamma` is None without `BatchNorm.scale`."""
 
     gamma: VariableSpec | None
     beta: VariableSpec
@@ -300,13 +308,14 @@ class BatchNormLayer(NamedTuple):
 
 
 class LayerFlopsAndMemory(NamedTuple):
-    """FLOPs and memory per example, for a function that contains several layers.
+    """FLOPs and memory per example of a function that contains several layers.
 
     Attributes:
       layers: for each layer, FLOPs of the forward pass, of the input gradient and of the kernel
         gradient.
       kept: largest number of values, without variables, that exist at the same time in training.
-      forward: the same for a forward pass without training.
+      forward: largest number of values, without variables, that exist at the same time in a forward
+        pass without training.
     """
 
     layers: Mapping[str, tuple[int, int, int]]
@@ -318,9 +327,9 @@ class KerasDeclaration(NamedTuple):
     """Image size, number of classes, variables and FLOPs of a Keras model, as plain data.
 
     Attributes:
-      size: height and width of its images.
-      classes: number of its outputs.
-      variables: trainable ones first, in the order of `keras.Model.stateless_call`.
+      size: height and width of the images.
+      classes: number of outputs.
+      variables: trainable variables first, in the order of `keras.Model.stateless_call`.
     """
 
     size: int
@@ -364,7 +373,7 @@ class LearningRateSpec:
                 raise UsageError(f"learning rate {value} must be finite and at least 0")
         if len(self.factors) != len(self.boundaries_epochs) + 1:
             raise UsageError(
-                f"learning rate with {len(self.boundaries_epochs)} boundaries needs "
+                f"a learning rate with {len(self.boundaries_epochs)} boundaries needs "
                 f"{len(self.boundaries_epochs) + 1} factors, not {len(self.factors)}"
             )
         if self.boundaries_epochs and self.decay_epochs:
@@ -378,7 +387,10 @@ class LearningRateSpec:
     def cosine(
         cls, base: float, *, base_batch: int, epochs: int, warmup_epochs: float
     ) -> LearningRateSpec:
-        """Cosine decay that changes once per epoch (Loshchilov and Hutter, arXiv:1608.03983)."""
+        """Creates a cosine decay of the learning rate, which changes once per epoch.
+
+        Source: Loshchilov and Hutter, arXiv:1608.03983.
+        """
         return cls(
             base,
             base_batch=base_batch,
@@ -416,13 +428,13 @@ class ModelSpec:
 
     @property
     def input_shape(self) -> str:
-        """The shapes of the features as text, such as ``224x224x3``. Scalars are given by name."""
+        """Shapes of the features as text, such as ``224x224x3``; for a scalar feature, its name."""
         features = elements_of_role(self.elements, "feature")
         return ", ".join("x".join(map(str, feature.shape)) or feature.name for feature in features)
 
     @property
     def parameters(self) -> int:
-        """Number of elements in all variables, including frozen ones, except moving averages."""
+        """Number of elements in all variables, including frozen variables, but not statistics."""
         return sum(v.size for v in self.variables if not v.statistic and v.dtype != "int64")
 
     @property
@@ -432,11 +444,11 @@ class ModelSpec:
 
     @property
     def statistics(self) -> int:
-        """Number of elements in the moving averages of batch norm for evaluation."""
+        """Number of elements in all moving averages of batch norm, which evaluation uses."""
         return sum(v.size for v in self.variables if v.statistic)
 
 
-# Positions of windows in convolution and pooling layers. This part does not import TensorFlow.
+# Positions of windows in convolution and pooling layers.
 
 Padding = Literal["SAME", "VALID", "SAME_RESNET"]
 Pair = tuple[int, int]
@@ -446,8 +458,8 @@ Pair = tuple[int, int]
 class SlidingWindow:
     """Windows of a convolution or pooling over an image. Every pair is (vertical, horizontal).
 
-    First, ``zeros``, ((top, bottom), (left, right)), are added, which are 0 unless the padding is
-    SAME_RESNET. Then ``padding`` is applied.
+    First, ``zeros`` rows and columns of zeros, ((top, bottom), (left, right)), are added to the
+    image: none unless the padding is SAME_RESNET. Then ``padding`` is applied.
     """
 
     size: Pair
@@ -457,18 +469,19 @@ class SlidingWindow:
     output: Pair
 
     @property
-    def explicit(self) -> bool:
-        """Whether the image must be padded with zeros before a convolution with VALID padding."""
+    def needs_explicit_padding(self) -> bool:
+        """Whether zeros must be added to the image before the operation, as for SAME_RESNET."""
         return any(any(pair) for pair in self.zeros)
 
     @classmethod
     def make(
         cls, image: Pair, size: int | Pair, stride: int | Pair, padding: Padding
     ) -> SlidingWindow:
-        """Computes padding and output size of windows. A single number applies to both directions.
+        """Computes padding and output size of windows over an image.
 
-        ``SAME_RESNET`` is SAME at stride 1. At other strides, it adds (k - 1) // 2 zeros before and
-        k // 2 zeros after, so that the position of the windows does not depend on the input size.
+        A single number is used for both directions. ``SAME_RESNET`` is SAME at stride 1. At other
+        strides, it adds (k - 1) // 2 zeros before and k // 2 zeros after, so that the position of
+        the windows does not depend on the input size.
         """
         if padding not in get_args(Padding):
             raise UsageError(

@@ -2,15 +2,15 @@
 
 Usage: scripts/check_emulated_gpus [OPTIONS] [-- FLAGS]
 
-Each run makes five steps on two or eight emulated GPUs, and the same steps on CPUs: with the
-simplest mode that computes the same, without all-reduce algorithms, packing, layouts and XLA. A
-line per run has the largest relative difference of a loss or a metric; below it are findings:
-differences above the tolerance of the precision, failures, and kernels of training steps that
-wait for the device.
+Each run trains for five steps on two or eight emulated GPUs, and for the same steps on CPUs. On
+CPUs, it uses the simplest mode that computes the same results, without all-reduce algorithms,
+packing, layouts and XLA. The line of a run shows the largest relative difference of a loss or a
+metric. Below the line are findings: differences above the tolerance of the precision, failures, and
+kernels of training steps that wait for the device.
 
-Without options everything is run. Flags of cnnbench after -- are one run.
+Without options, all runs are checked. Flags of cnnbench after -- select a single run.
 
-The exit status is 0 without findings, 1 with some, 2 for wrong use.
+The exit status is 0 without findings, 1 with findings, 2 for wrong use.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Options:
     divided: bool = flag(False, "Modes, algorithms and jobs with --gpus_per_card.")
     model: str | None = flag(None, "The only network.")
     results: str | None = flag(
-        None, "Keep measured values there, and run only what failed or is not there.", path="file"
+        None, "Store values in this file; repeat only runs that failed or are missing.", path="file"
     )
 
 
@@ -103,8 +103,8 @@ def cases(options: Options) -> Iterator[Flags]:
 def with_rate(flags: Flags, runs: Runs) -> dict[str, Any]:
     """Adds a learning rate with which losses change, but rounding errors are not magnified.
 
-    For a network, that is the largest power of ten up to which a first update changes the loss by
-    less than `CHANGE`: batch norm over few images magnifies how sums are rounded.
+    For a network, the rate is the largest power of ten up to which a first update changes the loss
+    by less than `CHANGE`, because batch norm over few images magnifies rounding errors.
     """
     given = flags.get("forward_only") or "init_learning_rate" in flags
     if given or _is_small(flags):
@@ -134,7 +134,7 @@ class Runs:
     """Runs cnnbench on emulated GPUs and on CPUs, each command only once.
 
     Args:
-      results: file of the measurements, a line of JSON per run; None to keep none.
+      results: file of the measurements, with a line of JSON per run; None to store none.
     """
 
     def __init__(self, results: Path | None) -> None:
@@ -148,7 +148,7 @@ class Runs:
             self._known = {row["command"]: row for row in rows if not row["error"]}
 
     def close(self) -> None:
-        """Ends the processes in which the runs are made."""
+        """Ends the processes that run cnnbench."""
         self._run.close()
         self._folder.cleanup()
 
@@ -157,11 +157,11 @@ class Runs:
 
         Args:
           gpus: number of cards of the machine; 0 for a run on CPUs.
-          parts: number of GPUs on each.
+          parts: number of GPUs per card.
 
         Returns:
-          Its "values" by name, how often an operation of which "synchronous" type waited for the
-          device in training steps, and its "error" or "".
+          "values" by name; "synchronous", for each type of operation that waited for the device in
+          training steps, the number of waits; and "error", which is "" if the run succeeded.
         """
         flags = {**STEPS, "device": "gpu" if gpus else "cpu", **flags}
         text = shlex.join(gpu_cases.command(flags))

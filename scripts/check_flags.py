@@ -2,13 +2,13 @@
 
 Usage: scripts/check_flags [lines] [modes]
 
-lines: the command lines of docs/migrating.md that replace those of other programs.
+lines: the command lines of docs/migrating.md that replace command lines of other programs.
 modes: every flag of the second table of docs/modes.md in every mode, on two devices if the mode
-takes two; `parameter_server_strategy` with one worker and one ps task.
+supports two; `parameter_server_strategy` with one worker and one ps task.
 
-Without words it runs both. Prints a line for each run: its exit code, its seconds and its command
-line. A run is right if it ends with 0 and all its losses are finite, or if the table says that the
-mode refuses the flag and it is refused with one line. The exit status is 0 if all runs are right, 1
+Without arguments, both are run. Prints a line for each run: exit code, seconds and command line. A
+run is right if its exit code is 0 and all losses are finite, or if the table says that the mode
+refuses the flag and the run is refused with one line. The exit status is 0 if all runs are right, 1
 if not, and 2 for wrong use.
 """
 

@@ -1,10 +1,11 @@
 """Checks that a fresh clone can be installed and can train, as a release and as editable.
 
-Each way gets its own copy of the checkout and its own environment. As a release, the source
-distribution is built, and from it the wheel; twine checks the metadata of both. The copy is deleted
-then, so that nothing can depend on it, and the wheel and the source distribution are installed and
-tried one after the other. Commands run in a folder whose ``models/`` and ``variable_mgr/`` must
-not be imported: a training, and a report, which needs files that are not Python.
+Each way of installing gets a separate copy of the checkout and a separate environment. For a
+release, the source distribution is built, and the wheel is built from it; twine checks the metadata
+of both. Then the copy is deleted, so that nothing can depend on it. The wheel and the source
+distribution are installed and tested one after the other. A training and a report, which needs
+files that are not Python, run in a folder whose ``models/`` and ``variable_mgr/`` must not be
+imported.
 """
 
 from __future__ import annotations

@@ -4,15 +4,16 @@ Usage: scripts/check_keras [--speed] [--devices=N] [MODEL ...]
 
 MODEL is a name of keras.applications. Each model and number of devices has its own process.
 Without --speed, each model trains on one device and on two logical CPU devices, with Keras' layers
-and with those of cnnbench, from equal weights on equal batches at a rate of 0.001: by cnnbench, and
-by `fit`, on two devices under MirroredStrategy. The first loss must agree to 1e-5 and ten losses to
-1e-4, relative to the loss. Where they do not, `fit` runs once more on slightly different images,
-which shows how much the training amplifies rounding errors.
+and with cnnbench's layers. cnnbench and `fit` (on two devices with MirroredStrategy) train from
+equal weights on equal batches with a learning rate of 0.001. The relative difference of the first
+loss must be at most 1e-5, and of ten losses at most 1e-4. If a difference is larger, `fit` runs
+once more on slightly different images, which shows how much the training amplifies rounding errors.
 
-With --speed, steps of cnnbench with either kind of layers, of cnnbench's resnet50 and of
-`fit(jit_compile=False)` alternate on one device; printed are ratios of median times, and the
-roofline is left to `cnnbench roofline keras:MODEL`. The exit status is 0 if all losses agree and
-the speed is at least 0.97 (own) and 1.05 (fused) of that of `fit`, 1 if not, 2 for wrong use.
+With --speed, steps of cnnbench with Keras' layers and with cnnbench's layers, of cnnbench's
+resnet50, and of `fit(jit_compile=False)` alternate on one device, and ratios of median times are
+printed. For the roofline, use `cnnbench roofline keras:MODEL`. The exit status is 0 if all losses
+agree, or if the speed is at least 0.97 (Keras' layers) and 1.05 (cnnbench's layers) times that of
+`fit`; 1 if not, and 2 for wrong use.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Usage: scripts/check_tensorboard FOLDER
 
-FOLDER receives the profile, if it has none. Needs Chromium, and the command tensorboard with the
-package xprof, its profile plug-in: `pip install tensorboard xprof`, in any environment whose bin
-folder is on the PATH. Prints the plug-in's page. The exit status is 0 if it has the times of a
-step, 1 if not, 2 for wrong use.
+If FOLDER contains no profile, a run writes a profile to it. The script needs Chromium, and the
+command tensorboard with its profile plug-in, the package xprof: `pip install tensorboard xprof` in
+any environment whose bin folder is on the PATH. The script prints the page of the plug-in. The exit
+status is 0 if the page shows step times, 1 if not, 2 for wrong use.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ chromium = importlib.import_module("browser")
 RUN = ("--model=lenet", "--device=cpu", "--batch_size=32", "--num_batches=3")
 PAGE = "data/plugin/profile/index.html"
 TIMES, UNMARKED = "Host Compute Time", "No step marker observed"
-PATIENCE = 60  # seconds
+PATIENCE = 60  # Seconds to wait for the page.
 
 
 def page_of(folder: Path, tensorboard: str, browser: str) -> str:
-    """Text of the profile plug-in's first page, read after at most a minute."""
+    """Returns the text of the profile plug-in's first page; waits for it at most a minute."""
     with closing(socket.create_server(("localhost", 0))) as free:
         port = free.getsockname()[1]
     server = subprocess.Popen([tensorboard, f"--logdir={folder}", f"--port={port}"])

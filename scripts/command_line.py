@@ -1,4 +1,4 @@
-"""Command lines of the scripts. Options are declared and parsed like flags of cnnbench."""
+"""Command lines of the scripts, whose options are declared and parsed like flags of cnnbench."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def options_of(
     """Parses the options of a script; --help and errors end the process with status 0 or 2.
 
     Args:
-      group: their dataclass.
-      about: the text above the options in the help.
-      check: raises UsageError for options that do not fit each other.
+      group: dataclass of the options.
+      about: text above the options in the output of --help.
+      check: function that raises UsageError if options contradict each other.
     """
     specs = specs_of(group)
     if {"--help", "-h"} & {*argv}:
@@ -47,11 +47,12 @@ def options_of(
 def run_script(main: Callable[[Sequence[str]], int], about: str | None = None) -> NoReturn:
     """Runs a script and ends the process.
 
-    If the reader of standard output has closed the pipe (``| head``), the exit status is the one
+    If the reader of standard output has closed the pipe (``| head``), the exit status is the status
     that a shell reports for SIGPIPE.
 
     Args:
-      main: takes the arguments and returns the exit status; UsageError is printed in one line.
+      main: function of the arguments that returns the exit status. If it raises UsageError, the
+        message is printed in one line.
       about: the text of --help; None if `main` declares options (`options_of`).
     """
     try:
@@ -70,7 +71,7 @@ def run_script(main: Callable[[Sequence[str]], int], about: str | None = None) -
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Context manager that prints a UsageError in one line, and ends the process with status 2."""
+    """Prints a UsageError that is raised in a ``with`` statement; exits with status 2."""
     try:
         yield
     except UsageError as error:

@@ -1,10 +1,10 @@
 """Compares cnnbench with its peers on this machine; see ``docs/evidence.md``.
 
-Every measurement is a fresh process. In every round each subject runs once, in an
-order drawn from a seed; ratios are formed within rounds, those of reductions within processes. A
-peer that is not installed is reported as not run. The exit status is 0 if something was measured,
-whatever the verdicts, 2 for wrong use, 4 if nothing was, 130 if interrupted, with the figures up to
-then.
+Every measurement is a fresh process. Each program runs once per round, in an order drawn from a
+seed. Ratios are computed within rounds, and ratios of reductions within processes. A peer that is
+not installed is reported as not run. The exit status is 0 if any program was measured, whatever the
+verdicts are, 2 for wrong use, 4 if no program was measured, and 130 if interrupted; then the
+results of the rounds before are printed.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from cnnbench.machine.cpu import Host, processor
 from cnnbench.machine.watch import changes, read_counters
 
 Due: TypeAlias = tuple[Measurement, Subject]
-"""A subject, and its place in the experiment."""
+"""A subject, and its position in the experiment."""
 
-# A subject that has failed this many times is not started again.
 PATIENCE = 2
+"""Number of failures after which a subject is not started again."""
 PHOTOS = 512
 
 
 @functools.cache
 def absent(python: str, modules: tuple[str, ...]) -> str:
-    """Names the modules that a Python interpreter lacks, in one line; "" if it has all."""
+    """Returns a line that names the modules that a Python interpreter lacks; "" if it has all."""
     code = (
         "import importlib.util as u, sys; print(*[m for m in sys.argv[1:] if not u.find_spec(m)])"
     )
@@ -102,7 +102,7 @@ def run_scenario(scenario: str, options: Options, results: Measurements) -> None
 
 
 def groups_of(due: Sequence[Due], options: Options) -> list[list[Due]]:
-    """Groups the subjects of a round: subjects that run in turns are in one group."""
+    """Groups the subjects of a round: subjects that are interleaved are in one group."""
     groups: dict[object, list[Due]] = {}
     for place, subject in due:
         in_turn = options.turn_seconds and subject.group
@@ -111,7 +111,7 @@ def groups_of(due: Sequence[Due], options: Options) -> list[list[Due]]:
 
 
 def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
-    """Runs one subject, or several in turns, in empty folders, and reads their output."""
+    """Runs one subject, or several interleaved, in empty folders, and reads their output."""
     turn_seconds = options.turn_seconds if len(together) > 1 else None
     with tempfile.TemporaryDirectory(prefix="compare-peers-") as scratch:
         processes, records = [], []
@@ -126,7 +126,7 @@ def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
             processes.append(Process(command, variables, str(folder), subject.watch_memory))
             records.append(record)
         before = read_counters(Host())
-        # The time-out includes the time in which a process waits for its turn.
+        # The time-out includes the time in which a process waits for the other processes.
         run_in_turn(processes, options.timeout * len(together), turn_seconds)
         # CPU time of processes in the same group does not count as load of other programs.
         meanwhile = changes(before, read_counters(Host()))
@@ -163,7 +163,7 @@ def read(subject: Subject, process: Process, record: Path, *, in_turn: bool) -> 
     # The step times that a process itself measures include the time in which it was stopped.
     steps = between_step_lines(process)
     if process.turn is None or len(steps) < 2:
-        raise ValueError("it ended before its turns began; give it more --batches")
+        raise ValueError("the process ended before its first time slice; increase --batches")
     if subject.in_bursts:
         steps = (sum(steps) / len(steps),) * len(steps)
     return dataclasses.replace(reading, step_seconds=steps)
@@ -173,7 +173,8 @@ def read(subject: Subject, process: Process, record: Path, *, in_turn: bool) -> 
 def with_imagenet_files(options: Options) -> Iterator[Options]:
     """Adds a --data_dir with generated photographs to the options, if one is needed.
 
-    Where they cannot be made, the reason goes to standard error and the options stay without.
+    If the photographs cannot be created, the reason is printed to standard error, and the options
+    are unchanged.
     """
     if "input" not in options.chosen or options.data_dir is not None:
         yield options

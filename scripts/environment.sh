@@ -1,13 +1,14 @@
-# Sourced by the scripts beside it, never run by itself. POSIX sh.
+# Functions in POSIX sh for the other scripts, which source this file.
 #
-# use_environment EXTRAS...   sets ENV_BIN to the bin/ folder of an environment that holds cnnbench
-#                             with at least these extras; makes or repairs .venv when it has to.
+# use_environment EXTRAS...   sets ENV_BIN to the bin/ folder of an environment that contains cnnbench
+#                             with at least these extras; creates or repairs .venv if necessary.
 #
-#   PYTHON=python3.12      the interpreter that .venv is made with
-#   CNNBENCH_EXTRAS="..."  more extras for .venv, such as and-cuda on a machine with NVIDIA GPUs
-#   CNNBENCH_VENV=DIR      use the environment in DIR as it is; make and change nothing
+# Environment variables:
+#   PYTHON=python3.12      interpreter for creating .venv
+#   CNNBENCH_EXTRAS="..."  additional extras for .venv, such as and-cuda on a machine with NVIDIA GPUs
+#   CNNBENCH_VENV=DIR      use the environment in DIR without changing it
 #
-# The caller sets ROOT (the checkout) and ME (its own name, for messages).
+# The caller sets ROOT (the checkout) and ME (the name of the script, for messages).
 
 OLDEST=10 # requires-python of pyproject.toml: 3.10 ...
 NEWEST=13 # ... to 3.13; tests/scripts/test_environment.py compares them
@@ -17,7 +18,7 @@ die() {
   exit 2
 }
 
-# Prints "3.11" for an interpreter that runs, nothing for one that does not.
+# Prints the version of an interpreter, such as "3.11", or nothing if the interpreter does not run.
 python_version() {
   "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 }
@@ -29,7 +30,7 @@ in_range() {
   esac
 }
 
-# Sets CHOSEN to an interpreter that can make the environment, or ends with one line that says why none can.
+# Sets CHOSEN to an interpreter that can create the environment, or exits with a one-line reason.
 choose_python() {
   if [ -n "${PYTHON:-}" ]; then
     version=$(python_version "$PYTHON")
@@ -63,7 +64,7 @@ choose_python() {
   die "needs Python 3.$OLDEST to 3.$NEWEST; found ${found#, }; name another with PYTHON=/path/to/python"
 }
 
-# True when .venv was finished for this checkout, these requirements and these extras.
+# Succeeds if .venv is complete for this checkout, these requirements and these extras.
 environment_is_current() {
   [ -x "$ROOT/.venv/bin/python" ] && [ -f "$ROOT/.venv/cnnbench-state" ] || return 1
   {

@@ -2,11 +2,11 @@
 
 Usage: scripts/fuzz [OPTIONS]
 
-Runs the targets of tests/fuzz/targets.py in rotation, in processes that may crash or hang: a case
-of more than ten seconds is ended. A finding is printed with the command that repeats it. The exit
-status is 0 without findings, 1 with some, 2 for wrong use.
+Runs the targets of tests/fuzz/targets.py in rotation, in processes that may crash or hang; a test
+case that takes more than ten seconds is killed. A finding is printed with the command that repeats
+it. The exit status is 0 without findings, 1 with findings, 2 for wrong use.
 
-Journals of whole campaigns are edited by a test, here 200 times each:
+A test edits journals of whole campaigns; this command edits each journal 200 times:
 JOURNAL_EDITS=200 scripts/test tests/cli/commands/test_going_on.py -k edited_journal
 """
 
@@ -49,7 +49,7 @@ class Options:
 
 
 def worker(target: str, seed: int, first: int, link: Connection) -> None:
-    """Tries cases in turn; sends each number before the case, and its problem after it."""
+    """Runs cases one after the other; sends the number of each case, and then its problem."""
     attempt = importlib.import_module("targets").attempt
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -72,10 +72,10 @@ def round_of(
     """Runs fuzz cases of one target in a worker process until a point in time.
 
     Args:
-      again: whether the first case has been slow once already.
+      again: whether the first case has already been slow once.
 
     Returns:
-      The number of the next case, and the findings, a line each.
+      The number of the next case, and the findings, one line each.
     """
     link, theirs = SPAWN.Pipe(duplex=False)
     process = SPAWN.Process(target=worker, args=(target, seed, first, theirs))

@@ -1,6 +1,6 @@
 """Runs commands that get a signal at a certain moment, or at a random time.
 
-Each works in a folder of its own, in a process that an audit hook of Python watches for the moment.
+Each command runs in a separate folder. An audit hook of Python detects the moment for the signal.
 """
 
 from __future__ import annotations

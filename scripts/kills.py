@@ -2,24 +2,25 @@
 
 Usage: scripts/kills [OPTIONS]
 
-The kills, with SIGKILL, are divided among four writers: result files (a record and a table), the
-checkpoints of a training, `cnnbench data make-imagenet`, and `cnnbench sweep`. Each writer works in
-a forked process, repeatedly, until it is killed after a random time. Then no file may be damaged,
-nothing that the writer had reported as done may be lost, and after the next writer only its own
-files may be left.
+Kills (SIGKILL) hit four writers: result files (a record and a table), the checkpoints of a
+training, `cnnbench data make-imagenet`, and `cnnbench sweep`. Each writer works in a forked
+process, repeatedly, until it is killed after a random time. After the kill, no file may be damaged,
+and nothing that the writer had reported as done may be lost. After the next writer, only the files
+of the next writer may remain.
 
-The stops are runs, also of two processes, with short steps, steps of 6 s, an input that hangs or an
-operation that does not end. They get interrupting signals, and the folder of their record fills or
-vanishes. Each must end as soon as it says, and 2 s later at most, and leave no process; its record
-has all steps that it has printed, and its checkpoint can be read. Some are played at the same time,
-because most of them wait: 200 take a quarter of an hour on two quiet cores.
+Stops hit runs of one or two processes with short steps, steps of 6 s, an input that hangs, or an
+operation that does not end. The runs get interrupting signals, or the folder of their record fills
+or vanishes. Each run must end at most 2 s after the time that it announces, and leave no process.
+Its record must contain all steps that it has printed, and its checkpoint must be readable. Several
+runs are tested at the same time, because most runs wait: 200 take a quarter of an hour on two quiet
+cores.
 
-The signals go to all kinds of commands at random times. Each must end with 130 and one line, or
-with the exit code of its complete answer, without a traceback, a torn file or a process that is
-left. With --commands, each command instead gets each interrupting signal at four moments: from its
-first line on, during an import, at work, and while its last file is written.
+Signals hit all kinds of commands at random times. Each command must end with exit code 130 and one
+line, or with the exit code of its complete answer. There may be no traceback, no incomplete file
+and no remaining process. With --commands, each command instead gets each interrupting signal at
+four moments: after its first line, during an import, at work, and while its last file is written.
 
-The exit status is 0 if all of this holds, 1 if not.
+The exit status is 0 if all commands meet these requirements, 1 if not.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def killed(work: Callable[[Report], None], seconds: float) -> int:
     """Runs `work` in a forked process and kills it; returns the last number that it reported.
 
     Args:
-      work: calls its argument after each write; runs until it is killed.
-      seconds: time from its first report, or from its start if there is none in a minute.
+      work: function that calls its argument after each write, and runs until it is killed.
+      seconds: time from the first report to the kill, or from the start if `work` reports nothing
+        in the first minute.
     """
     reports, ours = FORK.Pipe(duplex=False)
     child = FORK.Process(target=silently, args=(lambda: work(ours.send),))

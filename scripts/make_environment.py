@@ -1,10 +1,9 @@
 """Creates, updates or repairs the checkout's ``.venv``: the slow path of ``environment.sh``.
 
-Standard library only, and able to run on any Python that the package supports.
-The file ``.venv/cnnbench-state`` says what the environment is. It reads
-``building`` from before the first change until after the last one, so that an
-interrupted install is recognised and thrown away; an environment that somebody
-else made carries no such file and is added to, never deleted.
+This script needs only the standard library, and runs on any Python that the package supports. The
+file ``.venv/cnnbench-state`` describes the environment. During a change, its status is
+``building``, so that an interrupted installation is recognised and deleted. An environment that
+another program created has no such file; packages are added to it, and it is never deleted.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ LOG_FILE = "install.log"
 
 
 class State(NamedTuple):
-    """Content of an environment, as in the state file, which ``environment.sh`` also reads.
+    """Content of an environment. ``environment.sh`` also reads the file that stores it.
 
     Attributes:
       status: ``ready``, or ``building`` while it is being changed.
-      key: Checksum of the files that decide the requirements.
+      key: Checksum of the files that determine the requirements.
       version: Python version, such as ``3.11``.
       root: The checkout that the environment points into.
       extras: The extras of ``pyproject.toml`` that are installed.
@@ -57,7 +56,7 @@ def plan(exists: bool, state: State | None, python_works: bool, wanted: State) -
     """Determines the changes that an environment needs.
 
     Args:
-      python_works: Whether its interpreter runs.
+      python_works: Whether the interpreter of the environment runs.
       wanted: The required state; the environment may have more extras.
     """
     if not exists:
@@ -104,9 +103,10 @@ def python_version(python: Path) -> str | None:
 
 @contextmanager
 def locked(path: Path, waiting: str) -> Iterator[int]:
-    """Holds an exclusive lock on a file; the system releases it when the last holder ends.
+    """Locks a file exclusively; the system releases the lock when the last owner ends.
 
-    Yields its descriptor: a child process that inherits it holds the lock too.
+    Yields the descriptor of the file. A child process that inherits the descriptor also owns the
+    lock.
     """
     with path.open("w") as file:
         try:
@@ -120,8 +120,8 @@ def locked(path: Path, waiting: str) -> Iterator[int]:
 def install(folder: Path, wanted: State, lock: int) -> int:
     """Runs pip into the environment; its output goes to the log. Returns pip's exit status.
 
-    pip inherits the lock: should this process be killed, nobody deletes the
-    environment under a pip that still writes to it.
+    pip inherits the lock. If this process is killed, no other process deletes the environment while
+    pip still writes to it.
     """
     extras = f"[{','.join(wanted.extras)}]" if wanted.extras else ""
     pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check")
@@ -143,7 +143,7 @@ def install(folder: Path, wanted: State, lock: int) -> int:
 
 
 def make(args: argparse.Namespace, lock: int) -> int:
-    """Brings the environment to the wanted state. Returns an exit status."""
+    """Changes the environment to the wanted state; returns an exit status."""
     folder, caller = args.root / ".venv", args.caller
     found = python_version(folder / "bin" / "python")
     state = read_state(folder)

@@ -2,9 +2,10 @@
 
 Usage: scripts/measure_memory [MODEL:DATA:BATCH:DEVICES ...]
 
-Every run is a fresh process on the CPU; without arguments six networks run with two batch sizes on
-one and two devices. Prints both figures and their ratio; the exit status is 0 if all estimates are
-within 30 % of the measured peak, 1 if not, 2 for wrong use, 4 if a run failed.
+Every run is a fresh process on the CPU. Without arguments, six networks run with two batch sizes on
+one and two devices. The script prints the estimate, the measured peak and their ratio. The exit
+status is 0 if all estimates are within 30 % of the measured peak, 1 if not, 2 for wrong use, 4 if a
+run failed.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ FLAGS = ("--device=cpu", "--num_warmup_batches=2", "--num_batches=2", "--peak_fl
 
 
 def cases(arguments: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
-    """Model, data set, batch size and number of devices of each run.
+    """Returns model, data set, batch size and number of devices of each run.
 
     Raises:
-      UsageError: an argument has not these four parts.
+      UsageError: an argument does not consist of these four parts.
     """
     for argument in arguments:
         try:

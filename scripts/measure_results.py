@@ -1,9 +1,9 @@
 """Measures time and memory of `history`, `report` and `compare` with many records.
 
-Measures one run of lenet, makes records of 100 steps like it (three batch sizes, twelve commits a
-day, eight processes of each; every 40th day the speed changes by 4 %), and prints a table: wall
-seconds, CPU seconds, largest memory and output of every command. A folder that exists is used as it
-is, without its table of values. The exit status is 0, or 4 if a command failed.
+Measures one run of lenet, and creates similar records of 100 steps: for three batch sizes, twelve
+commits per day and eight processes of each; every 40th day, the speed changes by 4 %. Prints a
+table with wall seconds, CPU seconds, largest memory and output of every command. An existing folder
+is used without its table of cached values. The exit status is 0, or 4 if a command failed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ CNNBENCH = (sys.executable, "-m", "cnnbench")
 class Options:
     """Command-line options: what to measure, and in which folder."""
 
-    records: int = flag(20_000, "Records of history; the others have at most 2,000.", minimum=2)
+    records: int = flag(
+        20_000, "Records for history; report and compare use at most 2,000.", minimum=2
+    )
     folder: str | None = flag(None, "Where the records are, or are made.", path="folder")
 
 

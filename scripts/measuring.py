@@ -34,11 +34,12 @@ while True:
 def measure(
     sides: Sequence[Side], timeout: float, turn_seconds: float = 0.0
 ) -> list[ProcessResult]:
-    """Runs the processes of all sides to their ends; a failed process has an error message.
+    """Runs one process of each program in `sides`; the result of a failed one has a message.
 
     Args:
-      timeout: seconds for each process, without its waits.
-      turn_seconds: length of the turns in which all of them step; 0: one after the other.
+      timeout: seconds for each process, excluding the time in which it waits for the others.
+      turn_seconds: length in seconds of the time slices in which the processes are interleaved; 0
+        runs one process after the other.
     """
     with tempfile.TemporaryDirectory(prefix="measuring-") as folder:
         files = (Path(folder, str(number)) for number in range(len(sides)))
@@ -51,10 +52,11 @@ def measure(
 
 @contextlib.contextmanager
 def neighbour(cpus: float, seed: int) -> Iterator[None]:
-    """Context manager that runs processes which keep CPUs busy.
+    """Keeps CPUs busy within a ``with`` statement, by running other processes.
 
     Args:
-      cpus: number of CPUs, in halves: a busy loop for a whole one, one in bursts for a half.
+      cpus: number of busy CPUs, a multiple of 0.5. A whole CPU is busy without a break, and half a
+        CPU is busy in bursts.
       seed: seed of the lengths of bursts.
     """
     arguments: list[list[str]] = [[]] * int(cpus) + [[str(seed)]] * (cpus != int(cpus))
@@ -70,6 +72,6 @@ def neighbour(cpus: float, seed: int) -> Iterator[None]:
 
 
 def neighbour_flag() -> Any:
-    """Declares an option that selects the CPU load of `neighbour`."""
-    text = "CPUs that programs beside the processes keep busy; 0.5 is one in bursts."
+    """Declares the option for the CPU load that `neighbour` causes."""
+    text = "CPUs that other programs keep busy during measurements; 0.5 is one CPU in bursts."
     return flag("0", text, choices=("0", "0.5", "1", "2"))

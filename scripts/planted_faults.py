@@ -2,9 +2,9 @@
 
 Usage: scripts/planted_faults [OPTIONS]
 
-Prints for each fault how many tests fail because of it, and the time that took. Tests that fail
-without the fault, too, are not included. The exit status is 0 if each fault fails at least one test
-and at most --most, else 1; 2 for wrong use.
+Prints for each fault how many tests fail because of it, and the seconds of the tests. Tests that
+also fail without the fault are not included. The exit status is 0 if at least one test and at most
+--most tests fail for each fault, 1 if not, and 2 for wrong use.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ PRODUCT = ("cnnbench", "models", "variable_mgr")
 
 @dataclass(frozen=True)
 class Fault:
-    """A text that occurs once in the product, its faulty replacement, and the tests to run."""
+    """A text that occurs once in cnnbench's code, its faulty replacement, and the tests to run."""
 
     old: str
     new: str
     tests: str
 
     def site(self, root: Path) -> tuple[Path, str]:
-        """The file that contains the old text, and the file's content with the new text.
+        """Returns the file that contains the old text, and the file's content with the new text.
 
-        LookupError unless exactly one file has it, and once.
+        Raises LookupError unless exactly one file contains the old text, exactly once.
         """
         files = (path for name in PRODUCT for path in sorted((root / name).rglob("*.py")))
         found = [(path, text) for path in files if self.old in (text := path.read_text("utf-8"))]
@@ -200,9 +200,9 @@ class Options:
 
 
 def failed_tests(copy: Path, tests: Iterable[str]) -> list[str]:
-    """Names of the tests at some paths that fail in a copy of the checkout.
+    """Returns the names of the `tests` that fail in a copy of the checkout.
 
-    RuntimeError if pytest cannot run them.
+    Raises RuntimeError if pytest cannot run the tests.
     """
     cache = copy / "planted_cache"
     shutil.rmtree(cache, ignore_errors=True)

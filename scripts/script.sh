@@ -1,6 +1,6 @@
 #!/bin/sh
-# The scripts that link here, such as kills, are Python programs: NAME.py beside this, whose head
-# says what it does, in an environment that holds cnnbench.
+# Runs the Python program scripts/NAME.py, where NAME is the name of a link to this file, such as
+# kills, in an environment with cnnbench. The docstring of NAME.py describes the program.
 NAME=$(basename "$0")
 ME=scripts/$NAME
 ROOT=$(cd "$(dirname "$0")/.." && pwd -P) || exit 2

@@ -1,6 +1,6 @@
 """Hooks of MkDocs (see mkdocs.yml) that add the pages outside of docs/ to the site.
 
-Links to files that are no part of the site, such as scripts, become their text.
+Links to files that are not part of the site, such as scripts, are replaced by the text of the link.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def _anchor(heading: str, separator: str) -> str:
-    """The anchor that GitHub generates for a heading."""
+    """Returns the anchor that GitHub generates for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator)
 
 
@@ -40,7 +40,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
-    """Converts the links of a page to links of the site."""
+    """Converts the links of a page to links between pages of the site."""
     del config, files
     folder = "" if page.file.src_uri in _BESIDE.values() else "docs"
 

@@ -1,7 +1,7 @@
-"""Interrupts runs, or removes or fills their results folder meanwhile, and checks what they leave.
+"""Interrupts runs, or removes or fills their results folder, and checks the files that they leave.
 
-Each case is a command line in a process of its own, forked from one that has loaded TensorFlow;
-`play` plays several at a time, of which most wait.
+Each test case is a command line in a separate process, which is forked from a process that has
+loaded TensorFlow. `play` runs several cases at the same time, because most of them wait.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Case:
 
     Attributes:
       work: what the run does; one of `WORKS`.
-      rows: timed steps before the disturbance; the next one does not end if the work is endless.
-      delay: seconds from the last of these rows to the disturbance.
+      rows: timed steps before the disturbance. If `work` does not end, the next step hangs.
+      delay: seconds from the last of these steps to the disturbance.
       folder: what happens to the folder of the record, one of `FOLDERS`; "" for nothing.
       number: signal that the run gets; None for no signal.
       to_group: whether the whole process group gets the signal, as from a terminal.
@@ -140,7 +140,7 @@ class Case:
         folder = generator.choice(FOLDERS) if generator.random() < 0.15 else ""
         work = "steps" if folder else generator.choice((*WORKS, "steps", "hung input"))
         long = work == "steps of 6 s"
-        ends = folder and generator.random() < 0.7  # by itself
+        ends = folder and generator.random() < 0.7  # The run ends without a signal.
         return cls(
             work=work,
             rows=generator.randint(0, 1 if long else 4),

@@ -1,8 +1,8 @@
 """Runs mypy (strict, see pyproject.toml) over the package as it is imported.
 
-``setup.py`` maps ``configs/``, ``models/`` and ``variable_mgr/`` into ``cnnbench``. mypy does
-not follow that mapping, so a tree of symbolic links shows it the installed
-layout; the paths in its messages are turned back into those of the checkout.
+``setup.py`` maps ``configs/``, ``models/`` and ``variable_mgr/`` into ``cnnbench``. mypy does not
+follow this mapping, so it checks a tree of symbolic links with the installed layout. Paths in
+mypy's messages are converted to paths in the checkout.
 """
 
 from __future__ import annotations

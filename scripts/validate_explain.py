@@ -1,11 +1,12 @@
 """Measures how often `cnnbench explain` names a planted cause first, and names none without one.
 
-Real processes of every side are profiled into --pool, one of each side in turn, and each trial
-explains some of them, drawn at random: trials share processes. Run again with the same --pool, it
-adds to it. Each process waits until other programs use fewer CPUs than --load, and is repeated if
-they used more in its timed steps; the number of repetitions is printed. The exit status is 0 if
-each plant was named first in 9 of 10 trials, and nothing in 98 of 100 trials of like sides; 1 if
-not, 2 for wrong use, 4 if a process fails.
+Programs A and B of each comparison are profiled in real processes, in rotation, into --pool. Each
+trial explains a random sample of the processes, so trials share processes. A further run with the
+same --pool adds processes to it. Each process waits until other programs use fewer CPUs than
+--load, and is repeated if other programs used more CPUs in its timed steps; the number of
+repetitions is printed. The exit status is 0 if each planted cause was named first in 9 of 10
+trials, and no cause was named in 98 of 100 trials in which A and B are equal. It is 1 if not, 2 for
+wrong use, and 4 if a process fails.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from cnnbench.records.profiles import Explanation, StepProfile
 
 PLUGIN = Path(planted_plugin.__file__).resolve()
 NAMED, SILENT = 0.90, 0.98
-"""Least shares of right trials: of a plant, and of like sides."""
+"""Smallest shares of right trials: with a planted cause, and with equal A and B."""
 
 TIMEOUT = 1200.0
 
 
 @dataclass(frozen=True)
 class Side:
-    """Program of one side of a comparison, and the cause that must be named first.
+    """Program B of a comparison, and the cause that `cnnbench explain` must name first.
 
     Attributes:
-      plant: plant of the plug-in.
-      against: the side that it is compared with; "" for one that is compared with none.
-      kinds: the right kinds of causes; none on like sides.
+      plant: name of the slowdown that the plug-in `planted_plugin` adds; "" for none.
+      against: name of program A of the comparison; "" if this program is only used as A.
+      kinds: the right kinds of causes; none if A and B are equal.
     """
 
     flags: tuple[str, ...] = ()
@@ -80,7 +81,7 @@ NETWORKS = {
 
 
 def sides_of(network: str) -> dict[str, Side]:
-    """The sides that exist for a network, by name; LeNet has no batch norm."""
+    """Returns the programs that exist for a network, by name; LeNet has no batch norm."""
     return {
         name: side for name, side in SIDES.items() if (network, name) != ("lenet", "batch_norm")
     }
@@ -90,16 +91,16 @@ def sides_of(network: str) -> dict[str, Side]:
 class Options:
     """Command-line options: measurements and trials."""
 
-    networks: str = flag(",".join(NETWORKS), "Networks, with commas.")
-    sides: str = flag(",".join(SIDES), "Sides of the pool and the comparisons, with commas.")
+    networks: str = flag(",".join(NETWORKS), "Networks, separated by commas.")
+    sides: str = flag(",".join(SIDES), "Programs to profile and compare, separated by commas.")
     pool: str = flag("", "Folder of profiles.", path="folder")
-    processes: int = flag(8, "Processes of each side in the pool.", minimum=1)
-    minutes: float = flag(0.0, "Add processes for at most so long.", minimum=0.0)
+    processes: int = flag(8, "Processes of each program in the pool.", minimum=1)
+    minutes: float = flag(0.0, "Time in minutes for adding processes to the pool.", minimum=0.0)
     load: float = flag(
-        0.2, "CPUs that other programs, except --neighbour, may use beside a process.", minimum=0.0
+        0.2, "CPUs that programs other than --neighbour may use during a process.", minimum=0.0
     )
     trials: int = flag(20, "Trials of each comparison.", minimum=1)
-    rounds: int = flag(3, "Processes of each side in a trial.", minimum=1)
+    rounds: int = flag(3, "Processes of each of A and B in a trial.", minimum=1)
     seed: int = flag(1, "Seed of the order of processes and of the trials.")
     neighbour: str = neighbour_flag()
 
@@ -114,12 +115,12 @@ class Options:
 
 
 def files_of(pool: str, network: str, side: str) -> list[Path]:
-    """Paths of the profiles of one side."""
+    """Returns the paths of one program's profiles."""
     return sorted(Path(pool, network, side).glob("*.profile"))
 
 
 def missing(options: Options) -> Iterator[tuple[str, str, int]]:
-    """Yields network, side and number of each process that the pool lacks."""
+    """Yields network, program and number of each process that the pool lacks."""
     for turn in range(options.processes):
         for network in split_words(options.networks):
             sides = [side for side in split_words(options.sides) if side in sides_of(network)]
@@ -130,10 +131,10 @@ def missing(options: Options) -> Iterator[tuple[str, str, int]]:
 
 
 def profile(path: Path, network: str, side: str) -> StepProfile:
-    """Runs a process, which writes its profile to the path.
+    """Runs a process that writes its profile to `path`.
 
     Raises:
-      BenchmarkError: it left no profile.
+      BenchmarkError: the process wrote no profile.
     """
     (steps, *flags), chosen = NETWORKS[network], SIDES[side]
     given = (
@@ -150,22 +151,22 @@ def profile(path: Path, network: str, side: str) -> StepProfile:
 
 
 def other_cpus() -> float:
-    """Number of CPUs that other programs use during one second; 0 if unknown."""
+    """Measures how many CPUs other programs use during one second; 0 if unknown."""
     first = read_counters(Host())
     time.sleep(1.0)
     return changes(first, read_counters(Host())).get("other_cpus", 0.0)
 
 
 def add(options: Options, network: str, side: str, turn: int, end: float) -> None:
-    """Adds a process to the pool while other programs use few CPUs; repeats a disturbed one.
+    """Adds a process to the pool while other programs use few CPUs; repeats disturbed processes.
 
-    Profiles of disturbed processes are kept as ``TURN.NUMBER.disturbed``.
+    Profiles of disturbed processes are kept as ``PROCESS.NUMBER.disturbed``.
 
     Args:
-      end: time (`time.monotonic`) after which nothing is started.
+      end: time (`time.monotonic`) after which no process is started.
 
     Raises:
-      BenchmarkError: it left no profile.
+      BenchmarkError: a process wrote no profile.
     """
     limit = options.load + float(options.neighbour)
     folder = Path(options.pool, network, side)
@@ -186,7 +187,7 @@ def fill(options: Options) -> None:
     """Adds processes until the pool is complete or the time is over.
 
     Raises:
-      BenchmarkError: one left no profile.
+      BenchmarkError: a process wrote no profile.
     """
     end = time.monotonic() + 60 * options.minutes
     with neighbour(float(options.neighbour), options.seed):
@@ -197,7 +198,7 @@ def fill(options: Options) -> None:
 
 
 def trials(options: Options, network: str, new: str) -> list[Explanation]:
-    """Explains differences between processes drawn from the pool; none if it has too few."""
+    """Explains differences between processes from the pool; [] if the pool has too few."""
     sides = (SIDES[new].against, new)
     base, new_ones = (load(options.pool, network, side) for side in sides)
     if min(len(base), len(new_ones)) < options.rounds:
@@ -210,9 +211,9 @@ def trials(options: Options, network: str, new: str) -> list[Explanation]:
 
 
 def halves(options: Options, network: str) -> list[tuple[str, Explanation]]:
-    """Explains differences between disjoint samples of the same side.
+    """Explains differences between disjoint samples of the same program's processes.
 
-    Each division of a side into two samples is explained once, however many trials there are.
+    Each division of the processes into two samples is explained at most once.
     """
     explanations = []
     for side in split_words(options.sides):
@@ -228,18 +229,18 @@ def halves(options: Options, network: str) -> list[tuple[str, Explanation]]:
 
 @functools.cache
 def load(pool: str, network: str, side: str) -> list[StepProfile]:
-    """Loads the profiles of one side."""
+    """Loads the profiles of one program."""
     return [StepProfile.from_json(file.read_bytes()) for file in files_of(pool, network, side)]
 
 
 def is_right(kinds: Sequence[str], found: Explanation) -> bool:
-    """Whether the first cause has a right kind; for equal sides, whether no cause is named."""
+    """Whether the first cause has a right kind or, if A and B are equal, no cause is named."""
     first = found.causes[0].kind if found.causes else ""
     return first in (kinds or [""])
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures all sides; returns the exit status."""
+    """Profiles all programs, and runs all trials; returns the exit status."""
     options = options_of(Options, __doc__, argv, Options.check)
     try:
         fill(options)

@@ -1,9 +1,9 @@
 """Measures error rates and power of cnnbench's verdicts; see docs/evidence.md.
 
-Simulations take half an hour of CPU time. The part with real processes takes as long as --minutes
-says and can be continued later from the measurements in --pool. The exit status is 0 when all
-demands are met, 1 when one is missed, 2 for wrong use, 3 when there are too few measurements, 4
-when processes fail, 130 when interrupted.
+Simulations take half an hour of CPU time. Measurements of real processes take --minutes, and can be
+continued later from the measurements in --pool. The exit status is 0 if all requirements are met, 1
+if a requirement is missed, 2 for wrong use, 3 if there are too few measurements, 4 if processes
+fail, and 130 if interrupted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STUDIES: Mapping[str, tuple[str, Sequence[Study]]] = {
     "races": ("Races", (RACES,)),
     "history": ("History", HISTORY),
 }
-"""Simulations with their titles."""
+"""Simulations by name, each with a title and its studies."""
 
 
 @dataclass(kw_only=True)
@@ -51,42 +51,43 @@ class Options:
     """Command-line options: simulations, measurements and rules."""
 
     pool: str | None = flag(
-        None, "Folder of real processes; none are used without it.", path="folder"
+        None, "Folder of measurements of real processes; by default, none are used.", path="folder"
     )
-    minutes: float = flag(0.0, "Add processes to the pool for so long.", minimum=0.0)
+    minutes: float = flag(0.0, "Time in minutes for adding processes to --pool.", minimum=0.0)
     draws: int = flag(
         2000,
-        "Draws of each simulation, of pauses and histories a quarter, of advice a tenth; 0 leaves "
-        "them out.",
+        "Draws of each simulation. Pauses and histories have a quarter of this number, and advice "
+        "a tenth. 0 omits the simulations.",
         minimum=0,
     )
     only: str = flag(
         "all",
         "The only simulation: verdicts, confirmations by a second experiment, several metrics, "
-        "pauses of steps, advice of inconclusive comparisons, races of tune, steps of history.",
+        "pauses between steps, advice for inconclusive comparisons, races of tune, or level "
+        "changes in history.",
         choices=("all", *STUDIES),
     )
-    gates: int = flag(20000, "Gates formed of the pool at every round.", minimum=1)
-    batch_size: int = flag(16, "Images of a step of the real processes.", minimum=1)
+    gates: int = flag(20000, "Maximum number of gates that are formed from the pool.", minimum=1)
+    batch_size: int = flag(16, "Images per step of the real processes.", minimum=1)
     num_batches: int = flag(480, "Timed steps of a real process.", minimum=1)
     pairing: str = flag(
         "turns",
-        "The processes of a round are started together and step in turn, or run one after the "
-        "other.",
+        "turns: the processes of a round are interleaved in short time slices; alternate: they run "
+        "one after the other.",
         choices=("turns", "alternate"),
     )
     neighbour: str = neighbour_flag()
     slowed: tuple[float, ...] = flag(
-        (5.0, 10.0), "How much slower slowed processes are, in per cent.", above=0, below=100
+        (5.0, 10.0), "Slowdowns of slowed processes, in per cent.", above=0, below=100
     )
-    threshold: float = flag(3.0, "Threshold of the gates of real processes, in per cent.")
+    threshold: float = flag(3.0, "Threshold of gates from real processes, in per cent.")
     seed: int = flag(1, "Seed of all draws.")
-    output: str | None = flag(None, "Write the tables to this file, too.", path="file")
+    output: str | None = flag(None, "Also write the tables to this file.", path="file")
 
     def check(self) -> None:
         """Raises UsageError if options contradict each other."""
         if self.minutes and self.pool is None:
-            raise FlagError("minutes", self.minutes, "needs --pool, which takes the processes")
+            raise FlagError("minutes", self.minutes, "needs --pool, the folder for measurements")
 
     @property
     def busy(self) -> float:
@@ -95,7 +96,7 @@ class Options:
 
 
 def plan_of(options: Options) -> dict[str, Any]:
-    """Properties that all processes of a pool must share."""
+    """Returns the properties that all processes of a pool must share."""
     facts = environment.collect()
     return {
         # The path of the plug-in is omitted, because it changes with the checkout.

@@ -205,7 +205,7 @@ KINDS = {
             ("8, 2", "8, 0", "batch_size=0 must be at least 1"),
             ("8, 2", "'large', 2", "'large'"),
             ("def build", "def built", "abstract"),
-            ('10", Own)', '10", lambda: None)', "its factory returned a NoneType"),
+            ('10", Own)', '10", lambda: None)', "the factory of the model returned a NoneType"),
             ('10", Own)', '10", lambda size: Own())', "missing 1 required positional argument"),
             (METHOD, LOSS.replace(", labels", "") + "1.0\n" + METHOD, "Own.loss() must take"),
             (METHOD, LOSS + "'x'\n" + METHOD, "Own.loss() must return a float32 tensor [n]"),

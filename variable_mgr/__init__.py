@@ -1,4 +1,4 @@
-"""Variable placement and gradient aggregation.
+"""Placement of variables on devices, and aggregation of gradients.
 
 `create` makes a manager from a spec. Managers do not depend on the driver, the flags or the
 networks. Importing this package does not import TensorFlow.
@@ -42,7 +42,7 @@ __all__ = [
 
 
 def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> VariableMgr:
-    """Creates the variable manager of the mode in `spec`. The manager creates variables later."""
+    """Creates the variable manager for the mode in `spec`; it creates the variables later."""
     mode = spec.mode
     origin = plugins.plugin_of_object(PLUGIN_FLAG, mode.name)
     with plugins.reporting_plugin_errors(UsageError, origin or ""):
@@ -53,7 +53,7 @@ def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> Variable
 
 
 def _check_manager_class(mode: Mode, manager_class: type[Any]) -> None:
-    # Imported here, because these modules import TensorFlow.
+    # Imports at the top of this file would import TensorFlow.
     from cnnbench.variable_mgr.base import VariableMgr
     from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
     from cnnbench.variable_mgr.strategies import (

@@ -1,4 +1,4 @@
-"""`VariableMgr`, the base class of all modes, and `WorkerGroup`, the workers of a job.
+"""`VariableMgr`, the base class of all variable managers, and `WorkerGroup`, a job's workers.
 
 Collective operations in different workers are matched by a counter. Therefore every worker must
 build the same functions and make the same calls in the same order.
@@ -30,17 +30,17 @@ from cnnbench.variable_mgr.gradients import Column, FlatBufferLayout
 from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Communication between workers that each run their own step, without gradients.
+# Communication of values other than gradients between workers that each run their own step.
 
 
 class WorkerGroup:
-    """Exchanges values between the workers of a job, on one CPU of each. Worker 0 is the chief."""
+    """Exchanges values between the CPUs of a job's workers. Worker 0 is the chief."""
 
     def __init__(self, cpus: Sequence[str], own: str) -> None:
         self._cpus = tuple(cpus)
         self._own = own
         self._reduce = Collective(ReduceContext(devices=self._cpus, own=(own,)))
-        # Traced functions by name, dtype and shape, so that each is traced only once.
+        # Traced functions by name, dtype and shape; the cache avoids tracing them again.
         self._traced: dict[tuple[Any, ...], Any] = {}
 
     @property
@@ -53,33 +53,33 @@ class WorkerGroup:
         """Number of workers in the job."""
         return len(self._cpus)
 
-    def gather_rows(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Concatenates tensors of one static shape from all workers, inside the traced step.
+    def gather_in_step(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Concatenates a tensor of each worker, with one static shape, inside the traced step.
 
-        The order is the same in all workers.
+        The order of the tensors is the same in all workers.
         """
         with tf.device(self._own):
             return self._reduce.gather([tensor])[0]
 
-    def add(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums float32 tensors of static shapes over the workers, inside the traced step."""
+    def sum_in_step(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums float32 tensors of static shapes over all workers, inside the traced step."""
         with tf.device(self._own):
             layout = FlatBufferLayout([tensor.shape for tensor in tensors], tf.float32)
             return layout.split(self._reduce(layout.join(tensors), 0))
 
     def total(self, values: Any) -> Any:
-        """Returns the sum of an int64 or float64 array over all workers, outside the traced step.
+        """Sums an int64 or float64 array over all workers, outside the traced step.
 
         The arrays of all workers must have the same shape.
         """
-        return self._call_traced(self._sum_over_workers, tf.constant(np.asarray(values))).numpy()
+        return self._call_traced(self._sum_traced, tf.constant(np.asarray(values))).numpy()
 
-    def value_of_chief(self, value: bool) -> bool:
-        """Returns the chief's boolean in every worker, outside the traced step."""
+    def broadcast_chief_bool(self, value: bool) -> bool:
+        """Returns the chief's `value` in every worker, outside the traced step."""
         return bool(self.total(int(value and self.is_chief)))
 
-    def tensors_of_chief(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the chief's tensors in every worker, bit by bit, outside the traced step.
+    def broadcast_chief_tensors(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns exact copies of the chief's tensors in every worker, outside the traced step.
 
         Dtypes and shapes must be equal in all workers.
         """
@@ -94,8 +94,8 @@ class WorkerGroup:
                 results[i] = value
         return results
 
-    def gather(self, data: bytes) -> list[bytes]:
-        """Collects the bytes of every worker, in worker order, outside the traced step."""
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Returns the `data` of every worker, in the order of workers, outside the traced step."""
         row = self._cpus.index(self._own)
         sizes = np.zeros(len(self._cpus), np.int64)
         sizes[row] = len(data)
@@ -103,7 +103,7 @@ class WorkerGroup:
         table = np.zeros((len(self._cpus), -(-int(sizes.max()) // 8) * 8), np.uint8)
         table[row, : len(data)] = np.frombuffer(data, np.uint8)
         if table.size:
-            # Each worker fills only its own row, so the sum over the workers contains all rows.
+            # Each worker fills only its own row, so the sum over all workers contains every row.
             table = self.total(table.view(np.int64)).view(np.uint8)
         return [table[i, :size].tobytes() for i, size in enumerate(sizes)]
 
@@ -121,7 +121,7 @@ class WorkerGroup:
         with tf.device(self._own):
             return self._traced[key](value)
 
-    def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:
+    def _sum_traced(self, value: tf.Tensor) -> tf.Tensor:
         return self._reduce([value], 0)[0]
 
     def _broadcast_from_chief(self, value: tf.Tensor) -> tf.Tensor:
@@ -154,13 +154,13 @@ class OptimizerLike(Protocol):
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
     ) -> list[Any]:
-        """Updates each variable on its own device and returns the operations."""
+        """Updates each variable on its own device, and returns the update operations."""
 
     def slot_variables(self) -> Mapping[tuple[str, Any], tf.Variable]:
-        """Optimizer slots. A key is the slot's name and `Variable.ref()` of the slot's variable."""
+        """Returns all optimizer slots by (name of the slot, `Variable.ref()` of the variable)."""
 
     def shared_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """Optimizer state that belongs to no single variable: one scalar per group of variables."""
+        """Returns optimizer state of no single variable by name: a scalar per variable group."""
 
 
 Guard: TypeAlias = Callable[[Callable[[], list[Any]]], list[Any]]
@@ -191,7 +191,7 @@ class VariableMgr(abc.ABC):
         self._declared = tuple(variables)
         self._facades: dict[str, TowerVariable] = {}
         job = spec.job
-        # The workers, if each runs its own step; None if one step contains all towers.
+        # The job's workers if each worker runs its own step; None if one step has all towers.
         self.workers = (
             WorkerGroup(job.cpu_devices, job.cpu_device)
             if job is not None and job.client_per_worker and job.num_workers > 1
@@ -200,10 +200,7 @@ class VariableMgr(abc.ABC):
 
     @property
     def replicas_in_sync(self) -> bool:
-        """Whether all towers have equal trainable variables after every step.
-
-        True if there is only one tower.
-        """
+        """Whether all towers have equal trainable variables after every step, as with one tower."""
         return self._spec.mode.in_sync or self._spec.num_towers == 1
 
     def create_variables(self) -> _AllCreated:
@@ -232,7 +229,7 @@ class VariableMgr(abc.ABC):
 
     @abc.abstractmethod
     def _create(self, variable: VariableLike) -> TowerVariable:
-        """Creates the copies of one variable."""
+        """Creates a variable's copies on all devices."""
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
         """Calls `build` for each tower of a step, and returns the results in order.
@@ -245,7 +242,7 @@ class VariableMgr(abc.ABC):
         return [build(tower) for tower in range(count)]
 
     def variable(self, tower: int, name: str) -> tf.Variable:
-        """The copy that `tower` uses of the variable with the canonical `name`."""
+        """Returns the copy that `tower` uses of the variable with the canonical `name`."""
         if not 0 <= tower < len(self._spec.devices):
             raise IndexError(f"tower {tower} of {len(self._spec.devices)}")
         return self._facades[name].copy(tower)
@@ -262,35 +259,37 @@ class VariableMgr(abc.ABC):
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """Reads the value of a variable with which a tower computes gradients in this step.
 
-        With --staged_vars, it is the value of the previous step, otherwise the result of `read`.
+        With --staged_vars, the result is the value in the previous step. Otherwise, it is the
+        result of `read`.
         """
         return self.read(tower, name, dtype)
 
     def decayed(self, variable: tf.Variable) -> tf.Tensor:
-        """The float32 value of a trained variable, for the L2 loss. Call it in the variable's
-        device scope.
+        """Returns the float32 value of a trained variable for the L2 loss.
+
+        Call this method in the variable's device scope.
         """
         return gradients.cast(tower_variable.read(variable), tf.float32)
 
     @abc.abstractmethod
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """Aggregates the gradients of all towers.
+        """Aggregates the gradients of all towers, once per step.
 
         Gradients may be dense tensors of any float dtype, or IndexedSlices. The results are dense
-        and float32. If some towers have None, it counts as zero. If all towers have None, the
-        variable is not updated. A NaN or infinity in one tower reaches every copy that is kept in
-        sync.
+        and float32. If some towers have the gradient None, it counts as zero. If all towers have
+        None, the variable is not updated. A NaN or infinity in one tower reaches every copy that is
+        kept in sync.
 
         Args:
-          columns: the gradients of all towers, one column per trainable variable.
+          columns: each trainable variable with its gradients from all towers.
 
         Returns:
-          The devices on which updates are applied, and columns with one gradient and one variable
-          per device.
+          The devices on which updates are applied, and each variable with one gradient and one
+          copy per device.
         """
 
     def get_gradients_to_apply(self, device_index: int, columns: Sequence[Column]) -> GradientPairs:
-        """The aggregated (gradient, variable) pairs that one apply device applies."""
+        """Returns the aggregated (gradient, variable) pairs for one device that applies updates."""
         pairs = [(c.gradients[device_index], c.variables[device_index]) for c in columns]
         return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
 
@@ -324,64 +323,65 @@ class VariableMgr(abc.ABC):
             return optimizer.apply_gradients(pairs, learning_rate)
 
     def after_updates(self) -> list[Any]:
-        """Operations on variables after the updates on all apply devices."""
+        """Returns operations that run after the updates on all devices, such as copies."""
         return []
 
     def updated(self, name: str) -> TowerVariable:
-        """The copies of a variable that the optimizer updates. By default, towers read them, too.
+        """Returns the copies of a variable that the optimizer updates.
 
-        Optimizer slots, learning rates and weight decay refer to these copies. There is one per
-        apply device.
+        By default, the towers read the same copies. Optimizer slots, learning rates and weight
+        decay refer to the copies that the optimizer updates. There is one copy per device on which
+        updates are applied.
         """
         return self._facades[name]
 
     def updated_groups(self) -> list[list[tf.Variable]]:
-        """Groups of copies that are updated together, such as all copies of one tower."""
+        """Returns groups of variable copies that are updated together, such as one tower's."""
         trained = [self.updated(v.name).copies for v in self._declared if v.trainable]
         return gradients.transpose_lists(trained)
 
     def share(self, variables: Iterable[TowerVariable]) -> None:
-        """Sets all copies of these variables in the job to the chief's first copy."""
+        """Sets all copies of `variables` in all workers to the chief's first copy."""
         shared = list(variables)
         if self.workers is not None and shared:
             own = [tower_variable.read(variable.primary) for variable in shared]
-            for variable, value in zip(shared, self.workers.tensors_of_chief(own), strict=True):
+            for variable, value in zip(
+                shared, self.workers.broadcast_chief_tensors(own), strict=True
+            ):
                 with tf.device(variable.primary.device):
                     variable.primary.assign(value, read_value=False)
         for variable in shared:
             variable.broadcast()
 
     def after_initialization(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Copies every variable from tower 0 to the other towers, if towers are in sync."""
+        """Copies every variable from tower 0 to the other towers if the mode keeps them in sync."""
         if self.replicas_in_sync:
             self.after_restore(slots)
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Sets all copies of each variable in this process to the first copy, even in independent
-        mode.
-        """
+        """Sets all copies of each variable in this process to the first copy, in every mode."""
         for variable in (*self._facades.values(), *slots):
             variable.broadcast()
 
     def wait_for_assignments(self, devices: Iterable[str] = ()) -> None:
-        """Waits until assignments to variables are complete, before a traced function runs."""
+        """Waits until assignments to variables are complete; call it before a traced function."""
         tower_variable.wait_for_assignments(
             (*self._spec.devices, *self._spec.variable_devices, *devices)
         )
 
     def get_devices(self) -> tuple[str, ...]:
-        """Full device string of each tower of this process."""
+        """Returns the full device string of each tower of this process."""
         return self._spec.devices
 
     def add_up(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sums float32 tensors of static shapes over all workers, inside the traced step."""
-        return list(tensors) if self.workers is None else self.workers.add(tensors)
+        return list(tensors) if self.workers is None else self.workers.sum_in_step(tensors)
 
     def reduce_together(
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
         """Aggregates gradients (`preprocess_device_grads`) and sums float32 scalars (`add_up`)."""
-        # Tensors are sent in this order, and the scalars are available before the gradients.
+        # The scalars are available before the gradients, so they are sent first.
         totals = self.add_up(sums)
         return (*self.preprocess_device_grads(columns), totals)
 
@@ -391,13 +391,14 @@ class VariableMgr(abc.ABC):
         return self._spec.num_towers
 
     def savable_variables(self) -> dict[str, TowerVariable]:
-        """Trainable variables and moving averages by canonical name, in creation order."""
+        """Returns all variables by canonical name, in creation order."""
         return dict(self._facades)
 
     def savable_slots(self, optimizer: OptimizerLike) -> dict[str, TowerVariable]:
-        """Optimizer state by canonical name. A slot has as many copies as its variable.
+        """Returns the optimizer state by canonical name.
 
-        Names are "<variable>/<slot>", and "optimizer/<name>" for state that belongs to no variable.
+        A slot has as many copies as its variable. Names are "<variable>/<slot>", and
+        "optimizer/<name>" for state that belongs to no variable.
         """
         by_key = optimizer.slot_variables()
         slots = {}
@@ -416,7 +417,7 @@ class VariableMgr(abc.ABC):
         return tf.cast(value, self._spec.variable_dtype) if variable.fits_16_bits else value
 
     def _cast_on_own_device(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
-        """Reads a variable and casts it on its own device. A cast to 16 bits halves the data."""
+        """Reads a variable and casts it on its own device, so that 16 bits halve the data sent."""
         value = tower_variable.read(variable)
         if value.dtype == dtype:
             return value
@@ -425,9 +426,9 @@ class VariableMgr(abc.ABC):
 
 
 def initial_value(variable: VariableLike, seed: int, tower: int = 0) -> tf.Tensor:
-    """Initial value of a variable. It depends only on its name, seed and tower.
+    """Returns a variable's initial value, which depends only on its name, the seed and the tower.
 
-    It is float32, or int64 if the initializer gives integers.
+    The value is float32, or int64 if the initializer gives integers.
     """
     initializer = variable.initializer
     if initializer.draw is not None:
@@ -439,6 +440,6 @@ def initial_value(variable: VariableLike, seed: int, tower: int = 0) -> tf.Tenso
         variable.shape,
         seed=tf.constant([seed, zlib.crc32(key.encode())], tf.int64),
         stddev=initializer.draw_stddev(variable.shape),
-        # The default random algorithm differs between CPUs and GPUs, so it is set explicitly.
+        # The default random algorithm is not the same on CPUs and GPUs.
         alg="philox",
     )

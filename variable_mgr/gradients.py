@@ -42,14 +42,14 @@ def run_untraced(function: Callable[[], _T]) -> _T:
 
 
 def current_traced_graph() -> tf.Graph:
-    """The graph that is being traced. An unused constant is created to find it."""
+    """Returns the graph that is being traced, by creating an unused constant in it."""
     return tf.constant(0, name="traced_graph").graph
 
 
 class PerTraceCache:
-    """A cache of tensors by key, for one traced function.
+    """A cache of tensors of the function that is being traced, by any key.
 
-    It is emptied when another function is traced.
+    The cache is emptied when another function is traced.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class PerTraceCache:
         self._values: dict[Any, tf.Tensor] = {}
 
     def tensors_of_trace(self) -> dict[Any, tf.Tensor]:
-        """The cached tensors of the function that is being traced. The caller may add tensors."""
+        """Returns the cached tensors of the function that is being traced, to read or add to."""
         graph = current_traced_graph()
         if graph is not self._graph:
             self._graph, self._values = graph, {}
@@ -69,35 +69,35 @@ class PerTraceCache:
 
 
 def assign_and_return_old(variable: tf.Variable, tensor: tf.Tensor) -> tf.Tensor:
-    """Assigns a new value and returns the old one.
+    """Assigns a new value to a variable and returns the old value.
 
     The assignment runs even if the old value is unused.
     """
     old = variable.read_value()
-    # Only tf.function orders reads and writes of a variable; other graphs need this dependency.
+    # Outside of tf.function, TensorFlow does not order reads and writes of a variable.
     with tf.control_dependencies([old]):
         variable.assign(tensor, read_value=False)
     return old
 
 
-# Gradients grouped by variable: one column per variable, with one entry per tower.
+# Each variable with its gradients from all towers.
 
-# A gradient: tensor, tf.IndexedSlices, or None if the loss does not depend on the variable.
 Gradient: TypeAlias = Any
-# Function that takes one tensor per tower of this process, and returns one result per tower.
+"""A tensor, tf.IndexedSlices, or None if the loss does not depend on the variable."""
 Gather: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
+"""Function that takes one tensor per tower of this process, and returns one result per tower."""
 _R = TypeVar("_R")
 
 
 class Column(NamedTuple):
-    """All gradients and copies of one logical variable: one of each per tower.
+    """One logical variable: its gradient from each tower, and the copy that each tower uses.
 
-    After a reduction to a single device, the column has one gradient and one variable.
+    After a reduction to a single device, a `Column` has one gradient and one variable.
 
     Attributes:
-      gradients: see `Gradient`, each on its tower's device. After `convert_to_common_form`, either
-        all are dense tensors with the variable's shape and the same dtype, or (if `sparse`) all
-        are tf.IndexedSlices with values in the compute dtype.
+      gradients: see `Gradient`, each on its tower's device. In the result of
+        `make_all_dense_or_all_sparse`, either all are dense tensors with the variable's shape and
+        the same dtype, or (if `sparse`) all are tf.IndexedSlices with values in the compute dtype.
       variables: the copy that each tower uses; the same object if towers share it.
     """
 
@@ -112,7 +112,7 @@ class Column(NamedTuple):
     def map_gradients(
         self, devices: Sequence[str], function: Callable[[Gradient, tf.Variable], Gradient]
     ) -> Column:
-        """Replaces each gradient by ``function(gradient, variable)``, computed on its device."""
+        """Replaces each gradient by ``function(gradient, variable)`` on the gradient's device."""
         pairs = list(zip(self.gradients, self.variables, strict=True))
         return self._replace(gradients=map_on_devices(devices, lambda pair: function(*pair), pairs))
 
@@ -120,7 +120,7 @@ class Column(NamedTuple):
 def map_on_devices(
     devices: Sequence[str], function: Callable[[_T], _R], values: Sequence[_T]
 ) -> list[_R]:
-    """Applies a function to each device's value, in the scope of that device."""
+    """Applies a function to each of `values`, in the device scope of the corresponding device."""
     results = []
     for device, value in zip(devices, values, strict=True):
         with tf.device(device):
@@ -129,35 +129,36 @@ def map_on_devices(
 
 
 def transpose_lists(lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
-    """Transposes nested lists, such as from one list per device to one list per tensor."""
+    """Transposes nested lists, for example from one list per device to one list per tensor."""
     return [list(values) for values in zip(*lists, strict=True)]
 
 
 def to_dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """Converts a gradient to a dense tensor. Slices with the same index are added."""
+    """Converts a gradient to a dense tensor, by adding slices with the same index."""
     if isinstance(gradient, tf.IndexedSlices):
-        # The shape comes from the variable, because slices may not contain it.
+        # tf.IndexedSlices may not contain the shape of the dense tensor, but the variable does.
         return tf.math.unsorted_segment_sum(
             cast(gradient.values, dtype), gradient.indices, variable.shape[0]
         )
     return cast(gradient, dtype)
 
 
-def convert_to_common_form(
+def make_all_dense_or_all_sparse(
     columns: Sequence[Column],
     devices: Sequence[str],
     *,
     keep_sparse: bool = False,
     keep_dtype: bool = False,
 ) -> list[Column]:
-    """Converts each variable's gradients to one form: all towers dense, or all sparse.
+    """Converts each variable's gradients so that those of all towers are dense, or all are sparse.
 
-    If a tower's loss does not use the variable, its gradient becomes zero, so that the mean is
-    still over all towers. If no tower uses the variable, the column is removed and the variable is
-    not updated.
+    If a tower's loss does not use a variable, the tower's gradient becomes zero, so that the mean
+    is still over all towers. If no tower uses a variable, the variable is removed from the result
+    and not updated.
 
     Args:
-      columns: gradients of any float dtype, dense, sparse or None.
+      columns: each variable with its gradients from all towers: of any float dtype, dense, sparse
+        or None.
       keep_sparse: whether gradients stay sparse if every tower has tf.IndexedSlices or None; None
         becomes zero slices. Otherwise all gradients are made dense.
       keep_dtype: whether dense gradients keep their dtype if all towers have the same dtype.
@@ -190,7 +191,7 @@ def convert_to_common_form(
 
 
 def check_towers_complete(columns: Sequence[Column], devices: Sequence[str]) -> None:
-    """Checks that every column has a gradient and a variable for each device."""
+    """Raises ValueError if a variable does not have one gradient and one copy for each device."""
     for gradients, variables in columns:
         if not len(gradients) == len(variables) == len(devices):
             raise ValueError(f"gradients of {len(gradients)} towers for {len(devices)} devices")
@@ -199,13 +200,14 @@ def check_towers_complete(columns: Sequence[Column], devices: Sequence[str]) -> 
 def reduce_where_updated(
     columns: Sequence[Column], spec: VariableMgrSpec, updated: Callable[[Column], tf.Variable]
 ) -> list[Column]:
-    """Reduces a variable's gradients on the device of the copy that `updated` returns.
+    """Reduces each variable's gradients on the device of the copy that the optimizer updates.
 
-    Each returned column has one dense float32 gradient. Columns without any gradient are removed.
+    `updated` returns this copy. In the result, each variable has one dense float32 gradient.
+    Variables without any gradient are removed.
     """
     scale, reduced = spec.reduction_scale, []
     keep_sparse = not spec.aggregation.sparse_to_dense
-    for column in convert_to_common_form(columns, spec.devices, keep_sparse=keep_sparse):
+    for column in make_all_dense_or_all_sparse(columns, spec.devices, keep_sparse=keep_sparse):
         variable = updated(column)
         home = column._replace(variables=[variable])
         if column.sparse:
@@ -221,17 +223,17 @@ def reduce_where_updated(
 def reduce_sparse(
     column: Column, devices: Sequence[str], scale: float | None, gather: Gather | None = None
 ) -> list[tf.Tensor]:
-    """Gathers the sparse gradients of all towers; each device computes a dense float32 sum.
+    """Gathers a variable's sparse gradients; each of `devices` then computes their dense sum.
 
-    Values are sent with their indices, in the dtype in which towers computed them. Rows that occur
-    more than once are added. The result equals the sum of dense gradients, up to the order of
-    additions.
+    The sum is float32. Values are sent with their indices, in the dtype in which towers computed
+    them. Rows that occur more than once are added. The result equals the sum of dense gradients, up
+    to the order of additions.
 
     Args:
-      devices: the device of each variable in the column: one per tower, or a single one if the
-        variable is shared.
-      gather: joins tensors with those of towers in other processes; in this case, `devices` has one
-        entry per tower. None if all towers are in this process.
+      devices: the device of each copy of the variable: one per tower, or a single device if the
+        towers share the variable.
+      gather: function that joins tensors with the tensors of towers in other processes; in this
+        case, `devices` has one entry per tower. None if all towers are in this process.
     """
     values = [slices.values for slices in column.gradients]
     indices = [slices.indices for slices in column.gradients]
@@ -246,7 +248,7 @@ def reduce_sparse(
 
 
 def slices_can_be_gathered(column: Column) -> bool:
-    """Whether sparse gradients of all towers have equal static shapes, as gathering requires."""
+    """Whether a variable's sparse gradients have equal static shapes, which gathering requires."""
     values, indices = (
         {tuple(getattr(slices, part).shape.as_list()) for slices in column.gradients}
         for part in ("values", "indices")
@@ -255,39 +257,39 @@ def slices_can_be_gathered(column: Column) -> bool:
 
 
 def concat(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Concatenates tensors on the current device. Returns a single tensor as it is."""
+    """Concatenates tensors on the current device; a single tensor is returned without copying."""
     return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
 def sum_tensors(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Sums tensors on the current device. Returns a single tensor as it is."""
+    """Sums tensors on the current device; a single tensor is returned without copying."""
     return tensors[0] if len(tensors) == 1 else tf.add_n(list(tensors))
 
 
 def cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Casts the tensor to `dtype`. Returns it as it is if it has that dtype."""
+    """Casts a tensor to `dtype`; if the tensor has this dtype already, adds no operation."""
     return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
 
 
-# Tensors concatenated in flat buffers that can be split without copying.
+# Joining tensors into flat buffers that can be split without copying.
 
-# tensors[i][t] is tensor i of tower t; tensor i has one dtype and static shape in all towers.
 Tensors: TypeAlias = "list[list[tf.Tensor]]"
-# Function that converts reduced tensors back to the form of the stage's input.
+"""tensors[i][t] is tensor i of tower t; tensor i has one dtype and static shape in all towers."""
 Inverse: TypeAlias = "Callable[[Tensors], Tensors]"
-# Number of a tensor, and the size of its part in one buffer.
+"""Function that converts reduced tensors to the number and shapes of the stage's input tensors."""
 _Piece: TypeAlias = "tuple[int, int]"
+"""Index of a tensor, and the number of its elements in one buffer."""
 
 
 class FlatBufferLayout:
-    """Layout of tensors of known shapes in flat buffers; see `buffer_sizes` for their sizes."""
+    """Layout of tensors of known shapes in flat buffers, whose sizes `buffer_sizes` determines."""
 
     def __init__(self, shapes: Sequence[tf.TensorShape], dtype: tf.DType, buffers: int = 1) -> None:
         self._shapes = [tuple(shape.as_list()) for shape in shapes]
         self._dtype = dtype
         self._line = LINE_BYTES // dtype.size
         sizes = [math.prod(shape) for shape in self._shapes]
-        # Sorting is stable: aligned tensors keep their order, and so do all other tensors.
+        # Sorting is stable: aligned tensors keep their order, and unaligned tensors keep theirs.
         order = sorted(range(len(sizes)), key=lambda i: sizes[i] % self._line != 0)
         self._buffers = _distribute_pieces(
             [(i, sizes[i]) for i in order if sizes[i]],
@@ -299,7 +301,7 @@ class FlatBufferLayout:
                 self._parts[tensor].append(size)
 
     def join(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Joins tensors to buffers on the current device. A buffer depends only on its tensors."""
+        """Joins tensors to buffers on the current device. A buffer needs only its own tensors."""
         flatten = tf.constant([-1])
         parts = []
         for tensor, sizes in zip(tensors, self._parts, strict=True):
@@ -314,12 +316,12 @@ class FlatBufferLayout:
         ]
 
     def split(self, buffers: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Splits buffers, or their reductions, into tensors on the current device."""
+        """Splits buffers, or sums of buffers, into tensors on the current device."""
         parts: list[list[tf.Tensor]] = [[] for _ in self._shapes]
         for buffer, pieces in zip(buffers, self._buffers, strict=True):
             for (tensor, _), part in zip(pieces, self._split_buffer(buffer, pieces), strict=True):
                 parts[tensor].append(part)
-        # One constant per shape: networks repeat shapes, and every operation takes time.
+        # Tensors of equal shape share one constant, because every operation takes time.
         constants: dict[tuple[int, ...], tf.Tensor] = {}
         result = []
         for shape, own in zip(self._shapes, parts, strict=True):
@@ -349,7 +351,7 @@ class FlatBufferLayout:
 
 
 def _distribute_pieces(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
-    """Distributes tensors or pieces of tensors over buffers of given sizes.
+    """Distributes tensors, or pieces of tensors, over buffers with the given numbers of elements.
 
     A piece that crosses the end of a buffer is cut.
     """
@@ -379,7 +381,7 @@ def _concat_or_empty(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
 
 
 def static_shapes(tensors: Tensors) -> list[tf.TensorShape]:
-    """The shape of each tensor. Raises ValueError if a shape is not static."""
+    """Returns the shape of each tensor; raises ValueError if a shape is not static."""
     shapes = [values[0].shape for values in tensors]
     for i, shape in enumerate(shapes):
         if not shape.is_fully_defined():
@@ -388,29 +390,31 @@ def static_shapes(tensors: Tensors) -> list[tf.TensorShape]:
 
 
 def static_dtypes(tensors: Tensors) -> list[tf.DType]:
-    """The dtype of each tensor."""
+    """Returns the dtype of each tensor, which is the same in all towers."""
     return [values[0].dtype for values in tensors]
 
 
-# Stages that transform gradients before the reduction, and are inverted after it.
+# Stages that transform gradients before the reduction, and whose inverses run after it.
 
-# A stage applies a reversible transformation to gradients, on the device of each tower.
-# A stage returns the tensors to send, and an inverse function for the reduced tensors.
-# The inverse gets the same number of tensors, with the same dtypes, shapes and order.
-# If towers share a reduced tensor, the inverse keeps it shared if this adds no operation.
 Stage: TypeAlias = Callable[[Tensors], tuple[Tensors, Inverse]]
+"""A reversible transformation of gradients, on the device of each tower.
+
+It returns the tensors to send, and an inverse function for the reduced tensors. The inverse gets
+tensors of the same number, dtypes, shapes and order as the tensors to send. If towers share a
+reduced tensor, the inverse also returns a shared tensor where this needs no additional operation.
+"""
 
 
 def make_stages(
     packing: Packing, devices: tuple[str, ...], scale: float | None
 ) -> tuple[Stage, ...]:
-    """Creates the stages of a run in their fixed order. `scale` multiplies the sum of gradients.
+    """Creates the stages of a run, in their fixed order.
 
-    None means a scale of 1.
+    `scale` is the factor by which the sum of gradients is multiplied; None means 1.
 
-    1. Small gradients are joined first, while they are still separate and float32.
-    2. Buckets or repacking. Few tensors remain, so later stages need few operations. 16-bit and
-       32-bit gradients are joined in the dtype that is sent.
+    1. Small gradients are joined first, while they are still separate and float32. 2. Then
+    gradients are joined in buckets or repacked. Few tensors remain, so later stages need
+       few operations. 16-bit and 32-bit gradients are joined in the dtype that is sent.
     3. Scaling comes before compacting, so its inverse comes after the inverse of compacting.
        Therefore the mean is computed in float32, once per pack. Tensors that are sent as float16
        are first multiplied by a power of two.
@@ -439,8 +443,9 @@ def make_stages(
 def reduce_through_stages(
     stages: Sequence[Stage], tensors: Tensors, reduce: Callable[[Tensors], Tensors]
 ) -> Tensors:
-    """Applies the stages, sums over towers with `reduce`, and applies the inverses in reverse
-    order.
+    """Sums tensors over towers with `reduce`, between the stages and their inverses.
+
+    The inverses run in reverse order.
     """
     inverses = []
     for stage in stages:
@@ -457,7 +462,8 @@ def _join_small_tensors(
 ) -> tuple[Tensors, Inverse]:
     """Joins consecutive small float32 tensors, because latency dominates their transfer time.
 
-    At most `max_group` tensors are joined. The joined tensor takes the place of the first one.
+    Tensors of at most `max_bytes` bytes are small. At most `max_group` tensors are joined. The
+    joined tensor takes the place of the first of them.
     """
     small = (
         dtype == tf.float32 and shape.num_elements() * dtype.size <= max_bytes
@@ -469,13 +475,14 @@ def _join_small_tensors(
 def _fill_buckets(
     devices: Sequence[str], max_bytes: int, dtype: str | None, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
-    """Joins consecutive tensors of one dtype into buckets of limited size, beginning at the end.
+    """Joins consecutive tensors into buckets of at most `max_bytes`, beginning with the last layer.
 
     A backward pass begins with the last layers, so their gradients are available first. Their
     bucket is sent while the other gradients are computed, and there are few messages. PyTorch's
-    DistributedDataParallel does the same (arXiv:2006.15704). The joined tensor takes the place of
-    the first tensor of its bucket. If `dtype` is given, all tensors are cast to it. If it is None,
-    tensors of different dtypes go to different buckets. The inverse keeps the dtype of its input.
+    DistributedDataParallel uses the same buckets (arXiv:2006.15704). The joined tensor takes the
+    place of the first tensor of its bucket. If `dtype` is given, all tensors are cast to it. If it
+    is None, tensors of different dtypes go to different buckets. The inverse keeps the dtype of its
+    input.
     """
     if dtype is not None and len(set(static_dtypes(tensors))) > 1:
         tensors = _cast_all(tensors, tf.as_dtype(dtype), devices)
@@ -489,12 +496,13 @@ def _fill_buckets(
 def _repack_tensors(
     devices: Sequence[str], packs: int, dtype: str | None, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
-    """Joins all tensors and cuts them into equal flat packs, the last with the remainder.
+    """Joins all tensors and cuts them into `packs` flat packs of equal size.
 
-    A pack depends only on its own tensors, so it can be sent while the backward pass computes the
-    others. Every device splits its own packs, because the parts are then views. Sending the parts
-    between devices would need one operation per part. Tensors of different dtypes are cast to
-    `dtype`. The inverse keeps the dtype of its input.
+    The last pack also has the remaining elements. A pack depends only on its own tensors, so it can
+    be sent while the backward pass computes the other tensors. Every device splits its own packs,
+    so that the pieces are views. Sending the pieces between devices would need one operation per
+    piece. Tensors of different dtypes are cast to `dtype`. The inverse keeps the dtype of its
+    input.
     """
     if not tensors:
         return tensors, _return_unchanged
@@ -508,9 +516,9 @@ def _repack_tensors(
 def _scale_tensors(
     devices: Sequence[str], sent: float, received: float, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
-    """Multiplies tensors by factors before and after the reduction.
+    """Multiplies tensors by `sent` before the reduction, and by `received` after the reduction.
 
-    The factor 1 adds no operation. If several towers share a sum, it is multiplied once, on
+    The factor 1 adds no operation. If several towers share a sum, the sum is multiplied once, on
     its device.
     """
 
@@ -535,12 +543,13 @@ def _scale_tensors(
 def scale_factors(scale: float, dtype: str | None) -> tuple[float, float]:
     """Splits `scale` into a factor before and a factor after the reduction of gradients.
 
-    A sum of float16 gradients may exceed 65504 even if no gradient does. So tensors sent as float16
-    are first multiplied by the largest power of two that is at most `scale`. If `scale` is 1 / N,
-    the sum of N such numbers cannot exceed the largest gradient. Multiplying normal numbers by a
-    power of two is exact. The rest of the factor, which is below 2, is applied in float32.
+    A sum of float16 gradients may exceed 65504 even if no gradient does. So tensors that are sent
+    as float16 are first multiplied by the largest power of two that is at most `scale`. If `scale`
+    is 1 / N, the sum of N such numbers cannot exceed the largest gradient. Multiplying normal
+    numbers by a power of two is exact. The rest of the factor, which is below 2, is applied in
+    float32.
     """
-    if dtype != "float16":  # bfloat16 has the same range as float32.
+    if dtype != "float16":  # Sums of bfloat16 do not overflow: it has the range of float32.
         return 1.0, scale
     mantissa, exponent = math.frexp(scale)
     return 2.0 ** (exponent - 1), 2.0 * mantissa
@@ -549,7 +558,7 @@ def scale_factors(scale: float, dtype: str | None) -> tuple[float, float]:
 def _send_in_16_bits(
     devices: Sequence[str], dtype: str, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
-    """Sends tensors in 16 bits in both directions. Each device converts its results to float32."""
+    """Sends tensors and their sums in 16 bits; each device converts the sums to float32."""
     narrowed = _cast_all(tensors, tf.as_dtype(dtype), devices)
     return narrowed, lambda reduced: _cast_all(reduced, tf.float32, devices)
 
@@ -559,12 +568,13 @@ def _return_unchanged(reduced: Tensors) -> Tensors:
 
 
 class DeferredGradients:
-    """Returns the gradients of the previous step, initially zeros: --variable_consistency=relaxed.
+    """Stage that replaces gradients by those of the previous step, initially zeros.
 
-    The reduction does not depend on the current step, so it overlaps with the forward and backward
-    pass. Each tensor is kept in a variable on the tower's device. The variable is created when a
-    step is first traced, and later traces of the same object use it again. CPUs and GPUs move the
-    gradient's memory into the variable instead of copying it.
+    It implements --variable_consistency=relaxed. The reduction does not depend on the current step,
+    so it overlaps with the forward and backward pass. Each tensor is kept in a variable on the
+    tower's device. The variable is created when a step is first traced, and later traces of the
+    same object use it again. CPUs and GPUs move the gradient's memory into the variable instead of
+    copying it.
     """
 
     def __init__(self, devices: tuple[str, ...]) -> None:
@@ -573,11 +583,11 @@ class DeferredGradients:
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
-        """The variables that store gradients; empty before the first trace."""
+        """The variables that store gradients; none before the first trace."""
         return tuple(variable for copies in self._variables for variable in copies)
 
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """See `Stage`."""
+        """Stores gradients and returns those of the previous step; see `Stage`."""
         if not self._variables:
             forms = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
             self._variables = run_untraced(
@@ -605,7 +615,7 @@ class DeferredGradients:
 def _join_groups(
     groups: Sequence[Sequence[int]], tensors: Tensors, devices: Sequence[str]
 ) -> tuple[Tensors, Inverse]:
-    """Joins each group of consecutive tensors with one dtype to a single tensor."""
+    """Joins each group of consecutive tensors, which have one dtype, to a single tensor."""
     shapes, dtypes = static_shapes(tensors), static_dtypes(tensors)
     layouts = [
         FlatBufferLayout([shapes[i] for i in group], dtypes[group[0]]) if len(group) > 1 else None
@@ -635,7 +645,7 @@ def _map_tensor_lists(
     function: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
     tensors: Tensors,
 ) -> Tensors:
-    """Applies a function on every device to the list of the device's tensors."""
+    """Applies a function to the list of each device's tensors, on this device."""
     return transpose_lists(map_on_devices(devices, function, transpose_lists(tensors)))
 
 

@@ -20,8 +20,7 @@ from cnnbench.base.job import Chooser, Job, cpu_of_device, least_bytes_chooser, 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, is_gpu, single
 
-# The modes of --variable_update. This part does not import TensorFlow.
-
+# The modes of --variable_update, without importing TensorFlow.
 _NAME = re.compile("[a-z][a-z0-9_]*")
 
 
@@ -44,7 +43,7 @@ class Reduction(enum.Enum):
 
 
 class Processes(enum.Enum):
-    """How a mode runs in several processes."""
+    """How a mode distributes the work of a step among several processes."""
 
     ONE = "not supported"
     CONTROLLER = "one process runs the towers of all processes"
@@ -54,7 +53,7 @@ class Processes(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """One mode of --variable_update.
+    """Properties of one mode of --variable_update.
 
     Attributes:
       name: value of the flag: lower-case letters, digits and underscores.
@@ -63,16 +62,16 @@ class Mode:
       processes: how the mode runs in several processes; `Processes.ONE` if it does not.
       uses_ps: whether a job stores its variables on ps tasks.
       in_sync: whether all towers have equal trained variables after every step.
-      apart: the reason why `cnnbench strategies` does not compare the mode's weights with those of
-        other modes, although towers are in sync. "" if it does.
+      apart: the reason why `cnnbench strategies` does not compare the mode's weights with the
+        weights of other modes, although towers are in sync. "" if it compares them.
       strategy: name of the strategy's class in tf.distribute; "" for other modes.
       staged: whether --staged_vars works.
       asynchronous: whether --nocross_replica_sync works.
       algorithm: the name in records for the reduction of gradients. With `ALL_REDUCE`, it is the
         default of --all_reduce_spec, and "" means "copy". With `CROSS_DEVICE`, it is unused.
-      by_size: whether --all_reduce_spec may name algorithms by size.
+      by_size: whether --all_reduce_spec may name several algorithms for different tensor sizes.
       one_tower: the reason why a process can use only one device. It completes the sentence
-        "--variable_update=NAME has ...". "" if a process can use several.
+        "--variable_update=NAME has ...". "" if a process can use several devices.
       needs: required flags, each with the value that `cnnbench strategies` gives it.
       refuses: settings that are refused, each with a reason that completes the sentence "cannot go
         with --variable_update=NAME, whose ...". A setting is "flag" (switched on), "flag=value", or
@@ -106,7 +105,7 @@ class Mode:
             )
         module, _, name = str(self.manager).partition(":")
         is_name = isinstance(self.manager, str) and module and name.isidentifier()
-        # Importing `VariableMgr` would import TensorFlow, so a method identifies a manager.
+        # isinstance would need the class `VariableMgr`, whose module imports TensorFlow.
         manages = hasattr(self.manager, "preprocess_device_grads")
         if not is_name and not (manages and isinstance(self.manager, type)):
             raise UsageError(
@@ -116,7 +115,7 @@ class Mode:
         plugins.check_attributes(self, Mode, f"mode {self.name}")
 
     def manager_class(self) -> type[Any]:
-        """The subclass of `VariableMgr` that implements the mode. This may import TensorFlow."""
+        """Returns the subclass of `VariableMgr` that implements the mode. May import TensorFlow."""
         if not isinstance(self.manager, str):
             return self.manager
         module, _, name = self.manager.partition(":")
@@ -124,17 +123,17 @@ class Mode:
 
     @property
     def all_reduce(self) -> str:
-        """The default of --all_reduce_spec; "" if the mode has no default or no all-reduce."""
+        """Default of --all_reduce_spec in this mode; "" without a default or an all-reduce."""
         return self.algorithm if self.reduction is Reduction.ALL_REDUCE else ""
 
     @property
     def uses_cross_device_ops(self) -> bool:
-        """Whether a strategy reduces between devices of one process with --cross_device_ops."""
+        """Whether a tf.distribute strategy reduces in one process by --cross_device_ops."""
         return self.reduction is Reduction.CROSS_DEVICE and self.processes is Processes.ONE
 
     @property
     def multi_worker_strategy(self) -> bool:
-        """Whether every worker runs a strategy that reduces between the devices of all workers."""
+        """Whether every worker runs a tf.distribute strategy that reduces over all workers."""
         return bool(self.strategy) and self.processes is Processes.CLIENT_PER_WORKER
 
 
@@ -215,7 +214,7 @@ BUILT_IN: tuple[Mode, ...] = (
         copies=Copies.ONE,
         strategy="experimental.CentralStorageStrategy",
         algorithm="reduction_to_one_device",
-        # TensorFlow 2.21 misspells an option's name and raises an AttributeError.
+        # TensorFlow 2.21 misspells an option for splitting the input, and raises AttributeError.
         refuses={
             "input_distribution=strategy,input_sharding=auto": "whose input TensorFlow cannot "
             "split; use --input_sharding=manual"
@@ -253,14 +252,14 @@ BUILT_IN: tuple[Mode, ...] = (
 PLUGIN_FLAG = "variable_mgr_plugin"
 ENTRY_POINT_GROUP = "cnnbench.variable_mgr"
 
-# No mode may have these names: an old name, and rows and folders of `cnnbench strategies`.
 _RESERVED = ("horovod", "one_tower", "checkpoints", "logs")
+"""Names that no mode may have: an old mode, and rows and folders of `cnnbench strategies`."""
 
 _modes: dict[str, Mode] = {mode.name: mode for mode in BUILT_IN}
 
 
 def register_mode(mode: Mode) -> None:
-    """Makes a mode with a new name available to ``--variable_update``."""
+    """Registers a mode, which must have a new name, for ``--variable_update``."""
     if not isinstance(mode, Mode):
         raise UsageError(f"register_mode takes a cnnbench.variable_mgr.Mode, not {mode!r}")
     if mode.name in _modes or mode.name in _RESERVED:
@@ -270,10 +269,10 @@ def register_mode(mode: Mode) -> None:
     _modes[mode.name] = mode
 
 
-def find(name: str) -> Mode:
-    """The mode with the given name. Loads installed entry points only if necessary.
+def find_mode(name: str) -> Mode:
+    """Returns the mode with the given name. Loads entry points only if the name is unknown.
 
-    Raises FlagError if there is no such mode.
+    Raises FlagError if no mode has this name.
     """
     if name not in _modes:
         plugins.load_entry_points(ENTRY_POINT_GROUP)
@@ -283,7 +282,7 @@ def find(name: str) -> Mode:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all modes of --variable_update: built-in modes, then modes of plug-ins."""
+    """Returns the names of all modes of --variable_update: built-in modes, then plug-ins'."""
     plugins.load_entry_points(ENTRY_POINT_GROUP)
     return tuple(_modes)
 
@@ -294,10 +293,10 @@ def load_plugin(path: str) -> tuple[str, ...]:
 
 
 class _ModeNames(Sequence[str]):
-    """Names of all modes, as choices of a flag. Plug-ins may add modes at any time.
+    """Names of all modes, as the choices of a flag, including modes that plug-ins add later.
 
-    If an entry point fails, its names are missing here. `find` raises the error for an unknown
-    name.
+    If an entry point fails, its modes are missing in this sequence. `find_mode` raises the error
+    for an unknown name.
     """
 
     def __contains__(self, name: object) -> bool:
@@ -328,22 +327,22 @@ plugins.add_plugin_kind(
         noun="variable manager",
         call="cnnbench.variable_mgr.register_mode(Mode(...))",
         table=lambda: _modes,
-        prepare=lambda: None,  # Built-in modes need no further import.
+        prepare=lambda: None,  # Importing this module registers all built-in modes.
     )
 )
 
 
-# Specifications from which a `VariableMgr` is created. They do not import TensorFlow.
+# Specifications from which a `VariableMgr` is created, without importing TensorFlow.
 
-# Each pack has its own reduction, and TensorFlow needs minutes to start thousands of reductions.
 MOST_PACKS = 500
+"""Largest number of packs. A reduction runs for each, and thousands take minutes to start."""
 
 _Packing = TypeVar("_Packing", bound="Packing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Settings of transformations of gradients before and after their reduction.
+    """Settings of the stages that transform gradients before and after their reduction.
 
     Fields have the names of the flags, and are keys in records of reductions. If you add a field,
     declare it with ``field(default=..., metadata={"optional": True})``, because earlier records
@@ -369,8 +368,8 @@ class Packing:
     gradient_bucket_bytes: int = dataclasses.field(default=0, metadata={"optional": True})
 
     @classmethod
-    def of(cls: type[_Packing], flags: Mapping[str, Any], **changes: Any) -> _Packing:
-        """Creates a packing from a mapping of flag names to values.
+    def from_flags(cls: type[_Packing], flags: Mapping[str, Any], **changes: Any) -> _Packing:
+        """Creates a packing from values of flags, by name.
 
         Flags that are no settings of a packing are ignored. Missing flags get their defaults.
         """
@@ -380,12 +379,12 @@ class Packing:
 
     @property
     def applies_gradients_late(self) -> bool:
-        """Whether gradients are applied one step late."""
+        """Whether each step applies the gradients of the previous step."""
         return self.variable_consistency == "relaxed"
 
     @property
     def joins(self) -> bool:
-        """Whether several gradients are joined into larger tensors."""
+        """Whether any setting joins several gradients into larger tensors."""
         return bool(
             self.gradient_repacking or self.agg_small_grads_max_bytes or self.gradient_bucket_bytes
         )
@@ -427,13 +426,12 @@ class AggregationSpec(Packing):
     shared_cards: bool = False
 
 
-# Reduction of a MirroredStrategy.
-
+# Reductions of the strategies of tf.distribute.
 CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "nccl", "ring")
 COLLECTIVE = ("auto", "ring")
 """Values of `CROSS_DEVICE_OPS` that are TensorFlow's collectives, which pack tensors by bytes."""
 BETWEEN_WORKERS = ("auto", "ring", "nccl")
-"""Values that work between processes. There, all of them pack tensors by bytes."""
+"""Values of `CROSS_DEVICE_OPS` that work between processes, where they pack tensors by bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -454,20 +452,20 @@ class CrossDeviceSpec:
     shared_cards: bool = False
 
     def check(self, devices: Sequence[str]) -> None:
-        """Raises FlagError if the reduction fails on these devices or computes wrong sums."""
+        """Raises FlagError if the reduction fails on `devices` or computes wrong sums."""
         on_gpu = all(map(is_gpu, devices))
         refuse_unsupported_devices(
             self.ops, len(devices), on_gpu=on_gpu, shared_cards=self.shared_cards
         )
 
-    def running(self, on_gpu: bool) -> str:
-        """Name of the operation that runs, as in records: "auto" is resolved."""
+    def resolved_ops(self, on_gpu: bool) -> str:
+        """Returns the operation that runs, such as "nccl" or "ring" if `ops` is "auto"."""
         auto = "nccl" if on_gpu and not self.shared_cards else "ring"
         return auto if self.ops == "auto" else self.ops
 
 
 def refuse_several_cpu_towers(job: Job) -> None:
-    """Raises FlagError for several towers on a CPU, because the strategy uses one per process."""
+    """Raises FlagError for several towers on a CPU: MultiWorkerMirroredStrategy uses only one."""
     if job.device == "cpu" and job.towers_per_worker > 1:
         raise FlagError(
             "num_gpus",
@@ -480,7 +478,7 @@ def refuse_several_cpu_towers(job: Job) -> None:
 def refuse_unsupported_devices(
     ops: str, count: int, *, on_gpu: bool, shared_cards: bool = False
 ) -> None:
-    """Raises FlagError if cross-device operations `ops` do not support these devices.
+    """Raises FlagError if the value `ops` of --cross_device_ops does not support the devices.
 
     `shared_cards` is whether several devices are parts of one GPU.
     """
@@ -490,7 +488,7 @@ def refuse_unsupported_devices(
         reason = "NCCL refuses two devices on one card (--gpus_per_card); use ring"
         raise FlagError("cross_device_ops", ops, reason)
     if ops == "hierarchical_copy" and count > 1 and count % 2:
-        # In TensorFlow 2.21, the sum of 1, 10 and 100 on three devices is 11.
+        # In TensorFlow 2.21, hierarchical copy adds 1, 10 and 100 on three devices to 11.
         raise FlagError(
             "cross_device_ops",
             ops,
@@ -522,8 +520,9 @@ class InitializerLike(Protocol):
     def draw(self) -> Callable[[str, int, int], Any] | None: ...  # noqa: D102
 
     def draw_stddev(self, shape: Sequence[int]) -> float:
-        """Standard deviation for a variable of this shape, before truncation at two standard
-        deviations.
+        """Returns the standard deviation of a truncated normal for a variable of this shape.
+
+        Values are truncated at two of these standard deviations.
         """
 
 
@@ -549,7 +548,7 @@ class VariableLike(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class VariableMgrSpec:
-    """Configuration of a variable manager.
+    """Configuration of a variable manager: mode, devices, and reduction of gradients.
 
     Attributes:
       devices: full device string of each tower, such as
@@ -600,8 +599,8 @@ class VariableMgrSpec:
 
     @cached_property
     def mode(self) -> Mode:
-        """The mode with the name `variable_update`."""
-        return find(self.variable_update)
+        """The mode of --variable_update."""
+        return find_mode(self.variable_update)
 
     @property
     def variable_devices(self) -> tuple[str, ...]:
@@ -615,17 +614,17 @@ class VariableMgrSpec:
 
         The devices are `variable_devices`. Use one function for the whole run.
         """
-        in_turn = self.ps_devices and self.ps_strategy == "round_robin"
+        rotates = self.ps_devices and self.ps_strategy == "round_robin"
         return (
             round_robin_chooser(self.variable_devices)
-            if in_turn
+            if rotates
             else least_bytes_chooser(self.variable_devices)
         )
 
     def caching_device(self, reader: str) -> str | None:
-        """The device on which a shared variable is cached for the device `reader`.
+        """Returns the device that caches a shared variable for the device `reader`.
 
-        None if it is not cached.
+        Returns None if the variable is not cached.
         """
         if not self.ps_devices or self.variable_caching == "none":
             return None
@@ -633,7 +632,7 @@ class VariableMgrSpec:
 
     @property
     def reduction_scale(self) -> float | None:
-        """The factor by which the sum over towers is multiplied; None if it is 1."""
+        """Factor by which the sum of gradients over towers is multiplied; None if it is 1."""
         if self.reduction == "sum" or self.num_towers == 1:
             return None
         return 1.0 / self.num_towers
@@ -650,7 +649,7 @@ class VariableMgrSpec:
 
     @property
     def cpu_devices(self) -> tuple[str, ...]:
-        """One CPU of every process with tower devices; `cpu_device` for a single process."""
+        """One CPU of each process that has towers; only `cpu_device` outside a cluster."""
         if self.job is None or not self.job.in_cluster:
             return (self.cpu_device,)
         return tuple(dict.fromkeys(map(cpu_of_device, self.devices)))

@@ -29,8 +29,8 @@ from cnnbench.variable_mgr.towers import TowerVariable
 class StagedVariables:
     """Variable values of the previous step for --staged_vars, by device, variable and dtype.
 
-    With them, copying variables to the towers' devices overlaps with the previous step. All traces
-    share these values.
+    With staged values, copying variables to the towers' devices overlaps with the previous step.
+    All traces share the staged values.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class StagedVariables:
         dtype: tf.DType,
         read: Callable[[], tf.Tensor],
     ) -> tf.Tensor:
-        """Returns the value that the previous step read. Call it in the step before any update."""
+        """Returns the value that the previous step read; call it in a step before any update."""
         key = (device, variable.name, dtype)
         values = self._values.tensors_of_trace()
         if key not in values:
@@ -58,7 +58,7 @@ class StagedVariables:
         return values[key]
 
     def refill_staged_values(self) -> None:
-        """Replaces all staged values by current values, outside the traced step."""
+        """Replaces all staged values by the current values of variables, outside a traced step."""
         for (device, _, dtype), (variable, staged) in self._staged.items():
             with tf.device(device):
                 staged.assign(cast(towers.read(variable), dtype), read_value=False)
@@ -71,7 +71,7 @@ def _make_staged_copy(device: str, variable: tf.Variable, dtype: tf.DType) -> tf
 
 
 class ParameterServerVariableMgr(VariableMgr):
-    """One copy of each variable, "v/<name>", on the CPU, or distributed over towers or ps tasks.
+    """Stores one copy of each variable, "v/<name>", on the CPU, the towers' devices or ps tasks.
 
     A gradient is reduced on its variable's device and applied there, once.
     """
@@ -97,14 +97,14 @@ class ParameterServerVariableMgr(VariableMgr):
         self._stagings += [] if self._staging is None else [self._staging]
 
     def of_worker(self, devices: Sequence[str]) -> ParameterServerVariableMgr:
-        """Creates a manager of the same variables that reduces over one worker's towers only."""
+        """Creates a manager of the same variables, for the towers of one worker only."""
         spec = dataclasses.replace(self._spec, devices=tuple(devices), job=None)
         return ParameterServerVariableMgr(spec, self._declared, self._facades, self._stagings)
 
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """See `VariableMgr.read`.
+        """Reads a variable for a tower; see `VariableMgr.read`.
 
-        In a traced step, there is one read, cast and copy per caching device.
+        A traced step reads, casts and copies a variable only once for each device that caches it.
         """
         variable = self.variable(tower, name)
         # Moving averages are not cached, because the step may assign them between two reads.
@@ -124,9 +124,7 @@ class ParameterServerVariableMgr(VariableMgr):
         return values[cached]
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """Reads a variable for computing gradients: with --staged_vars, the value of the previous
-        step.
-        """
+        """Reads a variable for computing gradients; see `VariableMgr.read_for_step`."""
         variable = self.variable(tower, name)
         if self._staging is None or not variable.trainable:
             return self.read(tower, name, dtype)
@@ -135,7 +133,7 @@ class ParameterServerVariableMgr(VariableMgr):
         )
 
     def decayed(self, variable: tf.Variable) -> tf.Tensor:
-        """See `VariableMgr.decayed`."""
+        """Returns the value of a trained variable for the L2 loss; see `VariableMgr.decayed`."""
         if self._staging is None:
             return super().decayed(variable)
         return self._staging.value(
@@ -143,20 +141,20 @@ class ParameterServerVariableMgr(VariableMgr):
         )
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Sets all copies of each variable to the first copy, and discards staged values."""
+        """Sets copies of variables to the first copy, and refills staged values from variables."""
         super().after_restore(slots)
         for staging in self._stagings:
             staging.refill_staged_values()
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """Sums each gradient on its variable's device. There is one apply device."""
+        """Sums each gradient on its variable's device, where the optimizer applies it once."""
         reduced = gradients.reduce_where_updated(columns, self._spec, _shared_variable)
         return [self._spec.variable_devices[0]], reduced
 
     def _apply(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
-        self._values.clear()  # Later reads must return the new values.
+        self._values.clear()  # Reads after the update must return the new values.
         return super()._apply(optimizer, pairs, device, learning_rate)
 
     def _create(self, variable: VariableLike) -> TowerVariable:

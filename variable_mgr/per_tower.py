@@ -1,7 +1,7 @@
-"""The modes of --variable_update with a copy of every variable per tower.
+"""Managers for the modes of --variable_update with a copy of every variable per tower.
 
 Gradients pass through stages that join, pack, scale, compact or defer them. Then the all-reduce
-adds them, with an algorithm that depends on the size. Then the inverses of the stages run in
+adds them, with an algorithm that depends on the tensor size. Then the inverses of the stages run in
 reverse order. Sparse gradients are gathered instead of added. If each worker runs its own step, a
 manager contains only the towers of its process.
 """
@@ -64,7 +64,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
                 agg_small_grads_max_bytes=0,
                 gradient_bucket_bytes=0,
             )
-        # Deferred gradients are stored in dense variables, so sparse ones cannot be deferred.
+        # Deferred gradients are stored in dense variables, so sparse gradients are not possible.
         self._keep_sparse = not (options.sparse_to_dense or options.applies_gradients_late)
         # Gradients that are sent in 16 bits are not cast to float32 first.
         self._compact = options.compact_dtype is not None
@@ -90,13 +90,13 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """Aggregates gradients with the all-reduce and packing of `VariableMgrSpec.aggregation`."""
         devices = self._spec.devices
-        complete = gradients.convert_to_common_form(
+        complete = gradients.make_all_dense_or_all_sparse(
             columns,
             devices,
             keep_sparse=self._keep_sparse,
             keep_dtype=self._compact,
         )
-        # Slices cannot be gathered if their static shape is unknown.
+        # Collectives cannot gather sparse gradients with unknown static shapes.
         complete = [
             column
             if not column.sparse or self._gather is None or gradients.slices_can_be_gathered(column)
@@ -117,10 +117,10 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
 
 
 class IndependentVariableMgr(PerTowerVariableMgr):
-    """Towers start with different variables and never communicate. Gradients are not reduced."""
+    """Keeps towers independent: they start with different variables and never communicate."""
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """Returns the gradients of each tower. A tower without a gradient skips its update."""
+        """Returns each tower's own gradients. A tower without a gradient skips its update."""
         devices = self._spec.devices
         gradients.check_towers_complete(columns, devices)
         return list(devices), [
@@ -133,13 +133,12 @@ def _to_dense_or_none(gradient: Gradient, variable: tf.Variable) -> tf.Tensor | 
 
 
 class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
-    """Stores copies "v<t>/<name>" on every tower, and copies "shadow/<name>" of trained variables
-    on ps tasks.
+    """Stores a copy of each variable per tower, and a shadow copy of trained variables on ps tasks.
 
-    Gradients are added on the device of the shadow and applied to the shadow. Then its new value is
-    copied to every tower, so that the next step needs no remote reads. Each tower has its own batch
-    norm moments. As in tf_cnn_benchmarks, checkpoints contain the shadows under the names of the
-    copies.
+    The copies of tower t are named "v<t>/<name>", and the shadow copies "shadow/<name>". Gradients
+    are added on the device of the shadow and applied to the shadow. Then its new value is copied to
+    every tower, so that the next step needs no remote reads. Each tower has its own batch norm
+    moments. As in tf_cnn_benchmarks, checkpoints contain the shadows under the names of the copies.
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
@@ -149,11 +148,11 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         self._name_of: dict[Any, str] = {}
 
     def updated(self, name: str) -> TowerVariable:
-        """The copies that the optimizer updates: for a trained variable, its shadow copy."""
+        """Returns the copies that the optimizer updates: a trained variable's shadow copy."""
         return self._shadows.get(name) or super().updated(name)
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """Sums each gradient on the device of the shadow copy. There is one apply device."""
+        """Sums each gradient on the device of the shadow copy, where the optimizer applies it."""
         reduced = gradients.reduce_where_updated(
             columns,
             self._spec,
@@ -165,13 +164,13 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
         ops = super()._apply(optimizer, pairs, device, learning_rate)
-        # tf.function runs this read after the update of the same variable.
+        # tf.function reads the shadow copies only after their update.
         for _, shadow in pairs:
             ops += self._copy_shadow_to_towers(shadow)
         return ops
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Sets all copies of each variable, including the shadow copy, to the first copy."""
+        """Sets all copies of each variable, including the shadow copy, to tower 0's copy."""
         super().after_restore(slots)
         for name, shadow in self._shadows.items():
             shadow.assign(towers.read(self.variable(0, name)))

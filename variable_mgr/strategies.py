@@ -1,4 +1,4 @@
-"""Modes of --variable_update that use strategies of tf.distribute."""
+"""Managers for the modes of --variable_update that use strategies of tf.distribute."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from cnnbench.variable_mgr.modes import (
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Base of the managers that use strategies of tf.distribute.
+# Base class of managers that use strategies of tf.distribute.
 
 _T = TypeVar("_T")
 
 
 class StrategyVariableMgr(VariableMgr):
-    """Base class: a tf.distribute strategy creates variables, runs towers and reduces.
+    """Base class of managers whose tf.distribute strategy creates variables and reduces gradients.
 
-    Variables are named "v/<name>" and, from the second device on, "v/<name>/replica_<t>".
+    The strategy also runs the towers. Variables are named "v/<name>" and, from the second device
+    on, "v/<name>/replica_<t>".
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
@@ -44,7 +45,7 @@ class StrategyVariableMgr(VariableMgr):
         self._strategy = self._make_strategy()
         # The strategy's distributed variable, by the `ref()` of each of its copies.
         self._distributed: dict[Any, Any] = {}
-        # First replica of this worker: tf.distribute counts replicas over the whole job.
+        # Number of this worker's first replica. tf.distribute numbers replicas over the whole job.
         self._first = 0 if spec.job is None else spec.job.own_towers.start
 
     @abc.abstractmethod
@@ -57,7 +58,7 @@ class StrategyVariableMgr(VariableMgr):
         return self._strategy
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
-        """Runs towers as replicas of the strategy, which exchange values with `merge_call`."""
+        """Runs towers as replicas of the strategy; they exchange values by `merge_call`."""
         results: dict[int, _T] = {}
         visits: dict[int, tuple[str, Any]] = {}
         merged: list[Any] = []
@@ -85,20 +86,23 @@ class StrategyVariableMgr(VariableMgr):
         return [results[tower] for tower in range(len(self._spec.devices))]
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        """Aggregates the gradients of all towers with the reduction of the strategy."""
-        devices, reduced, _ = self._reduce_gradients_and(columns, [])
+        """Aggregates the gradients of all towers with the tf.distribute strategy."""
+        devices, reduced, _ = self._reduce_gradients_and_tensors(columns, [])
         return devices, reduced
 
-    def _reduce_gradients_and(
+    def _reduce_gradients_and_tensors(
         self, columns: Sequence[Column], beside: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """Reduces gradients like `preprocess_device_grads`, and one additional tensor per tower."""
+        """Reduces gradients like `preprocess_device_grads`, together with one tensor per tower.
+
+        The additional tensors are `beside`; their sums are the last result.
+        """
         keep_sparse = not self._spec.aggregation.sparse_to_dense
-        reduced = gradients.convert_to_common_form(
+        reduced = gradients.make_all_dense_or_all_sparse(
             columns, self._spec.devices, keep_sparse=keep_sparse
         )
         reduced = [
-            column.map_gradients(self._spec.devices, _slices_in_float32)
+            column.map_gradients(self._spec.devices, _cast_slices_to_float32)
             if column.sparse
             else column
             for column in reduced
@@ -111,11 +115,11 @@ class StrategyVariableMgr(VariableMgr):
         return devices, [_to_dense_column(column) for column in reduced], list(beside)
 
     def _copy_devices(self) -> Sequence[str]:
-        """The devices on which the strategy stores copies of a variable."""
+        """Returns the devices on which the strategy stores copies of a variable."""
         return self._spec.devices
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
-        """Communication options of the strategy's reductions; None for the defaults."""
+        """Returns communication options for the strategy's reductions; None for the defaults."""
         return None
 
     def _reduce_columns(self, columns: Sequence[Column]) -> list[Column]:
@@ -153,8 +157,8 @@ class StrategyVariableMgr(VariableMgr):
         return TowerVariable(variable.name, copies)
 
 
-def _slices_in_float32(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
-    """Casts slices to float32, because strategies average values and cannot send bfloat16."""
+def _cast_slices_to_float32(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
+    """Casts a sparse gradient to float32: strategies compute means and cannot send bfloat16."""
     values = gradients.cast(slices.values, tf.float32)
     return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
 
@@ -164,7 +168,7 @@ def _to_dense_column(column: Column) -> Column:
     return column.map_gradients(homes, gradients.to_dense) if column.sparse else column
 
 
-# Construction of strategies of tf.distribute.
+# Creating strategies of tf.distribute.
 
 Hosts: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 """For each job name, the addresses of its tasks in order."""
@@ -175,7 +179,7 @@ _collective_devices: tuple[str, ...] | None = None
 def make_mirrored_strategy(
     devices: Sequence[str], spec: CrossDeviceSpec
 ) -> tf.distribute.MirroredStrategy:
-    """Creates a MirroredStrategy; later calls with equal arguments return the same strategy.
+    """Returns a MirroredStrategy over `devices`, the same object for equal arguments.
 
     Every MirroredStrategy counts its groups of devices from 1, and the collectives of a group from
     100. The runtime aborts all collectives of the process if two collectives with the same numbers
@@ -192,17 +196,17 @@ def make_mirrored_strategy(
 
 
 def clone_for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
-    """Creates a MirroredStrategy over the same devices, for one input pipeline per replica.
+    """Creates a copy of a MirroredStrategy for one input pipeline per replica.
 
-    TensorFlow 2.21 stores InputReplicationMode.PER_REPLICA in the strategy. With the same strategy,
-    every later input would give all batches to each replica.
+    TensorFlow 2.21 stores InputReplicationMode.PER_REPLICA in the strategy. In the original
+    strategy, every later input would then give all batches to each replica.
     """
     devices = strategy.extended.worker_devices
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
 
 
 def make_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Creates a MultiWorkerMirroredStrategy; later calls for the job return the same one.
+    """Returns the MultiWorkerMirroredStrategy of a job; the first call creates it.
 
     In a job of several processes, the first call starts this worker's TensorFlow server, which
     serves collectives and heartbeats. It then waits for the servers of the other workers. Before
@@ -216,7 +220,7 @@ def make_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStr
 
 
 def connect_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Returns the job's MultiWorkerMirroredStrategy. The first call connects the workers."""
+    """Returns a job's MultiWorkerMirroredStrategy; the first call connects the workers."""
     gpus = job.towers_per_worker if job.device == "gpu" else 0
     return _cached_multi_worker_strategy(_hosts_of_job(job), job.task.job, job.task.index, gpus)
 
@@ -253,13 +257,13 @@ def _cached_multi_worker_strategy(
 def communication_options(
     spec: CrossDeviceSpec, devices: Sequence[str]
 ) -> tf.distribute.experimental.CommunicationOptions:
-    """Options that select how a strategy runs collective operations: ring, NCCL or auto.
+    """Returns options that select a strategy's collective operations: ring, NCCL or AUTO.
 
     TensorFlow's AUTO uses the ring, which goes through the hosts, even between GPUs of several
     processes.
     """
     kinds = tf.distribute.experimental.CommunicationImplementation
-    ops = spec.running(on_gpu=True) if all(map(is_gpu, devices)) else spec.ops
+    ops = spec.resolved_ops(on_gpu=True) if all(map(is_gpu, devices)) else spec.ops
     return tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=spec.pack_bytes,
         implementation={"ring": kinds.RING, "nccl": kinds.NCCL}.get(ops, kinds.AUTO),
@@ -267,7 +271,7 @@ def communication_options(
 
 
 def connect_parameter_server_strategy(job: Job) -> tf.distribute.ParameterServerStrategy:
-    """Returns the ParameterServerStrategy of a job. The first call connects to the servers.
+    """Returns a job's ParameterServerStrategy; the first call connects to the servers.
 
     This process is the coordinator. The servers of the other processes must be running.
     """
@@ -280,7 +284,7 @@ def _cached_ps_strategy(hosts: Hosts, task: str) -> tf.distribute.ParameterServe
 
 
 def refuse_wrong_devices(devices: Sequence[str]) -> None:
-    """Raises UsageError for devices with which a strategy fails or silently uses others."""
+    """Raises UsageError if a strategy fails on `devices`, or would silently use other devices."""
     for device in devices:
         if list(devices).count(device) > 1:
             raise UsageError(f"a strategy uses every device once, but {device} is given twice")
@@ -297,8 +301,8 @@ def _claim_collective_devices(devices: tuple[str, ...]) -> None:
     if _collective_devices != devices:
         raise UsageError(
             f"this process has a MirroredStrategy over {len(_collective_devices)} devices "
-            f"already; collectives of a second one over {len(devices)} other devices would make "
-            "both fail"
+            f"already; collectives of a second MirroredStrategy over {len(devices)} other devices "
+            "would make both strategies fail"
         )
 
 
@@ -306,27 +310,27 @@ def _claim_collective_devices(devices: tuple[str, ...]) -> None:
 def _cached_mirrored_strategy(
     devices: tuple[str, ...], ops: str | None = None, num_packs: int = 1
 ) -> tf.distribute.MirroredStrategy:
-    """Creates a MirroredStrategy, which uses collective operations if `ops` is None."""
+    """Creates a MirroredStrategy for a value of --cross_device_ops; None means collectives."""
     reductions = {
         "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
         "hierarchical_copy": functools.partial(tf.distribute.HierarchicalCopyAllReduce, num_packs),
         "nccl": functools.partial(tf.distribute.NcclAllReduce, num_packs),
     }
-    with tf.init_scope():  # The strategy outlives the traced function.
+    with tf.init_scope():  # The strategy is needed longer than the function that is being traced.
         reduction = None if ops is None else reductions[ops]()
         return tf.distribute.MirroredStrategy(devices, reduction)
 
 
-# Managers of the strategies of tf.distribute.
+# One manager class for each strategy of tf.distribute.
 
 
 class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
-    """Uses `tf.distribute.ParameterServerStrategy`.
+    """Manager for `tf.distribute.ParameterServerStrategy`.
 
-    It places variables on the ps tasks in rotation.
+    The strategy places variables on the ps tasks in rotation.
 
     There is one traced step, which TensorFlow runs on any free worker. Therefore, the device string
-    of its only tower names no task. It means the device of the worker that runs the step.
+    of its only tower contains no task. It means the device of the worker that runs the step.
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
@@ -338,13 +342,13 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
         super().__init__(own, variables)
 
     def of_worker(self, devices: Sequence[str]) -> VariableMgr:
-        """Creates a manager of the same variables for the towers of one worker."""
+        """Creates a manager of the same variables, for the towers of one worker only."""
         spec = dataclasses.replace(self._spec, devices=tuple(devices))
         return ParameterServerVariableMgr(spec, self._declared, self._facades)
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
-        """See `StrategyVariableMgr.run_towers`."""
-        # TensorFlow warns that a coordinator is missing although there is one.
+        """Runs the only tower; see `StrategyVariableMgr.run_towers`."""
+        # TensorFlow would warn that a coordinator is missing, although there is a coordinator.
         with _without_tf_warnings():
             return super().run_towers(build, meeting=meeting)
 
@@ -367,7 +371,7 @@ def _without_tf_warnings() -> Iterator[None]:
 
 
 class MirroredStrategyVariableMgr(StrategyVariableMgr):
-    """`tf.distribute.MirroredStrategy`."""
+    """Manager for `tf.distribute.MirroredStrategy`."""
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         return make_mirrored_strategy(self._spec.devices, self._spec.cross_device)
@@ -378,7 +382,7 @@ class MirroredStrategyVariableMgr(StrategyVariableMgr):
 
 
 class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
-    """Uses `CentralStorageStrategy`: variables are on the CPU, or on the only device."""
+    """Manager for `CentralStorageStrategy`: variables are on the CPU, or on the only device."""
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         devices = self._spec.devices
@@ -393,7 +397,7 @@ class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
 
 
 class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
-    """`tf.distribute.OneDeviceStrategy`."""
+    """Manager for `tf.distribute.OneDeviceStrategy`."""
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         if len(spec.devices) > 1:
@@ -405,7 +409,7 @@ class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
 
 
 class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
-    """Uses `tf.distribute.MultiWorkerMirroredStrategy`.
+    """Manager for `tf.distribute.MultiWorkerMirroredStrategy`.
 
     A worker stores the copies of its own towers.
     """
@@ -413,18 +417,18 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
     def reduce_together(
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """Reduces gradients and sums scalars over workers, both in one collective."""
+        """Reduces gradients, and sums scalars over workers, in one collective operation."""
         if self.workers is None:
             return super().reduce_together(columns, sums)
         own, *other_devices = self._spec.devices
         with tf.device(own):
-            # The strategy may compute means over towers, so sums are multiplied by their number.
+            # If the strategy computes means, multiplying by the number of towers gives sums.
             scale = self._spec.num_towers if self._spec.reduction == "mean" else 1
             of_towers = [tf.stack(sums) * float(scale)]
         for device in other_devices:
             with tf.device(device):
                 of_towers.append(tf.zeros([len(sums)]))
-        devices, reduced, totals = self._reduce_gradients_and(columns, of_towers)
+        devices, reduced, totals = self._reduce_gradients_and_tensors(columns, of_towers)
         return devices, reduced, tf.unstack(totals[0], len(sums))
 
     def _make_strategy(self) -> tf.distribute.Strategy:

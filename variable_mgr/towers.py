@@ -1,4 +1,4 @@
-"""Variables of towers, and the exchange of values between towers while a step is built."""
+"""Variables with copies on towers, and exchange of values between towers while a step is built."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import tensorflow as tf
 
 from cnnbench.base.job import cpu_of_device
 
-# Logical variables with a copy per tower.
+# Logical variables that can have a copy per tower.
 
 
 class TowerVariable:
     """One logical variable: a copy that all towers share, or one copy per tower, in order.
 
     Attributes:
-      name: the same for every mode and number of towers.
+      name: canonical name, which does not depend on the mode and the number of towers.
     """
 
     def __init__(self, name: str, copies: Sequence[tf.Variable]) -> None:
@@ -41,7 +41,7 @@ class TowerVariable:
 
     @property
     def primary(self) -> tf.Variable:
-        """Copy 0. Checkpoints contain this copy, and broadcasts send it."""
+        """The first copy, which checkpoints contain and broadcasts send."""
         return self.copies[0]
 
     @property
@@ -55,7 +55,7 @@ class TowerVariable:
         return self.primary.dtype
 
     def copy(self, tower: int) -> tf.Variable:
-        """The copy of the variable that `tower` uses."""
+        """Returns the copy of the variable that `tower` uses."""
         if len(self.copies) == 1:
             return self.primary
         if not 0 <= tower < len(self.copies):
@@ -69,7 +69,7 @@ class TowerVariable:
                 copy.assign(value, read_value=False)
 
     def broadcast(self) -> None:
-        """Copies the value of copy 0 to every copy. Does nothing for a shared variable."""
+        """Copies the value of the first copy to all other copies, if there are any."""
         if len(self.copies) == 1:
             return
         value = read(self.primary)
@@ -82,7 +82,7 @@ class TowerVariable:
 
 
 def read(variable: tf.Variable) -> tf.Tensor:
-    """Reads a variable by an operation on its own device.
+    """Reads a variable by an operation on the variable's own device.
 
     `Variable.value` does not fix the device. `Variable.read_value` adds an identity operation,
     which copies between devices if the reader is on another device.
@@ -102,7 +102,7 @@ attribute.
 
 
 def wait_for_assignments(devices: Iterable[str]) -> None:
-    """Waits until assignments to variables on these devices are complete, outside the step.
+    """Waits until assignments to variables on `devices` are complete, outside a traced step.
 
     An operation on another process returns as soon as it has been sent. Later operations run after
     it, but parts of a traced function are sent on another path and may run first. Therefore this
@@ -110,28 +110,28 @@ def wait_for_assignments(devices: Iterable[str]) -> None:
     """
     answers = []
     for device in dict.fromkeys(map(cpu_of_device, devices)):
-        # A lost worker has no devices; a function that needs one fails with a better error.
+        # The devices of a lost worker do not exist; the next step fails with a better error.
         with contextlib.suppress(tf.errors.InvalidArgumentError), tf.device(device):
             answers.append(tf.timestamp())
     for answer in answers:
         answer.numpy()
 
 
-# Functions that build the towers of a step in threads, which wait for each other.
+# Building the towers of a step in threads that wait for each other.
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-# Function that waits for the other towers and returns the result of `merge_over_towers`.
 Rendezvous: TypeAlias = "Callable[[str, Any, Callable[[list[Any]], Sequence[Any]]], Any]"
+"""Function with the arguments and result of `merge_over_towers`: it waits for the other towers."""
 
 _rendezvous: ContextVar[Rendezvous | None] = ContextVar("cnnbench_rendezvous", default=None)
 
 
 @contextlib.contextmanager
 def set_rendezvous(rendezvous: Rendezvous) -> Iterator[None]:
-    """Sets the function that `merge_over_towers` calls in this thread, within the block."""
+    """Sets the function that `merge_over_towers` calls in this thread, in a ``with`` statement."""
     token = _rendezvous.set(rendezvous)
     try:
         yield
@@ -140,7 +140,7 @@ def set_rendezvous(rendezvous: Rendezvous) -> Iterator[None]:
 
 
 def merge_over_towers(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R:
-    """Waits for all towers, merges their values, and returns the result for this tower.
+    """Waits for all towers, merges their values, and returns this tower's part of the result.
 
     For use while `build_towers_in_threads` builds the towers.
 
@@ -159,7 +159,7 @@ def merge_over_towers(point: str, value: _T, merge: Callable[[list[_T]], Sequenc
 
 
 def build_towers_in_threads(build: Callable[[int], _T], count: int) -> list[_T]:
-    """Builds each tower in its own thread. Only one thread runs at a time, in tower order.
+    """Builds each tower in its own thread; only one thread runs at a time, in tower order.
 
     A tower runs until it reaches a meeting point or is complete. All towers must reach the same
     points. Threads inherit the caller's graph, device, name scope, control dependencies and context
@@ -182,7 +182,7 @@ def build_towers_in_threads(build: Callable[[int], _T], count: int) -> list[_T]:
 
 def _merge_visits(towers: Sequence[_TowerThread]) -> None:
     check_same_meeting_point([tower.visit.point if tower.visit else "its end" for tower in towers])
-    # A tower that has ended has no visit.
+    # The `visit` of a tower that has ended is None.
     visits = [tower.visit for tower in towers if tower.visit]
     with tf.name_scope(visits[0].scope):
         results = visits[0].merge([visit.value for visit in visits])
@@ -200,7 +200,7 @@ def check_same_meeting_point(points: Sequence[str]) -> None:
 
 
 class _MeetingVisit(NamedTuple):
-    """The arguments with which a tower called `merge_over_towers`, and its name scope."""
+    """A tower's call of `merge_over_towers`: the arguments, and the tower's name scope."""
 
     point: str
     value: Any
@@ -212,12 +212,16 @@ State: TypeAlias = "Callable[[], contextlib.AbstractContextManager[None]]"
 
 
 def _capture_tensorflow_state() -> State:
-    """Returns a context manager that gives another thread the TensorFlow state of this thread."""
+    """Returns a function that creates a context manager for use in another thread.
+
+    In the context, the other thread has this thread's TensorFlow state: graph, device, name scope
+    and control dependencies.
+    """
     scope = _absolute_scope(tf.get_current_name_scope())
-    # An unused operation shows the graph, the current device and the control dependencies.
+    # A new operation has the current graph, device and control dependencies as attributes.
     probe = None if tf.executing_eagerly() else tf.no_op("towers")
     if probe is not None:
-        # Without this call, threads would share the current device.
+        # By default, the threads that use a graph share its current device.
         probe.graph.switch_to_thread_local()
 
     @contextlib.contextmanager
@@ -225,7 +229,7 @@ def _capture_tensorflow_state() -> State:
         with contextlib.ExitStack() as stack:
             if probe is not None:
                 stack.enter_context(probe.graph.as_default())
-                # In a new thread, the graph has the state at the call of switch_to_thread_local.
+                # New threads start with the graph's state at the call of switch_to_thread_local.
                 stack.enter_context(tf.device(None))
                 stack.enter_context(tf.device(probe.device))
                 stack.enter_context(tf.control_dependencies(None))
@@ -238,16 +242,16 @@ def _capture_tensorflow_state() -> State:
 
 
 class _TowerEnded(BaseException):
-    """Raised in the thread of a waiting tower to end the thread."""
+    """Exception that ends the thread of a waiting tower, in which it is raised."""
 
 
 class _TowerThread:
-    """One tower: a thread that runs only while `run_to_next_meeting` waits for it."""
+    """A thread that builds one tower, and runs only while `run_to_next_meeting` waits for it."""
 
     def __init__(self, number: int, build: Callable[[int], Any], state: State) -> None:
         self.done = False
         self.result: Any = None
-        self.visit: _MeetingVisit | None = None  # None after the tower has ended.
+        self.visit: _MeetingVisit | None = None  # The last visit; None when the tower has ended.
         self.answer: Any = None
         self._error: BaseException | None = None
         self._ending = False
@@ -262,21 +266,21 @@ class _TowerThread:
         self._thread.start()
 
     def run_to_next_meeting(self) -> None:
-        """Runs the tower until its next meeting point or its end. Re-raises its exceptions."""
+        """Runs the tower until its next meeting point or its end; re-raises its exceptions."""
         self._resume.release()
         self._paused.acquire()
         if self._error is not None:
             raise self._error
 
     def end(self) -> None:
-        """Ends an unfinished tower with an exception, and joins its thread."""
+        """Ends the tower by an exception if it is unfinished, and waits for its thread."""
         self._ending = True
         self._resume.release()
         self._thread.join()
 
     def _run_tower(self, number: int, build: Callable[[int], Any], state: State) -> None:
         try:
-            self._wait_for_turn()
+            self._wait_until_resumed()
             with state(), set_rendezvous(self._meet_other_towers):
                 self.result = build(number)
             self.visit, self.done = None, True
@@ -294,10 +298,10 @@ class _TowerThread:
             point, value, merge, _absolute_scope(tf.get_current_name_scope())
         )
         self._paused.release()
-        self._wait_for_turn()
+        self._wait_until_resumed()
         return self.answer
 
-    def _wait_for_turn(self) -> None:
+    def _wait_until_resumed(self) -> None:
         if not self._ending:
             self._resume.acquire()
         if self._ending:
@@ -305,8 +309,8 @@ class _TowerThread:
 
 
 def _absolute_scope(scope: str) -> str:
-    """Adds a final slash to the name of a TensorFlow name scope.
+    """Adds a final slash to a TensorFlow name scope, so that it can be entered again.
 
-    With the slash, entering the scope again continues it instead of nesting a new scope.
+    Without the slash, TensorFlow would create a nested scope.
     """
     return f"{scope}/" if scope else ""

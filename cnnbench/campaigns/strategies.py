@@ -228,7 +228,7 @@ def make_plan(
     for name in dict.fromkeys(there_are if modes is None else modes):
         if name not in there_are:
             raise FlagError("modes", name, f"takes one or more of {', '.join(there_are)}")
-        mode = registry.find(name)
+        mode = registry.find_mode(name)
         try:
             cases.append(_strategy_case(mode, args, weights_steps))
         except UsageError as error:

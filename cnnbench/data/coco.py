@@ -37,7 +37,7 @@ from cnnbench.data.imagenet import (
 from cnnbench.data.pipeline import draw_uniform_int, stateless_seed
 from cnnbench.data.records import RecordPipeline, assert_in_graph, check_records, pad_rows
 from cnnbench.errors import DataError, UsageError
-from cnnbench.models.networks.ssd import MAX_BOXES, overlaps
+from cnnbench.models.networks.ssd import MAX_BOXES, intersection_over_union
 
 # Records of images with boxes around their objects, and the pipeline that reads them
 
@@ -252,7 +252,7 @@ def _draw_random_windows(boxes: Any, overlap: Any, position: Any, seed: int) -> 
     windows = tf.stack([top, left, top + height, left + width], axis=1)
     aspect = height / width
     held = _windows_contain_centres(windows, boxes)
-    fits = tf.reduce_all(~held | (overlaps(windows, boxes) >= overlap), axis=1)
+    fits = tf.reduce_all(~held | (intersection_over_union(windows, boxes) >= overlap), axis=1)
     shaped = (aspect >= _ASPECTS[0]) & (aspect <= _ASPECTS[1])
     return windows, shaped & tf.reduce_any(held, axis=1) & fits & (overlap <= 1)
 

@@ -166,7 +166,7 @@ LIBRARY = "library"
 
 
 MEASURED_KERNELS = ("eigen-avx2", "onednn-avx2", "onednn-avx512")
-"""Kernels of which `cnnbench.models.cpu_products` knows the fastest forms of gradients."""
+"""Kernels of which `cnnbench.models.cpu_operations` knows the fastest gradient algorithms."""
 
 
 def convolution_kernels(host: Host) -> str:

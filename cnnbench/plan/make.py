@@ -145,7 +145,7 @@ def plan_before_plugins(
 def _resolve_flags(params: Params, names: JobFlagNames) -> RunPlan:
     """Creates a plan from the flags. Network and data set are not resolved yet."""
     work = WorkKind.of(params)
-    place = PlaceInJob.resolved(params, work, modes.find(params.variable_update), names)
+    place = PlaceInJob.resolved(params, work, modes.find_mode(params.variable_update), names)
     numerics = NumericsPlan.resolved(params, work)
     return RunPlan(
         params=params,

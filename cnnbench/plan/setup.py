@@ -380,7 +380,7 @@ class ExchangePlan:
             reduces=reduces,
             exchanges=exchanges,
             all_reduce=all_reduce,
-            running=all_reduce.running(groups) if reduces else None,
+            running=all_reduce.without_needless_levels(groups) if reduces else None,
             aggregation=aggregation,
             update=plan_update(
                 mode,
@@ -410,7 +410,7 @@ class ExchangePlan:
         """
         name: str | None = None
         if self.exchanges and self.mode.reduction is Reduction.CROSS_DEVICE:
-            name = self.cross_device.running(on_gpu)
+            name = self.cross_device.resolved_ops(on_gpu)
         elif self.exchanges and self.mode.reduction is Reduction.OWN:
             name = self.mode.algorithm or None
         if name is not None:
@@ -430,7 +430,7 @@ def _resolve_aggregation(
         joined = flags.gradient_repacking or flags.agg_small_grads_max_bytes
         buckets = BUCKET_BYTES if mode.all_reduce == "collective" and not joined else 0
     compact = flags.compact_gradient_transfer and flags.precision != "fp32"
-    return AggregationSpec.of(
+    return AggregationSpec.from_flags(
         vars(flags),
         all_reduce=all_reduce,
         gradient_bucket_bytes=buckets,

@@ -1,1 +1,1 @@
-"""The networks of cnnbench. When a module is imported, it registers its networks."""
+"""The built-in networks of cnnbench. A module registers its networks when it is imported."""

@@ -1,4 +1,4 @@
-"""AlexNet: the single-column variant for ImageNet, and a small variant for CIFAR-10.
+"""AlexNet: the variant of 2014 for ImageNet, and a small variant for CIFAR-10.
 
 Sources: Krizhevsky, arXiv:1404.5997; for CIFAR-10, TensorFlow's tutorial, which is based on
   cuda-convnet.
@@ -16,7 +16,7 @@ class AlexNet(Model):
 
     name = "alexnet"
     dataset = "imagenet"
-    image_size = 227  # 3 pixels more than 224, because the first layer has no padding.
+    image_size = 227  # With 227 instead of 224 pixels, the first layer needs no padding.
     image_sizes = range(67, LARGEST_IMAGE + 1)
     batch_size = 512
     learning_rate = LearningRateSpec(0.005)
@@ -36,7 +36,7 @@ class AlexNet(Model):
 
 
 class AlexNetCifar10(Model):
-    """Small AlexNet for CIFAR-10: two convolutions, each normalised, and two affine layers."""
+    """Small AlexNet for CIFAR-10: two convolutions with normalisation, and two affine layers."""
 
     name = "alexnet"
     dataset = "cifar10"

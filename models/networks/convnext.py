@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
-from cnnbench.models.network import STDDEV, Network, T, with_shortcut
+from cnnbench.models.network import STDDEV, Network, T, add_residual_branch
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
-# For each size: blocks per stage, channels per stage, and keep probability of the last block.
+# By variant: blocks per stage, channels per stage, and keep probability of the last block.
 VARIANTS = {
     "tiny": ((3, 3, 9, 3), (96, 192, 384, 768), 0.9),
     "base": ((3, 3, 27, 3), (128, 256, 512, 1024), 0.5),
 }
 
-# Initial scale of each channel: initially, a block hardly changes its input.
 BRANCH_SCALE = 1e-6
+"""Initial scale of a block's branch, with which a block hardly changes its input."""
 
 
 class ConvNeXt(Model):
@@ -30,7 +30,7 @@ class ConvNeXt(Model):
         self.blocks, self.widths, self.keep_last = VARIANTS[variant]
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds 4 x 4 patches, stages that each halve the image, mean, layer norm and logits."""
+        """Builds 4 x 4 patches, stages that each halve the image, average pooling and logits."""
         x = net.layer_norm(self._conv_patches(net, images, self.widths[0], 4))
         done, last = 0, sum(self.blocks) - 1
         for stage, (count, channels) in enumerate(zip(self.blocks, self.widths, strict=True)):
@@ -56,7 +56,7 @@ class ConvNeXt(Model):
         y = net.conv(y, channels, 1, activation=None, stddev=STDDEV)
         first = Initializer.constant(BRANCH_SCALE)
         scale = net.variable("scale", (channels,), first, weight_decay=False)
-        return with_shortcut(net, x, net.multiply(y, scale), keep)
+        return add_residual_branch(net, x, net.multiply(y, scale), keep)
 
 
 register_variants(ConvNeXt, [(variant,) for variant in VARIANTS])

@@ -19,7 +19,7 @@ SPACE = 0
 """Class of the space between two words. The last class is the blank."""
 
 _FILTERS = 32
-_SHRINK = 2  # Each convolution divides the number of frames by this number.
+_SHRINK = 2  # The stride of each convolution over the frames.
 
 
 class DeepSpeech2(Model):
@@ -41,7 +41,7 @@ class DeepSpeech2(Model):
         Element("transcript", ("max_letters",), "label", "int64"),
         Element("transcript_length", (), "label", "int64"),
     )
-    metric_names = ()  # An error rate is a ratio over all words, not a mean over utterances.
+    metric_names = ()  # Error rates are ratios over all words, not means over utterances.
     host_metric_names = ("word_error_rate", "letter_error_rate")
     lower_is_better = host_metric_names
     max_frames = 3494
@@ -55,7 +55,8 @@ class DeepSpeech2(Model):
         x = net.reshape(spectrogram, (*net.shape(spectrogram), 1))
         for kernel, stride in (((41, 11), (_SHRINK, 2)), ((21, 11), (_SHRINK, 1))):
             x = net.conv(x, _FILTERS, kernel, stride, "SAME_RESNET", activation="relu6", bias=None)
-            x = net.batch_norm(x)  # Unlike in the paper, batch norm follows the ReLU.
+            # In the paper, the ReLU follows batch norm. Here, batch norm follows the ReLU.
+            x = net.batch_norm(x)
         frames, bins, filters = net.shape(x)
         x = net.reshape(x, (frames, bins * filters))
         for layer in range(self.recurrent_layers):
@@ -65,9 +66,9 @@ class DeepSpeech2(Model):
         return net.logits(net.batch_norm(x))
 
     def loss(self, outputs: Any, labels: Mapping[str, Any]) -> Any:
-        """CTC loss: negative log probability of the transcript.
+        """Computes the CTC loss: the negative log probability of the transcript.
 
-        It is 0 if there are too few frames for the letters of the transcript.
+        The loss is 0 if there are too few frames for the letters of the transcript.
         """
         from cnnbench.models.ctc import ctc_loss
 
@@ -75,7 +76,7 @@ class DeepSpeech2(Model):
         return ctc_loss(outputs, labels["transcript"], labels["transcript_length"], frames)
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """Returns the most likely letter of each frame, and the true transcript."""
+        """Returns the most likely letter (or blank) of each frame, and the true transcript."""
         import tensorflow as tf
 
         del features
@@ -92,12 +93,12 @@ class DeepSpeech2(Model):
         }
 
     def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
-        """Word and letter error rates: edit distance divided by the length of the transcript."""
+        """Computes the word and letter error rates: edit distance divided by transcript length."""
         wrong = {"word": 0, "letter": 0}
         total = {"word": 0, "letter": 0}
         columns = (rows[name] for name in ("letters", "blank", "transcript", "transcript_length"))
         for frames, blank, transcript, length in zip(*columns, strict=True):
-            # Repeated letters in consecutive frames are merged, and blanks are removed.
+            # CTC merges equal letters in consecutive frames, and then removes blanks.
             heard = [letter for letter, _ in itertools.groupby(frames.tolist()) if letter != blank]
             true = transcript[:length].tolist()
             for unit, hypothesis, reference in (
@@ -113,20 +114,26 @@ class DeepSpeech2(Model):
 
 
 def frames_after_convolutions(frames: Any) -> Any:
-    """Number of frames after the two convolutions, for integers of any shape."""
+    """Returns the number of frames that remain after the network's two convolutions.
+
+    `frames` is an integer, or a tensor of integers.
+    """
     for _ in range(2):
         frames = (frames + _SHRINK - 1) // _SHRINK
     return frames
 
 
 def split_words(letters: Sequence[int]) -> list[tuple[int, ...]]:
-    """Splits a text of letter numbers at spaces, and omits empty words."""
+    """Splits a sequence of letter classes into words at spaces; empty words are omitted."""
     parts = itertools.groupby(letters, lambda letter: letter == SPACE)
     return [tuple(word) for is_space, word in parts if not is_space]
 
 
 def edit_distance(first: Sequence[Any], other: Sequence[Any]) -> int:
-    """Levenshtein distance: the fewest insertions, deletions and substitutions between both."""
+    """Returns the Levenshtein distance: the fewest edits that turn one sequence into another.
+
+    An edit inserts, deletes or substitutes one element.
+    """
     import numpy as np
 
     numbers = {value: number for number, value in enumerate(dict.fromkeys([*first, *other]))}
@@ -135,7 +142,7 @@ def edit_distance(first: Sequence[Any], other: Sequence[Any]) -> int:
     row = places
     for count, value in enumerate(first, start=1):
         best = np.minimum(row[1:] + 1, row[:-1] + (row_values != numbers[value]))
-        # An insertion moves one position to the right in the row, and costs 1.
+        # Each insertion costs 1 and moves one position to the right in `row`.
         row = np.minimum.accumulate(np.concatenate([[count], best]) - places) + places
     return int(row[-1])
 

@@ -1,4 +1,4 @@
-"""DenseNet for CIFAR-10: a layer's input is the outputs of all earlier layers in its block.
+"""DenseNet for CIFAR-10: each layer uses the outputs of all earlier layers in its block.
 
 Source: Huang et al., arXiv:1608.06993, the networks without bottlenecks and compression. As in
 tf_cnn_benchmarks, convolutions have biases and a ReLU follows the 1 x 1 convolution between blocks.
@@ -36,7 +36,7 @@ class DenseNetCifar10(Model):
         self.growth = growth
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds stem, blocks with transitions between them, mean over the image, and logits."""
+        """Builds the stem, three blocks with transitions, global average pooling and logits."""
         x = net.conv(images, 16, 3, activation=None)
         for block in range(BLOCKS):
             with net.scope(f"block{block}"):
@@ -53,7 +53,7 @@ class DenseNetCifar10(Model):
 
     @staticmethod
     def _layer(net: Network[T], x: T, filters: int, kernel: int) -> T:
-        # The 1 x 1 kernel has the same standard deviation as the 3 x 3 kernel.
+        # 1 x 1 kernels are initialised with the same standard deviation as 3 x 3 kernels.
         stddev = math.sqrt(2 / 9 / filters)
         y = net.batch_norm(x, activation="relu")
         return net.conv(y, filters, kernel, activation=None, stddev=stddev)

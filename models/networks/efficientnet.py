@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cnnbench.models.model import Model, register_variants
-from cnnbench.models.network import Activation, Network, T, squeeze_excite, with_shortcut
+from cnnbench.models.network import Activation, Network, T, add_residual_branch, squeeze_excite
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 
 class BlockStage(NamedTuple):
     """A stage of inverted residual blocks, with depthwise or (if `fused`) full convolutions.
 
-    The size of the convolution is `kernel`. A full convolution also replaces the first 1 x 1
-    convolution; then there is no squeeze and excitation.
+    `kernel` is the height and width of the convolution's kernel. In a `fused` block, the full
+    convolution also replaces the first 1 x 1 convolution, and there is no squeeze and excitation.
     """
 
     blocks: int
@@ -59,7 +59,7 @@ MOBILE = (
     BlockStage(1, 320, 3, 1, 6),
 )
 
-# By version: image size, width factor, depth factor, dropout's keep probability, batch size.
+# By version: image size, width factor, depth factor, keep probability of dropout, batch size.
 SCALES = {
     0: (224, 1.0, 1.0, 0.8, 64),
     1: (240, 1.0, 1.1, 0.8, 64),
@@ -76,7 +76,7 @@ _DECAYS = round(_EPOCHS / _PERIOD)
 
 
 def round_channels(channels: float) -> int:
-    """The nearest multiple of 8 that is at least nine tenths of ``channels``."""
+    """Rounds to the nearest multiple of 8 that is at least nine tenths of ``channels``."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded if rounded >= 0.9 * channels else rounded + 8
 
@@ -110,7 +110,7 @@ class EfficientNet(Model):
     squeeze = 0.25
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds stem, stages, 1280 channels times `width`, mean over the image, and logits."""
+        """Builds the stem, the stages, a 1 x 1 convolution, global average pooling and logits."""
         x = self._conv(net, images, round_channels(self.stem * self.width), 3, 2)
         counts = [math.ceil(stage.blocks * self.depth) for stage in self.stages]
         done, total = 0, sum(counts)
@@ -130,7 +130,7 @@ class EfficientNet(Model):
     def _block(self, net: Network[T], x: T, stage: BlockStage, stride: int, keep: float) -> T:
         """Builds an inverted residual block: expansion, depthwise convolution, projection.
 
-        If there is a shortcut, drop path omits the block with probability 1 - `keep`.
+        If the block has a shortcut, drop path omits the block with probability 1 - `keep`.
         """
         channels, filters = net.shape(x)[2], round_channels(stage.channels * self.width)
         wide, expands = channels * stage.expansion, stage.expansion != 1
@@ -148,7 +148,7 @@ class EfficientNet(Model):
                 y = squeeze_excite(net, y, units, self.activation)
         if expands or not stage.fused:
             y = net.conv(y, filters, 1, batch_norm=True, activation=None)
-        return with_shortcut(net, x, y, keep) if stride == 1 and filters == channels else y
+        return add_residual_branch(net, x, y, keep) if stride == 1 and filters == channels else y
 
 
 class EfficientNetB(EfficientNet):
@@ -160,7 +160,7 @@ class EfficientNetB(EfficientNet):
 
 
 class EfficientNetV2S(EfficientNet):
-    """The small network of EfficientNet version 2, with the image size for evaluation."""
+    """EfficientNet V2-S, with the image size that the paper uses for evaluation."""
 
     name = "efficientnetv2_s"
     image_size = 384

@@ -1,4 +1,4 @@
-"""Inception: the branches of a module have the same input, and their channels are concatenated.
+"""Inception networks: modules of parallel branches, whose output channels are concatenated.
 
 ``googlenet`` is version 1 without auxiliary classifiers, local response normalisation and dropout.
 ``inception3`` and ``inception4`` have batch norm after each convolution.
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
-from cnnbench.models.network import Network, T, aux_head
+from cnnbench.models.network import Network, T, add_aux_head
 from cnnbench.models.spec import BatchNorm, LearningRateSpec, Pair
 
-# Filters of GoogLeNet's modules (table 1 of the paper). Between groups, pooling halves the image.
-# Per module: (1 x 1), (1 x 1 and then 3 x 3), (1 x 1 and then 5 x 5), (1 x 1 after pooling).
+# Filters of GoogLeNet's modules (table 1 of the paper). Pooling halves the image before each group.
+# The branches of a module are: 1 x 1; 1 x 1, then 3 x 3; 1 x 1, then 5 x 5; pooling, then 1 x 1.
 GOOGLENET = (
     (
         (64, (96, 128), (16, 32), 32),
@@ -35,12 +35,16 @@ GOOGLENET = (
     ),
 )
 
-# A module of versions 3 and 4 is a list of branches. A branch is a list of layers:
-# * (filters, kernel, stride, padding) is a convolution with batch norm; defaults are 1 and SAME.
-# * ("max", stride, padding) is a 3 x 3 max pooling.
-# * ("mean", filters) is a 3 x 3 mean pooling and a 1 x 1 convolution.
 Layer = tuple[Any, ...]
+"""Description of one or two layers in a branch of an Inception module, versions 3 and 4:
+
+* (filters, kernel, stride, padding) is a convolution with batch norm. By default, the stride is 1
+  and the padding SAME.
+* ("max", stride, padding) is a 3 x 3 max pooling.
+* ("mean", filters) is a 3 x 3 average pooling and a 1 x 1 convolution.
+"""
 Module = Sequence[Sequence[Layer]]
+"""Branches of an Inception module in versions 3 and 4."""
 
 ROW, COLUMN = (1, 7), (7, 1)
 HALVE = (3, 2, "VALID")
@@ -111,7 +115,7 @@ class GoogLeNet(Model):
     learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds three convolutions, nine modules, mean over the image, and logits."""
+        """Builds three convolutions, nine modules, global average pooling and logits."""
         x = net.max_pool(net.conv(images, 64, 7, 2), 3, 2, "SAME")
         x = net.conv(net.conv(x, 64, 1), 192, 3)
         for group in GOOGLENET:
@@ -155,7 +159,7 @@ class NormalisedInception(Model):
             if kind == "max":
                 x = net.max_pool(x, 3, *how)
             elif kind == "mean":
-                # The convolution comes first, because it reduces the number of channels.
+                # The convolution before the pooling reduces the number of channels to pool.
                 x = net.conv(x, how[0], 1, activation=None, bias=None)
                 x = net.batch_norm(net.avg_pool(x, 3, 1, "SAME"), activation="relu")
             else:
@@ -175,12 +179,12 @@ class InceptionV3(NormalisedInception):
     last_pooling: Sequence[Layer] = [("max", 1, "SAME"), (192, 1)]
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds six layers, eleven modules, mean over the image, and logits."""
+        """Builds six layers, eleven modules, global average pooling and logits."""
         x = self._branch(net, self._stem(net, images), MAX, (80, 1), (192, 3, 1, "VALID"), MAX)
         for module in V3_MODULES:
             x = net.block(self._module, x, module=module)
         if self.aux_head:
-            aux_head(net, x, conv_stddev=0.01, stddev=0.001)
+            add_aux_head(net, x, conv_stddev=0.01, stddev=0.001)
         x = net.block(self._module, x, module=V3_D)
         for pooling in ([("mean", 192)], self.last_pooling):
             x = net.block(self._module_e, x, pooling=pooling)
@@ -199,7 +203,7 @@ class InceptionV4(NormalisedInception):
     name = "inception4"
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds stem, fourteen modules and two reductions, mean over the image, and logits."""
+        """Builds the stem, fourteen modules, two reductions, global average pooling and logits."""
         x = self._widening_layers(net, self._stem(net, images))
         for module in V4_MODULES:
             x = net.block(self._module, x, module=module)

@@ -85,11 +85,14 @@ class KerasModel(Model):
         self._lock = threading.Lock()
         self._values: dict[tuple[int, int], dict[str, Any]] = {}
         self._apply_declaration(_declare_in_child(self._declare_keras_model))
-        # A model that was built in this process has the wrong seed, so it is discarded.
+        # A model that this process has built was not built with the run's seed, so it is discarded.
         self._built.clear()
 
     def resize(self, image_size: int | None, num_classes: int | None) -> None:
-        """Sets image size and number of outputs, if the network is from `keras.applications`."""
+        """Sets the image size in pixels and the number of outputs; None keeps the default.
+
+        Only networks of `keras.applications` support other values than the default.
+        """
         own = image_size in (None, self.image_size) and num_classes in (None, self.classes)
         if self._application and not own:
             size = image_size or self.image_size
@@ -116,7 +119,7 @@ class KerasModel(Model):
         return declared._replace(work=keras_graph.count_layer_work(self, built, declared))
 
     def built(self, dtype: str, seed: int = 0) -> Any:
-        """The `BuiltKerasModel` for a dtype such as "float32". The first call builds it."""
+        """Returns the `BuiltKerasModel` for a dtype, such as "float32"; builds it if necessary."""
         from cnnbench.models import keras_graph
 
         with self._lock:
@@ -128,7 +131,7 @@ class KerasModel(Model):
             return self._built[dtype]
 
     def _draw_initial_value(self, name: str, seed: int, tower: int) -> Any:
-        """Initial value of a variable, taken from a model that is built with `seed` + `tower`."""
+        """Returns a variable's initial value in a model that is built with `seed` + `tower`."""
         values = self._values.setdefault((seed, tower), {})
         if name not in values:
             if tower:
@@ -157,7 +160,7 @@ class KerasModel(Model):
         return elements
 
     def build(self, net: Network[T], images: T) -> T:
-        """Declares the variables, and applies the whole Keras model as one function."""
+        """Declares the variables, and applies the whole Keras model as one TensorFlow function."""
         values = [net.declared(variable) for variable in self.variables]
 
         def call(images: Any, *values: Any) -> Any:
@@ -187,7 +190,7 @@ def _create_model(name: str, dataset: str) -> KerasModel:
     """Creates the model for ``--model=keras:...``, from a file or from `keras.applications`."""
     wanted = name.removeprefix(PREFIX)
     if wanted.endswith(SUFFIX):
-        # Imported here, because --help does not need these modules.
+        # Imports at the top of this file would slow down --help.
         import hashlib
         import zipfile
 
@@ -219,21 +222,21 @@ def _application(name: str, sizes: tuple[int, int] | None, policy: str) -> Any:
 
 
 def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:
-    """Calls `declare` in a child process, because `declare` starts TensorFlow.
+    """Calls `declare`, which starts TensorFlow, in a child process.
 
-    If TensorFlow already runs in this process, calls it here.
+    If TensorFlow already runs in this process, `declare` is called in this process.
     """
     backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
     if backend != "tensorflow":
         raise UsageError(f"Keras models run on TensorFlow; unset KERAS_BACKEND={backend}")
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         raise UsageError("Keras models need Keras 3; unset TF_USE_LEGACY_KERAS")
-    import pickle  # Imported here, because few runs need it.
+    import pickle  # Few runs need this module, so it is not imported at the top of the file.
 
-    # Imported before the fork: this process needs it too, and the import starts no threads.
+    # Importing Keras before the fork is safe: the import starts no threads.
     from cnnbench.models import keras_graph  # noqa: F401
 
-    if _tensorflow_runs():
+    if _tensorflow_may_have_started_threads():
         return declare()
     ours, theirs = os.pipe()
     child = os.fork()
@@ -258,11 +261,11 @@ def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclarati
     raise error
 
 
-def _tensorflow_runs() -> bool:
-    """Whether TensorFlow has started threads in this process, which a forked child would lack."""
+def _tensorflow_may_have_started_threads() -> bool:
+    """Whether TensorFlow may have started threads here, which a forked child would not have."""
     try:
         threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    except OSError:  # A thread has just ended, or the system is not Linux.
+    except OSError:  # A thread ended while the list was read, or the system is not Linux.
         threads = []
     return not threads or any(name.startswith("tf_") for name in threads)
 
@@ -270,11 +273,15 @@ def _tensorflow_runs() -> bool:
 def _declaration_or_error(
     declare: Callable[[], KerasDeclaration],
 ) -> KerasDeclaration | tuple[str, tuple[str, ...]]:
-    """Calls `declare` in the child process. Returns the result, or text and frames of an error."""
+    """Calls `declare` in the child process.
+
+    Returns the result of `declare`, or the message and stack frames of its error.
+    """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if isinstance(sys.stderr, StandardStream):
         sys.stderr.take_descriptor()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Hides TensorFlow's warning that there is no GPU.
+    # TensorFlow would print a warning that there is no GPU.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:
         with plugins.reporting_plugin_errors(UsageError):
             return declare()

@@ -18,7 +18,7 @@ class LeNet(Model):
     learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds convolutions with 32 and 64 filters, each with pooling; 512 units; and logits."""
+        """Builds two convolutions (32 and 64 filters) with pooling, 512 units, and logits."""
         x = net.max_pool(net.conv(images, 32, 5), 2, 2)
         x = net.max_pool(net.conv(x, 64, 5), 2, 2)
         return net.logits(net.affine(net.flatten(x), 512))

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any, Generic, Literal, NamedTuple
 
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
-from cnnbench.models.network import Network, T, aux_head
+from cnnbench.models.network import Network, T, add_aux_head
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 
 class NasNetSize(NamedTuple):
-    """Numbers of cells and filters, and further parameters, of a NASNet.
+    """Size of a NASNet, and settings of its cells.
 
     Attributes:
       cells: number of normal cells. They are in three groups with reductions between them.
@@ -47,7 +47,7 @@ class NasNet(Model):
         self.learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds stem, three groups of cells with reductions between them, mean, and logits."""
+        """Builds the stem, three groups of cells with reductions, average pooling and logits."""
         cells = iter(range(self.stem_reductions + self.size.cells + 2))
         previous = x = self._stem(net, images)
         for index in range(self.stem_reductions):
@@ -59,7 +59,7 @@ class NasNet(Model):
             filters = self.size.filters * 2**group
             if group > 0:
                 if group == 2 and self.aux_head:
-                    aux_head(net, net.relu(x))
+                    add_aux_head(net, net.relu(x))
                 with net.scope(f"reduction{group - 1}"):
                     second = previous if self.size.skip_reduction else x
                     how = {"filters": filters, "number": next(cells), "reduces": True}
@@ -80,13 +80,13 @@ class NasNet(Model):
         return cell.reduction(x, previous) if reduces else cell.normal(x, previous)
 
     def _cell(self, net: Network[T], filters: int, number: int) -> NasnetCell[T]:
-        # The keep probability of branches is lower in deeper cells.
+        # Deeper cells have a lower keep probability.
         depth = (number + 1) / (self.stem_reductions + self.size.cells + 2)
         return NasnetCell(net, filters, 1 - depth * (1 - self.size.keep))
 
 
 class NasNetCifar10(NasNet):
-    """NASNet for 32 x 32 images, with a stem that does not change their size."""
+    """NASNet for 32 x 32 images, with a stem that does not change the image size."""
 
     dataset = "cifar10"
     image_sizes = range(1, LARGEST_IMAGE + 1)
@@ -147,13 +147,16 @@ class NasnetCell(Generic[T]):
         return net.concat([second, third, fourth, fifth])
 
     def _resize_previous(self, x: T, previous: T) -> T:
-        """Resizes a cell's second input, `previous`, to the size of its first input, `x`."""
+        """Adapts a cell's second input, `previous`, to the image size of the first input, `x`.
+
+        The result has `filters` channels, unless `previous` and `x` are the same value.
+        """
         if previous is x:
             return x
         net = self.net
         height, width, channels = net.shape(previous)
         if (height, width) != net.shape(x)[:2]:
-            # Even and odd pixels are projected separately, each to half of the filters.
+            # Each of two 1 x 1 convolutions, for even and for odd pixels, has half of the filters.
             y = net.relu(previous)
             shape = (-(-height // 2), -(-width // 2), channels)
             pixels = (net.max_pool(y, 1, 2), net.apply(_select_odd_pixels, y, shape=shape))
@@ -165,7 +168,10 @@ class NasnetCell(Generic[T]):
         return self.net.conv(x, self.filters, 1, batch_norm=True, activation=None)
 
     def _project_if_necessary(self, x: T, *, active: bool = False) -> T:
-        """Projects ``x`` to ``filters`` channels if necessary; if ``active``, after a ReLU."""
+        """Projects ``x`` to ``filters`` channels if it has another number of channels.
+
+        If ``active``, a ReLU precedes the projection.
+        """
         if self.net.shape(x)[2] == self.filters:
             return x
         return self._conv_1x1(self.net.relu(x) if active else x)
@@ -185,7 +191,7 @@ class NasnetCell(Generic[T]):
 
 
 def _select_odd_pixels(images: Any) -> Any:
-    """Selects rows and columns 1, 3, 5, ...; appends zeros if the image size is odd."""
+    """Selects the image rows and columns 1, 3, 5, ...; appends zeros if the image size is odd."""
     import tensorflow as tf
 
     missing = [(0, size % 2) for size in images.shape[1:3]]

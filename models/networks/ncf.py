@@ -34,7 +34,7 @@ class NeuMF(Model):
         Element("item", (), "feature", "int64"),
         Element("label", (), "label", "int64"),
     )
-    metric_names = ()  # A rank is not a mean over examples: it needs all candidates of a user.
+    metric_names = ()  # Metrics use ranks among all items of a user, not means over examples.
     host_metric_names = ("hit_rate_10", "ndcg_10")
     users = 138_493
     items = 26_744
@@ -42,7 +42,10 @@ class NeuMF(Model):
     layers = (256, 256, 128, 64)
 
     def build(self, net: Network[T], features: Mapping[str, T]) -> T:
-        """Computes the logit ``(1,)`` that a user rates an item. Both parts have own embeddings."""
+        """Computes the logit ``(1,)`` of the probability that a user rates an item.
+
+        The matrix factorization and the perceptron have separate embeddings.
+        """
         with net.scope("mf"):
             product = net.multiply(*self._user_and_item_embeddings(net, features, self.factors))
         with net.scope("mlp"):
@@ -60,14 +63,14 @@ class NeuMF(Model):
         ]
 
     def loss(self, outputs: Any, labels: Any) -> Any:
-        """Binary cross entropy of the label. The label is 1 for an item that the user rated."""
+        """Computes the binary cross entropy. The label is 1 for an item that the user rated."""
         import tensorflow as tf
 
         logits = outputs[:, 0]
         return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, logits.dtype), logits)
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """Returns for each example the user, the score, and whether the user rated the item."""
+        """Returns the user, the score, and whether the user rated the item, for each example."""
         import tensorflow as tf
 
         return {
@@ -77,10 +80,10 @@ class NeuMF(Model):
         }
 
     def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
-        """Hit rate and normalised discounted cumulative gain among the ten best-ranked items."""
+        """Computes hit rate and normalised discounted cumulative gain of the ten top ranks."""
         import numpy as np
 
-        ranks = ranks_of_rated(rows["user"], rows["score"], rows["rated"])
+        ranks = rank_rated_items(rows["user"], rows["score"], rows["rated"])
         if not len(ranks):
             return {"hit_rate_10": float("nan"), "ndcg_10": float("nan")}
         hits = ranks < CUTOFF
@@ -88,8 +91,8 @@ class NeuMF(Model):
         return {"hit_rate_10": float(hits.mean()), "ndcg_10": float(gains.mean())}
 
 
-def ranks_of_rated(user: Any, score: Any, rated: Any) -> Any:
-    """Rank (from 0) of each rated item among unrated items of the same user. Arrays are [n].
+def rank_rated_items(user: Any, score: Any, rated: Any) -> Any:
+    """Ranks each rated item, from 0, among the unrated items of the same user. Arrays are [n].
 
     If scores are equal, the rated item is last, and a NaN is treated as a higher score. Otherwise,
     a network with equal scores for all items would appear perfect.
@@ -101,7 +104,7 @@ def ranks_of_rated(user: Any, score: Any, rated: Any) -> Any:
     user, rated = user[order], rated[order]
     others = np.cumsum(~rated)
     first = np.concatenate([[True], user[1:] != user[:-1]])[: len(user)]
-    # For each user, the number of unrated items before the user's first row.
+    # For each row, the number of unrated items of all previous users.
     before = np.maximum.accumulate(np.where(first, others - ~rated, 0))
     return (others - before)[rated]
 

@@ -19,9 +19,9 @@ class WidthParameters(NamedTuple):
     """Parameters that determine the width (number of channels) of each block of a RegNet.
 
     Attributes:
-      initial: width of the first block, on the line.
-      slope: increase of the width from one block to the next.
-      factor: ratio of successive widths. For each block, the width is rounded to the nearest power.
+      initial: width of the first block.
+      slope: increase of the width from one block to the next, before rounding.
+      factor: each width is rounded to ``initial`` times a power of this factor.
     """
 
     depth: int
@@ -44,7 +44,7 @@ VARIANTS = {
 
 
 def stage_depths_and_widths(line: WidthParameters) -> tuple[tuple[int, int], ...]:
-    """Number of blocks, and width (number of channels), of each stage of a RegNet.
+    """Returns the number of blocks and the width (number of channels) of each RegNet stage.
 
     As in the paper's tables, widths are rounded to the nearest multiple of the group width. If two
     multiples are equally near, the even one is used. torchvision rounds differently: its 800mf and
@@ -74,7 +74,7 @@ class RegNetY(Model):
         self.batch_size = self.line.batch
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds a stem with 32 filters, stages that each halve the image, mean, and logits."""
+        """Builds a stem, stages that each halve the image, global average pooling and logits."""
         x = net.conv(images, 32, 3, 2, "SAME_RESNET", batch_norm=True)
         for stage, (count, width) in enumerate(stage_depths_and_widths(self.line)):
             for block in range(count):

@@ -1,4 +1,4 @@
-"""ResNets for ImageNet and CIFAR-10, in several versions.
+"""ResNets for ImageNet and CIFAR-10: versions 1, 1.5 and 2, ResNet-D, and TensorFlow's variants.
 
 In ``v1``, the first 1 x 1 convolution of a block has the stride. In ``v1.5``, the 3 x 3 convolution
 has the stride. In ``v2``, batch norm is before each convolution instead of after it.
@@ -30,12 +30,12 @@ from cnnbench.models.model import Model, register_variants
 from cnnbench.models.network import Activation, Network, T
 from cnnbench.models.spec import BatchNorm, LearningRateSpec, Padding
 
-# ResNet for ImageNet: bottleneck blocks in three versions, and the two small networks in v1.
+# ResNet for ImageNet: 50 layers or more in three versions, and 18 and 34 layers in version 1.
 
 Version = Literal["v1", "v1.5", "v2"]
 Layer = tuple[int, int, int]  # Filters, kernel size and stride of a convolution.
 
-EXPANSION = 4  # A bottleneck has this many output channels per filter of its 3 x 3 convolution.
+EXPANSION = 4  # Output channels of a bottleneck block, divided by filters of its 3 x 3 convolution.
 # By depth: number of basic blocks (with two 3 x 3 convolutions) in each stage.
 BASIC_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 BLOCKS = {
@@ -43,9 +43,11 @@ BLOCKS = {
     **{50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)},
 }
 
-# In v2, batch norm before a block has no gamma, as in tf_cnn_benchmarks.
-# Gamma is not needed: scaling before a ReLU is equivalent to scaling the next kernel.
 PREACTIVATION = BatchNorm(decay=0.9, epsilon=1e-5, scale=False)
+"""Settings of the batch norm before a v2 block, which has no gamma, as in tf_cnn_benchmarks.
+
+Gamma is not needed: scaling before a ReLU is equivalent to scaling the next kernel.
+"""
 
 
 class ResNet(Model):
@@ -89,7 +91,7 @@ class ResNet(Model):
         self.strides_inside = version == "v1.5"
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds stem, stages of residual blocks, mean over the image, and logits."""
+        """Builds the stem, stages of residual blocks, global average pooling and logits."""
         x = self.stages(net, images, self.strides)
         if self.version == "v2":
             x = net.batch_norm(x, activation="relu", settings=self.preactivation)
@@ -135,7 +137,10 @@ class ResNet(Model):
     def _shortcut(
         self, net: Network[T], x: T, active: T, filters: int, stride: int, project: bool
     ) -> T:
-        """Returns the block's input `x`, projected if the shape changes or `project` is true."""
+        """Returns the block's input, or its projection if the shape changes or `project` is true.
+
+        The projection is a 1 x 1 convolution of `active`, which is `x` after batch norm in v2.
+        """
         if stride == 1 and net.shape(x)[2] == filters and not project:
             return x
         normed = self.version != "v2"
@@ -174,7 +179,7 @@ class ResNetCifar10(ResNet):
         self.version = version
 
     def _stem(self, net: Network[T], images: T) -> T:
-        # Unlike in the paper, v1 has no ReLU after the stem, as in tf_cnn_benchmarks.
+        # In tf_cnn_benchmarks, v1 has no ReLU after the stem. In the paper, it has one.
         activation: Activation = "relu" if self.version == "v2" else None
         return net.conv(images, 16, 3, batch_norm=True, activation=activation)
 

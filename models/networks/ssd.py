@@ -20,8 +20,8 @@ from cnnbench.models.networks.resnet import ResNet
 from cnnbench.models.spec import IMAGE, BatchNorm, Element, LearningRateSpec, Padding
 
 IMAGE_SIZE = 300
-# For each feature map: cells per side, pixels between cells, and aspect ratios of anchors.
-# Every feature map also has anchors with aspect ratio 1.
+# For each feature map: cells per row, pixels between cells, and aspect ratios of anchors.
+# Each cell of each feature map also has two anchors with aspect ratio 1.
 MAPS = (
     (38, 8, (2.0,)),
     (19, 16, (2.0, 3.0)),
@@ -30,8 +30,8 @@ MAPS = (
     (3, 100, (2.0,)),
     (1, 300, (2.0,)),
 )
-# Side of the square anchors of each feature map, in pixels.
-# The last number only determines the size of a larger anchor of the last feature map.
+# Height and width, in pixels, of the square anchors of each feature map.
+# An additional last number determines the larger square anchors of the last feature map.
 SIDES = (21, 45, 99, 153, 207, 261, 315)
 PER_CELL = tuple(2 + 2 * len(aspects) for _, _, aspects in MAPS)
 ANCHORS = sum(cells**2 * count for (cells, _, _), count in zip(MAPS, PER_CELL, strict=True))
@@ -44,9 +44,10 @@ _CENTRE_SCALE, _SIDE_SCALE = 0.1, 0.2
 
 @functools.cache
 def make_anchors() -> Any:
-    """All anchor boxes: centre (vertical, horizontal), height and width, float32 [8732, 4].
+    """Returns all anchor boxes: centre (vertical, horizontal), height and width.
 
-    The order is by map, row and cell. Anchors are clipped to the image.
+    The result is float32 [8732, 4], in the order of feature maps, rows and cells. Values are
+    clipped to [0, 1].
     """
     import numpy as np
 
@@ -68,15 +69,15 @@ def make_anchors() -> Any:
 
 
 def centre_to_corner_boxes(boxes: Any) -> Any:
-    """Converts boxes from centre and sides to top, left, bottom and right; any array [..., 4]."""
+    """Converts boxes [..., 4] from centre, height and width to top, left, bottom and right."""
     import tensorflow as tf
 
     centre, sides = boxes[..., :2], boxes[..., 2:]
     return tf.concat([centre - sides / 2, centre + sides / 2], axis=-1)
 
 
-def overlaps(first: Any, second: Any) -> Any:
-    """Intersection over union of boxes [m, 4] and [n, 4], float32 [m, n]."""
+def intersection_over_union(first: Any, second: Any) -> Any:
+    """Computes the intersection over union of boxes [m, 4] and [n, 4]: float32 [m, n]."""
     import tensorflow as tf
 
     begin = tf.maximum(first[:, None, :2], second[None, :, :2])
@@ -89,7 +90,9 @@ def overlaps(first: Any, second: Any) -> Any:
 
 
 def match_anchors(boxes: Any, counted: Any) -> tuple[Any, Any]:
-    """Assigns a box to each anchor: index of the box, int64 [8732], and whether it matches.
+    """Assigns a box to each anchor.
+
+    Returns the index of the box, int64 [8732], and whether the anchor matches the box.
 
     Boxes are float32 [n, 4]. Each box is assigned to the anchor with the largest overlap. (If two
     boxes have the same anchor, the later box is used.) Each other anchor is matched to the box with
@@ -97,7 +100,7 @@ def match_anchors(boxes: Any, counted: Any) -> tuple[Any, Any]:
     """
     import tensorflow as tf
 
-    overlap = overlaps(centre_to_corner_boxes(tf.constant(make_anchors())), boxes)
+    overlap = intersection_over_union(centre_to_corner_boxes(tf.constant(make_anchors())), boxes)
     overlap = tf.where(counted, overlap, -1.0)
     number = tf.range(tf.shape(boxes, tf.int64)[0])
     own = tf.tensor_scatter_nd_max(
@@ -111,7 +114,7 @@ def match_anchors(boxes: Any, counted: Any) -> tuple[Any, Any]:
 
 
 def encode_boxes(boxes: Any) -> Any:
-    """Encodes boxes [8732, 4], one for each anchor, as the offsets that the network predicts."""
+    """Encodes one box per anchor, [8732, 4], as the offsets that the network should predict."""
     import tensorflow as tf
 
     base = tf.constant(make_anchors())
@@ -126,7 +129,7 @@ def encode_boxes(boxes: Any) -> Any:
 
 
 def decode_boxes(encoded: Any) -> Any:
-    """Decodes predicted boxes, arrays [n, 8732, 4]. It is the inverse of `encode_boxes`."""
+    """Converts predicted offsets [n, 8732, 4] to boxes, as the inverse of `encode_boxes`."""
     import tensorflow as tf
 
     base = tf.constant(make_anchors())
@@ -135,7 +138,7 @@ def decode_boxes(encoded: Any) -> Any:
     return centre_to_corner_boxes(tf.concat([centre, sides], axis=-1))
 
 
-# After the backbone: filters of a 1 x 1, and filters, stride, padding of a 3 x 3 convolution.
+# Layers after the backbone: filters of a 1 x 1 convolution; filters, stride and padding of a 3 x 3.
 _EXTRAS: tuple[tuple[int, int, int, Padding], ...] = (
     (256, 512, 2, "SAME_RESNET"),
     (256, 512, 2, "SAME_RESNET"),
@@ -146,17 +149,19 @@ _EXTRAS: tuple[tuple[int, int, int, Padding], ...] = (
 MAX_BOXES = 200
 """Maximum number of boxes in an image. Images in COCO have fewer than 100."""
 
-NEGATIVES = 3  # The loss uses this many negative anchors per matched anchor.
-# Evaluations ignore detections with a lower score, or a larger overlap with a better detection.
-_LEAST_SCORE, _LARGEST_OVERLAP = 0.05, 0.5
+NEGATIVES = 3  # Number of negative anchors per matched anchor in the loss.
+_LEAST_SCORE = 0.05
+"""Evaluations ignore detections with a lower score."""
+_LARGEST_OVERLAP = 0.5
+"""Evaluations ignore a detection if it overlaps a better detection by more than this."""
 
 _EPOCH = 118_287 / 32  # Steps per epoch of COCO 2017 with a batch size of 32.
 
 
 class SSD300(Model):
-    """SSD300: predicts class and offset for each of 8732 anchors.
+    """SSD300: predicts a class and offsets of a box for each of 8732 anchors.
 
-    The feature maps have 38, 19, 10, 5, 3 and 1 cells per side. Labels are the targets for each
+    The feature maps have 38, 19, 10, 5, 3 and 1 cells per row. Labels are the targets for each
     anchor and, for evaluations, the boxes.
     """
 
@@ -182,13 +187,13 @@ class SSD300(Model):
         Element("is_crowd", (MAX_BOXES,), "label", "int64"),
         Element("num_boxes", (), "label", "int64"),
     )
-    metric_names = ()  # Average precision is not a mean over images.
+    metric_names = ()  # COCO's average precision is not a mean over images.
     host_metric_names = ("map", "map_50", "map_75")
     top_1_accuracy = "map"
     backbone = "backbone"
 
     def build(self, net: Network[T], images: T) -> Mapping[str, T]:
-        """Builds the network. Returns ``classes``, logits (8732, 81), and ``boxes`` (8732, 4)."""
+        """Builds the network; returns logits ``classes`` (8732, 81) and ``boxes`` (8732, 4)."""
         with net.scope(self.backbone):
             x = ResNet(34, "v1").stages(net, images, strides=(1, 2, 1))
         maps = [x]
@@ -221,7 +226,7 @@ class SSD300(Model):
     def preprocess(
         self, example: Mapping[str, Any], seed: Any, *, training: bool
     ) -> Mapping[str, Any]:
-        """Adds the target box and the target class of each anchor to an example."""
+        """Adds the target box and the target class of each anchor to an example's labels."""
         import tensorflow as tf
 
         boxes = example["boxes"]
@@ -235,7 +240,7 @@ class SSD300(Model):
         }
 
     def loss(self, outputs: Mapping[str, Any], labels: Mapping[str, Any]) -> Any:
-        """Smooth L1 loss of matched boxes plus cross entropy, divided by the number of matches.
+        """Computes the smooth L1 loss of matched boxes plus cross entropy, per matched anchor.
 
         The cross entropy is for the classes of matched anchors and of negative anchors. The
         negative anchors are those with the largest cross entropy, three times as many as matched
@@ -258,7 +263,7 @@ class SSD300(Model):
         return total / tf.cast(tf.maximum(matches, 1), tf.float32)
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """Returns up to 200 detections in each image, and the true boxes.
+        """Returns up to 200 detected boxes for each image, and the true boxes.
 
         As in MLPerf's reference, detections are chosen from the 200 best detections of each class.
         A detection that overlaps a better one is removed. Boxes are not clipped to the image.
@@ -285,7 +290,10 @@ class SSD300(Model):
         }
 
     def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
-        """COCO's mean average precision: for overlaps from 0.5 to 0.95, for 0.5, and for 0.75."""
+        """Computes COCO's mean average precision for thresholds of overlap between boxes.
+
+        ``map`` is for thresholds from 0.5 to 0.95, ``map_50`` for 0.5, and ``map_75`` for 0.75.
+        """
         classes = int(max(rows["classes"].max(), rows["found_classes"].max())) + 1
         precisions = average_precision(rows, classes)
         half, three_quarters = THRESHOLDS[0], THRESHOLDS[5]
@@ -305,7 +313,7 @@ _RECALLS = 101
 
 
 def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float, float]:
-    """COCO's average precision for each threshold of overlap; NaN if there are no boxes.
+    """Computes COCO's average precision for each threshold of overlap, or NaN without true boxes.
 
     A detection is correct if it overlaps enough with a box of its class and no better detection in
     the image is matched to this box. For each class, the result is the mean, over 101 recalls from
@@ -334,7 +342,7 @@ def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float
 
 
 def _average_precision_of_class(images: Mapping[str, Any], label: int) -> Any:
-    """Average precision of one class for each threshold; None if the class has no boxes."""
+    """Computes a class's average precision for each threshold, or None if it has no true boxes."""
     import numpy as np
 
     scores, verdicts, boxes = [], [], 0
@@ -346,12 +354,12 @@ def _average_precision_of_class(images: Mapping[str, Any], label: int) -> Any:
         mine = (images["found_classes"][row] == label) & (images["found_scores"][row] > 0)
         order = np.argsort(-images["found_scores"][row][mine], kind="stable")[:MOST_DETECTIONS]
         if len(order):
-            overlap = _detection_overlaps(
+            overlap = _crowd_aware_overlaps(
                 images["found_boxes"][row][mine][order], images["boxes"][row][is_box], crowd
             )
             scores.append(images["found_scores"][row][mine][order])
             verdicts.append(
-                [_judge_detections(overlap, crowd, threshold) for threshold in THRESHOLDS]
+                [_classify_detections(overlap, crowd, threshold) for threshold in THRESHOLDS]
             )
     if not boxes:
         return None
@@ -365,10 +373,14 @@ def _average_precision_of_class(images: Mapping[str, Any], label: int) -> Any:
 RIGHT, WRONG, IGNORED = 1, 0, -1
 
 
-def _judge_detections(overlap: Any, crowd: Any, threshold: float) -> Any:
-    """Whether each detection (best first) is correct, from its overlaps [detections, boxes].
+def _classify_detections(overlap: Any, crowd: Any, threshold: float) -> Any:
+    """Classifies each detection in an image as `RIGHT`, `WRONG` or `IGNORED`.
 
     A crowd may be detected any number of times. Detections of a crowd are `IGNORED`.
+
+    Args:
+      overlap: overlap of each detection (best first) with each true box, [detections, boxes].
+      crowd: whether each true box is a crowd.
     """
     import numpy as np
 
@@ -378,7 +390,7 @@ def _judge_detections(overlap: Any, crowd: Any, threshold: float) -> Any:
         single = np.where(free, row, -1.0)
         many = np.where(crowd, row, -1.0)
         if single.size and single.max() >= threshold:
-            # If overlaps are equal, the last box is used, as in pycocotools.
+            # Of boxes with equal overlaps, the last box is matched, as in pycocotools.
             free[len(single) - 1 - single[::-1].argmax()] = False
             verdict[detection] = RIGHT
         elif many.size and many.max() >= threshold:
@@ -392,14 +404,18 @@ def _area_under_precision_recall(verdict: Any, boxes: int) -> float:
     verdict = verdict[verdict != IGNORED]
     right = np.cumsum(verdict == RIGHT)
     precision = right / np.maximum(np.arange(len(verdict)) + 1, 1)
-    # Precision at a recall is the best precision at this or any higher recall.
+    # The precision at a recall is the best precision at this recall or any higher recall.
     precision = np.maximum.accumulate(precision[::-1])[::-1]
     at = np.searchsorted(right / boxes, np.linspace(0.0, 1.0, _RECALLS), side="left")
     return float(np.append(precision, 0.0)[np.minimum(at, len(verdict))].mean())
 
 
-def _detection_overlaps(detections: Any, boxes: Any, crowd: Any) -> Any:
-    """Intersection over union [d, b]. For a crowd, the union is only the detection's area."""
+def _crowd_aware_overlaps(detections: Any, boxes: Any, crowd: Any) -> Any:
+    """Computes the intersection over union of detections and true boxes, as COCO defines it.
+
+    For a crowd, the intersection is divided by the area of the detection. The result has shape
+    [detections, boxes].
+    """
     import numpy as np
 
     begin = np.maximum(detections[:, None, :2], boxes[None, :, :2])

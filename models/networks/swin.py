@@ -1,4 +1,4 @@
-"""Swin transformer, tiny: attention within windows, which are shifted in every second layer.
+"""Swin-T, the tiny Swin transformer: attention within windows of the image.
 
 Source: Liu et al., arXiv:2103.14030.
 """
@@ -14,29 +14,29 @@ from cnnbench.models.network import (
     STDDEV,
     Network,
     T,
+    add_residual_branch,
     self_attention,
     token_perceptron,
-    with_shortcut,
 )
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
 EPSILON = 1e-5
-_FORBIDDEN = -100.0  # Attention bias that masks tokens from a different part of the image.
+_FORBIDDEN = -100.0  # Attention bias for two tokens of a window that are not close in the image.
 
 
 class SwinT(Model):
     """Swin-T: four stages of attention layers. Every second layer shifts windows by half.
 
     Attributes:
-      window: side of a window in tokens. The side of the image in every stage must be a multiple of
-        it.
+      window: height and width of a window in tokens. The height and width of the image in every
+        stage must be multiples of `window`.
       width: channels in the first stage. Each further stage has twice as many.
     """
 
     name = "swin_t"
     dataset = "imagenet"
     image_size = 224
-    image_sizes = range(224, LARGEST_IMAGE + 1, 224)  # Every stage needs whole windows.
+    image_sizes = range(224, LARGEST_IMAGE + 1, 224)  # Whole windows cover the image in each stage.
     batch_size = 64
     learning_rate = LearningRateSpec.cosine(0.00025, base_batch=256, epochs=300, warmup_epochs=20.0)
     window, width = 7, 96
@@ -44,7 +44,7 @@ class SwinT(Model):
     keep_last = 0.8
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds 4 x 4 patches, stages that each halve the image, mean over tokens, and logits."""
+        """Builds 4 x 4 patches, stages that each halve the image, average pooling and logits."""
         x = net.conv(images, self.width, 4, 4, "VALID", activation=None, stddev=STDDEV)
         side, _, channels = net.shape(x)
         x = net.layer_norm(net.reshape(x, (side * side, channels)), epsilon=EPSILON)
@@ -55,7 +55,7 @@ class SwinT(Model):
                     x, side = _merge_patches(net, x, side), side // 2
                 for layer in range(count):
                     keep = 1.0 - (1.0 - self.keep_last) * done / last
-                    # In the last stage, one window covers the whole image, so it cannot be shifted.
+                    # A window that covers the whole image, as in the last stage, is not shifted.
                     moves = layer % 2 == 1 and side > self.window
                     with net.scope(f"layer{layer}"):
                         how = {"side": side, "heads": heads, "moves": moves, "keep": keep}
@@ -74,14 +74,12 @@ class SwinT(Model):
         y = self_attention(net, y, heads, self._window_attention_bias(net, side, heads, shift))
         y = _swap_axes(net, y, (count, count, size, size, channels), net.shape(x))
         y = _shift_tokens(net, y, side, shift)
-        x = with_shortcut(net, x, y, keep)
+        x = add_residual_branch(net, x, y, keep)
         y = token_perceptron(net, net.layer_norm(x, epsilon=EPSILON))
-        return with_shortcut(net, x, y, keep)
+        return add_residual_branch(net, x, y, keep)
 
     def _window_attention_bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
-        """Creates the attention bias: a learned value for each relative position of two tokens, and
-        `_FORBIDDEN` for masked pairs.
-        """
+        """Creates the attention bias of a layer: see `make_window_bias`."""
         table = net.variable(
             "distances",
             ((2 * self.window - 1) ** 2, heads),
@@ -89,21 +87,22 @@ class SwinT(Model):
             weight_decay=False,
         )
 
-        # Without a shift, all windows share one bias.
-        # With a shift, each window needs its own bias, because some contain separate image parts.
+        # Without a shift, all windows have the same attention bias.
+        # With a shift, some windows contain separate areas of the image, so each has its own bias.
         groups = (side // self.window,) * 2 if shift else ()
         tokens = self.window**2
-        bias = functools.partial(window_bias, window=self.window, side=side, shift=shift)
+        bias = functools.partial(make_window_bias, window=self.window, side=side, shift=shift)
         return net.apply(bias, table, shape=(*groups, heads, tokens, tokens))
 
 
-def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
-    """Attention bias of a window: a learned value for each relative position of two tokens, and
-    `_FORBIDDEN` for masked pairs.
+def make_window_bias(table: Any, window: int, side: int, shift: int) -> Any:
+    """Computes the attention bias of windows from a learned value per relative position of tokens.
+
+    Two tokens of a window that are not close in the image get the bias `_FORBIDDEN`.
 
     Args:
-      table: ``[(2 * window - 1) ** 2, heads]``, one row for each distance (section 3.2).
-      window, side: number of tokens along a side of a window, and of the image.
+      table: ``[(2 * window - 1) ** 2, heads]``, one row for each relative position (section 3.2).
+      window, side: number of tokens in a row of a window, and of the image.
       shift: number of tokens by which the image was moved up and left (cyclically).
 
     Returns:
@@ -116,12 +115,12 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
     down = rows[:, None] - rows + window - 1
     right = columns[:, None] - columns + window - 1
     distances = (down * (2 * window - 1) + right).ravel()
-    # A look-up along the second axis has a dense gradient; along the first, it is sparse.
+    # tf.gather has a dense gradient along the second axis, and a sparse one along the first.
     biases = tf.gather(tf.transpose(table), distances, axis=1)
     bias = tf.reshape(biases, [-1, window**2, window**2])
     if not shift:
         return bias
-    # After the cyclic shift, the last windows contain the end and the beginning of the image.
+    # After a cyclic shift, the last windows contain both the end and the beginning of the image.
     part = np.digitize(np.arange(side), [side - window, side - shift])
     parts = part[:, None] * 3 + part
     count = side // window
@@ -132,7 +131,7 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
 
 
 def _swap_axes(net: Network[T], x: T, parted: Sequence[int], shape: Sequence[int]) -> T:
-    """Reshapes to five dimensions, exchanges the second and the third, and reshapes again."""
+    """Reshapes `x` to five dimensions, swaps the second and the third, and reshapes again."""
     return net.reshape(net.transpose(net.reshape(x, parted), (0, 2, 1, 3, 4)), shape)
 
 

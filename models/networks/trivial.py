@@ -1,4 +1,4 @@
-"""A trivial network. Its step time shows the overhead of the harness."""
+"""A network with hardly any work, whose step time shows the overhead of the harness."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cnnbench.models.spec import LearningRateSpec
 
 
 class Trivial(Model):
-    """A trivial network: two affine layers, the first one with a single unit."""
+    """A network with hardly any work: an affine layer with 1 unit, and one with 4096 units."""
 
     name = "trivial"
     dataset = "imagenet"
@@ -17,13 +17,13 @@ class Trivial(Model):
     learning_rate = LearningRateSpec(0.005)
 
     def build(self, net: Network[T], images: T) -> T:
-        """Flattens the image, and adds layers with 1 unit and 4096 units, and logits."""
+        """Builds affine layers with 1 unit and 4096 units for the flattened image, and logits."""
         x = net.affine(net.flatten(images), 1)
         return net.logits(net.affine(x, 4096))
 
 
 class TrivialCifar10(Trivial):
-    """The trivial network for 32 x 32 images."""
+    """The network of `Trivial` for 32 x 32 images."""
 
     dataset = "cifar10"
     image_size = 32

@@ -15,7 +15,7 @@ class ViTB16(Model):
     name = "vit_b16"
     dataset = "imagenet"
     image_size = 224
-    image_sizes = range(16, LARGEST_IMAGE + 1, 16)  # An image needs whole patches.
+    image_sizes = range(16, LARGEST_IMAGE + 1, 16)  # Whole patches cover the image.
     batch_size = 32
     learning_rate = LearningRateSpec.cosine(
         0.0001875, base_batch=256, epochs=300, warmup_epochs=32.0
@@ -23,7 +23,7 @@ class ViTB16(Model):
     patch, width, layers, heads = 16, 768, 12, 12
 
     def build(self, net: Network[T], images: T) -> T:
-        """Builds patches with position embeddings, transformer layers, class token and logits."""
+        """Builds patches with position embeddings, a class token, twelve layers and logits."""
         x = net.conv(images, self.width, self.patch, self.patch, "VALID", activation=None)
         height, width, channels = net.shape(x)
         x = self._prepend_class_token(net, net.reshape(x, (height * width, channels)))

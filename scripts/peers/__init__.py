@@ -1,6 +1,6 @@
-"""The comparison of cnnbench with peers: subjects, order, and conclusions.
+"""The comparison of cnnbench with its peers: programs, order of processes, and requirements.
 
-Neither Keras nor PyTorch nor TensorFlow is imported into the process that measures. Each
-measurement is a fresh process; those in ``children/`` run under the interpreter of their peer
-and import nothing from here. ``process`` needs the standard library only.
+The process that measures imports neither Keras nor PyTorch nor TensorFlow. Each measurement is a
+fresh process. The programs in ``children/`` run under the interpreter of their peer, and import
+nothing from this package. ``process`` needs only the standard library.
 """

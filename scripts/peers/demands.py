@@ -1,8 +1,8 @@
 """Requirements of cnnbench, whether measured rounds meet them, and tables of results.
 
-A round is the unit: all subjects of a round met the same state of the machine, so values are
-formed per round and averaged over rounds. Ratios are averaged as logarithms, which makes A/B
-the inverse of B/A.
+All programs of a round run in the same state of the machine, so values are computed per round and
+averaged over rounds. Ratios are averaged as logarithms, so that the mean of A/B is the inverse of
+the mean of B/A.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Estimate:
 
     Attributes:
       mean: Arithmetic or geometric mean.
-      low: Lower end of the interval; minus infinity (0 for ratios) from one round.
+      low: Lower end of the interval; with one round, minus infinity (0 for ratios).
       high: Upper end of the interval.
     """
 
@@ -40,7 +40,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], *, is_ratio: bool) -> Estimate:
-    """Mean of one value per round, with Student's interval; for ratios, the geometric mean."""
+    """Returns the mean of one value per round (for ratios, geometric), with Student's interval."""
     found = [math.log(value) for value in values] if is_ratio else values
     mean, count, half = statistics.fmean(found), len(found), math.inf
     if count > 1:
@@ -54,11 +54,13 @@ class Demand:
     """A requirement: a value per round, and a bound for its mean over rounds.
 
     Attributes:
-      figure: The value of a round by the readings of its subjects; None when something is absent.
-      bound: None for a figure that is only shown.
+      figure: Function that computes the value of a round from the readings of `subjects`; None if
+        a reading lacks the values.
+      bound: Bound of the mean; None for a value that is only shown.
       text: Description; each ``{}`` stands for a subject.
-      subjects: The subjects of `figure`; before `of`, without the one that has the demand.
-      needs_bf16: Whether it is only required on CPUs with bfloat16 instructions.
+      subjects: The subjects whose readings `figure` uses; before `of`, without the subject that has
+        the requirement.
+      needs_bf16: Whether the requirement applies only to CPUs with bfloat16 instructions.
     """
 
     figure: Callable[..., Any]
@@ -100,10 +102,10 @@ class Finding:
     """The measured result for one requirement.
 
     Attributes:
-      estimate: Mean and interval, None without a single complete round.
-      verdict: ``met`` or ``MISSED`` when the whole interval lies on one side of the bound,
-        ``open`` when it does not, ``not measured``.
-      note: Why it was not measured or is not required here.
+      estimate: Mean and interval; None if no round is complete.
+      verdict: ``met`` or ``MISSED`` if the whole interval is above or below the bound, ``open`` if
+        the interval contains the bound, or ``not measured``.
+      note: Why the value was not measured or is not required on this machine.
     """
 
     demand: Demand
@@ -115,7 +117,7 @@ class Finding:
 def judge(demand: Demand, measurements: Sequence[Measurement], cpu_has_bf16: bool) -> Finding:
     """Computes the value of each complete round, and compares the mean with the bound.
 
-    With ``needs_bf16`` and no such instructions the figure is shown, not judged.
+    If the requirement needs bfloat16 instructions and the CPU has none, the value is only shown.
     """
     rounds: dict[int, dict[Key, Reading]] = {}
     for m in measurements:

@@ -1,9 +1,10 @@
-"""Runs processes, alone or in turns, and records when each of their output lines arrives.
+"""Runs processes, alone or interleaved, and records when each of their output lines arrives.
 
-In turn, processes are started together and one of them runs at a time; the others are stopped
-(SIGSTOP), with all processes that each has started. Turns begin when every one has done a step. A
-turn ends with the first step that is done a while after its beginning. Waiting is part of no step's
-time, and steps before the turns do not count. Standard library only.
+Interleaved processes are started together, and one of them runs at a time for a time slice. The
+others are stopped (SIGSTOP), with all their descendants. The first time slice begins when every
+process has completed a step. A time slice ends with the first step that is complete after its
+length. Step times do not include the time in which a process is stopped, and steps before the first
+time slice are not included in results. This module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 STEP_LINE = re.compile(r"^(\d+)\timages/sec: ")
-# Seconds for which a process pauses after a step while other processes still start.
-# TensorFlow's workers consider each other dead after ten seconds without a message.
 _REST_SECONDS = 3.0
-# Seconds between two checks of pauses and time-outs.
-_LOOK_SECONDS = 0.2
+"""Seconds for which a process is stopped after a step while other processes still start.
+
+TensorFlow's workers consider each other dead after ten seconds without a message.
+"""
+_CHECK_SECONDS = 0.2
+"""Seconds between two checks of stopped processes and time-outs."""
 
 
 class ProcessError(Exception):
@@ -38,8 +41,8 @@ class Line:
     """A line of a process's standard output.
 
     Attributes:
-      seconds: When it arrived, after the start of the process, less the time it was stopped.
-      resident_bytes: Resident memory of the process then, None if unknown.
+      seconds: Time of arrival, in seconds after the start of the process, without stopped time.
+      resident_bytes: Resident memory of the process at this time; None if unknown.
     """
 
     seconds: float
@@ -52,16 +55,16 @@ class Process:
     """A child process in its own process group: command, state and results.
 
     Attributes:
-      watch_memory: Selects the lines at which resident memory is noted.
-      status: Exit status; None if it could not be started.
-      seconds: How long it ran.
-      timed_out: Whether it was killed for taking too long.
-      waited: Seconds for which it was stopped; not included in other times.
-      counted: Index of the first line that counts: the last one before its first turn.
+      watch_memory: Function that selects the lines at which resident memory is recorded.
+      status: Exit status; None if the process could not be started.
+      seconds: Duration of the process in seconds, without stopped time.
+      timed_out: Whether the process was killed because of the time-out.
+      waited: Seconds for which the process was stopped; not included in other times.
+      counted: Index of the last line before the first time slice, from which times are used.
       peak_bytes: Peak resident memory of the process, or of a child that it waited for.
       cpu_seconds: CPU time of the process and of children that it waited for.
-      stopped: Time at which it was stopped; None while it runs.
-      turn: Time at which its latest turn began; None before the first.
+      stopped: Time at which the process was stopped; None while it runs.
+      turn: Time at which the latest time slice began; None before the first time slice.
     """
 
     command: Sequence[str] = ()
@@ -97,7 +100,7 @@ class Process:
             raise ProcessError(self.reason)
 
     def start(self) -> bool:
-        """Starts the process. Returns whether this succeeded."""
+        """Starts the process; returns whether this succeeded."""
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - see reap
         self._begun, self._rest = time.perf_counter(), b""
         try:
@@ -115,12 +118,12 @@ class Process:
         return not self.errors
 
     def fileno(self) -> int:
-        """File descriptor of the process's standard output, for `select`."""
+        """Returns the file descriptor of the process's standard output, for `select`."""
         assert self._popen.stdout is not None
         return self._popen.stdout.fileno()
 
     def read(self) -> list[str] | None:
-        """Reads and records lines that have arrived; returns None at the end of the output."""
+        """Reads, records and returns lines that have arrived; returns None at the end of output."""
         seconds = time.perf_counter() - self._begun - self.waited
         data = os.read(self.fileno(), 1 << 16)
         *whole, self._rest = (self._rest + data).split(b"\n")
@@ -145,7 +148,7 @@ class Process:
         signal_all(self._popen.pid, signal.SIGCONT)
 
     def is_late(self, timeout: float) -> bool:
-        """Whether the process has exceeded `timeout` seconds; if so, it has been killed."""
+        """Kills the process if it has exceeded `timeout` seconds; returns whether it has."""
         if not self.timed_out and time.perf_counter() - self._begun > timeout:
             self.timed_out = True
             self.kill()
@@ -188,7 +191,10 @@ def run(
 def run_in_turn(
     processes: Sequence[Process], timeout: float, turn_seconds: float | None = None
 ) -> None:
-    """Runs processes to their ends, in turns of at least `turn_seconds`."""
+    """Runs processes to their ends, interleaved in time slices of at least `turn_seconds`.
+
+    None for `turn_seconds` runs all processes at the same time.
+    """
     queue: list[Process] = []
     try:
         for one in processes:
@@ -196,7 +202,7 @@ def run_in_turn(
                 queue.append(one)
         starting = {*queue} if turn_seconds is not None else set()
         while queue:
-            readable, _, _ = select.select(queue, [], [], min(_LOOK_SECONDS, timeout))
+            readable, _, _ = select.select(queue, [], [], min(_CHECK_SECONDS, timeout))
             for one in readable:
                 lines = one.read()
                 if lines is None:
@@ -222,7 +228,7 @@ def run_in_turn(
 
 
 def _after_step(one: Process, queue: list[Process], turn_seconds: float) -> None:
-    """After a step, stops a process if its turn is over or if turns have not begun yet."""
+    """Stops a process after a step, if its time slice is over or time slices have not begun."""
     if one.turn is None:
         one.counted = len(one.lines) - 1
     elif len(queue) == 1 or time.perf_counter() - one.turn < turn_seconds:
@@ -239,7 +245,7 @@ def is_step_line(text: str) -> bool:
 
 
 def resident_bytes(root: int) -> int | None:
-    """Largest resident memory among a process and its descendants; None if unknown.
+    """Returns the largest resident memory among a process and its descendants; None if unknown.
 
     A run of cnnbench measures in a child of the process that was started.
     """
@@ -254,8 +260,8 @@ def resident_bytes(root: int) -> int | None:
 def signal_all(root: int, number: int) -> None:
     """Sends a signal to a process and its descendants.
 
-    Signals to a process group are not enough: `cnnbench launch` gives each process a group of its
-    own.
+    A signal to the process group is not enough, because `cnnbench launch` starts each process in a
+    separate group.
     """
     for process in family(root):
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -263,7 +269,7 @@ def signal_all(root: int, number: int) -> None:
 
 
 def family(root: int) -> list[int]:
-    """Numbers of a process and its descendants, from /proc; without /proc, only the process."""
+    """Returns the process ids of a process and its descendants; without /proc, only `root`."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():

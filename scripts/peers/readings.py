@@ -1,6 +1,6 @@
 """Measurements of one process (readings), their order in rounds, and the file of all of them.
 
-A reader raises ``ValueError`` with a one-line reason when the output is not that of a finished
+A reader raises ``ValueError`` with a one-line reason if the output is not the output of a complete
 measurement.
 """
 
@@ -113,12 +113,12 @@ class Measurement:
     """A reading, and its scenario, round and position in the experiment.
 
     Attributes:
-      round: Its round, from 1; 0 for a peer that was not run at all.
+      round: Number of the round, from 1; 0 for a peer that was never run.
       order: Position within the round, from 1.
       status: ``ok``, ``failed`` or ``not run``.
-      reason: Why it failed or was not run, one line.
-      others_cpus: CPUs that other processes kept busy meanwhile, on average; None if unknown.
-      reading: The reading; None unless ``ok``.
+      reason: Why the program failed or was not run, in one line.
+      others_cpus: Mean number of CPUs that other processes kept busy meanwhile; None if unknown.
+      reading: The reading; None unless the status is ``ok``.
     """
 
     scenario: str
@@ -134,20 +134,20 @@ class Measurement:
 
 
 def orders(subjects: Sequence[T], rounds: int, seed: int) -> list[list[T]]:
-    """One order of the subjects per round: rotations of a list, shuffled after each full turn.
+    """Returns the order of the subjects in each round: a list that rotates from round to round.
 
-    Within a full turn every subject stands once at every position, so that
-    neither the first place nor the slow drift of a machine favours anybody; the
-    shuffling changes who follows whom.
+    Within a full rotation, every subject has every position once, so that neither the first
+    position nor a slow drift of the machine favours a subject. The list is shuffled before each
+    full rotation, so that a subject does not always follow the same subject.
     """
     generator = random.Random(seed)
     current = list(subjects)
     result: list[list[T]] = []
     for index in range(rounds):
-        turn = index % len(current) if current else 0
-        if turn == 0:
+        rotation = index % len(current) if current else 0
+        if rotation == 0:
             generator.shuffle(current)
-        result.append(current[turn:] + current[:turn])
+        result.append(current[rotation:] + current[:rotation])
     return result
 
 
@@ -204,13 +204,13 @@ def steps_of(lines: list[Line]) -> dict[int, Line]:
 
 
 def between_step_lines(finished: Process) -> tuple[float, ...]:
-    """Seconds between successive step lines, from the first line that counts."""
+    """Returns the seconds between successive step lines, from line `Process.counted` on."""
     arrivals = [line.seconds for line in steps_of(finished.lines[finished.counted :]).values()]
     return tuple(later - earlier for earlier, later in itertools.pairwise(arrivals))
 
 
 def measured_by_child(finished: Process) -> dict[str, Any]:
-    """The measurement that a program in ``children/`` has printed."""
+    """Returns the measurement that a program in ``children/`` has printed."""
     for line in reversed(finished.lines):
         if line.text.startswith(_MARKER):
             found: dict[str, Any] = json.loads(line.text[len(_MARKER) :])
@@ -253,10 +253,10 @@ def read_record(_: Process, path: Path) -> Reading:
 
 
 def read_loop(finished: Process, path: Path) -> Reading:
-    """Reads a run record, and gives every step the mean time of the loop.
+    """Reads a run record, and replaces all step times by the mean step time of the loop.
 
-    Batches of ``--input_only`` and updates of several workers come in bursts, so that the median
-    step says little.
+    Batches of ``--input_only`` and updates of several workers arrive in bursts, so that the median
+    step time is not meaningful.
     """
     reading = read_record(finished, path)
     measured = json.loads(path.read_text(encoding="utf-8"))["measured"]
@@ -268,11 +268,11 @@ def read_loop(finished: Process, path: Path) -> Reading:
 def ancestor_reader(batch: int, versions: str) -> Reader:
     """Creates a reader for tf_cnn_benchmarks with ``--display_every=1``.
 
-    Its step lines show a running mean rounded to one decimal, too coarse for the
-    time of a step; when each line arrived is exact to well below a millisecond.
-    The first step has no line before it and is left out. The printed total has to
-    agree with the arrival times, else lines came late (a buffered stream, say); it knows nothing
-    of the time that the process was stopped.
+    Step lines of tf_cnn_benchmarks show a running mean with one decimal, which is too inexact for
+    step times. Arrival times of lines are accurate to well below a millisecond, so differences
+    between them are used. The first step has no line before it, so it is omitted. The printed total
+    must agree with the arrival times; otherwise lines arrived late, for example because of a
+    buffer. The total is not checked if the process was stopped, because it includes that time.
     """
 
     def read(finished: Process, _: Path) -> Reading:

@@ -1,8 +1,8 @@
 """The scenarios: which programs each scenario compares, and what is required of cnnbench.
 
-A subject of reductions alone is a process of ``cnnbench allreduce`` in which the compared
-reductions are interleaved: ratios are formed within it. Emulated GPUs compute nothing: durations of
-their work are set, not measured, and CPU time is the host's.
+A program that only reduces is a process of ``cnnbench allreduce`` in which the compared reductions
+are interleaved, so ratios are computed within the process. Emulated GPUs compute nothing: durations
+of their work are set, not measured, and CPU time is the CPU time of the host.
 """
 
 from __future__ import annotations
@@ -70,13 +70,15 @@ class Subject:
 
     Attributes:
       name: Name in the table.
-      parts: Words of its command line, and its requirements, in any order.
-      read: Turns the finished process and that file into a reading; ValueError if it cannot.
-      missing: Why it cannot be run, if that is known beforehand.
-      watch_memory: Selects the lines of output at which resident memory is noted.
-      group: Subjects of one group run in turn, those without one after the other: they cannot be
-        stopped between two steps.
-      in_bursts: Whether steps end in bursts, so that the median step says little.
+      parts: Words of the command line, and requirements, in any order.
+      read: Function that creates a reading from the finished process and the path of its record;
+        raises ValueError if it cannot.
+      missing: Why the subject cannot be run, if that is known beforehand.
+      watch_memory: Function that selects the lines of output at which resident memory is recorded.
+      group: Subjects of one group can be interleaved. Subjects without a group run alone, because
+        they cannot be stopped between two steps.
+      in_bursts: Whether several steps end at almost the same time, so that the median step time is
+        not meaningful.
     """
 
     name: str
@@ -729,11 +731,11 @@ SCENARIOS: dict[str, Callable[[Options], Subjects]] = {
     "host": _host,
     "exposed": _exposed,
 }
-"""Takes the options, gives the subjects."""
+"""Functions that return the subjects of a scenario for some options, by name of the scenario."""
 
 
 def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
-    """All subjects of a scenario, without regard to ``--only``."""
+    """Returns all subjects of a scenario, ignoring ``--only``."""
     if not options.model:
         own = "resnet20" if scenario == "strategies" else "resnet50"
         options = options.but(model=own)
@@ -741,7 +743,7 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
 
 
 def demands_of(options: Options) -> list[Demand]:
-    """All requirements of the chosen scenarios."""
+    """Returns all requirements of the chosen scenarios."""
     return [
         demand.of(scenario, subject.key)
         for scenario in options.chosen
@@ -760,34 +762,38 @@ def _python(contents: str) -> str:
 class Options:
     """Command-line options: scenarios to compare, and durations."""
 
-    scenarios: str = flag(",".join(SCENARIOS), "Scenarios, with commas.")
+    scenarios: str = flag(",".join(SCENARIOS), "Scenarios, separated by commas.")
     only: str = flag(
-        "", "The only subjects, with commas, such as cnnbench,torch or cnnbench:bf16; all if empty."
+        "",
+        "Only these programs, separated by commas, such as cnnbench,torch or cnnbench:bf16; by "
+        "default, all.",
     )
-    model: str = flag("", "Network; if empty resnet50, of strategies resnet20.")
-    rounds: int = flag(5, "Rounds; the interval needs 2.", minimum=1)
+    model: str = flag("", "Network; by default resnet50, and resnet20 in scenario strategies.")
+    rounds: int = flag(5, "Rounds; confidence intervals need at least 2.", minimum=1)
     batches: int = flag(20, "Timed steps of a measurement.", minimum=1)
-    warmup: int = flag(5, "Steps before them.", minimum=1)
-    batch_size: int = flag(8, "Images per step, of all towers together.", minimum=1)
-    workers: int = flag(2, "Workers of collective, controller and coordinator.", minimum=1)
+    warmup: int = flag(5, "Steps before the timed steps.", minimum=1)
+    batch_size: int = flag(8, "Images per step of all towers together.", minimum=1)
+    workers: int = flag(
+        2, "Workers in scenarios collective, controller and coordinator.", minimum=1
+    )
     devices: tuple[int, ...] = flag(
-        (2, 4), "Numbers of logical devices of gradients, small and large.", minimum=2
+        (2, 4), "Numbers of logical devices in scenarios gradients, small and large.", minimum=2
     )
     turn_seconds: float = flag(
         0.0,
-        "Seconds of a turn, for subjects of a round that are started together and run in turn; "
-        "memory must be enough for all. With 0 they run one after the other.",
+        "Length in seconds of the time slices in which the programs of a round are interleaved; "
+        "all must fit into memory together. With 0, they run one after the other.",
         minimum=0,
     )
-    overhead_batches: int = flag(2000, "Steps of overhead.", minimum=1)
-    memory_batches: int = flag(10000, "Steps of memory.", minimum=1)
-    matmul_size: int = flag(2048, "Side of the matrices.", minimum=1)
-    seed: int = flag(1, "Seed of the orders.")
+    overhead_batches: int = flag(2000, "Steps in scenario overhead.", minimum=1)
+    memory_batches: int = flag(10000, "Steps in scenario memory.", minimum=1)
+    matmul_size: int = flag(2048, "Rows and columns of the matrices in matrix products.", minimum=1)
+    seed: int = flag(1, "Seed of the order of programs in rounds.")
     timeout: float = flag(1200.0, "Seconds until a process is killed.", above=0)
     csv: str | None = flag(None, "Write every measurement to this new file.", path="file")
     keep: str | None = flag(None, "Keep every process's record in this folder.", path="folder")
     data_dir: str | None = flag(
-        None, "ImageNet files for input; generated photographs without it.", path="folder"
+        None, "ImageNet files for input; by default, generated photographs.", path="folder"
     )
     ancestor: str | None = flag(None, "Folder of tf_cnn_benchmarks.py.", path="folder")
     cnnbench_python: str = _python("cnnbench")
@@ -806,14 +812,16 @@ class Options:
         if not self.chosen or set(self.chosen) - set(SCENARIOS):
             raise FlagError("scenarios", self.scenarios, f"choose from {', '.join(SCENARIOS)}")
         if self.batch_size % 2 and {"towers", "strategies"} & {*self.chosen}:
-            raise UsageError("--batch_size must be even: two towers take half of it each")
+            raise UsageError("--batch_size must be even: each of two towers gets half of it")
         if self.batch_size % self.workers and set(OF_WORKERS) & {*self.chosen}:
-            raise UsageError("--batch_size must be a multiple of --workers: each takes its part")
+            raise UsageError(
+                "--batch_size must be a multiple of --workers: each worker gets an equal part"
+            )
         if self.keep is not None and not Path(self.keep).is_dir():
-            raise PathError(self.keep, "--keep needs a folder that exists")
+            raise PathError(self.keep, "--keep needs an existing folder")
 
     def but(self, **changes: Any) -> Options:
-        """Copies these options with other values."""
+        """Returns a copy of these options with some other values."""
         return dataclasses.replace(self, **changes)
 
     @property

@@ -1,1 +1,1 @@
-"""Parts of scripts/validate_gate, which measures error rates and power of verdicts."""
+"""Modules of scripts/validate_gate, which measures error rates and power of verdicts."""

@@ -1,8 +1,8 @@
-"""How often an inconclusive comparison gets a verdict after the advised number of further runs.
+"""Simulates how often the advised number of further runs leads to a verdict.
 
-Noise is normal. An experiment goes on as the command in its advice says, with all interim analyses
-on the way, and so does a step of a bisection; a comparison of single processes gets as many more on
-both sides.
+The advice is given for inconclusive comparisons. Noise is normal. An experiment or a comparison of
+a bisection is continued with the command in the advice, including all interim analyses. A
+comparison without pairs gets as many further processes of each of A and B.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ from cnnbench.judge.metrics import THROUGHPUT
 from validation.studies import POLICY, Generator, Study, Sums, all_kept, percent_of
 
 SCATTERS = (0.01, 0.02, 0.03, 0.04, 0.05)
-"""Standard deviations of the logarithms of quotients of pairs, or of processes."""
+"""Standard deviations of the logarithms of pairs' quotients, or of processes' speeds."""
 
 PLANNED = (8, 16)
-"""Pairs that are planned, or processes of each side."""
+"""Numbers of planned pairs, or of processes of each of A and B."""
 
 KEPT = (0.75, 0.90)
-"""Shares of the advised comparisons that are settled: the least and the largest."""
+"""Smallest and largest share of advised comparisons in which the advice leads to the right verdict.
+"""
 
 _TWICE = 2 * math.log1p(POLICY.threshold)
 TRUTHS = {"equal": (0.0, Verdict.SAME), "twice the floor slower": (_TWICE, Verdict.SLOWER)}
-"""Changes of the logarithms, and the verdicts that are right."""
+"""True changes of the logarithm of speed, each with the right verdict."""
 
-_SURE = 3.0  # standard errors
+_SURE = 3.0  # Tolerance of shares, in standard errors.
 
 Case = Callable[[Generator, float, float, int], tuple[bool, Verdict]]
-"""Whether a number was advised, and the verdict with it."""
+"""Function that returns whether further runs were advised, and the verdict after these runs."""
 
 
 def _speeds(generator: Generator, scatter: float, truth: float, number: int) -> list[float]:
@@ -82,26 +83,26 @@ class _Experiment:
         self.new: list[float] = []
 
     def session(self, most: int) -> Judgement:
-        """Continues until the verdict is clear or unlikely, or until `most` pairs are measured."""
-        looks = interim_analyses(most, POLICY.alpha, planned=self._planned, made=self._made)
-        for place, look in enumerate(looks, start=1):
-            self.new += _speeds(*self._drawn, look.pairs - len(self.new))
-            self._made = (*self._made, look)
+        """Continues until a verdict is clear or has little chance, or `most` pairs are measured."""
+        analyses = interim_analyses(most, POLICY.alpha, planned=self._planned, made=self._made)
+        for number, analysis in enumerate(analyses, start=1):
+            self.new += _speeds(*self._drawn, analysis.pairs - len(self.new))
+            self._made = (*self._made, analysis)
             case = TwoSamples(
                 base=[1.0] * len(self.new),
                 new=self.new,
                 paired=True,
                 plan=AnalysisSchedule(POLICY.alpha, self._planned, self._made),
             )
-            (found,) = judge_all([case], self._policy.replace(alpha=look.alpha))
-            left = looks[place:]
+            (found,) = judge_all([case], self._policy.replace(alpha=analysis.alpha))
+            left = analyses[number:]
             hopeless = left and verdict_probability(case, left, self._policy) < SMALLEST_CHANCE
             if found.verdict in CLEAR or hopeless:
                 break
         return found
 
     def step(self, most: int) -> BisectionStep:
-        """Like `session`, but returns a step of `cnnbench bisect`."""
+        """Runs a session, and returns its result as a comparison of `cnnbench bisect`."""
         found = self.session(most)
         base = (1.0,) * len(self.new)
         result = MetricResult(metric=THROUGHPUT, base=base, new=(*self.new,), judgement=found)
@@ -127,7 +128,7 @@ _VERDICTS = {GOOD: Verdict.SAME, BAD: Verdict.SLOWER, SKIP: Verdict.INCONCLUSIVE
 
 
 def _bisected(experiment: _Experiment, planned: int) -> tuple[bool, BisectionStep]:
-    """Simulates a step of `cnnbench bisect` with up to twice as many pairs, and advised pairs."""
+    """Simulates a comparison of `cnnbench bisect` with up to `2 * planned` and advised pairs."""
     most = 2 * planned
     step = experiment.step(planned)
     if step.is_undecided and (step.judgement.needed or most + 1) <= most:
@@ -137,7 +138,7 @@ def _bisected(experiment: _Experiment, planned: int) -> tuple[bool, BisectionSte
 
 
 def ends(generator: Generator, scatter: float, truth: float, planned: int) -> tuple[bool, Verdict]:
-    """Simulates the step of `cnnbench bisect` that compares BAD with GOOD."""
+    """Simulates the comparison of BAD with GOOD in `cnnbench bisect`."""
     advised, step = _bisected(_Experiment(generator, scatter, truth, planned), planned)
     return advised, _VERDICTS[step.answer]
 
@@ -145,7 +146,7 @@ def ends(generator: Generator, scatter: float, truth: float, planned: int) -> tu
 def between(
     generator: Generator, scatter: float, truth: float, planned: int
 ) -> tuple[bool, Verdict]:
-    """Simulates a later step of `cnnbench bisect`; BAD is slower by twice the threshold."""
+    """Simulates a later comparison of `cnnbench bisect`; BAD is slower by twice the threshold."""
     bad = None
     while bad is None or bad.answer != BAD:
         _, bad = _bisected(_Experiment(generator, scatter, _TWICE, planned), planned)
@@ -180,19 +181,19 @@ KINDS: dict[str, Case] = {
 def draw(
     generator: Generator, kind: str, planned: int, truth: str, scatter: float
 ) -> dict[Any, float]:
-    """Simulates a comparison: whether it gave advice, and whether following it led to a verdict."""
+    """Simulates a comparison; returns whether runs were advised, and whether they settled it."""
     shift, right = TRUTHS[truth]
     advised, verdict = KINDS[kind](generator, scatter, shift, planned)
     return {"advised": advised, "settled": advised and verdict is right}
 
 
 def settled(found: Sums) -> float:
-    """Share of comparisons with advice in which the advised number led to the right verdict."""
+    """Returns the share of comparisons with advice in which the advice led to the right verdict."""
     return float(found["settled"] / max(found["advised"], 1))
 
 
 def violation(found: Sums, kind: str, planned: int, truth: str, scatter: float) -> str:
-    """Text about a share outside of the stated range; "" if the share is plausible."""
+    """Returns a text about a share outside of the stated range, or "" if the share is plausible."""
     low, high = KEPT
     error = _SURE * math.sqrt(low * (1 - low) / max(found["advised"], 1))
     if low - error <= settled(found) <= high + error:
@@ -222,4 +223,4 @@ ADVICE = Study(
     ),
     part=10,
 )
-"""Shares that are settled, and how many of the draws had advice."""
+"""Shares of comparisons in which advice led to the right verdict, and numbers with advice."""

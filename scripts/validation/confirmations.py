@@ -1,9 +1,9 @@
-"""How often a second experiment (``--confirm``) confirms a verdict of slower.
+"""Simulates how often a second experiment (``--confirm``) confirms the verdict slower.
 
-Both experiments take consecutive processes of one series, so noise with memory disturbs both. A
-verdict follows from the confidence intervals alone, for many experiments at once. The test of
-`cnnbench ab` is a further condition, and stopping early only omits verdicts, so false positives are
-at most as frequent as here.
+Both experiments use consecutive processes of one series, so that correlated noise disturbs both.
+Verdicts depend only on the confidence intervals, which are computed for many experiments at once.
+The test of `cnnbench ab` is a further condition, and stopping early only omits verdicts, so
+`cnnbench ab` has at most as many false positives as this simulation.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ PAIRS = 16
 
 TWICE = 2 * POLICY.threshold
 TRUTHS = (0.0, TWICE, 0.10)
-"""Slow-downs of B, as shares of the speed."""
+"""True slowdowns of B, as shares of the speed."""
 
 LIMIT, POWER = 0.002, 0.9
 """Largest rate of false positives; smallest power on a quiet machine at twice the threshold."""
 
 QUIET = "normal, 1.3 %"
 TOGETHER = 100
-"""Experiments of a draw."""
+"""Number of experiments that are drawn together."""
 
 _FLOOR = math.log1p(POLICY.threshold)
 
@@ -50,11 +50,11 @@ _FLOOR = math.log1p(POLICY.threshold)
 def outcomes(
     differences: Series, plan: Sequence[InterimAnalysis]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Whether B is called slower in each experiment, and after how many pairs it ends.
+    """Returns whether each experiment has the verdict slower, and its number of pairs.
 
     Args:
-      differences: logarithms of the speed of B over A, [experiments, pairs].
-      plan: the interim analyses, of which the first one that is clear counts.
+      differences: logarithms of B's speed divided by A's speed, [experiments, pairs].
+      plan: interim analyses. An experiment ends at the first clear analysis.
     """
     slower = np.zeros(len(differences), bool)
     used = np.full(len(differences), plan[-1].pairs)
@@ -71,7 +71,7 @@ def outcomes(
 
 
 def draw(generator: Generator, noise: str, truth: float) -> dict[Any, float]:
-    """Simulates experiments: how many call B slower, how many confirm it, and their pairs."""
+    """Simulates experiments; counts slower verdicts, their confirmations, and pairs."""
     series = np.log([NOISES[noise](generator, 4 * PAIRS) for _ in range(TOGETHER)])
     pairs = _differences(series, math.log1p(-truth), generator)
     slower, used = outcomes(pairs[:, :PAIRS], interim_analyses(PAIRS, POLICY.alpha))
@@ -90,7 +90,7 @@ def draw(generator: Generator, noise: str, truth: float) -> dict[Any, float]:
 
 
 def _differences(series: Series, change: float, generator: Generator) -> Series:
-    """Differences of pairs, [experiments, pairs], with A and B in random order per pair."""
+    """Returns differences of pairs, [experiments, pairs], with A or B first at random."""
     first, second = series[:, 0::2], series[:, 1::2]
     coins = generator.integers(2, size=first.shape)
     found: Series = np.where(coins == 0, second - first, first - second) + change
@@ -108,9 +108,7 @@ def _cells(found: Sequence[Sums]) -> list[str]:
 
 
 def judged(found: Mapping[Case, Sums]) -> list[Requirement]:
-    """Requires that at most `LIMIT` of equal sides, and at least `POWER` of regressions, are
-    confirmed.
-    """
+    """Returns the requirements for false positives (`LIMIT`) and for true regressions (`POWER`)."""
     equal = {noise: sums for (noise, truth), sums in found.items() if not truth}
     bad = "; ".join(
         f"{noise}: {percent_of(_share(sums, 'confirmed'))}"
@@ -139,4 +137,4 @@ CONFIRMATIONS = Study(
     judge=judged,
     part=10,
 )
-"""First experiments of at most `PAIRS` pairs, and the second ones after a verdict of slower."""
+"""First experiments with at most `PAIRS` pairs, and second experiments after the verdict slower."""

@@ -1,13 +1,12 @@
 """Comparisons (gates) that are formed from the processes in the pool.
 
-A gate needs pairs of processes that ran close together. Two processes of one round are such
-a pair: within a round the order is drawn. A gate takes a window of consecutive rounds, as an
-experiment would have run them, and a coin per pair says which of two like processes is A, as
-an experiment would have drawn it.
+A gate needs pairs of processes that ran at about the same time. Two processes of one round are such
+a pair, because their order in the round is random. A gate uses a window of consecutive rounds, like
+an experiment. For each pair of equal processes, a random coin determines which process is A.
 
-Windows start at every round, each with coins of its own. They are many, but not independent: they
-estimate the share of red gates over all starting times. A window of few pairs is judged with every
-outcome of its coins.
+A window starts at every round, with separate coins. The many windows are not independent: they
+estimate the share of red gates over all starting times. Windows of few pairs are judged with every
+possible outcome of their coins.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ PLANS: dict[str, tuple[InterimAnalysis, ...]] = {
     "8 pairs": interim_analyses(8, POLICY.alpha, sequential=False),
     "16 pairs": interim_analyses(16, POLICY.alpha, sequential=False),
 }
-"""The rules that real gates are judged by."""
+"""Interim analyses of gates from real processes, by name of the rule."""
 
 WAITING = 0.10
 WAITS = "waits longer, 10 % slower"
-"""Like processes, of which B is counted as slower without more CPU time."""
+"""Name of program B if it equals A, but its speed is reduced without additional CPU time."""
 
 LIKE = "like"
-"""The same as A."""
+"""Name of program B if it equals A."""
 
 DISTURBED = 0.1
-"""CPUs in use by other programs from which a run counts as disturbed."""
+"""Number of CPUs that other programs use, from which a process is considered disturbed."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,9 @@ class Gates:
 
     Attributes:
       plan: name of the rule.
-      subject: subject on side B; "like" for that of A, `WAITS` for that of A with waits.
+      subject: program B of the comparisons, such as `LIKE` or `WAITS`.
       complete: whether all outcomes of the coins of each window are included.
-      verdicts: counts.
+      verdicts: number of comparisons with each verdict.
       processes: number of different processes in all gates.
     """
 
@@ -87,9 +86,9 @@ def sliding_gates(
     least: int,
     policy: Policy = POLICY,
 ) -> Gates:
-    """Forms comparisons of windows that start at every round, until there are enough.
+    """Forms comparisons from windows that start at every round, until there are `least`.
 
-    All of them, if that is no more than enough.
+    If all windows with all outcomes of coins are at most `least` comparisons, all are used.
     """
     analyses = PLANS[plan]
     length = analyses[-1].pairs
@@ -121,7 +120,7 @@ def sliding_gates(
 
 
 def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
-    """The processes of A and B in one round."""
+    """Returns the processes of A and B in one round."""
     first, second = BASES if coin else BASES[::-1]
     a, b = one[first], one[second if subject in (LIKE, WAITS) else subject]
     if subject == WAITS:
@@ -130,14 +129,14 @@ def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
 
 
 def _speeds(a: Sequence[Process], b: Sequence[Process]) -> tuple[list[float], list[float]]:
-    """Speeds of both sides without rare disturbances, as in `cnnbench ab`."""
+    """Returns the speeds of A and B without rare disturbances, as in `cnnbench ab`."""
     rare = rare_disturbance_shares([one.disturbance for one in (*a, *b)])
     found = [one.speed / (1 - share) for one, share in zip((*a, *b), rare, strict=True)]
     return found[: len(a)], found[len(a) :]
 
 
 def _cpu_time(a: Sequence[Process], b: Sequence[Process]) -> TwoSamples | None:
-    """CPU times of pairs; None unless at least half of the processes ran under load."""
+    """Returns the CPU times of pairs, or None unless half of the processes ran under load."""
     processes = (*a, *b)
     disturbed = sum((one.others or 0.0) >= DISTURBED for one in processes)
     if 2 * disturbed < len(processes) or not all(one.cpu_seconds for one in processes):
@@ -169,7 +168,7 @@ def all_gates(
 _SHOWN = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.INCONCLUSIVE)
 _TWO = "slower by 2 %"  # Only in pools that are judged with a threshold of 1 %.
 _FIVE, _TEN = SLOWED
-# Required share of gates with a verdict, by the number of CPUs that other programs keep busy.
+# Required shares of gates with a verdict, by the number of CPUs that other programs keep busy.
 _POWER: Mapping[float, Mapping[tuple[str, str, Verdict], float]] = {
     0.0: {(_TEN, "8 pairs", Verdict.SLOWER): 0.95, (_FIVE, "16 pairs", Verdict.SLOWER): 0.80},
     1.0: {
@@ -181,11 +180,14 @@ _POWER: Mapping[float, Mapping[tuple[str, str, Verdict], float]] = {
 }
 ENOUGH_GATES = 200
 MEASURED_LIMIT = 0.01
-"""Error rate required of gates from real processes, reached only if noise hides the floor."""
+"""Largest error rate of gates from real processes.
+
+It is reached only if noise is larger than the smallest relevant change.
+"""
 
 
 def gates_table(gates: Sequence[Gates]) -> list[str]:
-    """Table of the comparisons that are formed from real processes."""
+    """Returns the table of comparisons that are formed from real processes."""
     rows = []
     for one in gates:
         coins = "all ways" if one.complete else "drawn"
@@ -197,7 +199,7 @@ def gates_table(gates: Sequence[Gates]) -> list[str]:
 
 
 def conditions(rounds: Sequence[Round]) -> list[str]:
-    """Lines about noise of the pool, and about the measured slowdown of slowed subjects."""
+    """Returns lines about the noise in the pool, and about the slowdowns of slowed programs."""
     processes = [process for one in rounds for process in one.values()]
     like = [one[name].speed for one in rounds for name in BASES]
     apart = [math.log(one[BASES[0]].speed / one[BASES[1]].speed) for one in rounds]
@@ -231,7 +233,7 @@ def conditions(rounds: Sequence[Round]) -> list[str]:
 
 
 def requirements(gates: Sequence[Gates], busy: float = 0.0) -> Iterator[Requirement]:
-    """Requirements of the comparisons, with `busy` CPUs under load."""
+    """Yields the requirements for comparisons while other programs keep `busy` CPUs busy."""
     for one in gates:
         if one.subject == LIKE:
             limit = percent(MEASURED_LIMIT, 0)

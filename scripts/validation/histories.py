@@ -1,6 +1,6 @@
-"""Steps that `cnnbench history` finds in simulated series: false steps, true steps, and positions.
+"""Level changes that `cnnbench history` finds in simulated time series, and their positions.
 
-A series has a point per commit, with one run each where not said otherwise.
+A time series contains measurements of consecutive commits, with one run each unless `RUNS` applies.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from validation.studies import (
 )
 
 SCATTER = 0.05
-"""Standard deviation of the logarithms, besides two states."""
+"""Standard deviation of the logarithms of speeds, except for noise with two states."""
 
 _SLOW_STATE, _SLOW_SHARE, _WITHIN = 0.7, 0.3, 0.01
 
 RED = 0.05
-"""Stated share of series of noise with a step for the worse that stands, at most."""
+"""Stated largest share of time series without a true change that have a slowdown not undone."""
 
 HELD = 0.95
-"""Stated share of found steps whose range holds their place, at least."""
+"""Stated smallest share of found level changes whose range contains the true position."""
 
 Noise = Callable[[Generator, int], Series]
 
@@ -65,32 +65,34 @@ NOISES: Mapping[str, Noise] = {
     "correlated, 0.6": partial(_correlated, correlation=0.6),
     "two states, 30 % at x 0.7": _two_states,
 }
-"""Kinds of noise of runs; the median of a point's runs is judged."""
+"""Kinds of noise of runs; the history uses the median of a commit's runs."""
 
 POINTS = (6, 8, 12, 30, 60, 120)
 RUNS = (1, 3)
-"""Runs of each point; with correlated noise, of neighbouring points, only one."""
+"""Runs of each commit. With noise that is correlated between commits, only one run is simulated."""
 
 STEPS = (
     *((6, 5, 3), (6, 8, 3), (12, 5, 6), (30, 3, 15), (30, 5, 3)),
     *((60, 3, 5), (60, 3, 10), (60, 5, 3), (60, 5, 5), (60, 8, 2)),
 )
-"""True steps: points, size in standard deviations, points from the step on."""
+"""True level changes: commits, size in standard deviations, commits from the change on."""
 
 POWER: Mapping[tuple[int, float, int], float] = {
     (60, 3, 10): 0.75,
     (60, 5, 5): 0.80,
     (60, 8, 2): 0.65,
 }
-"""Least shares of steps that are found under normal noise, within two points of their place."""
+"""Smallest shares of level changes that are found under normal noise, at most two commits off."""
 
 PLACES = ((12, 3, 6), (20, 2, 10), (40, 2, 20), (40, 3, 20), (60, 3, 6), (100, 2, 20))
 
 
 def trend_of(logs: Series, hosts: Sequence[str] = ()) -> Trend:
-    """Finds levels and steps in throughputs with these logarithms, [points, runs].
+    """Finds levels and level changes in a time series of throughputs.
 
-    `hosts` has the name of a host for each point.
+    Args:
+      logs: logarithms of the throughputs, [commits, runs].
+      hosts: name of the host for each commit.
     """
     points = tuple(
         SeriesPoint(
@@ -106,7 +108,7 @@ def trend_of(logs: Series, hosts: Sequence[str] = ()) -> Trend:
 
 
 def draw_noise(generator: Generator, noise: str, points: int, runs: int) -> dict[Any, float]:
-    """Draws a series without a step; returns what the history says about it."""
+    """Draws a time series without a level change; returns what the history reports about it."""
     found = trend_of(NOISES[noise](generator, points * runs).reshape(points, runs))
     return {
         "stepped": bool(found.steps),
@@ -117,12 +119,12 @@ def draw_noise(generator: Generator, noise: str, points: int, runs: int) -> dict
 
 
 def draw_step(generator: Generator, noise: str, step: tuple[int, float, int]) -> dict[Any, float]:
-    """Draws a series with one slowdown; returns how well the nearest step matches.
+    """Draws a time series with one slowdown; returns how well the nearest reported change matches.
 
     Returns:
-      "near": whether the change is within two points of the step; "stepped": whether it is a step,
-      not a trend, whose ends are no range; "held": whether the range of the step contains the
-      place; "width": the number of points in the range.
+      "near": whether the reported change is at most two commits off; "stepped": whether it is a
+      level change with a range (a trend has none); "held": whether the range contains the true
+      position; "width": number of commits in the range.
     """
     points, size, after = step
     place = points - after
@@ -141,14 +143,16 @@ def draw_step(generator: Generator, noise: str, step: tuple[int, float, int]) ->
 
 @dataclass(frozen=True)
 class Shape:
-    """Changes in a simulated series of 40 points, and what the history must say about them.
+    """Changes in a simulated time series of 40 commits, and what the history must report.
 
     Attributes:
       name: description.
-      logs: logarithms of the levels of all points.
-      kind: kind that is named; "" if nothing may be said; "red" if only that counts.
-      ends: indices of the points at which the kind begins and ends, of steps their places.
-      least: least share of series in which this is said, under white noise; None without one.
+      logs: logarithm of the level at each commit.
+      kind: kind of change that the history must report; "" if it must report nothing; "red" if it
+        must report a slowdown of any kind.
+      ends: indices of the commits at which the change begins and ends, or of all level changes.
+      least: smallest share of time series with white noise that must be reported in this way; None
+        for no requirement.
     """
 
     name: str
@@ -158,7 +162,7 @@ class Shape:
     least: float | None = 0.90
 
     def is_said(self, found: Trend) -> bool:
-        """Whether a history names exactly this shape; positions may differ by three points."""
+        """Whether a history reports exactly this shape; positions may be off by three commits."""
         states = found.noise.states
         if self.kind in ("two_states", "two_machines"):
             return not found.steps and states is not None and states.kind == self.kind
@@ -215,14 +219,14 @@ _ALL_SHAPES = (
     Shape("two machines", _stepped(), "two_machines"),
 )
 SHAPES = {one.name: one for one in _ALL_SHAPES}
-"""Series of 40 points with noise of 1.5 %; two states have their own noise."""
+"""Time series of 40 commits with noise of 1.5 %; "two states" has different noise."""
 
 CORRELATIONS = (0.0, 0.3, 0.6)
 _FALSE_IF_CORRELATED = 0.05
 
 
 def draw_shape(generator: Generator, name: str, correlation: float) -> dict[Any, float]:
-    """Draws a series; returns whether its history names the shape."""
+    """Draws a time series of a shape; returns whether the history reports the shape."""
     shape, hosts = SHAPES[name], list[str]()
     logs = shape.logs + _NOISE / SCATTER * _correlated(generator, _SHAPED, correlation)
     if shape.kind == "two_states":
@@ -342,4 +346,4 @@ HISTORY = (
         part=4,
     ),
 )
-"""What happens in series, false steps, steps that are found, and their ranges."""
+"""Studies of shapes of series, of false level changes, of true level changes, and of ranges."""

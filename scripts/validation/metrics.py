@@ -1,7 +1,8 @@
-"""How often one of several metrics of equal sides is called slower, with and without shared alpha.
+"""Simulates how often one of several metrics gives the verdict slower if A and B are equal.
 
-Values have no floor here, so a verdict is the result of the test alone. Metrics of a configuration
-may be correlated, as throughput and CPU time are.
+The metrics either share alpha, or have alpha each. There is no smallest relevant change, so a
+verdict is the result of the test alone. Metrics of a configuration may be correlated, like
+throughput and CPU time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from validation.studies import (
 
 PAIRS = 12
 NAMES = ("throughput", "cpu_time", "images_per_sec", "energy_joules")
-"""Metrics without a threshold of their own, which are tested at the level alpha."""
+"""Metrics without their own threshold, which are tested at the significance level alpha."""
 
 LIMIT = POLICY.alpha / 2
 _SCATTER = 0.02
@@ -35,7 +36,7 @@ SHARED, SEPARATE = "shared", "separate"
 def draw(
     generator: Generator, metrics: int, configurations: int, correlation: float
 ) -> dict[Any, float]:
-    """Whether any test calls B slower: if metrics share alpha, and if each metric has alpha."""
+    """Returns whether any metric is slower, if metrics share alpha and if each metric has alpha."""
     shape = (configurations, 1, PAIRS)
     common = generator.normal(size=shape) * math.sqrt(correlation)
     own = generator.normal(size=(configurations, metrics, PAIRS)) * math.sqrt(1 - correlation)
@@ -61,7 +62,7 @@ def draw(
 
 
 def violation(found: Sums, *case: Any) -> str:
-    """The error rate of metrics that share alpha, if it exceeds alpha / 2; otherwise ""."""
+    """Returns the error rate of metrics that share alpha if it exceeds alpha / 2; otherwise ""."""
     if not surely_above(found[SHARED], found["draws"], LIMIT):
         return ""
     return f"{case}: {percent_of(found[SHARED] / found['draws'])}"

@@ -1,8 +1,8 @@
 """Verdicts on processes with occasional pauses between steps, from simulated step times.
 
-A process has 300 timed steps of 20 ms, 6 s in all. Steps scatter by 5 % within a process, processes
-by 1.3 %. On side B steps pause, so that B is slower by a known share of its speed; independently of
-the sides, one process in eight may lose a second in one step.
+A process has 300 timed steps of 20 ms, 6 s in all. The standard deviation is 5 % between the steps
+of a process, and 1.3 % between processes. Pauses between steps make B slower than A by a known
+share of its speed. In addition, one process in eight of A and B may lose a second in one step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from validation.studies import POLICY, Case, Generator, Requirement, Study, Sums
 from validation.verdicts import QUIET
 
 Times: TypeAlias = NDArray[np.float64]
-"""Seconds of steps, [processes, steps]."""
+"""Durations of steps in seconds, [processes, steps]."""
 
 STEPS, SECONDS = 300, 0.02
 _WITHIN = 0.05
@@ -54,10 +54,13 @@ SHAPES: Mapping[str, Callable[[Generator, int], Times]] = {
     "one step in 20, at random": _at_random,
     "once per process": _once,
 }
-"""Lengths of the pauses at each step, with a sum of 1 per process, at random in the mean."""
+"""Functions that return the length of the pause at each step.
+
+The sum of the lengths in a process is 1; for random pauses, its expected value is 1.
+"""
 
 COSTS = (0.02, 0.05, 0.10, 0.30)
-"""Shares of its speed that B loses."""
+"""Shares of its speed that B loses because of pauses."""
 
 PAIRS = (8, 16)
 _MOST = max(PAIRS)
@@ -69,7 +72,7 @@ METHODS: Mapping[str, Callable[[Times], Sequence[float]]] = {
     MEDIAN: lambda times: (1 / np.median(times, axis=1)).tolist(),
     MEAN: lambda times: (1 / times.mean(axis=1)).tolist(),
 }
-"""Speeds of processes that are judged together."""
+"""Functions that compute the speed of each process in a comparison from its step times."""
 
 _FOUND_COST, _FOUND_SHARE, _WRONG_SHARE = 0.10, 0.90, 0.01
 
@@ -99,7 +102,7 @@ def draw(generator: Generator, shape: str, cost: float, disturbed: bool) -> dict
 
 
 def share(found: Sums, verdict: Verdict, pairs: int = _MOST, method: str = JUDGED) -> float:
-    """Share of the simulations with a verdict."""
+    """Returns the share of simulations with `verdict`."""
     return float(found[verdict, pairs, method] / found["draws"])
 
 
@@ -115,7 +118,7 @@ def _cells(found: Sequence[Sums]) -> Iterator[str]:
 
 
 def judged(found: Mapping[Case, Sums]) -> Iterator[Requirement]:
-    """Requires that costly pauses are found, and that no verdict is wrong."""
+    """Yields the requirements that costly pauses are found, and that verdicts are not wrong."""
     costly = [
         (share(one, Verdict.SLOWER), shape)
         for (shape, cost, _), one in found.items()
@@ -156,4 +159,4 @@ PAUSES = Study(
     judge=judged,
     part=4,
 )
-"""Equal sides and every shape at every cost, without and with disturbed processes."""
+"""Equal A and B, and pauses of every shape and cost, without and with disturbed processes."""

@@ -1,8 +1,8 @@
-"""Plug-in networks that the environment variable PLANT slows down, for causes that it names.
+"""Plug-in networks that the environment variable PLANT slows down by the causes that it names.
 
-The plants are put into cnnbench itself when the network is traced, so that both sides have one
-model, plug-in and command line. SLOWED is LeNet after a matrix product with EXTRA_ROWS rows, on
-which its first convolution depends. Plants change no results, variables, FLOPs and flags.
+The slowdowns (plants) are added to cnnbench itself when the network is traced, so that A and B have
+the same model, plug-in and command line. SLOWED is LeNet after a matrix product with EXTRA_ROWS
+rows, on which its first convolution depends. Plants change no results, variables, FLOPs and flags.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SLOWED, ROWS, _WIDTH = "slowed_lenet", "EXTRA_ROWS", 512
 
 @dataclass(frozen=True)
 class Place:
-    """Where and by how much a network is made slower.
+    """Settings of the slowdowns for one network.
 
     Attributes:
       dataset: data set of the network.
-      layer: the convolution, by the end of its scope.
-      seconds: delay of the program or the input, some percent of a step on two CPUs.
+      layer: end of the name scope of the convolution that is slowed down.
+      seconds: delay of the program or the input in seconds, some percent of a step on two CPUs.
       copies: number of copies of every weight in each step.
     """
 
@@ -50,19 +50,19 @@ PLACES = {
     "resnet20": Place("cifar10", "stage1/block1/conv0", 0.01, 40),
     "resnet50": Place("imagenet", "stage1/block1/conv1", 0.1, 4),
 }
-"""By network, which is registered as "planted_NETWORK"."""
+"""Settings by network, which is registered as "planted_NETWORK"."""
 
 PLANTS: dict[str, tuple[Callable[[Any, Place], None], tuple[str, ...]]] = {}
-"""By name: what slows a network with tensors, and the kinds of causes that are right."""
+"""For each plant, the function that adds the slowdown, and the kinds of causes that are right."""
 
 
 def plant(*kinds: str) -> Callable[[Callable[[Any, Place], None]], None]:
-    """Decorator that adds a function to `PLANTS` under the function's name."""
+    """Returns a decorator that adds a function to `PLANTS` under the function's name."""
     return lambda function: PLANTS.update({function.__name__: (function, kinds)})
 
 
 def planted(network: str) -> Model:
-    """Creates the network, with the slowdowns that PLANT names in its graph."""
+    """Creates a network whose graph contains the slowdowns that PLANT names."""
     model = get_model(network, PLACES[network].dataset)
     build = model.build
 
@@ -79,7 +79,7 @@ def planted(network: str) -> Model:
 
 
 def _delayed(images: Any, rows: int) -> Any:
-    """Returns the images after an additional product of [rows, _WIDTH] and [_WIDTH, _WIDTH]."""
+    """Returns the images, after a matrix product of [rows, _WIDTH] and [_WIDTH, _WIDTH]."""
     import tensorflow as tf
 
     # The factors depend on the images, so TensorFlow cannot compute the product earlier.
@@ -197,7 +197,7 @@ _WORK = ("operations", "work", "kernel")
 
 @plant(*_WORK)
 def kernel(net: Any, place: Place) -> None:
-    """The layer convolves twice and takes the mean."""
+    """The layer computes its convolution twice, and returns the mean."""
 
     def instead(usual: Any, x: Any, kernel: Any, *window: Any) -> Any:
         return (usual(x, kernel, *window) + usual(x * 1.001, kernel, *window)) / 2
@@ -299,7 +299,7 @@ def tenth_checkpoint(net: Any, place: Place) -> None:
 
 @plant("pauses")
 def random_log(net: Any, place: Place) -> None:
-    """In one of six steps, at random, more lines are written than a slow reader accepts."""
+    """In one of six steps, at random, more lines are printed than a slow reader can receive."""
     reader, writer = os.pipe()
     line = bytes(2**16)
 

@@ -1,8 +1,8 @@
 """Pool of real processes: rounds of plain and slowed processes in random order, in a journal.
 
-Its events are the plan (flags, seed), the calibration (how much extra work slows a step by how
-much), and a process each. An interrupt or a kill costs one process, and the next start continues
-with the next round.
+Events in the journal are the plan (flags, seed), the calibration (how much additional work causes
+each slowdown), and one event per process. After an interrupt or a kill, one process is lost, and
+the next start continues with the next round.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BASES = ("base 1", "base 2")
 
 
 def slowed_by(shares: Iterable[float]) -> dict[str, float]:
-    """Names of slowed subjects, and the share of the speed that each loses."""
+    """Returns the share of its speed that each slowed subject loses, by name of the subject."""
     return {f"slower by {100 * share:g} %": share for share in shares}
 
 
@@ -55,19 +55,20 @@ class Process:
     """One process of the pool: its position and, after its end, its measurements.
 
     Attributes:
-      round: counted from 1; 0 for those of the calibration.
-      position: in the round, counted from 1.
-      subject: one of `BASES`, or of the slowed ones of its pool.
-      rows: rows of the extra matrix product.
-      images_per_sec: images/sec over all timed steps; None if it failed, see `speed`.
-      disturbance: share of their time that the largest disturbance took.
-      step_seconds: seconds of the median step.
-      seconds: wall time of the process.
-      load: load of the machine before it started.
-      others: CPUs that others kept busy in its timed steps; None if unknown.
-      problem: why it failed, or "".
-      cpu_seconds: CPU time per step, the mean; 0 if unknown.
-      turn_cpu_seconds: mean CPU time per step of each of its turns; empty without turns.
+      round: number of the round, counted from 1; 0 for processes of the calibration.
+      position: position in the round, counted from 1.
+      subject: one of `BASES`, or a slowed subject of the pool.
+      rows: rows of the additional matrix product.
+      images_per_sec: images/sec over all timed steps; None if the process failed, see `speed`.
+      disturbance: share of the timed steps' time that the largest disturbance took.
+      step_seconds: duration of the median step in seconds.
+      seconds: wall time of the process in seconds.
+      load: load average of the machine before the process started.
+      others: CPUs that other programs kept busy in the timed steps; None if unknown.
+      problem: why the process failed, or "".
+      cpu_seconds: mean CPU time per step in seconds; 0 if unknown.
+      turn_cpu_seconds: mean CPU time per step in each time slice; empty if processes are not
+        interleaved.
     """
 
     round: int
@@ -103,11 +104,11 @@ class Pool:
       slowed: the slowed subjects, see `slowed_by`.
 
     Args:
-      folder: folder of the pool, made if missing.
-      plan: must equal that of an existing pool.
+      folder: folder of the pool, which is created if it is missing.
+      plan: properties of processes, which must equal the plan of an existing pool.
 
     Raises:
-      PoolError: the file has another plan, or is not that of a pool.
+      PoolError: the file contains a different plan, or is not the file of a pool.
     """
 
     def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
@@ -119,22 +120,22 @@ class Pool:
         if not plans:
             self.journal.add("plan", plan=plan)
         elif plans != [plan]:
-            message = "of other flags or another machine; name another folder"
+            message = "measured with other flags or on another machine; choose another folder"
             raise PoolError(f"{self.journal.path}: {message}")
 
     @property
-    def in_turn(self) -> bool:
-        """Whether the processes of a round start together and run steps in turns."""
+    def is_interleaved(self) -> bool:
+        """Whether the processes of a round are interleaved in short time slices."""
         return bool(self.plan["pairing"] == "turns")
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """Names of the subjects in each round."""
+        """Names of the programs in each round."""
         return (*BASES, *self.slowed)
 
     @property
     def rows(self) -> dict[str, int] | None:
-        """Rows of the additional matrix product by subject; None before the calibration."""
+        """Rows of each subject's additional matrix product; None before the calibration."""
         found = [event["rows"] for event in self.journal.read("calibration")]
         return found[-1] if found else None
 
@@ -147,11 +148,11 @@ class Pool:
         self.journal.add("process", process=dataclasses.asdict(process))
 
     def processes(self) -> list[Process]:
-        """All processes in the order in which they ran."""
+        """Returns all processes in the order in which they ran."""
         return [Process(**event["process"]) for event in self.journal.read("process")]
 
     def rounds(self) -> list[dict[str, Process]]:
-        """Valid processes by subject, for all complete rounds in order."""
+        """Returns the valid processes of each complete round, by subject, in order of rounds."""
         found: dict[int, dict[str, Process]] = {}
         for process in self.processes():
             if process.round and process.images_per_sec is not None:
@@ -159,23 +160,23 @@ class Pool:
         return [one for one in found.values() if set(one) == set(self.subjects)]
 
     def next_round(self) -> int:
-        """The next round number, so that every round belongs to one session."""
+        """Returns a new round number, because a round must not continue in another session."""
         return max((process.round for process in self.processes()), default=0) + 1
 
     def run(self, places: Sequence[Process]) -> list[Process]:
-        """Runs processes at these positions; returns them with their measurements."""
+        """Runs the processes in `places`; returns them with their measurements."""
         plugin = f"--model_plugin={Path(planted_plugin.__file__).resolve()}"
         load = read_counters(Host()).load_average or 0.0
         flags = (plugin, *self.plan["flags"])
         sides = [
             Side(flags=flags, variables={planted_plugin.ROWS: str(place.rows)}) for place in places
         ]
-        ended = measure(sides, TIMEOUT, TURN_SECONDS if self.in_turn else 0.0)
+        ended = measure(sides, TIMEOUT, TURN_SECONDS if self.is_interleaved else 0.0)
         return [_ended(*one, load) for one in zip(places, ended, strict=True)]
 
 
 def order(number: int, seed: int, subjects: Sequence[str]) -> list[str]:
-    """The subjects of a round in a random order that depends only on the arguments."""
+    """Returns the subjects of a round in a random order that depends only on the arguments."""
     mixed = list(subjects)
     random.Random(f"{seed} {number}").shuffle(mixed)
     return mixed
@@ -240,7 +241,7 @@ def fill(pool: Pool, seconds: float) -> None:
                 order(number, pool.plan["seed"], pool.subjects), start=1
             )
         ]
-        groups = [places] if pool.in_turn else [[place] for place in places]
+        groups = [places] if pool.is_interleaved else [[place] for place in places]
         for process in (process for group in groups for process in pool.run(group)):
             pool.add(process)
             failures = failures + 1 if process.problem else 0
@@ -252,15 +253,17 @@ def fill(pool: Pool, seconds: float) -> None:
 
 
 def _rows(share: float, plain: float, per_row: float) -> int:
-    """Number of rows that lower the speed by a share: steps last 1 / (1 - share) times as long."""
+    """Returns how many rows lower the speed by `share`, so that steps take 1 / (1 - share) times
+    as long.
+    """
     return max(1, round((1 / (1 - share) - 1) * plain / per_row))
 
 
 def _steps(pool: Pool, rows: int) -> tuple[float, float]:
-    """Median step times of plain processes, and of processes with additional rows.
+    """Returns the median step times of plain processes, and of processes with additional rows.
 
-    Both run in each round. The ratio is the median over rounds, because a disturbance of a round
-    affects both.
+    A process of each kind runs in each round. The ratio is the median over rounds, because a
+    disturbance of a round affects both processes.
     """
     plain, quotients = [], []
     for position in range(1, _CALIBRATIONS + 1):

@@ -1,6 +1,6 @@
-"""How often races of `cnnbench tune` eliminate the fastest candidate, with simulated speeds.
+"""Simulates how often races of `cnnbench tune` eliminate the fastest candidate.
 
-A race goes on until it ends by itself: time is never short.
+Races have no time limit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIZES = (3, 5, 9)
 """Numbers of candidates."""
 
 KINDS = {"equal scatter": None, "the fastest is noisier": 0, "another one is noisier": 1}
-"""Kinds of races, each with the candidate whose scatter is `_NOISIER` times the others'."""
+"""Kinds of races, each with the candidate whose standard deviation is `_NOISIER` times as large."""
 
 
 def draw(generator: Generator, kind: str, size: int) -> dict[Any, float]:
@@ -49,7 +49,7 @@ def draw(generator: Generator, kind: str, size: int) -> dict[Any, float]:
 
 
 def violation(found: Sums, kind: str, size: int) -> str:
-    """Text if significantly more races than allowed eliminate the fastest candidate; else ""."""
+    """Returns a text if significantly too many races eliminate the fastest candidate, else ""."""
     above = surely_above(found["lost"], found["draws"], ALPHA)
     return f"{kind}, {size}: {share_of(found, 'lost')}" if above else ""
 

@@ -1,4 +1,4 @@
-"""Runs simulations: a study draws experiments with a known truth, and judges the sums."""
+"""Runs simulations: a study draws experiments with a known truth, and checks the results."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ Series: TypeAlias = NDArray[np.float64]
 Generator: TypeAlias = np.random.Generator
 
 Case: TypeAlias = tuple[Any, ...]
-"""Arguments of an experiment, whose text and --seed determine the random numbers."""
+"""Arguments of an experiment. The text of the arguments and --seed determine random numbers."""
 
 Sums: TypeAlias = Counter[Any]
-"""Numbers of the outcomes of a case, and sums of other values by name; "draws" is their number."""
+"""Counts of the outcomes of a case, and sums of other values by name.
+
+"draws" is the number of experiments.
+"""
 
 POLICY = Policy()
 
@@ -53,11 +56,12 @@ class Study:
 
     Attributes:
       header: names of the columns.
-      tables: for each title ("": none) the rows by their first cells, with the cases of each.
-      draw: an experiment; takes a generator and a case, returns values that are added up.
-      cells: the cells of a row by the sums of its cases.
-      judge: requirements by the sums of all cases.
-      part: the study makes --draws divided by this number.
+      tables: for each title ("": none), the cases of each row, by the first cells of the row.
+      draw: function of a generator and a case that simulates an experiment and returns values,
+        which are summed over experiments.
+      cells: function that returns the other cells of a row from the sums of the row's cases.
+      judge: function that returns requirements from the sums of all cases.
+      part: the number of experiments per case is --draws divided by this number.
     """
 
     header: Sequence[str]
@@ -82,7 +86,7 @@ class Study:
 
 
 def sums(draw: Callable[..., Mapping[Any, float]], case: Case, draws: int, seed: int) -> Sums:
-    """Sums the results of the experiments of one case; equal seeds give equal sums."""
+    """Simulates the experiments of one case, and sums the results; equal seeds give equal sums."""
     name = zlib.crc32(" ".join(map(str, case)).encode())
     generator = np.random.default_rng([seed, name])
     found: Sums = Counter(draws=draws)
@@ -94,12 +98,12 @@ def sums(draw: Callable[..., Mapping[Any, float]], case: Case, draws: int, seed:
 def all_kept(
     text: str, violation: Callable[..., str], kept: str
 ) -> Callable[[Mapping[Case, Sums]], list[Requirement]]:
-    """Creates a judge that requires that no case violates a property.
+    """Creates a `Study.judge` that requires that no case violates a property.
 
     Args:
-      text: description.
-      violation: takes the sums and the case; returns what is violated, "" for nothing.
-      kept: what is shown if nothing is violated.
+      text: description of the property.
+      violation: function of the sums and the case that returns a text about a violation, or "".
+      kept: text that is shown if no case violates the property.
     """
 
     def judge(found: Mapping[Case, Sums]) -> list[Requirement]:
@@ -120,15 +124,15 @@ def surely_below(count: int, draws: int, share: float) -> bool:
 
 
 def share_of(found: Sums, *outcomes: Any) -> str:
-    """Share of draws with one of these outcomes, as text; "0" only if there is none."""
+    """Returns the share of draws with one of `outcomes` as text; "0" only if no draw has one."""
     return percent_of(sum(found[one] for one in outcomes) / found["draws"])
 
 
 def percent_of(share: float) -> str:
-    """A share in percent, as text; "0" only for exactly 0."""
+    """Returns a share in percent as text; "0" only for exactly 0."""
     return percent(share) if share else "0"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table with numbers in all columns except the first."""
+    """Returns the lines of a Markdown table with numbers in all columns except the first."""
     return markdown_table(header, ["---", *["--:"] * (len(header) - 1)], rows).splitlines()

@@ -1,7 +1,7 @@
 """Error rates and power of verdicts on simulated processes with a known truth.
 
-A series is a list of positive numbers, one for each process in the order in which they ran; without
-noise all are 1. A rule divides it between the sides and forms a verdict.
+A series contains the speed of each process, a positive number, in the order of time; without noise,
+all speeds are 1. A rule divides the series between A and B, and forms a verdict.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ LIMIT = POLICY.alpha / 2
 """Stated error rate: at most this share of comparisons of equal programs finds a slowdown."""
 
 Outcome: TypeAlias = tuple[Verdict, int]
-"""A verdict, and the number of processes of both sides that it needed."""
+"""A verdict, and the number of processes of A and B that it needed."""
 
 Sides: TypeAlias = tuple[list[float], list[float]]
 """Speeds of A and of B, in the order of time."""
 
 QUIET = 0.013
-"""Standard deviation of equal processes on a quiet machine, as a share."""
+"""Relative standard deviation of the speeds of equal processes on a quiet machine."""
 
-# Standard deviations under load, and on the virtual machine of docs/evidence.md.
+# Relative standard deviations under load, and on the virtual machine of docs/evidence.md.
 _BUSY, _SHARED = 0.03, 0.069
 # Factor of speeds in the slow state of a machine (measured: 19.5 ms and 33 ms per step).
 _SLOW_STATE = 0.59
@@ -57,7 +57,7 @@ def _normal(generator: Generator, count: int, scatter: float = QUIET) -> Series:
 
 
 def _slowed(generator: Generator, count: int, chance: float, least: float, most: float) -> Series:
-    """Slows some processes, at random, to a share of their speed between two limits."""
+    """Slows random processes to a share of their speed between `least` and `most`."""
     hit = generator.random(count) < chance
     return _normal(generator, count) * np.where(hit, generator.uniform(least, most, count), 1.0)
 
@@ -95,19 +95,19 @@ NOISES: dict[str, Callable[[Generator, int], Series]] = {
     ),
     "constant": lambda g, count: np.ones(count),
 }
-"""Kinds of noise by their names in the tables."""
+"""Functions that draw noise, by the name of the noise in the tables."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that divides speeds into two sides and forms a verdict.
+    """A rule that divides the speeds of processes between A and B, and forms a verdict.
 
     Attributes:
       processes: maximum number of processes.
-      sides: divides speeds in the order of time; takes them, the factor that B's are multiplied by,
-        and a generator for the order of the sides.
-      judged: the outcome of both sides.
-      broken: the condition of the stated error rates that it violates, or "".
+      sides: function that divides speeds in the order of time between A and B. Its arguments are
+        the speeds, the factor by which B's speeds are multiplied, and a generator for the order.
+      judged: function that returns the outcome for the speeds of A and B.
+      broken: condition of the stated error rates that the rule violates, or "".
     """
 
     processes: int
@@ -122,13 +122,14 @@ def judge_pairs(
     rules: Policy = POLICY,
     cpu_time: TwoSamples | None = None,
 ) -> Outcome:
-    """Verdict of `cnnbench ab`: of the first interim analysis that is clear, or of the last.
+    """Returns the verdict of `cnnbench ab`: from the first clear interim analysis, or the last.
 
-    It also ends at one that leaves hardly a chance of a verdict by the speeds alone.
+    The experiment also ends if later analyses have hardly a chance of a verdict by speeds alone.
 
     Args:
       speeds: the speeds of the pairs, in the order of time.
-      cpu_time: decides together with the speeds, as under load; None if it does not.
+      cpu_time: CPU times that decide together with the speeds, as under load; None if the speeds
+        decide alone.
     """
     for index, analysis in enumerate(plan, start=1):
         policy = rules.replace(alpha=analysis.alpha)
@@ -153,7 +154,7 @@ def _first(case: TwoSamples, pairs: int) -> TwoSamples:
 
 
 def _coins(series: Series, factor: float, generator: Generator) -> Sides:
-    """Divides pairs in order of time into sides; B is first or second at random."""
+    """Divides pairs in the order of time between A and B; B is first or second at random."""
     pairs = series.reshape(-1, 2)
     coins = generator.integers(2, size=len(pairs))
     places = np.arange(len(pairs))
@@ -175,7 +176,7 @@ def _in_pairs(pairs: int, sequential: bool) -> Callable[[list[float], list[float
     return lambda a, b: judge_pairs(TwoSamples(base=a, new=b, paired=True), plan)
 
 
-# Largest number of pairs in each session of an experiment that is resumed until it is clear.
+# Total number of pairs after each session of an experiment that is resumed until it is clear.
 _RESUMED = (8, 12, 16, 24, 36, 52, 76)
 
 
@@ -222,11 +223,11 @@ RULES: Mapping[str, Rule] = {
 """Rules in simulations; the last two break a condition on purpose."""
 
 TRUTHS = (0.0, 0.05, 0.10)
-"""Slow-downs of B, as shares of the speed."""
+"""True slowdowns of B, as shares of the speed."""
 
 
 def draw(generator: Generator, rule: str, noise: str, truth: float) -> dict[Any, float]:
-    """Simulates one comparison; B is slower by the share `truth`. Returns verdict and processes."""
+    """Simulates a comparison in which B is slower by `truth`; returns verdict and processes."""
     chosen = RULES[rule]
     series = NOISES[noise](generator, chosen.processes)
     verdict, used = chosen.judged(*chosen.sides(series, 1 - truth, generator))
@@ -234,7 +235,7 @@ def draw(generator: Generator, rule: str, noise: str, truth: float) -> dict[Any,
 
 
 def violation(found: Sums, rule: str, noise: str, truth: float) -> str:
-    """Text about a stated error rate that is exceeded; "" if none is exceeded or stated."""
+    """Returns a text about a stated error rate that is exceeded, or "" if none is exceeded."""
     for verdict in () if RULES[rule].broken else (Verdict.FASTER, _wrong(truth)):
         if surely_above(found[verdict], found["draws"], LIMIT):
             return f"{rule}, {noise}: {verdict.value} in {share_of(found, verdict)}"
@@ -275,7 +276,7 @@ RATES = Study(
     cells=_cells,
     judge=_judged,
 )
-"""Every rule with every noise and truth."""
+"""Every rule with every kind of noise and every true slowdown."""
 
 
 _SAMPLES: Mapping[str, tuple[int, int, float, Sequence[float], Verdict]] = {
@@ -293,7 +294,7 @@ _SAMPLES: Mapping[str, tuple[int, int, float, Sequence[float], Verdict]] = {
 
 
 def draw_sample(generator: Generator, name: str) -> dict[Any, float]:
-    """The verdict on a sample that allows only one verdict."""
+    """Returns the verdict on a sample for which only one verdict is right."""
     few, many, factor, more, _ = _SAMPLES[name]
     base, new = _normal(generator, few), factor * _normal(generator, many)
     return {judge([*base.tolist()], [*new.tolist(), *more], POLICY).verdict: 1}
@@ -315,4 +316,4 @@ SAMPLES = Study(
         "never",
     ),
 )
-"""Samples without a valid verdict."""
+"""Samples from which no slowdown or speedup may be concluded."""

@@ -28,7 +28,7 @@ COUNTED = {
     Params.__post_init__.__code__: "params",
     make._resolve_flags.__code__: "setups",
     NetworkPlan.resolved.__func__.__code__: "networks",  # type: ignore[attr-defined]
-    registry.find.__code__: "modes",
+    registry.find_mode.__code__: "modes",
 }
 
 

@@ -102,7 +102,7 @@ def test_overlaps_by_hand():
     windows = tf.constant([[0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]])
     boxes = tf.constant([[0.0, 0.0, 1.0, 1.0], [0.25, 0.25, 0.75, 0.75], [0.0, 0.0, 0.0, 0.0]])
     expected = [[1 / 4, 1 / 7, 0], [1 / 4, 1 / 7, 0]]
-    np.testing.assert_allclose(coco.overlaps(windows, boxes), expected, rtol=1e-6)
+    np.testing.assert_allclose(coco.intersection_over_union(windows, boxes), expected, rtol=1e-6)
 
 
 def test_boxes_without_an_area_are_left_out_and_counted(sources, tmp_path, call):

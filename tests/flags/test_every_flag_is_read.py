@@ -33,7 +33,8 @@ NOT_READ = {
 
 
 def _read_anywhere():
-    # AggregationSpec.of, optimizers, schedules, clippings and endings read flags by names in data.
+    # These read flags by names in data: AggregationSpec.from_flags, optimizers, schedules,
+    # clippings and endings.
     # The input has the flags of data as attributes.
     names = {*names_of_flags(FLAGS, RunPart.READING)}
     names |= {field.name for field in dataclasses.fields(AggregationSpec)}

@@ -220,7 +220,10 @@ def test_shapes(layer, expected):
         (lambda net, x: net.conv(x, 3, 3, activation="elu"), "one of relu, .* None, not 'elu'"),
         (lambda net, x: net.conv(x, 4, 3, groups=2), "with 2 groups, channels .* 3 and 4"),
         (lambda net, x: net.depthwise_conv(net.flatten(x), 3), "takes an image-like input"),
-        (lambda net, x: net.depthwise_conv(x, 3, (1, 2)), r"one stride, not \(1, 2\)"),
+        (
+            lambda net, x: net.depthwise_conv(x, 3, (1, 2)),
+            r"same stride in both directions, not \(1, 2\)",
+        ),
         (lambda net, x: net.separable_conv(x, 4, 3, multiplier=0), "multiplier 0 must be at least"),
         (lambda net, x: net.multiply(x, net.reshape(x, (48, 4))), "shapes that broadcast, not"),
         (lambda net, x: net.drop_path(x, 1.5), "keep=1.5 must be above 0 and at most 1"),

@@ -12,7 +12,7 @@ from short_runs import build
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import declare, get_model, register_model
-from cnnbench.models.networks.ncf import NeuMF, ranks_of_rated
+from cnnbench.models.networks.ncf import NeuMF, rank_rated_items
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import Interrupts
 
@@ -95,7 +95,7 @@ def test_hit_rate_and_gain_are_those_of_scikit_learn(small, skill):
 )
 def test_ties_and_numbers_that_are_none_never_help(score, rank):
     rated = np.array([True, False, False, False])
-    found = ranks_of_rated(np.full(4, 7), np.array(score, np.float32), rated)
+    found = rank_rated_items(np.full(4, 7), np.array(score, np.float32), rated)
     assert found.tolist() == [rank]
 
 
@@ -105,7 +105,7 @@ def test_users_without_a_rated_item_do_not_count(small):
     rows["rated"][2] = True
     assert small.host_metrics(rows) == {"hit_rate_10": 1.0, "ndcg_10": 1.0}
     empty = np.zeros(0, int)
-    assert len(ranks_of_rated(empty, np.zeros(0), np.zeros(0, bool))) == 0
+    assert len(rank_rated_items(empty, np.zeros(0), np.zeros(0, bool))) == 0
 
 
 # Runs --------------------------------------------------------------------------------------------

@@ -134,9 +134,11 @@ def test_attention_of_groups_with_a_bias(shape):
 def test_a_bias_that_differs_between_examples_or_does_not_fit_is_refused():
     net = network({"B": normal(2, 5, 5)})
     x = tf.constant(normal(2, 5, 6))
-    with pytest.raises(UsageError, match="depend only on variables, without a batch"):
+    with pytest.raises(UsageError, match="computed only from variables, so that it has no batch"):
         net.attention(x, x, x, 1, bias=tf.zeros([2, 1, 5, 5]))
-    with pytest.raises(UsageError, match=r"bias \(2, 5, 5\) does not fit \(3, 5, 5\)"):
+    with pytest.raises(
+        UsageError, match=r"bias of shape \(2, 5, 5\) does not broadcast to \(3, 5, 5\)"
+    ):
         net.attention(x, x, x, 3, bias=net.variable("B", (2, 5, 5), Initializer.constant(0.0)))
     with pytest.raises(UsageError, match="cannot divide 6 channels among 4 heads"):
         net.attention(x, x, x, 4)

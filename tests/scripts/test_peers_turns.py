@@ -130,7 +130,7 @@ def test_what_a_program_has_started_runs_in_its_turn_alone():
         (
             "print('1\\timages/sec: 1', flush=True)",
             "import time; time.sleep(1)\n" + STEPS,
-            "ValueError: it ended before its turns began; give it more --batches",
+            "ValueError: the process ended before its first time slice; increase --batches",
         ),
         (
             STEPS.replace(

@@ -311,7 +311,7 @@ def test_processes_that_go_on_failing_end_it(tmp_path):
 
 
 def test_a_pool_of_another_plan_is_refused(tmp_path, pool):
-    with pytest.raises(PoolError, match="of other flags or another machine"):
+    with pytest.raises(PoolError, match="measured with other flags or on another machine"):
         Pool(tmp_path / "pool", {**PLAN, "seed": 2})
 
 

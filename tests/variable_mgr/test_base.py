@@ -30,7 +30,7 @@ def test_a_manager_does_what_the_row_of_its_mode_says(
     mode, copies, make_manager, declared, cpu_devices
 ):
     manager = make_manager(mode, 3)
-    row = modes.find(mode)
+    row = modes.find_mode(mode)
     assert (row.copies is Copies.ONE) is (copies == 1)
     savable = manager.savable_variables()
     assert list(savable) == [v.name for v in declared]

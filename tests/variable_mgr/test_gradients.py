@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cnnbench.variable_mgr.gradients import (
     Column,
-    convert_to_common_form,
+    make_all_dense_or_all_sparse,
     reduce_sparse,
     sum_tensors,
 )
@@ -34,7 +34,7 @@ def completed(variables, cpu_devices):
     def call(*gradients, **options):
         count = len(gradients)
         column = Column([*gradients], variables[:count])
-        return convert_to_common_form([column], cpu_devices[:count], **options)[0]
+        return make_all_dense_or_all_sparse([column], cpu_devices[:count], **options)[0]
 
     return call
 
@@ -73,7 +73,7 @@ def test_slices_beside_a_dense_gradient_become_dense(completed):
 
 def test_a_variable_without_gradients_is_left_out_when_slices_are_kept(variables, cpu_devices):
     columns = [Column([g], variables[:1]) for g in (None, tf.ones([ROWS, WIDTH]))]
-    (column,) = convert_to_common_form(columns, cpu_devices[:1], keep_sparse=True)
+    (column,) = make_all_dense_or_all_sparse(columns, cpu_devices[:1], keep_sparse=True)
     assert not column.sparse
 
 
@@ -114,7 +114,7 @@ def test_the_update_does_not_depend_on_what_travels(rows, mean, variables, cpu_d
     scale = 1 / count if mean else None
     columns = [Column(grads, variables[:count])]
     (kept,), (dense,) = (
-        convert_to_common_form(columns, devices, keep_sparse=keep) for keep in (True, False)
+        make_all_dense_or_all_sparse(columns, devices, keep_sparse=keep) for keep in (True, False)
     )
     assert (kept.sparse, dense.sparse) == (True, False)
     total = sum_tensors(dense.gradients) * (scale or 1)

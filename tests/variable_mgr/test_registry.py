@@ -76,7 +76,7 @@ def test_a_row_that_cannot_be_is_refused(fields, message):
     "row", [{"refuses": {"nosuch=1": "whose"}}, {"needs": {"nosuch": "1"}}], ids=str
 )
 def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
-    own = dataclasses.replace(modes.find("replicated"), **row)
+    own = dataclasses.replace(modes.find_mode("replicated"), **row)
     monkeypatch.setitem(modes._modes, "replicated", own)
     with pytest.raises(UsageError, match="mode replicated names --nosuch, which is not a flag"):
         make_plan(Params(variable_update="replicated"), data=False)

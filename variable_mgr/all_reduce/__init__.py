@@ -1,4 +1,4 @@
-"""All-reduce algorithms, and the spec that selects them. Does not import TensorFlow.
+"""All-reduce algorithms, and --all_reduce_spec, which selects them. Does not import TensorFlow.
 
 A new algorithm is one module in algorithms/ with one registration; see docs/all_reduce.md.
 """

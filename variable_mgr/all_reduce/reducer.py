@@ -1,4 +1,4 @@
-"""All-reduce of gradients, with an algorithm that depends on the tensor's size."""
+"""All-reduce of gradients with the algorithms of --all_reduce_spec, by size of the tensor."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     AllReduceSpec,
     ReduceContext,
     chunk_size,
-    leaders_by_turn,
+    leaders_by_rotation,
 )
 from cnnbench.variable_mgr.gradients import concat
 
-# Chunks: algorithms cut tensors into chunks, send the chunks between devices and join them.
+# Cutting tensors into chunks, sending chunks between devices, and joining chunks.
 
-# Copies of one sum, by the name of the memory in which the copy is.
 Copies: TypeAlias = "Mapping[str, tf.Tensor]"
+"""Copies of one sum, by the name of the memory that contains the copy."""
 
 
 def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
-    """Numbers of elements of the chunks into which a tensor is cut.
+    """Returns the number of elements of each chunk into which a tensor is cut.
 
-    There are at most `most` aligned chunks; the last may be shorter.
+    There are at most `most` aligned chunks; the last chunk may be shorter.
     """
     size = chunk_size(elements, most, itemsize)
     full, rest = divmod(elements, size)
@@ -46,7 +46,7 @@ class ChunkLayout:
         self._shape = like.shape
         elements: int = like.shape.num_elements()
         self.sizes = chunk_sizes(elements, most, like.dtype.size)
-        # If all chunks are whole rows of LINE_BYTES bytes, tf.split needs no copies.
+        # If all chunks are multiples of LINE_BYTES bytes, tf.split copies nothing.
         unit = LINE_BYTES // like.dtype.size
         self._row = unit if elements % unit == 0 else 1
 
@@ -54,13 +54,13 @@ class ChunkLayout:
         return len(self.sizes)
 
     def flat(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Reshapes a tensor to the flat form that `split` and `join` need."""
+        """Flattens a tensor, as `split` and `join` require, or makes rows of LINE_BYTES bytes."""
         if len(self.sizes) < 2:
             return tensor
         return tf.reshape(tensor, [-1] if self._row == 1 else [-1, self._row])
 
     def split(self, flat: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
-        """Splits a flat tensor into parts with `sizes` elements. Aligned parts are views."""
+        """Splits a flat tensor into parts with `sizes` elements; aligned parts are not copied."""
         if len(sizes) < 2:
             return [flat]
         if self._row > 1:
@@ -79,10 +79,10 @@ class ChunkLayout:
     def join(
         self, pieces: Mapping[str, Sequence[tf.Tensor]], context: ReduceContext, index: int
     ) -> list[tf.Tensor]:
-        """Concatenates the pieces of one tensor once in each memory. Returns the tensor by device.
+        """Concatenates the pieces of one tensor once in each memory.
 
-        The device that concatenates rotates with `index`. Devices that share a memory get the same
-        object.
+        Returns the tensor for each device. Devices that share a memory get the same object. The
+        device that concatenates the pieces rotates with `index`.
         """
         devices = context.devices
         first = index % len(devices)
@@ -101,7 +101,10 @@ class ChunkLayout:
 def send_along_hops(
     total: tf.Tensor, source: str, hops: Iterable[tuple[str, str]], context: ReduceContext
 ) -> dict[str, tf.Tensor]:
-    """Sends a tensor along hops (sender, receiver). Returns the tensor's copy in each memory."""
+    """Sends a tensor along `hops`, which are (sender, receiver), but only once to each memory.
+
+    Returns the tensor's copy in each memory.
+    """
     copies = {context.memory_of(source): total}
     for sender, receiver in hops:
         memory = context.memory_of(receiver)
@@ -114,16 +117,16 @@ def send_along_hops(
 def group_chunks_by_memory(
     sums: Sequence[Copies], context: ReduceContext
 ) -> dict[str, list[tf.Tensor]]:
-    """For the memory of each device, the copies of all chunks in this memory."""
+    """Returns, for each memory of the devices, the copies of all chunks in this memory."""
     memories = set(map(context.memory_of, context.devices))
     return {memory: [copies[memory] for copies in sums] for memory in memories}
 
 
-# Reduction of lists of tensors by an all-reduce spec.
+# Reducing lists of tensors with the algorithms of an all-reduce spec.
 
 
 class AllReducer:
-    """Sums many tensors over the devices, each with the algorithm for its size.
+    """Sums tensors over devices, each tensor with the algorithm that a spec selects for its size.
 
     Args:
       context: the devices; the spec sets its `shards`.
@@ -145,7 +148,7 @@ class AllReducer:
         self._spec = spec
         self._merge_scope = merge_scope
         self._algorithms: list[Algorithm] = []
-        # With one device, there is nothing to reduce, so any algorithm is accepted.
+        # With one device, no algorithm runs, so none is refused.
         if len(context.devices) > 1:
             limits.check_spec(spec, context, groups)
             for index, part in enumerate(spec.ranges):
@@ -155,8 +158,7 @@ class AllReducer:
                     raise spec.error(index, str(error)) from error
 
     def __call__(self, columns: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
-        """Sums each tensor i over all devices t. The values are columns[i][t], the results
-        sums[i][t].
+        """Sums each tensor i over all devices t, from columns[i][t] to sums[i][t].
 
         Dtype and static shape of tensor i are the same on all devices. Devices that share a sum get
         the same object.
@@ -165,17 +167,17 @@ class AllReducer:
             return [list(column) for column in columns]
         places = self._range_positions(columns)
         sums: list[list[tf.Tensor]] = [[] for _ in columns]
-        # Some reductions, such as collectives, run in the order in which they are traced.
-        # Gradients of the last layers are available first, so the last tensors come first.
+        # Collectives and some other reductions run in the order in which they are traced.
+        # The gradients of the last layers are available first, so they are reduced first.
         for number in reversed(range(len(columns))):
             which, index = places[number]
-            # A final "/" re-enters the scope; otherwise TensorFlow would create another scope.
+            # The final "/" re-enters the name scope instead of creating a numbered scope.
             with tf.name_scope(f"allreduce_{number // self._merge_scope}/"):
                 sums[number] = self._algorithms[which](columns[number], index)
         return sums
 
     def _range_positions(self, columns: Sequence[Sequence[tf.Tensor]]) -> list[tuple[int, int]]:
-        """For each tensor, the index of its size range, and its position in this range."""
+        """Returns the index of each tensor's size range, and the tensor's position in the range."""
         counts = [0] * len(self._algorithms)
         places = []
         for tensors in columns:
@@ -197,7 +199,7 @@ def _create_algorithm(
 class TwoLevelAllReduce:
     """Two-level all-reduce: sums within each group of devices, and then between groups.
 
-    Then it sends the sum to each group. The leader of a group rotates with the index of the tensor.
+    Then the sum is sent to each group. The leader of a group rotates with the index of the tensor.
     `within` computes the group's sum for all devices of the group. TensorFlow removes operations
     whose results are unused. This is not allowed for algorithms whose devices wait for each other
     (`spec.runs_together`), so their results are all used.
@@ -216,14 +218,14 @@ class TwoLevelAllReduce:
         shards: int,
     ) -> None:
         self._devices = context.own_devices
-        # A group contains devices of one process. Only the groups of this process are reduced here.
+        # Each group is in one process, and each process reduces only its own groups.
         self._groups = [group for group in groups if {*group} <= {*self._devices}]
         self._within = [
             spec.create(within, context.for_members(group)) if len(group) > 1 else None
             for group in self._groups
         ]
-        # There is one algorithm per turn, because each turn has different leaders.
-        leaders = leaders_by_turn(groups)
+        # Leaders rotate, and the algorithm between groups depends on the leaders.
+        leaders = leaders_by_rotation(groups)
         by_leader = {
             leader: spec.create(between, context.for_members(leader, shards))
             for leader in dict.fromkeys(leaders if len(groups) > 1 else ())
@@ -231,7 +233,7 @@ class TwoLevelAllReduce:
         self._between = [by_leader[leader] for leader in leaders if by_leader]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """Sums one tensor; see `Algorithm.__call__`. The devices of a group share the sum."""
+        """Sums one tensor, with one sum for each group of devices; see `Algorithm.__call__`."""
         of_device = dict(zip(self._devices, tensors, strict=True))
         sums: list[list[tf.Tensor]] = []
         for group, algorithm in zip(self._groups, self._within, strict=True):
@@ -239,13 +241,13 @@ class TwoLevelAllReduce:
             sums.append(values if algorithm is None else algorithm(values, index))
         if not self._between:
             return self._in_device_order(sums)
-        later, turn = divmod(index, len(self._between))
+        round_index, rotation = divmod(index, len(self._between))
         by_leaders = [
-            _sum_on_leader(group, values, turn % len(group), algorithm)
+            _sum_on_leader(group, values, rotation % len(group), algorithm)
             for group, values, algorithm in zip(self._groups, sums, self._within, strict=True)
         ]
-        # `between` rotates after all leaders have had a turn, so each device gets each role.
-        totals = self._between[turn](by_leaders, later)
+        # The index advances only after each device has been a leader, so that the load is balanced.
+        totals = self._between[rotation](by_leaders, round_index)
         return self._in_device_order(
             [[total] * len(group) for total, group in zip(totals, self._groups, strict=True)]
         )
@@ -265,7 +267,7 @@ def _sum_on_leader(
     leader: int,
     algorithm: Algorithm | None,
 ) -> tf.Tensor:
-    """Returns the leader's value, which is the sum over its group.
+    """Returns the sum over a group of devices, as a tensor on the group's leader.
 
     If the group's operations run together, the result depends on all values of the group.
     """

@@ -26,29 +26,30 @@ from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms
 
-# Sizes of joined tensors and of chunks, for the aggregation and the cost model; without TensorFlow.
+# Sizes of joined tensors and chunks, for reductions and for the cost model.
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes per element, by the name of the format in which gradients are sent."""
 
 LINE_BYTES = 64
-"""TensorFlow returns part of a buffer as a view if it begins and ends at a multiple of this size.
-"""
+"""TensorFlow returns a slice of a buffer as a view if it begins and ends at a multiple of this."""
 
 MIN_CHUNK_BYTES = 16 * 1024
-"""Minimum bytes in a chunk. Smaller chunks cost more overhead than parallel work saves.
-"""
+"""Minimum number of bytes in a chunk. Smaller chunks cost more overhead than parallelism saves."""
 
 
 def chunk_size(elements: int, most: int, itemsize: int) -> int:
-    """Number of elements in each chunk of a tensor. The last chunk may be shorter."""
+    """Returns the number of elements in each chunk of a tensor; the last chunk may be shorter.
+
+    There are at most `most` chunks of at least `MIN_CHUNK_BYTES`. Elements have `itemsize` bytes.
+    """
     unit = LINE_BYTES // itemsize
     count = max(1, min(most, elements * itemsize // MIN_CHUNK_BYTES))
     return max(1, -(-elements // (count * unit))) * unit
 
 
 def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
-    """Divides `elements` among equal buffers; returns the number of elements in each buffer.
+    """Divides `elements` equally among buffers; returns the number of elements in each buffer.
 
     The numbers are multiples of `line`. The last buffer gets the remaining elements.
     """
@@ -59,12 +60,11 @@ def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
 
 
 def bucket_indices(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]:
-    """Groups tensors for joining. Returns the indices of the tensors in each group, in order.
+    """Groups tensors into buckets for joining; returns the indices of the tensors in each bucket.
 
-    Groups are filled beginning with the last tensor.
-
-    `tensors` are pairs of dtype and bytes. A bucket contains tensors of one dtype with up to `most`
-    bytes in total, or a single larger tensor.
+    Buckets are filled beginning with the last tensor. `tensors` are pairs of dtype and bytes. A
+    bucket contains tensors of one dtype with up to `most` bytes in total, or a single larger
+    tensor.
     """
     buckets: list[list[int]] = []
     filled = 0
@@ -93,7 +93,7 @@ def group_small_tensors(small: Iterable[bool], most: int) -> list[list[int]]:
     return groups
 
 
-# The grammar of --all_reduce_spec is the same as in tf_cnn_benchmarks.
+# The grammar of --all_reduce_spec, which is the same as in tf_cnn_benchmarks.
 
 FLAG = "all_reduce_spec"
 _FORM = "algorithm[:limit:algorithm]..., as in pscpu:32K:xring#2"
@@ -117,7 +117,7 @@ class AlgorithmSpec:
 
 @dataclass(frozen=True)
 class SizeRange:
-    """An algorithm, and the largest tensor in bytes that it reduces; None means no limit."""
+    """An algorithm, and the largest size in bytes of tensors that it reduces (None: any size)."""
 
     algorithm: AlgorithmSpec
     limit: int | None = None
@@ -130,10 +130,11 @@ class SizeRange:
 
 @dataclass(frozen=True)
 class AllReduceSpec:
-    """A parsed --all_reduce_spec: size ranges with increasing limits; the last has no limit.
+    """A parsed --all_reduce_spec: size ranges with increasing limits, the last without a limit.
 
     `parse_all_reduce_spec(str(spec)) == spec`. `source` is the original text, which may be longer
-    than the shortest form. Error messages point to a character in it, and records contain it.
+    than the shortest text for the same spec. Error messages point to a character in `source`, and
+    records contain it.
     """
 
     ranges: tuple[SizeRange, ...]
@@ -153,11 +154,11 @@ class AllReduceSpec:
 
     @property
     def has_two_levels(self) -> bool:
-        """Whether any algorithm has two levels."""
+        """Whether any algorithm of the spec has two levels: within and between device groups."""
         return any(len(part.algorithm.levels) > 1 for part in self.ranges)
 
     def error(self, index: int, reason: str) -> FlagError:
-        """Creates an error that points to the algorithm of size range `index`."""
+        """Creates an error that points to the algorithm of size range `index` in the spec."""
         # In the text of a spec, algorithms and size limits alternate.
         return _spec_error(self.source, 2 * index, reason)
 
@@ -172,8 +173,8 @@ class AllReduceSpec:
                         f"{', '.join(sorted(known))}",
                     )
 
-    def running(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
-        """The spec that runs: without levels that are unnecessary for these groups of devices."""
+    def without_needless_levels(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
+        """Returns the spec without levels that have nothing to do for these groups of devices."""
         parts = (
             SizeRange(_without_needless_levels(part.algorithm, groups), part.limit)
             for part in self.ranges
@@ -181,7 +182,7 @@ class AllReduceSpec:
         return AllReduceSpec(tuple(parts))
 
     def range_of(self, num_bytes: int) -> int:
-        """Index of the size range for a tensor of which `num_bytes` bytes are sent."""
+        """Returns the index of the size range for a tensor with `num_bytes` bytes."""
         for index, part in enumerate(self.ranges[:-1]):
             assert part.limit is not None
             if num_bytes <= part.limit:
@@ -195,11 +196,14 @@ def single(name: str) -> AllReduceSpec:
 
 
 def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> AllReduceSpec:
-    """Parses --all_reduce_spec. `known` are the existing algorithms; None accepts any name.
+    """Parses a value of --all_reduce_spec.
+
+    Args:
+      known: names of the existing algorithms; None accepts any name.
 
     Raises:
-      FlagError: the text is no valid spec. The message names the wrong piece and its first
-        character.
+      FlagError: the text is no valid spec. The message contains the wrong piece of the text and the
+        position of its first character.
     """
     pieces = text.split(":")
     ranges: list[SizeRange] = []
@@ -228,7 +232,7 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
 
 
 def _spec_error(text: str, number: int, reason: str) -> FlagError:
-    """Creates an error that points to one piece of a spec; colons separate the pieces."""
+    """Creates an error that points to one of the pieces that colons separate in a spec."""
     pieces = text.split(":")
     start = 1 + sum(len(piece) + 1 for piece in pieces[:number])
     return FlagError(FLAG, text, f"character {start}, {pieces[number]!r}: {reason}")
@@ -267,7 +271,7 @@ def _parse_limit(text: str, number: int) -> int:
 
 
 def _short_size_text(limit: int | None) -> str:
-    """A limit in bytes as text, with the largest unit that divides it, such as 64K."""
+    """Returns a limit in bytes as text with the largest unit that divides it, such as 64K."""
     value, unit = limit or 0, ""
     for larger in "KMGT":
         if value == 0 or value % 1024:
@@ -276,7 +280,7 @@ def _short_size_text(limit: int | None) -> str:
     return f"{value}{unit}"
 
 
-# Devices and parameters of one all-reduce, and groups of devices. Does not import TensorFlow.
+# Devices and parameters of one all-reduce, and groups of devices, without importing TensorFlow.
 
 COMMUNICATION_HINTS = ("auto", "ring", "nccl")
 """Values of the communication hint of TensorFlow's collectives."""
@@ -284,7 +288,7 @@ COMMUNICATION_HINTS = ("auto", "ring", "nccl")
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceContext:
-    """The devices between which one all-reduce algorithm reduces, and its parameters.
+    """The devices between which an all-reduce algorithm reduces, and the algorithm's parameters.
 
     Attributes:
       devices: full device string (job, replica, task, device) of each value, in the
@@ -314,7 +318,7 @@ class ReduceContext:
 
     @property
     def own_devices(self) -> tuple[str, ...]:
-        """The devices of this process. An algorithm receives only their values."""
+        """The devices of this process, whose values are the input of an algorithm."""
         if self.own is None:
             return self.devices
         return tuple(device for device in self.devices if device in self.own)
@@ -326,7 +330,7 @@ class ReduceContext:
 
     @property
     def collective_communication_hint(self) -> str:
-        """The attribute `communication_hint` of a collective operation between the devices.
+        """Value of the attribute `communication_hint` of a collective operation.
 
         TensorFlow's "auto" uses the ring, which goes through the hosts, even between GPUs. Here,
         "auto" means NCCL between GPUs. It means the ring between parts of one GPU, and if there are
@@ -337,23 +341,27 @@ class ReduceContext:
         return "nccl" if auto and on_gpus and self.shards == 1 else self.communication_hint
 
     def memory_of(self, device: str) -> str:
-        """Name of the memory of a device. Several CPU devices of a process may share a memory."""
+        """Returns the name of a device's memory, which CPU devices of one process may share."""
         shared = self.share_memory and ":CPU:" in device.upper()
         return process_of_device(device) if shared else device
 
     @functools.cached_property
     def memories(self) -> int:
-        """Number of separate memories. More chunks than memories would use no further links."""
+        """Number of separate memories of the devices.
+
+        More chunks than memories would use no further links.
+        """
         return len(set(map(self.memory_of, self.devices)))
 
     def with_devices(self, devices: Sequence[str], shards: int = 1) -> ReduceContext:
-        """Copies this context for other devices, with the same parameters except shards."""
+        """Returns a context with the same parameters for other devices and another `shards`."""
         return dataclasses.replace(self, devices=tuple(devices), shards=shards)
 
     def for_members(self, members: Sequence[str], shards: int = 1) -> ReduceContext:
-        """Copies this context for some of its devices, such as one group.
+        """Returns a context for some of the devices, such as one group.
 
-        They may add on the CPUs of their processes, unless such a CPU is a device of another part.
+        Values may be added on the CPUs of the members' processes, except CPUs that are devices of
+        this context but not members.
         """
         processes = set(map(process_of_device, members))
         others = {*self.devices} - {*members}
@@ -371,10 +379,10 @@ class ReduceContext:
 
 
 def cpus_for_additions(devices: Sequence[str], cpus: Sequence[str], cpu: str) -> tuple[str, ...]:
-    """The CPUs on which the towers' gradients may be added.
+    """Returns the CPUs on which the towers' gradients may be added.
 
-    If there are towers on CPUs, these CPUs. Otherwise `cpus`, one CPU of every process, if given.
-    Otherwise `cpu`, the host's CPU.
+    If there are towers on CPUs, the result contains these CPUs. Otherwise, it contains `cpus`, one
+    CPU of every process. If `cpus` is empty, it contains `cpu`, the host's CPU.
     """
     towers = [device for device in devices if "/device:CPU:" in device]
     return tuple(dict.fromkeys(towers or cpus or [cpu]))
@@ -382,7 +390,7 @@ def cpus_for_additions(devices: Sequence[str], cpus: Sequence[str], cpu: str) ->
 
 @functools.cache
 def process_of_device(device: str) -> str:
-    """Job, replica and task of a full device string."""
+    """Returns job, replica and task from a full device string, as a name of the process."""
     return device.rpartition("/device:")[0]
 
 
@@ -408,20 +416,20 @@ def group_devices(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[st
     )
 
 
-def leaders_by_turn(groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """For each turn, the leaders of all groups: the devices that reduce between groups.
+def leaders_by_rotation(groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Returns the leaders of all groups for each tensor of a rotation.
 
-    Leaders rotate. After the last turn, every device has been a leader.
+    Leaders are the devices that reduce between groups. They rotate: in a whole rotation, every
+    device is a leader at least once.
     """
-    turns = range(max(map(len, groups)))
-    return [tuple(group[turn % len(group)] for group in groups) for turn in turns]
+    count = max(map(len, groups))
+    return [tuple(group[index % len(group)] for group in groups) for index in range(count)]
 
 
-# Checks that refuse devices and parameters that an algorithm does not support.
-# They run before TensorFlow is imported.
+# Checks, without importing TensorFlow, whether an algorithm supports devices and parameters.
 
-# A check raises ValueError with a reason that users can read.
 Limit: TypeAlias = "Callable[[ReduceContext], None]"
+"""A check that raises ValueError, with a reason for users, for unsupported devices."""
 
 TOPOLOGIES = ("dgx1", "gcp_v100")
 
@@ -449,7 +457,7 @@ def check_spec(
 
 
 def _check_gather(devices: Sequence[str], shards: int) -> None:
-    """Raises ValueError for more shards than devices; each shard needs a different device."""
+    """Raises ValueError if there are more shards than devices: each shard needs its own device."""
     if shards > len(devices):
         raise ValueError(
             f"{shards} shards need as many different devices, but there are only {len(devices)}"
@@ -481,7 +489,7 @@ def _check_algorithm(
         if len(group) > 1:
             check_context(first[0], context.for_members(group))
     if len(groups) > 1:
-        for leaders in leaders_by_turn(groups):
+        for leaders in leaders_by_rotation(groups):
             check_context(between, context.for_members(leaders, algorithm.shards))
 
 
@@ -554,15 +562,15 @@ LIMITS: Mapping[str, Limit] = {
     "rechd": _refuse_shards_for("rechd"),
     "xring": _check_xring,
 }
-"""Checks of a context by name of the algorithm."""
+"""Checks of devices and parameters, by the name of the algorithm."""
 
 
 # Cost of an all-reduce algorithm for one tensor and any number of devices.
 #
 # A formula counts messages, bytes and additions of an algorithm, as in Hockney's model.
-# docs/cost_model.md lists all formulas. `cnnbench.lab.predict` applies them to lists of tensors.
+# docs/cost_model.md lists all formulas. `cnnbench.lab.predict` applies formulas to tensor lists.
 
-# An addition reads two bytes and writes one; a copy reads one and writes one.
+# For each byte, an addition moves three bytes (two reads, one write), and a copy moves two bytes.
 _COPY_TO_ADD = 2 / 3
 
 
@@ -584,7 +592,7 @@ class Link:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second in one direction, of one device."""
+        """Bytes per second that one device sends in one direction."""
         return math.inf if self.beta == 0 else 1 / self.beta
 
     def __str__(self) -> str:
@@ -596,7 +604,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Tensor:
-    """Size of a tensor as it is sent. `itemsize` is the number of bytes per element."""
+    """Number and size of the elements of a tensor that is sent. `itemsize` is in bytes."""
 
     elements: int
     itemsize: int = 4
@@ -607,7 +615,7 @@ class Tensor:
         return self.elements * self.itemsize
 
     def chunks(self, most: int) -> tuple[int, int]:
-        """Number of chunks into which algorithms cut the tensor, and bytes per chunk.
+        """Returns the number of chunks into which algorithms cut the tensor, and bytes per chunk.
 
         There are at most `most` chunks. The last one may have fewer bytes.
         """
@@ -629,18 +637,18 @@ class NodeLayout:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes. The last node may have fewer devices."""
+        """Number of nodes that the devices need; the last node may have fewer devices."""
         return math.ceil(self.devices / self.per_node)
 
     @property
     def near(self) -> int:
-        """Number of devices in each node. The last node may have fewer devices."""
+        """Number of devices in each node; the last node may have fewer devices."""
         return min(self.per_node, self.devices)
 
 
 @dataclass(frozen=True)
 class ReductionPhase:
-    """Cost of one phase of a reduction. A phase begins when the previous phase has ended.
+    """Cost of one phase of a reduction, which begins when the previous phase has ended.
 
     Messages and bytes are counted on the busiest device, where they pass one after another. Near
     messages stay within the device's node. Far messages use the link of the node. Near and far
@@ -667,11 +675,11 @@ class ReductionPhase:
         return ReductionPhase(*(first + second for first, second in pairs))
 
     def times(self, count: float) -> ReductionPhase:
-        """Returns the cost of a phase that is `count` times as large in every field."""
+        """Returns a phase that costs `count` times as much as this phase, in every field."""
         return ReductionPhase(*(count * value for value in vars(self).values()))
 
     def seconds(self, near: Link, far: Link) -> float:
-        """Time of this phase in seconds, with links within nodes (near) and between nodes (far)."""
+        """Returns the seconds of this phase with links within (near) and between (far) nodes."""
         return (
             self.near_messages * near.alpha
             + self.far_messages * far.alpha
@@ -694,7 +702,8 @@ class Formula:
     Attributes:
       path: function of (tensor, layout, shards): the phases of reducing one tensor.
       busy: phases during which one tensor occupies a device, if they are shorter than the path.
-      roots: function of (layout, shards): number of devices that successive tensors use in turn.
+      roots: function of (layout, shards): number of devices through which the root of successive
+        tensors rotates.
       or_paths: alternative paths; the algorithm uses the fastest path.
     """
 
@@ -705,9 +714,10 @@ class Formula:
 
 
 def ring_lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase:
-    """Cost of n - 1 hops along a ring of n devices, with `at_once` messages in each hop.
+    """Returns the cost of n - 1 hops along a ring of n devices.
 
-    The number of hops that leave a node is the number of nodes.
+    Each hop has `at_once` messages. In all hops, a device sends `moved` bytes. As many hops leave a
+    node as there are nodes.
     """
     hops = layout.devices - 1
     far = min(layout.nodes, hops) if layout.nodes > 1 else 0
@@ -717,12 +727,15 @@ def ring_lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase
 
 
 def star_of(near: int, far: int, size: float) -> ReductionPhase:
-    """Cost of a star: one device exchanges `size` bytes with `near` and `far` other devices."""
+    """Returns the cost of a star: one device exchanges `size` bytes with each other device.
+
+    `near` other devices are in the same node, and `far` devices in other nodes.
+    """
     return ReductionPhase(near, near * size, far, far * size)
 
 
 # The registry of algorithms. Module algorithms/<name>.py registers the algorithm <name>.
-# Therefore, listing the names of algorithms imports no algorithm.
+# Names of built-in algorithms are names of files, so listing the names imports no algorithm.
 
 
 def _wrong_sums_message(value: Sequence[Any], arguments: Sequence[Any]) -> str:
@@ -746,13 +759,13 @@ Sums = Annotated[list[Any], _wrong_sums_message]
 
 
 class Algorithm(Protocol):
-    """An all-reduce algorithm, which sums one tensor over the devices of a context.
+    """An all-reduce algorithm, which sums one tensor over the devices of a `ReduceContext`.
 
-    It may have the attribute `runs_together`.
+    An algorithm may have the attribute `runs_together`.
     """
 
     def __call__(self, tensors: Sequence[Any], index: int) -> Sums:
-        """Sums the values of one tensor over all devices. Returns the sum for every device.
+        """Sums the values of one tensor over all devices; returns the sum for every device.
 
         Devices that share a result get the same tensor object, so that later operations process it
         only once.
@@ -765,7 +778,7 @@ class Algorithm(Protocol):
 
 
 def runs_together(algorithm: Algorithm) -> bool:
-    """Whether the results of all devices must be used, because the devices wait for each other.
+    """Whether an algorithm's results must be used on all devices, which wait for each other.
 
     TensorFlow removes operations whose results are unused. In some algorithms, such as collectives,
     the operation on each device waits for the operations on the other devices. No such operation
@@ -775,15 +788,15 @@ def runs_together(algorithm: Algorithm) -> bool:
     return bool(getattr(algorithm, "runs_together", False))
 
 
-# Function that creates an algorithm, or raises ValueError if it does not support the context.
 Factory: TypeAlias = "Callable[[ReduceContext], Algorithm]"
+"""Function that creates an algorithm; raises ValueError if it does not support the context."""
 _Factory = TypeVar("_Factory", bound=Factory)
 
 _registered: dict[str, tuple[Factory, Formula | None]] = {}
 
 
 def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Factory]:
-    """Decorator that registers an algorithm's constructor under `name`.
+    """Returns a decorator that registers an algorithm's constructor under `name`.
 
     Args:
       cost: formula for ``cnnbench allreduce --predict``. None if there is no prediction, or if
@@ -804,19 +817,19 @@ def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Fa
 
 
 def names() -> tuple[str, ...]:
-    """Sorted names of all all-reduce algorithms. Does not import the algorithms."""
+    """Returns the sorted names of all all-reduce algorithms, without importing the algorithms."""
     return tuple(sorted({*_registered, *plugins.module_names(algorithms)}))
 
 
 def create(name: str, context: ReduceContext) -> Algorithm:
-    """Creates the algorithm `name`. Raises ValueError if it does not support the context."""
+    """Creates the algorithm `name`; raises ValueError if it does not support the context."""
     check_context(name, context)
     factory, _ = _find_factory(name)
     return factory(context)
 
 
 def cost_formulas(but: Container[str] = ()) -> dict[str, Formula]:
-    """Cost formulas of all algorithms that have one, by name of the algorithm.
+    """Returns the cost formulas of all algorithms with a formula, by name of the algorithm.
 
     Imports the modules of all algorithms except those in `but`.
     """
@@ -838,6 +851,6 @@ plugins.add_plugin_kind(
         noun="all-reduce algorithm",
         call="cnnbench.variable_mgr.all_reduce.register(name)",
         table=lambda: _registered,
-        prepare=lambda: None,  # Built-in algorithms are found by the names of their files.
+        prepare=lambda: None,  # Built-in algorithms need no import: file names are their names.
     )
 )

@@ -551,7 +551,7 @@ class FinalComparison:
         if leader.changes:
             return f"it trains differently: {', '.join(leader.changes)}"
         for candidate in (self.settings.first, leader):
-            mode = modes.find(str(candidate.resolved.config["variable_update"]))
+            mode = modes.find_mode(str(candidate.resolved.config["variable_update"]))
             if mode.apart or not mode.in_sync:
                 return f"weights are not compared: {mode.name} trains its towers apart"
             if candidate.resolved.asynchronous:

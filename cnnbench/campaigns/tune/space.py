@@ -126,7 +126,7 @@ def search_dimensions(
 
 
 def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
-    modes = [registry.find(name) for name in registry.names()]
+    modes = [registry.find_mode(name) for name in registry.names()]
     alike = [mode for mode in modes if mode.in_sync and not mode.apart and not mode.one_tower]
     of_gpus = ("nccl", "xring", "hierarchical_copy")
     names = (*(of_gpus if on_gpu else ("pscpu", "xring")), "rechd", "tree")
@@ -184,7 +184,7 @@ def combine_dimensions(
             {**settings, **value}
             for settings in combinations
             for value in ({}, *accepted)
-            if not value or suits(registry.find(settings.get("variable_update", mode)))
+            if not value or suits(registry.find_mode(settings.get("variable_update", mode)))
         ]
     return combinations
 
@@ -315,7 +315,7 @@ def _changed_properties(settings: Settings) -> Iterator[str]:
         if name in CHANGES and text != SPECS[name].text(SPECS[name].default):
             yield CHANGES[name]
     if _MODE in settings:
-        mode = modes.find(settings[_MODE])
+        mode = modes.find_mode(settings[_MODE])
         if not mode.in_sync or mode.apart or mode.processes is Processes.COORDINATOR:
             yield "consistency"  # The towers of this mode train different weights.
 

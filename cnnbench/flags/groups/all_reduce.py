@@ -262,7 +262,7 @@ def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
     )
     return tuple(
         dict.fromkeys(
-            Packing.of(
+            Packing.from_flags(
                 vars(params),
                 gradient_repacking=packs,
                 agg_small_grads_max_bytes=small,

@@ -404,7 +404,7 @@ def _used_algorithms(plan: AllReducePlan) -> frozenset[str] | None:
         name
         for spec in plan.specs
         for count in plan.counts
-        for name in spec.running(_device_groups(plan, count)).names
+        for name in spec.without_needless_levels(_device_groups(plan, count)).names
     )
 
 

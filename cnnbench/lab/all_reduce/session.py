@@ -421,7 +421,8 @@ class AllReduceBenchmark:
                 f"# {spec} is {running} on {len(place.devices)} devices: there is no other level"
                 for spec in self.plan.specs
                 for place in places.values()
-                if (running := spec.running(group_devices(place.devices, group_size))) != spec
+                for groups in [group_devices(place.devices, group_size)]
+                if (running := spec.without_needless_levels(groups)) != spec
             )
             return dict.fromkeys(places, self.plan.specs)
         in_cluster = self.plan.job.in_cluster

@@ -203,7 +203,7 @@ class BuiltRun:
         state = [TowerVariable(name, [variable]) for name, variable in scale.items()]
         variables = self.manager.savable_variables().values()
         self.manager.share([*variables, *self.slots.values(), *state])
-        of_chief, *_ = self.manager.workers.gather(np.array(decided, np.int64).tobytes())
+        of_chief, *_ = self.manager.workers.gather_bytes(np.array(decided, np.int64).tobytes())
         return [*map(int, np.frombuffer(of_chief, np.int64))]
 
     def close(self) -> None:

@@ -123,7 +123,7 @@ class Evaluator:
             packed = io.BytesIO()
             if rows:
                 np.savez(packed, **rows)
-            gathered = workers.gather(packed.getvalue())
+            gathered = workers.gather_bytes(packed.getvalue())
             rows = _concatenate_rows([np.load(io.BytesIO(part)) for part in gathered if part])
         *sums, loss, count = totals
         if not count:

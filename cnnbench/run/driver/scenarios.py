@@ -127,7 +127,7 @@ class ReplicaCheck(Observer):
         if self._workers is None:
             return None
         own = b"".join(map(_digest_of_variable, self._variables)) + bytes([differs_here])
-        of_workers = [(values[:-1], bool(values[-1])) for values in self._workers.gather(own)]
+        of_workers = [(values[:-1], bool(values[-1])) for values in self._workers.gather_bytes(own)]
         first = of_workers[0][0]
         beginning = f"replicas diverged by global step {global_step}: "
         for index, variable in enumerate(self._variables):

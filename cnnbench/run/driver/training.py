@@ -278,7 +278,7 @@ class Training:
             if step in warm_up.checks:
                 steady = find_steady_state(measurements.warmup.seconds).reached
                 if self._built.group is not None:
-                    steady = self._built.group.value_of_chief(steady)
+                    steady = self._built.group.broadcast_chief_bool(steady)
             return steady
 
         def pause_due(step: int) -> bool:
@@ -509,7 +509,7 @@ class Training:
     def _reaches_target(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
         """Returns whether the chief's metrics reach the target. All workers get the same answer."""
         reached, group = target.reached(metrics.get(target.metric)), self._built.group
-        return reached if group is None else group.value_of_chief(reached)
+        return reached if group is None else group.broadcast_chief_bool(reached)
 
     def _evaluate(self, loop_seconds: float | None) -> PendingEvaluation:
         """Evaluates the current weights, and passes the result to console, record and observers.

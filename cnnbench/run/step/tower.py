@@ -93,7 +93,7 @@ def _merge_moments_of_job(
     with tf.device(moments[0][0].device):
         of_all = moments
         if workers is not None:
-            table = workers.gather_rows(tf.stack([tf.stack(pair) for pair in moments]))
+            table = workers.gather_in_step(tf.stack([tf.stack(pair) for pair in moments]))
             of_all = [(row[0], row[1]) for row in tf.unstack(table)]
         mean, between = _mean_of_pairs(of_all)
         spread = [tf.math.squared_difference(own, mean) for own, _ in of_all]
@@ -106,7 +106,9 @@ def _merge_gradients_of_job(workers: WorkerGroup | None, pairs: Sequence[_Pair])
         first, second = _mean_of_pairs(pairs)
         if workers is not None:
             # All workers have the same number of towers, so the mean of their means is exact.
-            first, second = (total / float(workers.size) for total in workers.add([first, second]))
+            first, second = (
+                total / float(workers.size) for total in workers.sum_in_step([first, second])
+            )
     return [(first, second)] * len(pairs)
 
 

@@ -1,9 +1,9 @@
 """A tf.data pipeline on ImageNet files without cnnbench, written for speed.
 
-It does the same as cnnbench's pipeline for a training by default: interleaves files, shuffles
-records, decodes only a random window of each JPEG, resizes it to 224 x 224, mirrors half of the
-images, scales to -1..1, and batches. Nothing else: no reproducible order, no checks, no ledger of
-records in decoding.
+It does the work of cnnbench's default pipeline for training: it interleaves files, shuffles
+records, decodes only a random window of each JPEG, resizes it to 224 x 224 pixels, mirrors half of
+the images, scales values to -1..1, and creates batches. It has no reproducible order, no checks,
+and no list of the records that are being decoded.
 """
 
 from __future__ import annotations

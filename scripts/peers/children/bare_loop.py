@@ -1,9 +1,9 @@
 """Measures cnnbench's harness against a bare loop over the same step.
 
-One process: bare loop, the command's own run, bare loop again. The bare loop only
-calls the traced function and reads the loss, without which a step would not be
-waited for; fetching a batch and naming the results are the harness's own work.
-Arguments are flags of ``cnnbench``.
+One process runs the bare loop, then the run of cnnbench, and then the bare loop again. The bare
+loop only calls the traced function and reads the loss, because otherwise it would not wait for the
+step. Fetching a batch and naming the results are work of the harness. Arguments are flags of
+``cnnbench``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Training steps with networks of cnnbench, but without its harness.
 
-The network, its images and its initial values are cnnbench's, so that nothing but the engine
+The network, the images and the initial values are the same as in cnnbench, so that only the engine
 differs.
 """
 

@@ -1,8 +1,8 @@
 """Runs one program on emulated GPUs, and counts what host and GPUs do in each step.
 
-Programs print a line per step; the work between the line of the first timed step and that of the
-last is the work of the steps between them. The process must have loaded the emulator with a
-trace (``HOSTGPU_TRACE``).
+Programs print a line per step. The work of steps is counted from the line of the first timed step
+to the line of the last step. The process must have loaded the emulator with a trace
+(``HOSTGPU_TRACE``).
 """
 
 from __future__ import annotations

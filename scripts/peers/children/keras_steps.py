@@ -1,8 +1,8 @@
 """Measures training steps of ``keras.applications`` with Keras 3's own ``train_step``.
 
-The step is traced into one ``tf.function`` with the batch resident in memory, the
-fastest way there is to call it (no data adapter, no callbacks), and without XLA,
-which is several times slower on CPUs.
+The step is traced into one ``tf.function``, with the batch in memory. This is the fastest way to
+call it, without data adapter and callbacks. XLA is off, because it is several times as slow on
+CPUs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Training loops of TensorFlow, one for each mode of cnnbench, over the same networks.
 
---strategy is one of tf.distribute in one process, or runs in several, which this program starts
-itself: `workers` of MultiWorkerMirroredStrategy, of which worker 0 prints; a `controller`, whose
-tf.function on all workers moves what `--all_reduce_spec=copy` moves; and a `coordinator`, a
-ClusterCoordinator over ParameterServerStrategy with a ps task.
+--strategy is a strategy of tf.distribute in one process, or one of three values for which this
+program starts several processes. `workers` uses MultiWorkerMirroredStrategy; only worker 0 prints.
+`controller` is a process whose tf.function runs on all workers and sends the same tensors as
+`--all_reduce_spec=copy`. `coordinator` is a ClusterCoordinator with ParameterServerStrategy and a
+ps task.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from steps import measure, parse, tell, tell_step  # type: ignore[import-not-fou
 from cnnbench.base.job import ReservedPorts
 
 Hosts = Mapping[str, Sequence[str]]
-"""Addresses by the name of the job."""
+"""Addresses of tasks, by the name of their job."""
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -47,12 +48,12 @@ def serve(hosts: Hosts, job: str, index: int) -> None:
 def cluster(
     own: str, run: Callable[..., None] = serve, *arguments: object, **tasks: int
 ) -> Iterator[Hosts]:
-    """Starts the tasks of a cluster in child processes, which end with the context.
+    """Starts the tasks of a cluster in child processes, which end with the ``with`` statement.
 
     Args:
       own: the job whose first task is this process.
-      run: what the others do; takes `arguments`, the hosts, and its job and index.
-      tasks: their number by job.
+      run: function that the other tasks call with `arguments`, the hosts, and their job and index.
+      tasks: number of tasks of each job.
     """
     with ReservedPorts(sum(tasks.values())) as ports:
         numbers = iter(ports.numbers)

@@ -1,7 +1,7 @@
 """Creates ImageNet files from generated photographs: photos.py OUT COUNT.
 
-Noise at several scales, 500 x 375 and 375 x 500, as JPEGs of some 70 KB, like the photographs of
-ImageNet, since the cost of decoding matters here.
+A photograph consists of noise at several scales. It has 500 x 375 or 375 x 500 pixels, as a JPEG of
+about 70 KB, so that decoding costs as much as with photographs of ImageNet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures training steps of ResNet-50 v1 in PyTorch, eager mode, channels last.
 
-The network is the original one, with the stride of a block in its first 1 x 1
-convolution, as in the other subjects (torchvision's has it in the 3 x 3).
+The network is the original ResNet-50, in which the first 1 x 1 convolution of a block has the
+stride, as in the other programs. (In torchvision, the 3 x 3 convolution has the stride.)
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.models import get_model
-from cnnbench.models.cpu_products import FORMS, CpuProducts
+from cnnbench.models.cpu_operations import FASTEST_ALGORITHMS, CpuOperations
 from cnnbench.models.declaration import FlopCounts, declare, scope_flops
 from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.profiles import REST, TO_INPUT, TO_KERNEL, Part
@@ -88,7 +88,7 @@ def test_operations_belong_to_the_innermost_layer():
     ]
 
 
-@pytest.mark.parametrize("kernels", ["library", *FORMS])
+@pytest.mark.parametrize("kernels", ["library", *FASTEST_ALGORITHMS])
 @pytest.mark.parametrize(
     ("size", "stride", "dtype"),
     [(1, 1, tf.float32), (3, 1, tf.float32), (3, 1, tf.bfloat16), (3, 2, tf.bfloat16)],
@@ -109,7 +109,7 @@ def test_every_form_of_a_gradient_is_of_its_layer_and_direction(
         with tf.name_scope("tower_0/conv0/"), tf.GradientTape() as tape:
             kernel = tf.constant(1.0, dtype, [size, size, 32, 40])
             tape.watch([images, kernel])
-            y = CpuProducts(kernels).conv(images, kernel, [1, stride, stride, 1], "SAME")
+            y = CpuOperations(kernels).conv(images, kernel, [1, stride, stride, 1], "SAME")
         upstream = tf.raw_ops.Placeholder(dtype=dtype, shape=y.shape)
         gradients = tape.gradient(y, [images, kernel], upstream)
     works = StepWork(graph, [], {"conv0": FlopCounts(4, 5, 6)}, {"conv0": (size, size, 32, 40)})

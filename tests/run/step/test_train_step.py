@@ -221,7 +221,7 @@ def test_a_forward_pass_folds_batch_norm_to_the_same_loss(monkeypatch):
         return float(built.step(RATE).loss.numpy()), kinds
 
     loss, kinds = step()
-    monkeypatch.setattr(graph._FoldableConvolution, "saves_time", False)
+    monkeypatch.setattr(graph._FoldableConvolution, "folding_saves_time", False)
     expected, plain = step()
     assert kinds != plain
     assert loss == pytest.approx(expected, rel=1e-4)

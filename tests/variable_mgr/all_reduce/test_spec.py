@@ -166,7 +166,7 @@ def test_an_error_of_a_spec_that_nobody_wrote_points_into_its_shortest_form():
     ],
 )
 def test_levels_with_nothing_to_reduce_do_not_run(text, groups, running):
-    assert str(parse_all_reduce_spec(text).running(groups)) == running
+    assert str(parse_all_reduce_spec(text).without_needless_levels(groups)) == running
 
 
 def test_names_and_levels():

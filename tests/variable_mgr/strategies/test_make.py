@@ -81,4 +81,4 @@ def test_what_a_strategy_is_asked_to_communicate_by(ops, kind, implementation):
     [("auto", False, "ring"), ("auto", True, "nccl"), ("ring", True, "ring")],
 )
 def test_what_runs(ops, on_gpu, running):
-    assert CrossDeviceSpec(ops=ops).running(on_gpu) == running
+    assert CrossDeviceSpec(ops=ops).resolved_ops(on_gpu) == running

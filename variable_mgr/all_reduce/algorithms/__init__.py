@@ -1,1 +1,1 @@
-"""All-reduce algorithms, one module each. The module's name is the name in a spec."""
+"""All-reduce algorithms, one per module. --all_reduce_spec uses the names of the modules."""

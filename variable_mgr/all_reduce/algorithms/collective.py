@@ -14,31 +14,40 @@ from cnnbench.variable_mgr.all_reduce.algorithms.nccl import nccl_kernel_exists
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, process_of_device, register
 from cnnbench.variable_mgr.gradients import current_traced_graph, map_on_devices
 
-# Largest number of reductions in which a device takes part at the same time.
-# Each active collective blocks a thread per device until all devices have joined.
-# Without a limit, the 161 gradients of ResNet-50 on 4 devices needed more threads than allowed.
-# On 2 cores, limits of 1 to 32 change the time for these gradients (102 MB) by less than 10 %.
-# On 2 devices, 1,000 tensors of 4 KB take 87 (limit 1), 58 (2), 43 (4), 39 (8) and 38 ms (16).
-# CollectiveReduceV2 took 1.5 times as long for these tensors and needed thousands of threads.
 IN_FLIGHT = 8
+"""Largest number of collective operations that run on a device at the same time.
 
-# With NCCL, collectives must run in the same order in all processes, so only one is active.
-# NCCL matches the operations of a communicator by their order.
-# TensorFlow launches a collective when all devices of its process have joined.
-# This is in tensorflow/core/nccl/collective_communicator.cc.
+Each active collective operation blocks a thread per device until all devices have joined. Without a
+limit, the 161 gradients of ResNet-50 (102 MB) on 4 devices needed more threads than allowed. On 2
+cores, limits of 1 to 32 change the time for these gradients by less than 10 %. On 2 devices, 1,000
+tensors of 4 KB take 87 ms with limit 1, 58 ms with 2, 43 ms with 4, 39 ms with 8 and 38 ms with 16.
+For the same tensors, CollectiveReduceV2 took 1.5 times as long and needed thousands of threads.
+"""
+
 IN_FLIGHT_BY_NCCL = 1
+"""Largest number of NCCL operations that run on a device at the same time.
 
-# For each graph and device, the names of the last collective operations, oldest first.
-# Names are stored, because an operation would keep its graph, the key, alive.
+NCCL matches the operations of a communicator by their order. Therefore, collectives must run in the
+same order in all processes. TensorFlow launches a collective when all devices of its process have
+joined (tensorflow/core/nccl/collective_communicator.cc), so the order of several is not fixed.
+"""
+
 _under_way: WeakKeyDictionary[tf.Graph, defaultdict[str, deque[str]]] = WeakKeyDictionary()
+"""For each graph and device, the names of the last collective operations, oldest first.
 
-# Numbers the reductions of each group of devices; equal traces in all processes get equal numbers.
+The values are names, because operations would keep their graph, the key, alive.
+"""
+
 _instances: defaultdict[int, Iterator[int]] = defaultdict(lambda: itertools.count(1))
+"""Counters of collective operations by group of devices.
+
+Processes that trace the same functions give an operation the same number.
+"""
 
 
 @register("collective")
 class Collective:
-    """All-reduce with one CollectiveReduce operation per device, only in a traced function.
+    """All-reduce with one CollectiveReduce operation per device. It works in a tf.function only.
 
     On each device, at most `IN_FLIGHT` reductions run at the same time, in the order of tracing.
     The order is the same on all devices, and a reduction depends only on earlier reductions, so
@@ -57,7 +66,7 @@ class Collective:
         self._devices = context.own_devices
         self._group_size = len(context.devices)
         self._group_key = collective_group_key(context.devices)
-        # Offset of each ring among a process's devices; a negative one reverses the direction.
+        # The first device of each ring in a process. A negative number reverses the direction.
         of_first = [process_of_device(device) for device in context.devices].count(
             process_of_device(context.devices[0])
         )
@@ -69,11 +78,11 @@ class Collective:
             self._hint = "ring"
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """Sums one tensor; see `Algorithm.__call__`. Every device gets its own copy of the sum."""
+        """Sums one tensor, with a separate copy for every device; see `Algorithm.__call__`."""
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
 
-        # CollectiveReduceV2 can deadlock, because TensorFlow adds control dependencies to it.
+        # TensorFlow adds control dependencies to CollectiveReduceV2, which can cause deadlocks.
         return self._run_collective(
             lambda tensor, instance_key: tf.raw_ops.CollectiveReduce(
                 input=tensor,
@@ -89,9 +98,9 @@ class Collective:
         )
 
     def gather(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Concatenates the tensors of all devices, which have the same static shape.
+        """Concatenates the tensors of all devices, on every device.
 
-        The order is the same on every device.
+        The tensors have the same static shape. Their order is the same on every device.
         """
         rows, *other_dimensions = tensors[0].shape
         shape = [rows * self._group_size, *other_dimensions]
@@ -133,11 +142,10 @@ def run_collective(
     key: int,
     in_flight: int = IN_FLIGHT,
 ) -> list[tf.Tensor]:
-    """Adds one collective operation per device to the traced function.
+    """Adds one collective operation per device to the function that is being traced.
 
     All results must be used. `op` creates the operation of a device from its tensor and the
-    instance key. At most `in_flight`
-    such operations run at the same time on a device.
+    instance key. At most `in_flight` such operations run at the same time on a device.
     """
     if tf.executing_eagerly():
         raise RuntimeError("collective reductions work inside a tf.function only")
@@ -153,7 +161,7 @@ def run_collective(
             tf.device(device),
             tf.control_dependencies(before),
             # MultiWorkerMirroredStrategy enables TensorFlow's scoped allocator.
-            # The allocator would merge collectives of one scope, with more copies, or fail.
+            # In one name scope, the scoped allocator would merge collectives, or fail.
             tf.name_scope(f"instance_{instance_key}"),
         ):
             result = op(tensor, instance_key)
@@ -163,8 +171,8 @@ def run_collective(
 
 
 def collective_group_key(devices: Sequence[str]) -> int:
-    """A number that identifies a set of devices, and is the same in every process.
+    """Returns a number that identifies a set of devices and is the same in every process.
 
-    It is at least 2^30, because tf.distribute uses small numbers.
+    The number is at least 2^30, because tf.distribute uses small numbers.
     """
     return 2**30 | zlib.crc32(",".join(sorted(devices)).encode()) % 2**30

@@ -1,4 +1,4 @@
-"""Copies all values to one device, adds them there, and copies the sum to all devices."""
+"""All-reduce that adds all values on one device, and copies the sum to all devices."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cnnbench.variable_mgr.gradients import sum_tensors
 
 @register("copy")
 class CopyToOneDevice:
-    """Adds tensor i on one device: on the CPU, or on device i mod N."""
+    """Adds the values of tensor i on one device: the CPU, or device i mod N of N devices."""
 
     def __init__(self, context: ReduceContext) -> None:
         self._context = context
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """Sums one tensor; see `Algorithm.__call__`. All devices share the sum."""
+        """Sums one tensor, with one sum that all devices share; see `Algorithm.__call__`."""
         devices = self._context.devices
         with tf.device(self._context.cpu_device or devices[index % len(devices)]):
             total = sum_tensors(tensors)

@@ -11,12 +11,12 @@ from cnnbench.variable_mgr.all_reduce.reducer import send_along_hops
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 from cnnbench.variable_mgr.gradients import sum_tensors
 
-# Pairs of GPUs in different halves that are connected by NVLink.
 _GCP_V100_MAINS = ((0, 5), (2, 7), (5, 0), (7, 2))
+"""Pairs of GPUs in different halves of the machine that are connected by NVLink."""
 
 
-# Positions of both main devices, which add values, and of the members of both halves.
 _Tree: TypeAlias = "tuple[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]"
+"""Indices of the two main devices, which add values, and of the devices in the two halves."""
 
 
 @register("hierarchical_copy")
@@ -35,7 +35,7 @@ class HierarchicalCopy:
         self._trees = _trees(len(context.devices), context.network_topology)
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """Sums one tensor; see `Algorithm.__call__`. The devices of a half share the sum."""
+        """Sums one tensor, with one sum for each half of the devices; see `Algorithm.__call__`."""
         (first, second), halves = self._trees[index % len(self._trees)]
         mains = self._devices[first], self._devices[second]
         sums = []
@@ -56,8 +56,8 @@ def _trees(count: int, topology: str) -> list[_Tree]:
     if topology == "gcp_v100":
         mains = list(_GCP_V100_MAINS)
     else:
-        # With an even number n of devices, the opposite is (first + n/2) mod n.
-        # With an odd number, the last device's opposite is the first device of the lower half.
+        # With an even number n of devices, devices i and (i + n / 2) mod n are main devices.
+        # With an odd number, the last device is paired with the first device of the lower half.
         mains = [(first, upper[first]) for first in lower]
         mains += [(first, lower[at % len(lower)]) for at, first in enumerate(upper)]
     return [(pair, (lower, upper) if pair[0] in lower else (upper, lower)) for pair in mains]

@@ -1,4 +1,4 @@
-"""NCCL: NVIDIA's library sums over the GPUs of one process."""
+"""All-reduce with NVIDIA's library NCCL between the GPUs of one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 
-# Dtypes that TensorFlow's kernel supports; not bfloat16 (TensorFlow 2.21).
+# Dtypes that the kernel of NcclAllReduce supports in TensorFlow 2.21.
 _DTYPES = (tf.float16, tf.float32, tf.float64)
 
 _reductions = itertools.count()
@@ -17,7 +17,7 @@ _reductions = itertools.count()
 
 @register("nccl")
 class Nccl:
-    """All-reduce with one NcclAllReduce operation on each GPU. Every result must be used.
+    """All-reduce with one NcclAllReduce operation on each GPU, whose results must all be used.
 
     TensorFlow has no kernel for bfloat16. Such a tensor is sent as float32, which represents every
     bfloat16 number exactly but doubles the bytes.
@@ -31,11 +31,11 @@ class Nccl:
         self._devices = context.devices
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """Sums one tensor; see `Algorithm.__call__`. Every GPU gets its own copy of the sum."""
+        """Sums one tensor, with a separate copy for every GPU; see `Algorithm.__call__`."""
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
         dtype = tensors[0].dtype
-        # The operations of one reduction are matched by this name, within one run of the graph.
+        # Within a run of the graph, TensorFlow matches the GPUs' operations by `shared_name`.
         name = f"cnnbench_nccl_{next(_reductions)}"
         sums = []
         for device, tensor in zip(self._devices, tensors, strict=True):
@@ -51,10 +51,10 @@ class Nccl:
 
 
 def nccl_kernel_exists() -> bool:
-    """Whether this TensorFlow contains the kernel of NcclAllReduce.
+    """Whether this TensorFlow build contains the kernel of NcclAllReduce.
 
-    It requests a kernel on the CPU, which does not exist. The error message lists the kernels that
-    do.
+    The function requests a kernel on the CPU, which does not exist. TensorFlow's error message
+    lists the kernels that exist.
     """
     try:
         with tf.init_scope(), tf.device("/device:CPU:0"):
@@ -62,6 +62,6 @@ def nccl_kernel_exists() -> bool:
                 input=0.0, reduction="sum", num_devices=1, shared_name="cnnbench_nccl_probe"
             )
     except tf.errors.OpError as error:
-        # With an unknown error text, assume that the kernel exists; the run may fail later.
+        # For an unknown error message, assume that the kernel exists; the run may fail later.
         return not any(text in str(error) for text in ("no registered kernels", "not registered"))
     return True

@@ -1,4 +1,4 @@
-"""Shuffle: each shard of a tensor is summed on one CPU (psgpu.py: one device) and sent to all."""
+"""Shuffle all-reduce: one CPU sums each shard of a tensor, and sends the sum to all devices."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 def shard_device_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
-    """Groups of `size` devices, one device per shard of a tensor. The groups use all devices.
+    """Returns groups of `size` devices, one device for each shard of a tensor.
 
-    As in tf_cnn_benchmarks, group g begins with device g and takes every k-th device, where k is
-    the number of groups. After the last device, it continues with the first. For example, "abcde"
-    in groups of 2 gives "ad", "be" and "ca".
+    Together, the groups contain all devices. As in tf_cnn_benchmarks, group g begins with device g
+    and takes every k-th device, where k is the number of groups. After the last device, it
+    continues with the first. For example, "abcde" in groups of 2 gives "ad", "be" and "ca".
     """
     groups = -(-len(devices) // size)
     return [
@@ -30,18 +30,18 @@ def shard_device_groups(devices: Sequence[str], size: int) -> list[tuple[str, ..
 
 
 class Shuffle:
-    """Sums each shard of a tensor on one device of a group. Tensors use groups in rotation."""
+    """Sums each shard of a tensor on a different device. Tensors rotate through device groups."""
 
     def __init__(self, context: ReduceContext, gather_devices: Sequence[str]) -> None:
         self._context = context
         self._groups = shard_device_groups(gather_devices, context.shards)
 
     def device(self, chunk: int, index: int = 0) -> str:
-        """The device that sums a shard of tensor `index`."""
+        """Returns the device that sums shard `chunk` of tensor `index`."""
         return self._groups[index % len(self._groups)][chunk]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`."""
+        """Sums one tensor; see `Algorithm.__call__`."""
         layout = ChunkLayout(tensors[0], len(self._groups[0]))
         devices = self._context.devices
         parts = layout.chunks(tensors, devices)

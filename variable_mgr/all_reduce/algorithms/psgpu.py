@@ -1,4 +1,4 @@
-"""Shuffle: each shard of a tensor is summed on one of the devices that have the values."""
+"""Shuffle all-reduce: one of the devices with the values sums each shard of a tensor."""
 
 from __future__ import annotations
 

@@ -16,12 +16,13 @@ from cnnbench.variable_mgr.gradients import concat
 
 @register("rechd")
 class RecursiveHalvingDoubling:
-    """All-reduce: reduce-scatter with ever smaller parts, then all-gather with ever larger ones.
+    """All-reduce: a reduce-scatter with ever smaller parts of a tensor, and then an all-gather.
 
-    The first p ranks take part in the rounds, where p is the largest power of two. If there are
-    more ranks, rank p + r and rank r first add their values, each for one half of the tensor, and
-    rank p + r receives the result at the end. The first rounds are between devices that share a
-    memory, where whole tensors cost no more than halves. There are only as many chunks as memories.
+    The first p ranks take part in the rounds, where p is the largest power of two that is at most
+    the number of ranks. If there are more ranks, rank p + r and rank r first add their values, each
+    for one half of the tensor, and rank p + r receives the result at the end. The first rounds are
+    between devices that share a memory, where whole tensors cost no more than halves. There are
+    only as many chunks as memories.
     """
 
     def __init__(self, context: ReduceContext) -> None:
@@ -31,12 +32,12 @@ class RecursiveHalvingDoubling:
         self._chunks = min(self._power, context.memories)
 
     def order(self, index: int = 0) -> list[str]:
-        """The devices in rank order for tensor `index`. Rank r completes the sum of chunk r."""
+        """Returns the devices in rank order for tensor `index`. Rank r sums chunk r."""
         first = index % len(self._ranks)
         return [*self._ranks[first:], *self._ranks[:first]]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`."""
+        """Sums one tensor; see `Algorithm.__call__`."""
         layout = ChunkLayout(tensors[0], self._chunks)
         order = self.order(index)
         value_on = dict(zip(self._context.devices, tensors, strict=True))
@@ -51,26 +52,26 @@ class RecursiveHalvingDoubling:
 
 
 def _interleave_memories(context: ReduceContext) -> list[str]:
-    """Returns the devices in an order that alternates between memories."""
+    """Returns the devices in an order that alternates between the memories that they use."""
     devices_so_far: Counter[str] = Counter()
     places = []
     for device in context.devices:
         memory = context.memory_of(device)
         places.append(devices_so_far[memory])
         devices_so_far[memory] += 1
-    # The sort is stable, so the memories keep their order.
+    # Sorting is stable, so devices with equal places keep the order of `context.devices`.
     placed = zip(places, context.devices, strict=True)
     return [device for _, device in sorted(placed, key=itemgetter(0))]
 
 
-# A chunk of a tensor; None for ranks beyond the number of chunks.
 _Part: TypeAlias = "tf.Tensor | None"
+"""A part of a tensor; None for ranks beyond the number of chunks."""
 
 
 def _reduce_scatter_by_halving(
     values: Sequence[tf.Tensor], layout: ChunkLayout, order: Sequence[str], power: int
 ) -> list[_Part]:
-    """Adds parts of tensors until each rank r below `power` has the sum of chunk r."""
+    """Exchanges and adds halves of tensors until each rank r < `power` has the sum of chunk r."""
     sizes = [*layout.sizes, *[0] * (power - len(layout))]
     parts: list[_Part] = list(values)
     length = power
@@ -115,10 +116,10 @@ def _add_parts(own: _Part, other: _Part, device: str) -> _Part:
 def _all_gather_by_doubling(
     chunks: Sequence[_Part], order: Sequence[str], context: ReduceContext
 ) -> dict[str, list[tf.Tensor]]:
-    """Exchanges blocks of 1, 2, 4... chunks until every memory has all chunks, in order."""
+    """Exchanges blocks of 1, 2, 4, ... chunks until every memory contains all chunks, in order."""
     power = len(chunks)
     memories = [context.memory_of(device) for device in order]
-    # The pieces of each block, by the memory and the first chunk of the block.
+    # The tensors of each block of chunks, by (memory, number of the block's first chunk).
     held = {
         (memory, rank): [] if chunk is None else [chunk]
         for rank, (memory, chunk) in enumerate(zip(memories, chunks, strict=False))
@@ -147,7 +148,7 @@ def _all_gather_by_doubling(
 
 
 def _send_pieces(pieces: list[tf.Tensor], sender: str, receiver: str) -> list[tf.Tensor]:
-    """Sends the pieces of a block as one message."""
+    """Sends the tensors of a block of chunks as one message."""
     if not pieces:
         return []
     with tf.device(sender):

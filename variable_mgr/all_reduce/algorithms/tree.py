@@ -1,4 +1,4 @@
-"""Double binary tree: each half of a tensor is summed in its own tree of devices."""
+"""Double binary tree all-reduce: each half of a tensor is summed in its own tree of devices."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cnnbench.variable_mgr.gradients import sum_tensors
 
 @register("tree")
 class DoubleBinaryTree:
-    """Sums each half of a tensor upwards in its own tree, and sends the sum downwards.
+    """Sums each half of a tensor towards the root of its own tree, and sends the sum back.
 
-    The trees are those of Sanders, Speck and Träff, which NCCL also uses. The level of a place 1..n
-    is the number of its trailing zero bits, so odd places are leaves. In the second tree, each
-    device is one place further, so an inner device of one tree is a leaf of the other. With k
+    The trees were described by Sanders, Speck and Träff; NCCL uses them, too. The level of a place
+    1..n is the number of its trailing zero bits, so odd places are leaves. In the second tree, each
+    device is one place further, so an inner device of one tree is a leaf of the other tree. With k
     shards, each half is sent as a pipeline of k chunks. If all devices share one memory, there are
     no links to use in parallel, so whole tensors alternate between the two trees.
     """
@@ -31,18 +31,18 @@ class DoubleBinaryTree:
         self._trees = min(2, context.memories)
 
     def device(self, chunk: int, place: int, index: int = 0) -> str:
-        """The device at a place (1..n) in the tree of a chunk of tensor `index`."""
+        """Returns the device at a place (1..n) of the tree that sums a chunk of tensor `index`."""
         tree = (chunk + index) % 2
         devices = self._context.devices
         return devices[(place - 1 - tree + index // 2) % len(devices)]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`."""
+        """Sums one tensor; see `Algorithm.__call__`."""
         devices = self._context.devices
         layout = ChunkLayout(tensors[0], self._trees * self._context.shards)
         parts = dict(zip(devices, layout.chunks(tensors, devices), strict=True))
         count = len(devices)
-        # In this order, every place comes before its parent.
+        # Sorting by level puts every place before its parent.
         upwards = sorted(range(1, count + 1), key=_level_of_place)
         root = upwards[-1]
         sums = []
@@ -62,10 +62,10 @@ class DoubleBinaryTree:
 
 
 def parent_place(place: int, count: int) -> int:
-    """The parent of a place in the binary tree of places 1..count. The root has no parent.
+    """Returns the parent of a place in the binary tree of places 1..count.
 
-    The parent has the place's lowest one bit moved up by one. If this place is beyond the last one,
-    the next existing ancestor is the parent.
+    `place` must not be the root. In the number of the parent, the lowest one bit of `place` is
+    moved up by one. If that number exceeds `count`, the next existing ancestor is the parent.
     """
     while True:
         lowest = _level_of_place(place)

@@ -20,8 +20,8 @@ from cnnbench.variable_mgr.gradients import sum_tensors
 class Ring:
     """Sums each chunk around a ring of devices, and sends the sum around the ring once more.
 
-    There is one chunk per memory, and each starts in a different memory, so that every link is
-    always busy. With k shards, k rings work at the same time, each with its own chunks. In each
+    There is one chunk per memory, and each chunk starts in a different memory, so that every link
+    is always busy. With k shards, k rings work at the same time, each with its own chunks. In each
     process, each ring has a different first device, so that the rings leave the process through
     different devices.
     """
@@ -32,14 +32,14 @@ class Ring:
         self._processes = group_devices(context.devices)
 
     def route(self, chunk: int, index: int = 0) -> list[str]:
-        """The 2n - 1 devices of the ring that a chunk of tensor `index` visits, in order.
+        """Returns the 2n - 1 devices of the ring that a chunk of tensor `index` visits, in order.
 
         The sum begins with the value of the first device. The next n - 1 devices add their values.
         The last n - 1 devices receive the sum.
         """
         order = self._ring_order(chunk % self._rings, index // self._context.memories)
         count = len(order)
-        # A chunk starts where the ring enters a memory, so that no sum enters a memory twice.
+        # A chunk starts where the ring enters a memory, so its sum enters each memory only once.
         starts = [
             place
             for place in range(count)
@@ -48,15 +48,15 @@ class Ring:
         start = starts[(chunk // self._rings + index) % len(starts)]
         return [order[(start + hop) % count] for hop in range(2 * count - 1)]
 
-    def _ring_order(self, ring: int, turn: int) -> list[str]:
+    def _ring_order(self, ring: int, rotation: int) -> list[str]:
         order: list[str] = []
         for devices in self._processes:
-            first = (ring * (len(devices) // self._rings) + turn) % len(devices)
+            first = (ring * (len(devices) // self._rings) + rotation) % len(devices)
             order += [*devices[first:], *devices[:first]]
         return order
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`."""
+        """Sums one tensor; see `Algorithm.__call__`."""
         devices = self._context.devices
         count = len(devices)
         layout = ChunkLayout(tensors[0], self._context.memories * self._rings)
@@ -65,7 +65,7 @@ class Ring:
         for chunk in range(len(layout)):
             route = self.route(chunk, index)
             total: list[tf.Tensor] = []
-            # Devices that share a memory add with one operation, which reads every value once.
+            # For devices that share a memory, one operation adds all values in this memory.
             for _, members in itertools.groupby(route[:count], self._context.memory_of):
                 devices_there = list(members)
                 with tf.device(devices_there[-1]):

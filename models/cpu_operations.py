@@ -1,0 +1,425 @@
+"""Computes convolutions and dense layers with the fastest known gradients on a CPU.
+
+TensorFlow's operations for the gradients of convolutions are slower than its convolutions and
+matrix products, with which the same gradients can be computed. `FASTEST_ALGORITHMS` selects the
+fastest algorithm for each gradient and each CPU kernel library. The choice depends only on shape,
+dtype and instruction set, never on a measurement in the run, so two runs on similar machines
+compute identically. All algorithms compute the same sums, but in different orders.
+
+Algorithm for the gradient of the images:
+
+* rotated_kernel: a convolution of the upstream gradient with the kernel rotated by 180 degrees,
+  in which input and output channels are swapped. With stride s, a pixel of the images is multiplied
+  only with every s-th row and column of the kernel. The remainders of the pixel's row and column
+  modulo s determine which rows and columns. One convolution computes the pixels of all s x s
+  remainders, as channels.
+
+Algorithms for the gradient of the kernel:
+
+* swapped_batch_and_channels: a convolution of the images with the upstream gradient as its kernel.
+  The channels of the images are the batch of this convolution, and the batch of the images is its
+  input channels. The stride of the forward convolution is the dilation of this convolution.
+* matmul: for 1 x 1 kernels with stride 1, the matrix product of the transposed pixels and the
+  upstream pixels.
+* patches: with stride 1, a matrix product with a tensor that contains the patches of the images.
+
+These algorithms get the sizes of images and kernels as constants. TensorFlow's own gradients read
+the shape of the images in the graph. That read prevents the graph optimizer from fusing the batch
+norm and the ReLU that computed the images. With TensorFlow's own gradients, the optimizer fuses
+only 17 of 33 pairs in ResNet-50, and 0 of 9 in ResNet-20.
+
+Dense layers in float32: the gradient of the rows is the matrix product of the upstream gradient and
+the transposed kernel. With few rows and a large kernel, oneDNN takes 1.5 to 4 times as long for
+this product as for its transpose, in which the kernel comes first and is not transposed. This was
+measured on 2 cores with AVX-512 for kernels of 0.4 to 16 million elements. From about 200 rows,
+both products take the same time. Below 16 rows, for small kernels and in 16 bits, the plain product
+is faster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, cast
+
+import tensorflow as tf
+
+Gradients = Callable[[Any], tuple[Any, Any]]
+
+_STRIDE_1 = [1, 1, 1, 1]
+
+
+class ConvolutionShape(NamedTuple):
+    """Sizes, dtype and stride of a convolution, which determine its fastest gradients.
+
+    Attributes:
+      size: height and width of the kernel.
+      image: height and width of the images.
+      channels: channels of the images.
+      filters: channels of the result.
+      padding: "SAME" or "VALID".
+      bits: bits per number, 16 or 32.
+      stride: vertical and horizontal stride, in pixels.
+    """
+
+    size: tuple[int, int]
+    image: tuple[int, int]
+    channels: int
+    filters: int
+    padding: str
+    bits: int
+    stride: tuple[int, int]
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether the convolution has a 1 x 1 kernel and stride 1."""
+        return self.size == self.stride == (1, 1)
+
+    @property
+    def pads_symmetrically(self) -> bool:
+        """Whether stride is 1 and SAME padding adds equally many zeros at opposite image edges."""
+        odd = self.size[0] % 2 == self.size[1] % 2 == 1
+        return self.padding == "SAME" and odd and self.stride == (1, 1)
+
+
+class ConvolutionAlgorithms(NamedTuple):
+    """The algorithms that compute a convolution and its two gradients.
+
+    "library" is TensorFlow's own operation. The module's docstring explains the other algorithms.
+
+    Attributes:
+      output: "matmul" computes a 1 x 1 convolution, and both its gradients, as matrix products.
+    """
+
+    output: Literal["library", "matmul"] = "library"
+    image_gradient: Literal["library", "rotated_kernel"] = "library"
+    kernel_gradient: Literal["library", "swapped_batch_and_channels", "matmul", "patches"] = (
+        "library"
+    )
+
+
+TENSORFLOW_ALGORITHMS = ConvolutionAlgorithms()
+
+
+def _select_for_eigen_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
+    """Selects the fastest gradient algorithms for convolutions that run with Eigen on AVX2.
+
+    The algorithms were measured on 2 cores of an AMD EPYC. Each speedup is the CPU time of
+    TensorFlow's gradient divided by the CPU time of the algorithm.
+
+    In float32 (docs/evidence.md has the table), rotated_kernel has speedups of 0.9 to 3.9. For
+    images with 3 channels, it has 0.5 to 0.7, but no network needs this gradient.
+    swapped_batch_and_channels has 1.0 to 2.5 from 24 channels, 0.8 to 1.0 for 16 channels, 0.9 to
+    1.0 for kernels with one column, and 0.9 to 1.1 for images of at least 800,000 numbers. (With
+    this algorithm for such images, a step of VGG-16 with batch size 4 took 1.06 times as long.)
+    matmul has 1.0 to 1.6.
+
+    In bfloat16, rotated_kernel has speedups of 4 to 25 and swapped_batch_and_channels of 9 to 19,
+    with a tenth of the rounding error. With stride 2 in bfloat16, their speedups are 8 to 15 and 7
+    to 23. With stride 2 in float32, neither is faster than TensorFlow's gradient.
+    """
+    fastest = ConvolutionAlgorithms(
+        image_gradient="rotated_kernel", kernel_gradient="swapped_batch_and_channels"
+    )
+    if shape.stride != (1, 1):
+        gains = shape.bits == 16 and shape.stride[0] == shape.stride[1]
+        return fastest if gains else TENSORFLOW_ALGORITHMS
+    if not (shape.pads_symmetrically or shape.padding == "VALID"):
+        return TENSORFLOW_ALGORITHMS
+    if shape.is_pointwise:
+        return fastest._replace(kernel_gradient="matmul")
+    small = shape.channels < 24 and shape.channels * max(shape.image) > 128
+    # For large images, transposing them takes as much time as the faster convolution saves.
+    large = math.prod(shape.image) * max(shape.channels, shape.filters) >= 800_000
+    swaps = shape.bits == 16 or not (small or large or shape.size[1] == 1)
+    return fastest if swaps else fastest._replace(kernel_gradient="library")
+
+
+def _select_for_onednn_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
+    """Selects the fastest gradient algorithms for convolutions that run with oneDNN on AVX2.
+
+    The algorithms were measured in float32 on the machine that `_select_for_eigen_avx2` names.
+
+    matmul has a speedup of 1.2 to 1.6, and of 0.8 to 1.0 below 32 filters. rotated_kernel takes
+    0.85 to 1.05 times as long as TensorFlow's gradient. swapped_batch_and_channels is up to 1.2
+    times as fast, but its rounding errors are up to 40 times as large.
+    """
+    gains = shape.is_pointwise and shape.filters >= 32 and shape.bits == 32
+    return ConvolutionAlgorithms(kernel_gradient="matmul" if gains else "library")
+
+
+def _select_for_onednn_avx512(shape: ConvolutionShape) -> ConvolutionAlgorithms:
+    """Selects the fastest algorithms for convolutions that run with oneDNN on AVX-512.
+
+    Whole steps of ResNet-50 were measured, alternating between the algorithms, with batch size 8 on
+    2 cores. In a bfloat16 step, matmul for 1 x 1 kernels saves 2-3 % of the time. In 16 bits, the
+    output is a matrix product, too, so the kernel need not be reordered. In 16 bits, patches for 3
+    x 3 kernels saves another 1 % for images of 7 x 7 pixels, and nothing from 14 x 14.
+    """
+    narrow = shape.bits == 16
+    if shape.is_pointwise:
+        return ConvolutionAlgorithms("matmul" if narrow else "library", kernel_gradient="matmul")
+    patched = narrow and shape.size == (3, 3) and shape.pads_symmetrically and max(shape.image) <= 7
+    return ConvolutionAlgorithms(kernel_gradient="patches" if patched else "library")
+
+
+FASTEST_ALGORITHMS: Mapping[str, Callable[[ConvolutionShape], ConvolutionAlgorithms]] = {
+    "eigen-avx2": _select_for_eigen_avx2,
+    "onednn-avx2": _select_for_onednn_avx2,
+    "onednn-avx512": _select_for_onednn_avx512,
+}
+"""Functions that select the fastest algorithms for a convolution, by kernel library.
+
+The keys are the kernel names of `cnnbench.machine.cpu`.
+"""
+
+
+class CpuOperations:
+    """Computes layers on a CPU, with the fastest gradients for one CPU kernel library.
+
+    Convolutions have NHWC layout.
+
+    Args:
+      kernels: key of `FASTEST_ALGORITHMS`, or "library" for TensorFlow's own gradients.
+    """
+
+    def __init__(self, kernels: str = "library") -> None:
+        self._select_algorithms = None if kernels == "library" else FASTEST_ALGORITHMS[kernels]
+        # The gradient of `subsample` by inserted zeros was measured only with Eigen's kernels.
+        self._inserts_zeros = kernels == "eigen-avx2"
+
+    def conv(self, images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
+        """Convolves images, with the fastest gradients. Only their batch size may be unknown.
+
+        Args:
+          images: ``[n, h, w, c]``.
+          kernel: ``[kernel h, kernel w, c, filters]`` of the same dtype.
+          strides: four numbers, one for each dimension of the images.
+          padding: "SAME" or "VALID".
+        """
+        how: dict[str, Any] = {"strides": strides, "padding": padding}
+        shape = ConvolutionShape(
+            *(tuple(kernel.shape[:2]), tuple(images.shape[1:3]), images.shape[3], kernel.shape[3]),
+            *(padding, 8 * images.dtype.size, (strides[1], strides[2])),
+        )
+        algorithms = (
+            self._select_algorithms(shape) if self._select_algorithms else TENSORFLOW_ALGORITHMS
+        )
+        if algorithms.output == "matmul":
+            product = tf.linalg.matmul(
+                _flatten_to_rows(images), tf.reshape(kernel, kernel.shape[2:])
+            )
+            return tf.reshape(product, [-1, *images.shape[1:3], kernel.shape[3]])
+
+        def convolution(images: Any, kernel: Any) -> tuple[Any, Gradients]:
+            def gradients(upstream: Any) -> tuple[Any, Any]:
+                arguments = images, kernel, upstream
+                image_gradient = _IMAGE_GRADIENTS[algorithms.image_gradient]
+                kernel_gradient = _KERNEL_GRADIENTS[algorithms.kernel_gradient]
+                return image_gradient(*arguments, **how), kernel_gradient(*arguments, **how)
+
+            return tf.raw_ops.Conv2D(
+                input=images, filter=kernel, **how
+            ), _name_gradients_after_layer(gradients)
+
+        return cast(Any, tf.custom_gradient(convolution))(images, kernel)
+
+    def subsample(self, images: Any, stride: tuple[int, int]) -> Any:
+        """Selects every stride-th row and column of images ``[n, h, w, c]``, from the first on.
+
+        The gradient of TensorFlow's pooling compares the images with the result. Inserting zeros
+        between the pixels of the upstream gradient gives the same numbers 2 to 5 times as fast.
+        """
+
+        def pool(images: Any) -> tuple[Any, Callable[[Any], Any]]:
+            def gradient(upstream: Any) -> Any:
+                (down, right), (_, height, width, channels) = stride, images.shape
+                rows, columns = -(-height // down), -(-width // right)
+                pixels = tf.reshape(upstream, [-1, rows, 1, columns, 1, channels])
+                around = [(0, 0), (0, 0), (0, down - 1), (0, 0), (0, right - 1), (0, 0)]
+                whole = [-1, rows * down, columns * right, channels]
+                return tf.reshape(tf.pad(pixels, around), whole)[:, :height, :width]
+
+            return tf.nn.max_pool2d(images, 1, stride, "VALID"), _name_gradients_after_layer(
+                gradient
+            )
+
+        if not self._inserts_zeros:
+            return tf.nn.max_pool2d(images, 1, stride, "VALID")
+        return cast(Any, tf.custom_gradient(pool))(images)
+
+    def matmul(self, rows: Any, kernel: Any) -> Any:
+        """Multiplies matrices ``[n, in]`` and ``[in, out]``, with the fastest gradients."""
+        large = kernel.shape.num_elements() >= _MIN_LARGE_KERNEL and kernel.shape[1] > 1
+        gains = rows.dtype == tf.float32 and rows.shape[0] in _KERNEL_FIRST_ROWS and large
+        if self._select_algorithms is None or not gains:
+            return tf.linalg.matmul(rows, kernel)
+
+        def product(rows: Any, kernel: Any) -> tuple[Any, Gradients]:
+            def gradients(upstream: Any) -> tuple[Any, Any]:
+                row_gradient = tf.transpose(tf.linalg.matmul(kernel, upstream, transpose_b=True))
+                return row_gradient, tf.linalg.matmul(rows, upstream, transpose_a=True)
+
+            return tf.linalg.matmul(rows, kernel), _name_gradients_after_layer(gradients)
+
+        return cast(Any, tf.custom_gradient(product))(rows, kernel)
+
+
+_KERNEL_FIRST_ROWS = range(16, 161)
+"""Numbers of rows for which the gradient is faster with the kernel as the first factor."""
+_MIN_LARGE_KERNEL = 1 << 18
+"""Elements from which a dense layer's kernel is large."""
+
+
+# Gradient algorithms: functions of images, kernel and upstream gradient.
+
+
+def _image_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+    shape = images.shape if images.shape.is_fully_defined() else tf.shape(images)
+    return tf.raw_ops.Conv2DBackpropInput(
+        input_sizes=shape, filter=kernel, out_backprop=upstream, **how
+    )
+
+
+def _image_gradient_with_rotated_kernel(
+    images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
+) -> Any:
+    """Computes the gradient of images by convolving the upstream gradient with a rotated kernel.
+
+    With stride s, row q of the convolution's result contains rows s * q to s * q + s - 1 of the
+    padded images' gradient, as channels. Columns are treated in the same way. The convolution
+    computes only the q that contain at least one row of the images.
+    """
+    stride = strides[1]
+    zeros, starts = [], []
+    for image, side in zip(images.shape[1:3], kernel.shape[:2], strict=True):
+        size, before = _output_size_and_zeros_before(image, side, stride, padding)
+        taps, last = -(-side // stride), (before + image - 1) // stride
+        zeros.append((taps - 1 - before // stride, last + 1 - size))
+        starts.append(before % stride)
+    gradient = _convolve_padded(upstream, _rotate_kernel(kernel, stride), zeros)
+    if stride == 1:
+        return gradient
+    (down, right), (height, width) = starts, images.shape[1:3]
+    pixels = tf.nn.depth_to_space(gradient, stride)
+    return pixels[:, down : down + height, right : right + width]
+
+
+def _rotate_kernel(kernel: Any, stride: int) -> Any:
+    """Rotates and rearranges a kernel for `_image_gradient_with_rotated_kernel`.
+
+    The shape of the result is ``[ceil(h / stride), ceil(w / stride), filters, stride * stride *
+    channels]``.
+    """
+    height, width, channels, filters = kernel.shape
+    if stride == 1:
+        rotated = kernel if height == width == 1 else tf.reverse(kernel, [0, 1])
+        return tf.transpose(rotated, [0, 1, 3, 2])
+    taps = [-(-side // stride) for side in (height, width)]
+    missing = [(0, stride * taps[0] - height), (0, stride * taps[1] - width), (0, 0), (0, 0)]
+    parts = tf.pad(kernel, missing) if height % stride or width % stride else kernel
+    parts = tf.reshape(parts, [taps[0], stride, taps[1], stride, channels, filters])
+    parts = tf.transpose(tf.reverse(parts, [0, 2]), [0, 2, 5, 1, 3, 4])
+    return tf.reshape(parts, [*taps, filters, stride * stride * channels])
+
+
+def _kernel_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+    return tf.raw_ops.Conv2DBackpropFilter(
+        input=images, filter_sizes=kernel.shape, out_backprop=upstream, **how
+    )
+
+
+def _kernel_gradient_with_swapped_batch_and_channels(
+    images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
+) -> Any:
+    height, width = kernel.shape[:2]
+    zeros = []
+    for image, side, stride in zip(images.shape[1:3], (height, width), strides[1:3], strict=True):
+        size, before = _output_size_and_zeros_before(image, side, stride, padding)
+        zeros.append((before, max(0, (size - 1) * stride + side - before - image)))
+    by_channel = tf.transpose(images, [3, 1, 2, 0])
+    by_pixel = tf.transpose(upstream, [1, 2, 0, 3])
+    gradient = tf.transpose(_convolve_padded(by_channel, by_pixel, zeros, strides), [1, 2, 0, 3])
+    # If windows miss the last image rows or columns, the result is larger than the kernel.
+    return gradient if strides == _STRIDE_1 else gradient[:height, :width]
+
+
+def _kernel_gradient_by_matmul(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+    product = tf.linalg.matmul(
+        _flatten_to_rows(images), _flatten_to_rows(upstream), transpose_a=True
+    )
+    return tf.reshape(product, kernel.shape)
+
+
+def _kernel_gradient_by_patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+    """Computes the gradient of a 3 x 3 kernel as one matrix product with every pixel's patch."""
+    height, width = images.shape[1:3]
+    padded = tf.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    windows = [
+        padded[:, down : down + height, right : right + width, :]
+        for down in range(3)
+        for right in range(3)
+    ]
+    return _kernel_gradient_by_matmul(tf.concat(windows, axis=3), kernel, upstream)
+
+
+_IMAGE_GRADIENTS: Mapping[str, Callable[..., Any]] = {
+    "library": _image_gradient_by_library,
+    "rotated_kernel": _image_gradient_with_rotated_kernel,
+}
+_KERNEL_GRADIENTS: Mapping[str, Callable[..., Any]] = {
+    "library": _kernel_gradient_by_library,
+    "swapped_batch_and_channels": _kernel_gradient_with_swapped_batch_and_channels,
+    "matmul": _kernel_gradient_by_matmul,
+    "patches": _kernel_gradient_by_patches,
+}
+
+
+def _output_size_and_zeros_before(
+    image: int, side: int, stride: int, padding: str
+) -> tuple[int, int]:
+    """Returns the size of a convolution's result, and the padding at its start, in one dimension.
+
+    Args:
+      image, side: size of the images and of the kernel in this dimension.
+    """
+    if padding == "VALID":
+        return (image - side) // stride + 1, 0
+    size = -(-image // stride)
+    return size, max(0, (size - 1) * stride + side - image) // 2
+
+
+def _convolve_padded(
+    images: Any, kernel: Any, zeros: list[tuple[int, int]], dilations: list[int] = _STRIDE_1
+) -> Any:
+    """Pads images with zeros, and convolves them with stride 1.
+
+    Args:
+      zeros: numbers of rows above and below, then of columns left and right of the images.
+    """
+    (above, below), (left, right) = zeros
+    explicit = [0, 0, above, below, left, right, 0, 0]
+    how = {"padding": "EXPLICIT", "explicit_paddings": explicit} if any(explicit) else {}
+    return tf.raw_ops.Conv2D(
+        **{"input": images, "filter": kernel, "padding": "VALID", **how},
+        strides=_STRIDE_1,
+        dilations=dilations,
+    )
+
+
+def _flatten_to_rows(x: Any) -> Any:
+    return tf.reshape(x, [-1, x.shape[3]])
+
+
+def _name_gradients_after_layer(gradients: Gradients) -> Gradients:
+    """Returns a gradient function whose operations are in the name scope of the current layer.
+
+    TensorFlow gives the operations of its own gradients such names.
+    """
+    path = "/".join(filter(None, ["gradient_tape", tf.get_current_name_scope()]))
+
+    def named_gradients(upstream: Any) -> tuple[Any, Any]:
+        with tf.name_scope(f"{path}/"):
+            return gradients(upstream)
+
+    return named_gradients
