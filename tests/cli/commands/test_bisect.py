@@ -285,7 +285,7 @@ def test_pairs_step_in_turn_where_they_can(repository, bisect, tmp_path, flags, 
 def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, bisect, git):
     folder = repository({"turns": True}, {"speed": 80}, {"speed": 50, "turns": True})
     err = bisect("main~2", "main~1", "--pairing=turns", code=2).err
-    assert "--pairing=turns: is impossible: side B: its cnnbench" in err
+    assert "--pairing=turns: is impossible: side B: its version of cnnbench" in err
     assert "differs in BAD" in bisect("main~2", "main", "--pairing=turns", "--resume", code=2).err
     results = f"--results={folder}-turns"
     err = bisect("main~2", "main", "--pairing=turns", results, code=3).err
