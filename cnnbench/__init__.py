@@ -10,7 +10,7 @@ import sys
 
 
 def _exit_interrupted(*_: object) -> None:
-    """Ends the process because of a signal that arrives before the command has begun.
+    """Ends the process after a signal that arrives before the command has begun.
 
     At this time there is nothing to undo.
     """
@@ -21,8 +21,8 @@ def _exit_interrupted(*_: object) -> None:
 
 
 def _exit_on_signals() -> None:
-    """Makes signals end the process if it runs a command. Programs that import cnnbench are not
-    affected.
+    """Makes signals end this process if it runs a cnnbench command. Other programs that import
+    cnnbench keep their own signal handling.
     """
     # Campaigns start the processes of commands with python -c.
     if sys.orig_argv[1:2] == ["-c"]:
@@ -43,7 +43,7 @@ def _exit_on_signals() -> None:
         _exit_interrupted()
 
 
-# The other imports follow later, because a signal during an import would print a traceback.
+# All other modules are imported after this call: a signal during an import prints a traceback.
 _exit_on_signals()
 
 import warnings
@@ -66,16 +66,16 @@ __all__ = ["BenchmarkCNN", "Console", "Params", "RunRecord", "__version__"]
 
 
 class _CheckoutFinder:
-    """Import finder for a checkout, where configs/, models/ and variable_mgr/ are next to this
-    folder.
+    """Import finder for git checkouts, in which the packages configs, models and variable_mgr are
+    next to the folder cnnbench, not inside it.
 
-    In an installed package, these folders are inside this folder. Python prefers the checkout to an
-    installation if the root of the checkout is the working directory.
+    In an installation, the three packages are inside the folder cnnbench. Python prefers the
+    checkout to an installation if the root of the checkout is the working directory.
     """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Finds the packages that are next to this folder; see
+        """Finds configs, models and variable_mgr next to the folder cnnbench. See
         `importlib.abc.MetaPathFinder.find_spec`.
         """
         del path, target
@@ -100,20 +100,21 @@ _MOVED = {
 
 
 class _RenamedModuleFinder:
-    """Import finder for the old names in `_MOVED`. Importing one prints a warning.
+    """Import finder for the old module names in `_MOVED`. The import of an old name prints a
+    warning.
 
     The imported module has all names of the module that replaced it.
     """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Finds the modules that have a new name; see `importlib.abc.MetaPathFinder.find_spec`."""
+        """Finds a module by the old name. See `importlib.abc.MetaPathFinder.find_spec`."""
         del path, target
         return ModuleSpec(name, _RenamedModuleFinder) if name in _MOVED else None  # type: ignore[arg-type]
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> ModuleType:
-        """Creates a module that takes all its names from its successor; see
+        """Creates a module that forwards all attributes to the renamed module. See
         `importlib.abc.Loader`.
         """
         new = _MOVED[spec.name]
@@ -124,7 +125,7 @@ class _RenamedModuleFinder:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        """Does nothing, because `create_module` has done everything; see `importlib.abc.Loader`."""
+        """Does nothing: `create_module` returns a complete module. See `importlib.abc.Loader`."""
 
 
 sys.meta_path.append(_RenamedModuleFinder)

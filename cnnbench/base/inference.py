@@ -50,7 +50,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# Rank tests of small samples, which are computed exactly.
+# Rank tests: exact for small samples, with the normal approximation for large samples.
 
 Values: TypeAlias = Sequence[float]
 _Floats: TypeAlias = NDArray[np.float64]
@@ -63,7 +63,7 @@ EXACT = 40
 The enumeration for two samples of this size takes about 50 ms.
 """
 
-# Sums of probabilities that are mathematically equal may differ by this rounding error.
+# Probabilities that are mathematically equal may differ by this rounding error.
 _SLACK = 1e-12
 
 
@@ -127,7 +127,7 @@ def paired_shift(differences: Values, confidence: float) -> Interval:
 
 
 def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
-    """Computes `paired_shift` intervals of many samples at once, without their estimates.
+    """Computes the intervals of `paired_shift` for many samples at once, but not the estimates.
 
     Returns the lower and the upper ends, two arrays [samples] for differences [samples, pairs].
 
@@ -143,7 +143,8 @@ def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Fl
 
 
 def values_outside(sizes: Sequence[int], confidence: float) -> int:
-    """How many of the sorted values are outside of a confidence interval, at each of its two ends.
+    """Rank of the value that is the lower end of a confidence interval, among the sorted values.
+    The upper end has the same rank from above.
 
     The result is 0 if the samples are too small for an interval of this confidence.
 
@@ -178,8 +179,8 @@ def smallest_p(base: int, new: int, paired: bool = False) -> float:
 
 
 def holm_adjust(p_values: Values, weights: Values | None = None) -> list[float]:
-    """Adjusts p-values by Holm's step-down method (1979). Reject a hypothesis if its result is
-    below alpha.
+    """Adjusts p-values by Holm's step-down method (1979). Reject a hypothesis if its adjusted
+    p-value is below alpha.
 
     In ascending order, p-value i of n (from 0) is multiplied by n - i. An adjusted value is never
     below its predecessor.
@@ -206,7 +207,7 @@ def standard_deviation(values: Values) -> float:
 
 
 def _doubled_midranks(values: Values) -> NDArray[np.int64]:
-    """Ranks of the values times 2, so that midranks are integers.
+    """Returns the ranks of the values times 2, so that the midranks of ties are integers.
 
     Equal values all get the sum of their first and their last rank.
     """
@@ -218,7 +219,7 @@ def _doubled_midranks(values: Values) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=256)
 def _subset_sum_tails(ranks: tuple[int, ...], size: int) -> _Tails:
-    """Both tails of the distribution of the sum of `size` ranks that are chosen at random."""
+    """Both tails of the null distribution of the sum of `size` ranks that are drawn at random."""
     top = sum(sorted(ranks)[len(ranks) - size :])
     counts = np.zeros((size + 1, top + 1))
     counts[0, 0] = 1.0
@@ -229,8 +230,8 @@ def _subset_sum_tails(ranks: tuple[int, ...], size: int) -> _Tails:
 
 @lru_cache(maxsize=256)
 def _signed_sum_tails(ranks: tuple[int, ...]) -> _Tails:
-    """Both tails of the distribution of the sum of the positive ranks, if all signs are equally
-    likely.
+    """Both tails of the null distribution of the Wilcoxon signed-rank statistic, in which all signs
+    are equally likely.
     """
     top = sum(ranks)
     counts = np.zeros(top + 1)
@@ -250,7 +251,9 @@ def _two_sided_p(tails: _Tails, observed: int) -> float:
 
 
 def _pair_means(differences: _Floats) -> _Floats:
-    """Means of all pairs of values along the last axis, including each value with itself."""
+    """Means of all pairs of values along the last axis (Walsh averages). Each value also forms a
+    pair with itself.
+    """
     rows, columns = np.triu_indices(differences.shape[-1])
     means: _Floats = (differences[..., rows] + differences[..., columns]) / 2
     return means
@@ -271,7 +274,7 @@ def _normal_p(deviation: float, variance: float) -> float:
     return min(1.0, 2 * NormalDist().cdf(-z))
 
 
-# Interim analyses of an experiment: after how many pairs, and at which significance levels.
+# Schedules the interim analyses of an experiment: after how many pairs, and at which levels.
 
 FIRST_ANALYSIS = 8
 """Pairs before the first interim analysis; eight pairs can reach the level 0.01 (p = 0.0078)."""
@@ -291,7 +294,7 @@ _NONE_LEFT = 1e-6
 
 class InterimAnalysis(NamedTuple):
     """An interim analysis of an experiment: the number of pairs that it uses, and its two-sided
-    level.
+    significance level `alpha`.
     """
 
     pairs: int
@@ -299,7 +302,8 @@ class InterimAnalysis(NamedTuple):
 
 
 def alpha_spent_by(pairs: int, planned: int, alpha: float) -> float:
-    """The part of alpha that all interim analyses up to a number of pairs may use together.
+    """Largest sum of the significance levels of all interim analyses up to a number of pairs (the
+    alpha spending function).
 
     `planned` is the number of pairs planned at the start of the experiment, even if it was
     continued later.
@@ -346,7 +350,7 @@ def interim_analyses(
     while number < pairs:
         step = ANALYSIS_STEP * math.ceil(number / (4 * ANALYSIS_STEP))
         if number > planned and number + step > pairs:
-            # An analysis so close to the end would only reduce the level of the last analysis.
+            # An analysis this close to the end would only lower the level of the final analysis.
             break
         level = alpha_spent_by(number, planned, alpha) - spent
         within_reach = share * level >= smallest_p(number, number, paired=True)
@@ -354,12 +358,13 @@ def interim_analyses(
             analyses.append(InterimAnalysis(number, level))
             spent += level
         number += step
-    # Experiments of earlier versions may have used all of alpha.
+    # An experiment that an earlier version of cnnbench began may already have spent all of alpha.
     return (*analyses, InterimAnalysis(pairs, max(limit - spent, alpha * _NONE_LEFT)))
 
 
 class AnalysisSchedule(NamedTuple):
-    """Describes how additional pairs will be analysed: in a continued experiment or in a new one.
+    """Describes at which significance levels additional pairs will be analysed, in a continued
+    experiment or in a new experiment.
 
     Attributes:
       alpha: level of all analyses together.
@@ -382,13 +387,13 @@ class AnalysisSchedule(NamedTuple):
         return self.planned is None
 
     def analyses(self, pairs: int) -> tuple[InterimAnalysis, ...]:
-        """The remaining interim analyses of the experiment if it ends after `pairs` pairs."""
+        """The interim analyses that remain in the experiment if it ends after `pairs` pairs."""
         return interim_analyses(
             pairs, self.alpha, planned=self.planned, made=self.made, share=self.share
         )
 
     def useful_pair_numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
-        """Yields the numbers of pairs, ascending, after which the last analysis could be
+        """Yields, in ascending order, the total numbers of pairs at which the final analysis can be
         significant.
 
         `share` is the share of the level that the test has. In a continued experiment, all numbers
@@ -401,8 +406,8 @@ class AnalysisSchedule(NamedTuple):
 
 
 def pair_numbers_to_try(first: int, step: int, useful: int) -> Iterator[int]:
-    """Yields the multiples of `step` from `first` to `first` + `useful`, and then numbers that grow
-    by a quarter.
+    """Yields numbers of pairs to consider: multiples of `step` from `first` to `first` + `useful`,
+    and then multiples that grow by a quarter each.
     """
     number = step * math.ceil(first / step)
     while number <= _MOST_NUMBER:
@@ -411,12 +416,13 @@ def pair_numbers_to_try(first: int, step: int, useful: int) -> Iterator[int]:
         number = step * math.ceil(number * _GROWTH / step) if many else number + step
 
 
-# An additive model, fitted by least squares, estimates the effects of candidates and rounds.
+# An additive model, fitted by least squares, estimates the effects of the compared candidates.
 
 _FACTORS = {1: 0.8, 2: 0.05, 4: 0.05, 8: 0.05, 16: 0.05}
 """Prior probability of each ratio of a candidate's noise to the noise of the other candidates."""
 
-_LEAST = 1e-12  # A share is at least this value, so that its logarithm is finite.
+# A weighted sum of squares is at least this value, because its logarithm is used.
+_LEAST = 1e-12
 
 
 class AdditiveModel(NamedTuple):
@@ -452,7 +458,9 @@ class AdditiveModel(NamedTuple):
         return self.effect(name) - self.effect(other)
 
     def deviation(self, name: str, other: str) -> float | None:
-        """Standard error of `difference` if all candidates have the same noise; None if unknown."""
+        """Standard error of `difference` if all candidates have the same noise; None if the noise
+        is unknown.
+        """
         if self.scatter is None:
             return None
         a, b = self.names.index(name), self.names.index(other)
@@ -460,17 +468,19 @@ class AdditiveModel(NamedTuple):
         return self.scatter * math.sqrt(max(0.0, float(square)))
 
     def p_above(self, name: str, other: str, below: float = 0.0) -> float:
-        """One-sided p-value of "effect of `name` <= effect of `other` - `below`"; 1 if unknown."""
+        """One-sided p-value of "effect of `name` <= effect of `other` - `below`"; 1 if the noise is
+        unknown.
+        """
         error, difference = self.deviation(name, other), self.difference(name, other) + below
         if error is None or difference <= 0:
             return 1.0
         return self._error_tail_probability(difference / error, name, other) if error else 0.0
 
     def error_quantile(self, name: str, other: str, tail: float) -> float | None:
-        """The value that the error of `difference` exceeds with probability `tail`, from above 0 to
-        0.5.
+        """Upper quantile of the error of `difference`: the error exceeds the returned value with
+        probability `tail`, which is in (0, 0.5].
 
-        None if the noise is unknown.
+        Returns None if the noise is unknown.
         """
         error = self.deviation(name, other)
         return error and error * _quantile_by_bisection(
@@ -478,7 +488,7 @@ class AdditiveModel(NamedTuple):
         )
 
     def _error_tail_probability(self, t: float, name: str, other: str) -> float:
-        """The probability that the error of `difference` exceeds `t` times its `deviation`."""
+        """The probability that the error of `difference` exceeds `t` times its standard error."""
         count, chances, logs = len(self.names), [], []
         for place in (self.names.index(name), self.names.index(other)):
             share, freedom = self.own[place]
@@ -498,8 +508,8 @@ class AdditiveModel(NamedTuple):
 
 
 def fit_additive_model(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
-    """Fits an additive model to rounds, each of which maps candidates to values. Needs at least one
-    value.
+    """Fits an additive model to rounds. Each round maps candidates to values; there must be at
+    least one value.
     """
     names = tuple(dict.fromkeys(name for round_values in rounds for name in round_values))
     observed = [
@@ -509,7 +519,7 @@ def fit_additive_model(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
     design: NDArray[Any] = np.zeros((len(values), len(names) + len(rounds)))
     for row, (name, at) in enumerate(observed):
         design[row, name] = design[row, len(names) + at] = 1.0
-    # Only differences between effects are determined, so the mean of the effects is set to 0 below.
+    # The data determine only differences between effects, so the mean of the effects is set to 0.
     solved, squares, freedom = _solve_least_squares(design, values)
     inverse = np.linalg.pinv(design.T @ design, hermitian=True)
     effects = solved[: len(names)]
@@ -532,17 +542,19 @@ def fit_additive_model(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
 def _solve_least_squares(
     design: NDArray[Any], values: NDArray[Any]
 ) -> tuple[NDArray[Any], float, int]:
-    """The least-squares solution, its residual sum of squares and its degrees of freedom."""
+    """Solves a least-squares problem. Returns the solution, the residual sum of squares and the
+    residual degrees of freedom.
+    """
     solved, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
     squares = float(np.sum((values - design @ solved) ** 2))
     return solved, squares, len(values) - int(rank)
 
 
 def fit_additive_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> AdditiveModel:
-    """Fits an additive model to rounds that consist of blocks, because a disturbance may affect one
-    block.
+    """Fits an additive model to rounds that consist of blocks. Each block has its own effect,
+    because a disturbance may affect only one block.
 
-    If the blocks do not determine all differences, a round is treated as one block.
+    If candidates of different blocks could not be compared, each round is treated as one block.
     """
     fitted = fit_additive_model([block for block_rounds in blocks for block in block_rounds])
     if fitted.is_connected:

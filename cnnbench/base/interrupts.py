@@ -52,16 +52,16 @@ writing: bytearray | mmap.mmap = bytearray(1)
 WRITING_SECONDS = 60.0
 """Seconds allowed for writing a record or a checkpoint; the file system may be slow."""
 
-# The workers of a job need one more step to agree on stopping, hence two steps.
+# Two steps are allowed: the running step, and a step in which the workers agree on stopping.
 _STEPS, _MARGIN_SECONDS = 2, 2.0
 _ANNOUNCED = re.compile(r"interrupted; waiting up to (\d+) s for .*")
 
 LONGEST_WAIT_SECONDS = 1.0
 """Maximum length of a single wait. A signal that arrives just before a wait is handled after it."""
 
-_noted = 0  # The number of interrupts since the command began.
+_noted = 0  # Counts the interrupts since the command began.
 _last = -SAME_SECONDS
-_concluded = True  # True if no command is running, or if its output is complete.
+_concluded = True  # True if no command is running, or if the output of the command is complete.
 
 
 def signal_name(number: int) -> str:
@@ -73,10 +73,11 @@ def signal_name(number: int) -> str:
 
 
 def grace_seconds(longest: float = 0.0) -> float:
-    """Seconds that an interrupted process may run before it is killed, if its longest step took
-    `longest`.
+    """Seconds that an interrupted process may continue to run before it is killed. `longest` is the
+    time of its longest step in seconds.
 
-    The time is longer while the process, a fork of this one, runs a block of `delaying_interrupts`.
+    The result is larger while the process, a fork of this process, is in a block of
+    `delaying_interrupts`.
     """
     seconds = max(SHORTEST_GRACE, _STEPS * longest + _MARGIN_SECONDS)
     return seconds + (WRITING_SECONDS if writing[0] else 0.0)
@@ -90,7 +91,9 @@ def grace_announcement(seconds: float) -> str:
 
 
 def find_announcement(log: str) -> re.Match[str] | None:
-    """Finds the last `grace_announcement` in a log. Group 1 of the match contains the seconds."""
+    """Finds the last notice of `grace_announcement` in a log. Group 1 of the match contains the
+    seconds.
+    """
     return next(iter([*_ANNOUNCED.finditer(log)][-1:]), None)
 
 
@@ -145,19 +148,17 @@ def _handle_interrupt(number: int, frame: FrameType | None) -> None:
 def _report_dropped(
     report: Callable[[UnraisableHookArgs], object], dropped: UnraisableHookArgs
 ) -> None:
-    """Reports an exception that Python drops, except interrupts, which the signal handler has
-    counted.
+    """Reports an exception that Python drops because it cannot be raised. KeyboardInterrupt is not
+    reported, because the signal handler has already counted it.
     """
     if not issubclass(dropped.exc_type, KeyboardInterrupt):
         report(dropped)
 
 
 def _set_handler(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Sets the handler of `SIGNALS`, except of signals that are ignored or that native code
-    handles.
-    """
+    """Sets the handler of all `SIGNALS` except signals that are ignored or handled by native code."""
     for number in SIGNALS:
-        # The value None means that native code handles the signal.
+        # `signal.getsignal` returns None if native code handles the signal.
         if signal.getsignal(number) not in (None, signal.SIG_IGN):
             signal.signal(number, handler)
 
@@ -166,8 +167,8 @@ def _set_handler(handler: Callable[[int, FrameType | None], object]) -> None:
 def handling_signals(
     handler: Callable[[int, FrameType | None], object] | None = None,
 ) -> Iterator[None]:
-    """Context manager that sets `handler` for `SIGNALS` and restores the previous handlers at the
-    end.
+    """Context manager that sets `handler` for all `SIGNALS` and restores the previous handlers at
+    the end.
 
     If `handler` is None, no handler is set. Signals that are ignored or handled by native code are
     not changed. Python runs signal handlers in the main thread, so the context manager does nothing
@@ -190,8 +191,8 @@ def handling_signals(
 
 @contextlib.contextmanager
 def delaying_interrupts() -> Iterator[None]:
-    """Context manager that delays interrupts to the end of a block that writes a record or a
-    checkpoint.
+    """Context manager for a block that writes a record or a checkpoint: delays interrupts to the
+    end of the block.
 
     Handlers are used instead of a signal mask, because TensorFlow's threads would receive a masked
     signal and pass it to the main thread.
@@ -209,7 +210,8 @@ def delaying_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def restoring_interrupts() -> Iterator[None]:
-    """Context manager that converts an error to KeyboardInterrupt if an interrupt caused the error.
+    """Context manager that replaces an error in its block by KeyboardInterrupt if an interrupt
+    caused the error.
 
     An interrupt is the cause of every error after an interrupt in the block, except cnnbench's own
     exceptions, and of a SystemError whose cause is KeyboardInterrupt.

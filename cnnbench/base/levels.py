@@ -1,13 +1,14 @@
-"""Finds the levels in a series of noisy points, estimates the noise, and finds where each level
-begins.
+"""Finds the levels in a time series of measured commits, estimates the noise, and finds the commit
+at which each level begins.
 
-Noise is estimated from the deviations of points from their levels. Each deviation is limited to the
-size of the change of level that is tested, because a larger deviation does not move a median
-further. So a single outlier cannot hide a change, and if a machine alternates between a fast and a
-slow state, the noise includes both states. Correlation of neighbouring points increases the noise,
-in the same way as it increases the variance of the mean of an autoregressive process (Bayley and
-Hammersley, "The effective number of independent observations in an autocorrelated time series",
-Supplement to the Journal of the Royal Statistical Society 8, 1946).
+A point of the series is one measured commit, with the values of its runs. Noise is estimated from
+the deviations of the points from their levels. Each deviation is limited to the size of the change
+of level that is tested, because a larger deviation does not move a median further. So a single
+outlier cannot hide a change, and if a machine alternates between a fast and a slow state, the noise
+includes both states. Correlation of neighbouring points increases the noise, in the same way as it
+increases the variance of the mean of an autoregressive process (Bayley and Hammersley, "The
+effective number of independent observations in an autocorrelated time series", Supplement to the
+Journal of the Royal Statistical Society 8, 1946).
 
 The medians of the points are divided into levels and trends (`cnnbench.base.time_series`) with at
 least two points in each level. A point counts as one value even if it has many runs, because runs
@@ -31,10 +32,10 @@ from cnnbench.base.stats import MAD_TO_SIGMA, median
 from cnnbench.base.time_series import Segment, cumulative_deviations, find_segments
 
 MIN_POINTS = 2
-"""Minimum number of points in a level; a single outlier is not a level."""
+"""Minimum number of commits in a level; a single outlier is not a level."""
 
 MIN_SERIES = 6
-"""Minimum number of points for an estimate of the noise."""
+"""Minimum number of commits for an estimate of the noise."""
 
 _CAUTION = 5.0
 _OUTLYING = 4.5
@@ -53,8 +54,7 @@ _CERTAIN = 2.5
 """A correlation is reported if it is at least this many standard errors."""
 
 _APART = 7.0
-"""Minimum distance of two states, in standard deviations; halves of normal values have 2.7.
-"""
+"""Minimum distance of two states, in standard deviations; the halves of normal data have 2.7."""
 
 _LEAST_SHARE, _LEAST_RUNS, _LEAST_SWITCHES = 0.15, 2, 3
 
@@ -68,12 +68,13 @@ TWO_STATES, TWO_MACHINES = "two_states", "two_machines"
 
 @dataclass(frozen=True)
 class SeriesLevel:
-    """Consecutive points of a series that have one level, or that form a trend between two levels.
+    """Consecutive commits in a time series whose values share one level, or form a trend between
+    two levels.
 
     Attributes:
-      start, stop: index of the first point, and index after the last point.
-      value: median of the points; next to a trend, the value at the trend's end.
-      slope: change from one point to the next in a trend, relative or absolute like other changes;
+      start, stop: index of the first commit, and index after the last commit.
+      value: median of the commits' values; next to a trend, the value at the trend's end.
+      slope: change from one commit to the next in a trend, relative or absolute like other changes;
         0 in a level.
     """
 
@@ -83,8 +84,8 @@ class SeriesLevel:
     slope: float = 0.0
 
     def at(self, index: int, relative: bool) -> float:
-        """The value of the level or trend at the point `index`. If `relative`, the slope is a
-        relative change.
+        """The value of the level or trend at the commit with the given index. If `relative`, the
+        slope is a relative change.
         """
         if not self.slope:
             return self.value
@@ -96,7 +97,8 @@ class SeriesLevel:
 
 @dataclass(frozen=True)
 class TwoStates:
-    """Alternation of runs between two speeds, on one machine or on different machines in a pool.
+    """Noise in which runs alternate between two speeds, on one machine or on different machines in
+    a pool.
 
     Attributes:
       runs: number of runs in the rarer state.
@@ -115,11 +117,11 @@ class TwoStates:
 
 @dataclass(frozen=True)
 class RecognizedNoise:
-    """Kinds of noise that could be mistaken for changes of the level.
+    """Noise in a time series that could be mistaken for changes of its level.
 
     Attributes:
       states: two states of the machine; None if none were recognized.
-      correlation: correlation of neighbouring points; None if it is not significant.
+      correlation: correlation of consecutive commits; None if it is not significant.
     """
 
     states: TwoStates | None = None
@@ -127,11 +129,11 @@ class RecognizedNoise:
 
 
 class LevelNoise(NamedTuple):
-    """The noise of points around their levels: its standard deviation and its correlation.
+    """The noise of a time series around its levels: standard deviation and autocorrelation.
 
     Attributes:
-      spread: standard deviation of a point from its level.
-      correlation: correlation of neighbouring points, from 0 to 0.8.
+      spread: standard deviation of a commit's value from its level.
+      correlation: correlation of consecutive commits, from 0 to 0.8.
     """
 
     spread: float
@@ -139,24 +141,25 @@ class LevelNoise(NamedTuple):
 
 
 def variance_inflation(correlation: float) -> float:
-    """How much correlation of neighbouring points increases the variance of their mean, as a
-    factor.
+    """The factor by which a correlation of neighbouring values increases the variance of their
+    mean.
     """
     known = min(correlation, _MOST_CORRELATION)
     return (1 + known) / (1 - known)
 
 
 class NoisyPoints:
-    """The points of a series, each with the values and the median of its runs.
+    """A time series of measured commits, with the values of the runs of each commit.
 
     If changes are relative, all values are logarithms.
 
     Attributes:
-      values: median of each point.
+      values: median over the runs of each commit.
     """
 
     def __init__(self, points: Sequence[Sequence[float]], relative: bool) -> None:
-        """Stores the points. Each point is a list of the values of its runs, at least one.
+        """Stores the measured commits. Each point, a commit, is a list of the values of its runs,
+        at least one.
 
         If `relative`, changes are relative, and all values must be positive.
         """
@@ -167,12 +170,12 @@ class NoisyPoints:
         self._least = _LEAST_NOISE if relative else 0.0
         self._runs: list[NDArray[np.float64]] = [scaled(runs) for runs in points]
         # Differences between consecutive runs of one point do not depend on the level of the point.
-        # The factor 1 / sqrt(runs) makes them estimate the noise of the mean of the point's runs.
+        # The factor 1 / sqrt(runs) turns the noise of a run into the noise of the mean of the runs.
         scaled_down = (np.diff(runs) / math.sqrt(len(runs)) for runs in self._runs)
         self._differences = np.concatenate([np.zeros(0), *scaled_down])
 
     def deviations(self, levels: Sequence[SeriesLevel]) -> NDArray[np.float64]:
-        """The value of each point minus the value of its level."""
+        """The value of each commit minus the level at this commit."""
         deviations: NDArray[np.float64] = self.values - self._fitted_values(levels)
         return deviations
 
@@ -190,8 +193,8 @@ class NoisyPoints:
         return fitted
 
     def least_spread(self, reach: float) -> float:
-        """Lower bound of a point's standard deviation, computed from differences between runs of
-        one point.
+        """Lower bound of the noise of a commit's value (standard deviation), computed from
+        differences between runs of the same commit.
 
         Args:
           reach: larger differences are limited to this value.
@@ -202,7 +205,8 @@ class NoisyPoints:
         return max(self._least, math.sqrt(float(np.mean(squares)) / 2))
 
     def estimate_noise(self, levels: Sequence[SeriesLevel], reach: float) -> LevelNoise:
-        """Estimates the standard deviation and the correlation of the points around their levels.
+        """Estimates the standard deviation and the autocorrelation of the time series around its
+        levels.
 
         Args:
           reach: larger deviations from a level are limited to this value.
@@ -222,7 +226,8 @@ class NoisyPoints:
     def find_outliers(
         self, levels: Sequence[SeriesLevel], threshold: float
     ) -> list[tuple[int, float]]:
-        """Finds points whose distance from their level exceeds both the threshold and the noise.
+        """Finds commits whose value differs from its level by more than the threshold and by more
+        than noise.
 
         The noise is estimated by the median absolute deviation, scaled to a standard deviation.
 
@@ -230,7 +235,7 @@ class NoisyPoints:
           threshold: smallest change that is reported; a share if changes are relative.
 
         Returns:
-          Index and change of each outlier, in order; empty for fewer than `MIN_SERIES` points.
+          Index and change of each outlier, in order; empty for fewer than `MIN_SERIES` commits.
         """
         count = len(self.values)
         if count < MIN_SERIES:
@@ -247,10 +252,11 @@ class NoisyPoints:
     def recognize_noise(
         self, levels: Sequence[SeriesLevel], hosts: Sequence[Sequence[str]], least: float
     ) -> RecognizedNoise:
-        """Recognizes noise that is not random around the final levels: two states, and correlation.
+        """Detects noise around the levels that is not independent: alternation between two speeds,
+        and autocorrelation.
 
         Args:
-          hosts: host name for each run of each point; "" or empty if unknown.
+          hosts: host name for each run of each commit; "" or empty if unknown.
           least: minimum difference between two machines; of logarithms if changes are relative.
         """
         noise = self.estimate_noise(levels, math.inf)
@@ -271,7 +277,7 @@ class NoisyPoints:
 
 
 def _autocorrelation(off: NDArray[np.float64], squares: float, starts: Sequence[int]) -> float:
-    """First-order autocorrelation of the deviations `off` of points from the means of their levels.
+    """First-order autocorrelation of the deviations `off` of a time series from its levels.
 
     Subtracting a mean lowers the estimate by (1 + 3 r) / n (Kendall, "Note on bias in the
     estimation of autocorrelation", Biometrika 41, 1954). This bias is corrected.
@@ -287,7 +293,8 @@ def _autocorrelation(off: NDArray[np.float64], squares: float, starts: Sequence[
 def detect_two_machines(
     deviations: NDArray[np.float64], hosts: Sequence[str], least: float
 ) -> TwoStates | None:
-    """Detects that the machines in a pool have two different speeds; None if they do not.
+    """Detects that the machines in a pool have two different speeds. Returns None if they have the
+    same speed.
 
     The hosts, sorted by their medians, are divided at the largest gap. The difference must be
     larger than `least` and than five standard errors of means of independent values.
@@ -318,9 +325,10 @@ def detect_two_machines(
 
 
 def detect_two_states(deviations: NDArray[np.float64]) -> TwoStates | None:
-    """Detects that a machine alternates between two speeds; None if it has only one speed.
+    """Detects that a machine alternates between two speeds. Returns None if the machine has only
+    one speed.
 
-    `deviations` contains the deviation of each run from the level of its point, in order of time.
+    `deviations` contains the deviation of each run from the level at its commit, in order of time.
 
     The runs are divided into the two groups with the smallest sum of squares. The groups must
     alternate at least half as often as in random order; otherwise they are levels rather than
@@ -352,26 +360,29 @@ def detect_two_states(deviations: NDArray[np.float64]) -> TwoStates | None:
 
 
 def log_threshold(relative: bool, threshold: float) -> float:
-    """The threshold in the unit in which changes are compared: a difference of logarithms if
+    """Converts a threshold to the unit of `log_change`: to a difference of logarithms if
     `relative`.
     """
     return math.log1p(threshold) if relative else threshold
 
 
 def log_change(before: float, after: float, relative: bool) -> float:
-    """The change between two values, in the same unit as `log_threshold`."""
+    """The change from `before` to `after`: a difference of logarithms if `relative`, otherwise a
+    difference.
+    """
     return math.log(after / before) if relative else after - before
 
 
 def find_levels(
     points: Sequence[Sequence[float]], relative: bool, threshold: float
 ) -> list[SeriesLevel]:
-    """Divides a series of points into levels and trends whose changes exceed the threshold.
+    """Divides a time series of measured commits into levels and trends whose changes exceed the
+    threshold.
 
     Levels next to a trend may differ by less than the threshold.
 
     Args:
-      points: finite values of the runs of each point; at least one point.
+      points: finite values of the runs of each commit; at least one commit.
     """
     if not points:
         return []
@@ -425,7 +436,7 @@ def find_levels(
 def likely_start_interval(
     noisy: NoisyPoints, levels: Sequence[SeriesLevel], number: int
 ) -> tuple[int, int]:
-    """The smallest interval of points that contains the start of a level with at least 95 %
+    """The smallest interval of commits that contains the first commit of a level with at least 95 %
     probability.
 
     `number` is the index of the level in `levels`.
@@ -434,7 +445,7 @@ def likely_start_interval(
     Laplace noise: the likelihood of a start is exp(-sum of absolute deviations / scale), with the
     medians of both levels for this start.
 
-    The scale is at least the standard deviation of the points, which is 1.4 times the scale of
+    The scale is at least the standard deviation of the noise, which is 1.4 times the scale of
     Laplace noise with this standard deviation. It is increased until the mean of exp((deviation -
     deviation from the other level) / scale) is at most 1. This is the adjustment coefficient of
     Cramér and Lundberg, which limits how far a sum of such differences can stray. Finally, the

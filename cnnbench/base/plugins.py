@@ -64,7 +64,7 @@ def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> s
     # Values are not checked against `Any` or a type variable.
     if not isinstance(kind, type) or kind is Any:
         return ""
-    # Items of a collection, which are checked too: text for messages, item, and its annotation.
+    # The items of a collection are also checked: (text for messages, item, annotation of the item).
     parts: Iterable[tuple[str, Any, Any]] = ()
     if kind.__name__ == "Callable":
         fits = callable(value)
@@ -89,7 +89,7 @@ def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> s
         )
     if not fits:
         shape = f" of {len(args)}" if kind is tuple and ... not in args else ""
-        # The class of `tf.data.Dataset` is called DatasetV2.
+        # TensorFlow's class `tf.data.Dataset` has the __name__ DatasetV2.
         name = kind.__name__.removesuffix("V2")
         article = "an" if name[0] in "aeiouAEIO" else "a"
         other = f" of {len(value)}" if shape and isinstance(value, list | tuple) else ""
@@ -107,8 +107,8 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensor_sizes(value: Any) -> Sequence[int | None] | None:
-    """The size of each dimension of a tensor, None for an unknown size. The result is None if the
-    rank is unknown.
+    """Returns the size of each dimension of a tensor, with None for each unknown size. Returns None
+    if even the rank of the tensor is unknown.
     """
     shape = value.shape
     if getattr(shape, "rank", 0) is None:
@@ -117,7 +117,7 @@ def tensor_sizes(value: Any) -> Sequence[int | None] | None:
 
 
 def sizes_agree(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
-    """Whether two results of `tensor_sizes` are equal, apart from unknown sizes."""
+    """Whether two shapes from `tensor_sizes` can be equal: unknown sizes match every size."""
     if one is None or other is None:
         return True
     return len(one) == len(other) and all(
@@ -144,7 +144,7 @@ _NAME_BYTES = 512
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# Maps the flag of each kind of objects to the keys of the objects that were registered.
+# Keys of the objects that a plug-in has registered, by kind. A kind is named by its flag.
 Added = dict[str, tuple[Any, ...]]
 
 FLAG = "plugin"
@@ -209,13 +209,13 @@ class Kind(NamedTuple):
 
 _kinds: dict[str, Kind] = {}
 _INITIALISES = "INITIALISES_ONLY"
-# Maps each loaded plug-in file to its name, its registered objects, and its FILES.
+# Maps each loaded plug-in file to (name, registered keys, files that the plug-in lists in FILES).
 _files: dict[Path, tuple[str, Added, tuple[str, ...]]] = {}
 # Plug-in files that set INITIALISES_ONLY = True.
 _initialising: set[Path] = set()
-# Maps the flag of a kind and the key of an object to the name of the plug-in that registered it.
+# Maps (flag of the kind, key) of a registered object to the name of the plug-in.
 _origins: dict[tuple[str, Any], str] = {}
-_groups: set[str] = set()  # Groups of entry points that have been loaded.
+_groups: set[str] = set()  # Names of the entry-point groups that have been loaded.
 digests: dict[str, str] = {}
 """SHA-256 of the source file of each loaded plug-in, by name of the plug-in."""
 
@@ -223,7 +223,7 @@ before_loading: list[Callable[[], None]] = []
 """Functions called before code of a plug-in is loaded."""
 
 _around: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
-# The running blocks of `running_plugin_code`, of which the innermost is the last.
+# The active `running_plugin_code` blocks. The last item is the innermost block.
 _running_blocks: list[contextlib.ExitStack] = []
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
@@ -245,8 +245,8 @@ def plugin_of_object(flag: str, key: Any) -> str | None:
 def reporting_plugin_errors(
     kind: type[UsageError | BenchmarkError], name: str = ""
 ) -> Iterator[None]:
-    """Context manager that turns an error raised by a plug-in into a one-line error with stack
-    frames.
+    """Context manager that converts an error raised by a plug-in to a one-line error, which also
+    lists the stack frames in plug-in code.
 
     An error belongs to a plug-in if it was raised in a file of the plug-in or in code called from
     there. If only one plug-in runs in the block, pass its `name`; then every error belongs to it.
@@ -286,9 +286,9 @@ class MisfitError(TypeError):
     """A plug-in's function has wrong parameters or returns a value of the wrong type."""
 
 
-# Attribute of an error with the name of the plug-in whose code was running.
+# Exceptions have this attribute if plug-in code raised them: the name of the plug-in.
 _RAISED_IN = "_cnnbench_plugin"
-# Attribute of the functions that `with_checked_results` returns.
+# Functions that `with_checked_results` returns have this attribute, so they are wrapped only once.
 _CHECKED = "_cnnbench_checked"
 
 
@@ -325,8 +325,8 @@ def running_plugin_code(name: str) -> Iterator[None]:
 
 
 def wrap_plugin_code(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
-    """Runs all later plug-in code within a context manager, including the rest of the current
-    block.
+    """Registers a context manager that encloses all plug-in code from now on, including the rest of
+    a `running_plugin_code` block that is active now.
     """
     _around.append(enter)
     if _running_blocks:
@@ -334,7 +334,9 @@ def wrap_plugin_code(enter: Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 def _is_of_plugin(code: types.CodeType) -> bool:
-    """Whether code is in a plug-in file, or in another file in the folder of a plug-in."""
+    """Whether a code object was defined in a plug-in file or in another file in the folder of a
+    plug-in.
+    """
     return not _places.isdisjoint((code.co_filename, os.path.dirname(code.co_filename)))
 
 
@@ -355,7 +357,7 @@ def plugin_location_in_text(text: str) -> str:
     """Finds the innermost frame in plug-in code in the text of a traceback: file, line and
     function.
 
-    "" if there is no such frame.
+    Returns an empty string if no frame is in plug-in code.
     """
     for file, line, name in reversed(_FRAME.findall(text)):
         if not _places.isdisjoint((file, os.path.dirname(file))):
@@ -364,27 +366,29 @@ def plugin_location_in_text(text: str) -> str:
 
 
 def watch_child() -> None:
-    """Shares the name of the running plug-in with the next child process.
+    """Lets this process read which plug-in the next child process is running, even after the child
+    has crashed.
 
-    If the child runs plug-in code, `running_plugin_name` returns the name of the plug-in in the
-    parent, too.
+    While the child process runs plug-in code, `running_plugin_name` returns the name of the plug-in
+    in both processes.
     """
     global _running
-    # A child process shares this memory.
+    # The parent and the forked child process share this memory.
     _running = mmap.mmap(-1, _NAME_BYTES)
 
 
 def running_plugin_name() -> str:
     """Name of the plug-in whose code is running; "" if no plug-in is running.
 
-    After a watched child has ended, the plug-in that was running in the child.
+    After a child process of `watch_child` has ended, returns the plug-in that was running in the
+    child.
     """
     return _running[:].rstrip(b"\0").decode(errors="replace")
 
 
 def with_checked_results(function: _F, returns: Any, takes: Sequence[str] | None = None) -> _F:
-    """Wraps a plug-in function, so that the result of every call is checked with the annotation
-    `returns`.
+    """Wraps a plug-in function so that every call checks the type of its result against the
+    annotation `returns`.
 
     See `describe_mismatch`. `Any` accepts everything except None, text and numbers. If `returns` is
     the annotation of a function, the returned function is checked, too. Functions of cnnbench are
@@ -420,7 +424,8 @@ def with_checked_results(function: _F, returns: Any, takes: Sequence[str] | None
 
 
 def _checked_callable(made: Any, returns: Any, takes: Sequence[str] | None) -> Any:
-    """Makes the calls of a plug-in's function or callable object check their results.
+    """Wraps a function or callable object of a plug-in so that every call checks the type of its
+    result.
 
     For a callable object, the method `__call__` of its class is replaced.
     """
@@ -437,7 +442,7 @@ def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        # A function in C may have no signature. Then its parameters are not checked.
+        # The parameters of a function implemented in C are not checked if it has no signature.
         return
     at = takes.index("*") if "*" in takes else len(takes)
     try:
@@ -448,8 +453,8 @@ def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None
 
 
 def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
-    """For an annotation of a function (`Callable`), returns the annotation of the function's result
-    and the names of its arguments. For other annotations, returns None.
+    """Splits the annotation of a function, `Callable[arguments, result]`, into the annotation of
+    the result and the names of the arguments. Returns None for all other annotations.
 
     The names are None if the annotation does not list arguments.
     """
@@ -504,8 +509,8 @@ def _argument_names(declared: Callable[..., Any]) -> list[str] | None:
 
 
 def check_attributes(owner: object, interface: type, who: str, *but: str) -> None:
-    """Checks the attributes of `owner` against the annotations of its interface. Integers must be
-    positive.
+    """Checks the attributes of a plug-in's object, `owner`, against the annotations of its
+    interface. Integers must be positive.
 
     Functions in attributes are wrapped, so that later calls check their results. Attributes named
     in `but` are not checked. Raises UsageError, which names `who` and the first wrong attribute.
@@ -530,15 +535,15 @@ def _type_hints(declared: Any) -> dict[str, Any]:
 
 
 def _mark_as_plugin(file: str) -> None:
-    """Marks all files in the folder of a file as plug-in code. In site-packages, only the file is
-    marked.
+    """Marks a plug-in file and all files in the same folder as plug-in code. If the folder is
+    site-packages, only the file is marked.
     """
     folder = os.path.dirname(file)
     _places.add(file if folder.endswith("-packages") else folder)
 
 
 def _code_location(code: types.CodeType, line: int) -> str:
-    # Python 3.10 does not have co_qualname, so the name is taken from a function with this code.
+    # Python 3.10 has no co_qualname, so the name is read from a function that has this code object.
     name = getattr(code, "co_qualname", "") or next(
         (f.__qualname__ for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)),
         code.co_name,
@@ -551,8 +556,8 @@ def _call_text(name: str) -> str:
 
 
 def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The plug-in files that the values of flags name: flag and path of each file, in order of
-    loading.
+    """Lists the plug-in files that flags name: flag and path of each file, in the order in which
+    they are loaded.
     """
     values = ((flag, flags.get(flag) or ()) for flag in FLAGS)
     return tuple(
@@ -563,14 +568,16 @@ def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def load_plugins_of_flags(flags: Mapping[str, Any]) -> None:
-    """Loads all plug-in files that flags name. Call it before you look up registered objects."""
+    """Loads all plug-in files that flags name. Call this function before you look up registered
+    objects.
+    """
     for flag, path in files(flags):
         load(path, flag)
 
 
 def load(path: str, flag: str) -> tuple[Any, ...]:
-    """Runs a plug-in file, which registers objects, and returns the keys of the objects of the
-    flag's kind.
+    """Runs a plug-in file, which registers objects such as models. Returns the keys of the
+    registered objects whose kind belongs to the flag.
 
     The file may also register objects of other kinds. Loading an unchanged file again does nothing.
     If the file has changed, its new objects replace the old ones. If the file fails, none of its
@@ -592,7 +599,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
             # An import would also miss a second edit of the file within one tick of the clock.
             module = types.ModuleType(f"cnnbench_plugin_{file.stem}")
             module.__file__ = str(file)
-            # The modules dataclasses and pickle need this entry to find the plug-in's classes.
+            # Python's modules dataclasses and pickle find the plug-in's classes through this entry.
             sys.modules[module.__name__] = module
             linecache.checkcache(str(file))
             exec(compile(source, str(file), "exec"), module.__dict__)
@@ -628,8 +635,8 @@ def _declared_files(file: Path, value: object) -> tuple[str, ...]:
 
 
 def files_used_by_plugins(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Paths of the files that plug-ins use: files listed in FILES, and modules imported from their
-    folders.
+    """Paths of the files that plug-ins use: the files that they list in FILES, and modules imported
+    from their folders.
 
     Args:
       flags: values of flags, some of which name plug-ins. Plug-ins that are not loaded are ignored.
@@ -653,7 +660,9 @@ def files_used_by_plugins(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def plugin_digest(path: str, used: Iterable[str] = ()) -> str:
-    """SHA-256 of a plug-in file together with the files `used` by it. Missing files are ignored."""
+    """SHA-256 of a plug-in file together with the files `used`, on which it depends. Missing files
+    are ignored.
+    """
     texts = [Path(path).read_bytes()]
     for file in used:
         with contextlib.suppress(OSError):
@@ -662,8 +671,8 @@ def plugin_digest(path: str, used: Iterable[str] = ()) -> str:
 
 
 def module_names(package: types.ModuleType) -> list[str]:
-    """Names of the modules in a package, such as a folder of algorithms, found without importing
-    them.
+    """Names of the modules in a package, such as a folder of algorithms. The modules are not
+    imported.
 
     Raises:
       BenchmarkError: the folder cannot be read. (`pkgutil` would treat it as empty.)
@@ -695,7 +704,7 @@ def load_entry_points(group: str) -> None:
             entry = point.load()
             if callable(entry):
                 entry()
-        # The source cannot be read if it is in an archive.
+        # The source file of an entry point cannot be read if it is in a zip archive.
         with contextlib.suppress(OSError):
             digests[name] = _sha256_hex(Path(source).read_bytes())
     _groups.add(group)
@@ -714,7 +723,7 @@ def forget_plugin(file: Path) -> None:
 
 @contextlib.contextmanager
 def _record_registrations(name: str) -> Iterator[Added]:
-    """Context manager that yields the keys of the objects that a plug-in registers in the block.
+    """Context manager that records the keys of the objects that a plug-in registers in the block.
 
     The keys are grouped by the flag of their kind, and are complete after the block. If the block
     fails, the objects are removed.
@@ -742,13 +751,13 @@ def _record_registrations(name: str) -> Iterator[Added]:
 
 
 def check_name(what: str, name: object) -> None:
-    """Raises UsageError if the name of an object is empty or is not printable text."""
+    """Raises UsageError if the name of an object to register is empty or is not printable text."""
     if not isinstance(name, str) or not name or not name.isprintable():
         raise UsageError(f"{what} needs a name of printable characters, not {name!r}")
 
 
 def _sha256_hex(data: bytes) -> str:
-    # This import is not needed by --help.
+    # The module hashlib is imported late, because --help does not need it.
     import hashlib
 
     return hashlib.sha256(data).hexdigest()

@@ -14,7 +14,7 @@ LOWER = "lower is better"
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """An axis of a chart, with its label, its scale and its ticks.
+    """An axis of a chart: its label, scale and ticks.
 
     Attributes:
       label: quantity and unit.
@@ -53,8 +53,8 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionRow:
-    """A row in a chart, which shows the values of one configuration, for example, as dots or as a
-    box.
+    """A row in a chart: shows, for example, the values of one configuration as dots or as a box
+    plot.
 
     Attributes:
       label: text for the row.
@@ -105,7 +105,7 @@ _TONES = {"good": "green is better", "bad": "red worse", "unsure": "amber undeci
 def legend_text(
     rows: Sequence[DistributionRow], *, dot: str = "", centre: str = "", band: str = ""
 ) -> str:
-    """Explains the marks in the rows of a chart. Each argument is the meaning of a mark: dot="a
+    """Writes the legend of a chart with rows. Each argument says what a mark means, such as dot="a
     process".
     """
     marks = (

@@ -86,14 +86,14 @@ def reproducible_settings(salt: str) -> Iterator[None]:
         "lines.scale_dashes": False,
     }
     with matplotlib.rc_context(settings), warnings.catch_warnings():
-        # Ignores warnings that the font used for measuring lacks characters.
+        # matplotlib warns if its font for measuring text has no glyph for a character.
         warnings.simplefilter("ignore")
         yield
 
 
 class Sheet:
-    """A matplotlib figure that contains charts one below the other, with their hover texts by group
-    id.
+    """A matplotlib figure with charts one below the other. `hints` contains the hover texts of the
+    charts by SVG group id.
 
     Positions are relative to the left margin and to the top of the current chart, `top`. `inner`
     (the width) and `height` do not include margins.
@@ -131,7 +131,9 @@ class Sheet:
         align: str = "left",
         kind: str = "",
     ) -> None:
-        """Adds a line of text whose baseline is at `y`. `kind` becomes its class in the SVG."""
+        """Adds a line of text whose baseline is at `y`. In the SVG, the text has the CSS class
+        `kind`.
+        """
         weight = "bold" if bold else "normal"
         style: Any = {"fontsize": size, "color": palette()[colour], "fontweight": weight}
         where = self._place(x, y)
@@ -140,7 +142,7 @@ class Sheet:
             self.mark(artist, kind)
 
     def line(self, xs: Sequence[float], y: float, **style: Any) -> None:
-        """Draws a horizontal line, or marks in a row, outside of the axes."""
+        """Draws a horizontal line, or several marks at the same height, outside of the axes."""
         from matplotlib.lines import Line2D
 
         places = [self._place(x, y) for x in xs]
@@ -160,7 +162,7 @@ class Sheet:
     def mark(
         self, artist: Any, kind: str = "", texts: str | Sequence[str] = "", *, stop: bool = False
     ) -> None:
-        """Sets the class and the hover texts that an artist gets in the SVG.
+        """Sets the CSS class and the hover texts that the SVG contains for a matplotlib artist.
 
         `texts` is shown on hover: one text for the artist, or one for each of its marks. With
         `stop`, the artist can get keyboard focus. Marks with a text always can.
@@ -179,7 +181,7 @@ class Sheet:
         """
         buffer = io.StringIO()
         self.figure.savefig(buffer, format="svg", metadata={"Date": None})
-        # The colour itself is the fallback for pages whose policy does not allow styles.
+        # The literal colour is used if the content security policy of a page forbids style sheets.
         variables = {colour: f"var(--{name},{colour})" for name, colour in palette().items()}
         root = ElementTree.fromstring(buffer.getvalue())
         for parent in root.iter():
@@ -197,7 +199,7 @@ class Sheet:
         root_attributes = {
             name.replace("_", "-"): plain(value) for name, value in attributes.items()
         }
-        # Screen readers ignore the parts of an image, but they read the parts of a group.
+        # Screen readers skip the elements in an SVG with role="img", but not with role="group".
         role = "img" if root.find(".//*[@tabindex]") is None else "group"
         root.attrib.update({"class": "chart", "role": role, "viewBox": shape, **root_attributes})
         if style:
@@ -221,7 +223,9 @@ def wrap_label(content: str, characters: int, most: int) -> list[str]:
 
 
 def shorten_text(content: str, characters: int) -> str:
-    """Shortens a text to the given number of characters, with an ellipsis at about two thirds."""
+    """Shortens a text to a number of characters by replacing characters after two thirds of the
+    text by an ellipsis.
+    """
     if len(content) <= characters:
         return content
     head = (characters - 1) * 2 // 3
@@ -255,7 +259,7 @@ def draw_x_axis(
         if place - half >= free:
             shown.append((tick, text, align))
             free = place + half + 8
-        # A tick without a text remains, unless the texts are names of points.
+        # The tick is still drawn without its text, unless the chart names its ticks.
         elif not axis.tick_texts:
             shown.append((tick, "", "center"))
     axes.set_xticks([tick for tick, _, _ in shown], [text for _, text, _ in shown], minor=False)
@@ -272,8 +276,8 @@ def draw_x_axis(
 def draw_y_axis(
     sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float, room: float
 ) -> None:
-    """Draws a vertical axis and its caption. `room` is the share of the height that is free for
-    notes.
+    """Draws a vertical axis and its caption. The share `room` of the height is left free for notes
+    at the top.
     """
     low, high = axis_limits(axis, values)
     if axis.limit is None:
@@ -288,7 +292,7 @@ def draw_y_axis(
 
 
 def longest_fitting_caption(axis: Axis, width: float) -> str:
-    """Returns the longest form of an axis caption that fits into a width in pixels."""
+    """Returns the axis caption, or a shorter variant of it that fits into a width in pixels."""
     most, arrow = characters_in_width(width), "↑" if axis.better == HIGHER else "↓"
     texts = (axis.caption, f"{axis.label}, {arrow} better")
     return next((text for text in texts if len(text) <= most), shorten_text(axis.label, most))
@@ -313,15 +317,15 @@ def axis_limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
 
 
 def choose_ticks(axis: Axis, low: float, high: float, about: int) -> tuple[list[float], list[str]]:
-    """Chooses about `about` ticks between the ends of an axis, and returns their values and their
-    texts.
+    """Chooses approximately `about` ticks between the ends of an axis. Returns the values and the
+    texts of the ticks.
     """
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     unit = max((u for u in _UNITS if u <= high), default=1.0) if axis.format == "bytes" else 1.0
     ticks: Sequence[float] = axis.ticks
     if not ticks and axis.log:
-        # With ticks only at powers of the base, most of a short axis would have no ticks.
+        # A short logarithmic axis would have too few ticks if they were only at powers of the base.
         factors = (1.0, 2.0, 5.0) if axis.base == 10 and 5 < high / low < 1000 else (1.0,)
         powers = LogLocator(axis.base, factors, numticks=about).tick_values(low, high)
         ticks = [float(tick) for tick in powers if low <= tick <= high]
@@ -372,7 +376,9 @@ def _use_presentation_attributes(
 
 
 def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
-    """Adds classes, hover texts and keyboard focus to the SVG groups of artists."""
+    """Adds CSS classes, hover texts and keyboard focus to the SVG groups that matplotlib artists
+    become.
+    """
     for group in list(root.iter(f"{_SVG}g")):
         kind, texts, stop = hints.get(group.attrib.get("id", ""), ("", "", False))
         if kind:
@@ -421,7 +427,7 @@ _LINE = 18.0
 NOTE_LINE = 15.0
 _ROW, _WIDE_ROW = 40.0, 28.0
 _LANE = 20.0
-# At this width and above, the labels of rows are to the left of the rows.
+# In charts of at least this width, row labels are to the left of the rows.
 _LABELLED_BESIDE = 500.0
 _MOST_OF_LABEL = 0.34
 _MARGIN = 12.0
@@ -430,7 +436,7 @@ _KEY = 30.0
 _LEGEND_COLUMN = 260.0
 
 
-# Each of the first twelve series has a different colour and a different mark.
+# Each of the first twelve curves of a chart has a different colour and a different mark.
 _COLOURS = tuple(f"c{index}" for index in range(12))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "d", "p", "h", "8", "*")
 _DASHES: tuple[Any, ...] = ("-", (0, (7, 3)), (0, (2, 3)), (0, (9, 3, 2, 3)), (0, (12, 4)), "--")
@@ -441,8 +447,8 @@ _BESIDE_GAP, _SHIFTS = 7.0, (4.0, -13.0, 18.0, -27.0)
 
 
 def svg(chart: Chart, width: float = NARROW) -> str:
-    """Draws a chart as an SVG element of the given width. The page must add `theme`, title and
-    note.
+    """Draws a chart as an SVG element of the given width. The page must add the style sheet
+    `theme`, and the title and the note of the chart.
     """
     axes = chart.x.caption
     if isinstance(chart, Lines):
@@ -510,8 +516,8 @@ def _chart_height(chart: Chart, width: float, captions: bool) -> float:
 
 
 class _RowLabelLayout:
-    """Computes the positions of row labels: to the left if there is enough space, otherwise above
-    the row.
+    """Computes the positions of row labels: to the left of the rows in wide charts, otherwise above
+    the rows.
 
     `middle` is the vertical centre of a row's drawing, from the top of the row.
     """
@@ -587,7 +593,7 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
         limit, name = chart.limit
         dashes = {"color": palette()["ink"], "linewidth": 1.5, "linestyle": (0, (5, 4))}
         axes.plot([limit] * 2, [-8, bottom - top], clip_on=False, **dashes)
-        # The text is to the left of the line, if there is enough space.
+        # The name of the limit is written to the left of its line, if there is enough space.
         x = max(sheet.x_of(axes, limit), CHARACTER * len(name))
         sheet.text(x, top - 10, name, size=TICK_SIZE, colour="soft", align="right")
     for index, row in enumerate(chart.rows):
@@ -730,8 +736,8 @@ def _line_style(series: ChartSeries, index: int) -> dict[str, Any]:
 
 
 def _dot_size(index: int) -> float:
-    """Size of the marks of a series: later series have smaller marks, so that no mark hides an
-    equal one.
+    """Size of the marks of a curve. Later curves have smaller marks, so that marks at the same
+    position remain visible.
     """
     return max(5.5, 9.0 - 0.6 * index)
 
@@ -756,7 +762,7 @@ def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> No
     inside = [i for i, (_, y) in enumerate(series.points) if y <= top]
     beyond = [i for i, (_, y) in enumerate(series.points) if y > top]
     if not series.marks:
-        # One mark is enough to identify the curve in the legend.
+        # The legend shows one mark for each curve.
         inside = inside[-1:]
     mark = index if series.mark is None else series.mark
     for shown, kind in ((inside, mark), (beyond, _MARKERS.index("^"))):
@@ -798,7 +804,7 @@ def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None
 
 
 def _texts_overlap(first: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    """Whether two texts overlap. Each is given by its left end, right end and baseline in
+    """Whether two texts overlap. Each text is given by its left end, right end and baseline in
     pixels.
     """
     return first[0] < other[1] and other[0] < first[1] and abs(first[2] - other[2]) < TICK_SIZE

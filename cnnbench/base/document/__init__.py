@@ -101,8 +101,8 @@ class Text:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts that are shown side by side and use the whole width. With `pairs`, two are in each
-    row.
+    """Charts that are shown side by side and use the whole width. If `pairs` is true, each row
+    contains two charts.
     """
 
     kind: ClassVar[str] = "charts"
@@ -134,8 +134,8 @@ class Section:
 
     @classmethod
     def of(cls, key: str, title: str, contents: Iterable[Content], folded: bool = False) -> Section:
-        """Creates a section from contents. Empty contents are left out, and a string becomes a
-        paragraph.
+        """Creates a section from contents. Empty contents are left out, and strings become
+        paragraphs.
         """
         blocks: list[Block] = []
         for content in contents:
@@ -147,8 +147,8 @@ class Section:
 
     @property
     def remark(self) -> Text | None:
-        """The first paragraph that has a tone (see `TableCell`). It remains visible if the section
-        is folded.
+        """The first paragraph of this section that has a tone (see `TableCell`). It remains visible
+        while the section is folded.
         """
         toned = (text for text in self.blocks if isinstance(text, Text) and text.tone)
         return next(toned, None)
@@ -176,8 +176,8 @@ def prepend_docstring(
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer at the top of a report: its question, its text, its tone (see `TableCell`), and
-    evidence.
+    """An answer at the top of a report: the question (`name`), the answer (`text`), its tone (see
+    `TableCell`), and its evidence (`details`).
     """
 
     name: str
@@ -210,7 +210,8 @@ def numeric_cell(
     scale: float = 1.0,
     tone: str = "",
 ) -> TableCell:
-    """Makes a table cell with a number, multiplied by `scale`. The product is also the sort key.
+    """Makes a table cell that shows a number multiplied by `scale`. The sort key is the same
+    product.
 
     If `value` is None, the cell shows that there is no value.
     """
@@ -223,7 +224,7 @@ def numeric_cell(
 def interval_cell(
     ends: tuple[float | None, float | None] | None, text: Callable[[float], str] = numbers.number
 ) -> TableCell:
-    """Makes a table cell with an interval, whose width is the sort key.
+    """Makes a table cell that shows an interval. The sort key is the width of the interval.
 
     If an end is None, the cell shows that there is no value.
     """
@@ -246,8 +247,8 @@ def make_table(
     missing: str = numbers.NONE,
     **layout: Any,
 ) -> Table | None:
-    """Makes a table from rows. Empty columns, except the first, are omitted. None if there are no
-    rows.
+    """Makes a table from rows. Empty columns, except the first column, are omitted. Returns None if
+    there are no rows.
 
     Args:
       rows: rows of the table. The first one determines the order of the columns.
@@ -280,9 +281,8 @@ def _filled_cell(content: TableCell | str, missing: str) -> TableCell:
     return cell if cell.text else replace(cell, text=missing)
 
 
-# Functions that write documents as HTML, as Markdown, and as text for a terminal.
-
 # Functions that write documents as Markdown, without charts.
+
 
 _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 
@@ -322,7 +322,9 @@ def _block_lines(block: Block) -> list[str]:
 
 
 def table_lines(block: Table, names: Callable[[str], str] = markdown) -> list[str]:
-    """Writes a table as lines of Markdown. `names` escapes the texts in columns without numbers."""
+    """Formats a table as lines of Markdown. The function `names` escapes the texts in columns
+    without numbers.
+    """
     aligned = ["number" in kinds for _, kinds, _ in block.columns]
     return [
         markdown_row([markdown(title) for title, _, _ in block.columns]),
@@ -346,7 +348,7 @@ def markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-# Functions that write text for a terminal. Colours add nothing that the words do not say.
+# Functions that write text for a terminal. Colours only repeat what the words say.
 
 _COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
 _NOTE = " " * 6
@@ -357,7 +359,8 @@ _UNIT = re.compile(r", (?=\S+$)")
 def text_of(
     sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
 ) -> str:
-    """Writes sections, or items of content, as text for a terminal, with empty lines between them.
+    """Formats report sections as text for a terminal, with an empty line between sections. Contents
+    without a section, such as paragraphs and tables, are accepted in place of a section.
 
     Charts are left out. Lines begin with `mark`; rows of tables begin with the same number of
     spaces.
@@ -368,7 +371,7 @@ def text_of(
 def sections_to_lines(
     sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
 ) -> list[str]:
-    """Formats sections, or items of content, as lines for a terminal; see `text_of`."""
+    """Formats report sections as lines for a terminal; see `text_of`."""
     lines: list[str] = []
     for part in sections:
         section = part if isinstance(part, Section) else Section.of("", "", part)
@@ -412,7 +415,9 @@ def _table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
 
 
 def _colour_lines(lines: list[str], cell: TableCell) -> list[str]:
-    """Colours the text of `cell`, by its tone, in the first of the lines of a table row."""
+    """Colours the text of `cell` in a table row by the tone of the cell. `lines` are the printed
+    lines of the row.
+    """
     code, text = _COLOURS.get(cell.tone), plain(cell.text)
     return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]] if code else lines
 
@@ -464,7 +469,9 @@ def _page_template() -> Template:
 
 
 def _remove_control_characters(value: Any) -> Any:
-    """Removes control characters and direction marks from a text, which may come from a record."""
+    """Removes control characters and text-direction marks from a text, because texts may come from
+    untrusted records.
+    """
     return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
