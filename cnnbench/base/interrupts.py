@@ -156,7 +156,9 @@ def _report_dropped(
 
 
 def _set_handler(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Sets the handler of all `SIGNALS` except signals that are ignored or handled by native code."""
+    """Sets the handler of all `SIGNALS` except the signals that are ignored or handled by native
+    code.
+    """
     for number in SIGNALS:
         # `signal.getsignal` returns None if native code handles the signal.
         if signal.getsignal(number) not in (None, signal.SIG_IGN):

@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from cnnbench.errors import BenchmarkError, FlagError
 
-# Functions for device names, and functions that choose a device. They do not need TensorFlow.
+# Functions that read device names or choose a device. They do not need TensorFlow.
 
 
 def cpu_of_device(device: str) -> str:
@@ -45,13 +45,16 @@ Chooser: TypeAlias = Callable[[int], str]
 
 
 def round_robin_chooser(devices: Sequence[str]) -> Chooser:
-    """Returns a function that chooses the devices in rotation, starting with the first device."""
+    """Returns a function that places variables on the devices in rotation, starting with the first
+    device.
+    """
     turns = itertools.cycle(devices)
     return lambda num_bytes: next(turns)
 
 
 def least_bytes_chooser(devices: Sequence[str]) -> Chooser:
-    """Returns a function that chooses the device with the fewest bytes so far.
+    """Returns a function that places a variable of a given size on the device with the fewest bytes
+    so far.
 
     If several devices have the fewest bytes, the first of them is chosen.
     """
@@ -65,7 +68,7 @@ def least_bytes_chooser(devices: Sequence[str]) -> Chooser:
     return choose
 
 
-# A job is described by its tasks, towers and devices. This part does not import TensorFlow.
+# Classes that describe a job: its tasks (processes), towers (model replicas) and devices.
 
 LOCAL = "localhost"
 WORKER = "worker"
@@ -87,7 +90,7 @@ _ADDRESS = re.compile(rf"(\[[0-9A-Fa-f:.%]+\]|{HOST}):[0-9]{{1,5}}")
 
 @dataclass(frozen=True, order=True)
 class Task:
-    """A process in a job, written as "worker:1", for example."""
+    """A process in a job of TensorFlow processes, written as "worker:1", for example."""
 
     job: str
     index: int = 0
@@ -116,7 +119,8 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Describes all tasks, towers and devices of a run. It corresponds to model_deploy in TF-slim.
+    """Describes all tasks, towers (model replicas) and devices of a run, as model_deploy does in
+    TF-slim.
 
     Tower numbers are unique in the job: worker 0 has the first `towers_per_worker` towers, worker 1
     the next ones. FlagError for addresses that are malformed or duplicate, a task that is not in
@@ -182,7 +186,7 @@ class Job:
         mine = self.addresses_of(job)
         if not mine:
             there = ", ".join(dict.fromkeys(task.job for task in self.tasks))
-            raise FlagError("job_name", job, f"the job has no task of this kind, only {there}")
+            raise FlagError("job_name", job, f"the job has no such task, only {there}")
         if not 0 <= index < len(mine):
             raise FlagError(
                 "task_index", index, f"--{_hosts_flag_of(self.task)} has tasks 0 to {len(mine) - 1}"
@@ -192,8 +196,8 @@ class Job:
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the job has host:port addresses. This is also true for a cluster with only one
-        worker.
+        """Whether the tasks of the job have host:port addresses. This is also true for a cluster of
+        only one worker.
         """
         return bool(self.worker_addresses or self.ps_addresses or self.controller_address)
 
@@ -217,12 +221,16 @@ class Job:
 
     @property
     def chief(self) -> Task:
-        """The task that prints, saves and decides for the job: the controller, or worker 0."""
+        """The task that prints the output, saves checkpoints and decides when the job ends: the
+        controller if there is one, otherwise worker 0.
+        """
         return self.tasks[0]
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the chief. A run in one process is its own chief."""
+        """Whether this process is the chief. The process of a run in one process is always the
+        chief.
+        """
         return self.task == self.chief
 
     @property
@@ -236,12 +244,12 @@ class Job:
 
     @property
     def peers(self) -> tuple[Task, ...]:
-        """All tasks except this one."""
+        """All tasks of the job except this process."""
         return tuple(task for task in self.tasks if task != self.task)
 
     def addresses_of(self, job: str) -> tuple[str, ...]:
-        """The host:port addresses of all tasks in a TensorFlow job, by task index; empty without
-        tasks.
+        """The host:port addresses of all tasks with a job name such as "worker", by task index.
+        Empty if there are no such tasks.
         """
         controller = (self.controller_address,) if self.controller_address else ()
         addresses = {WORKER: self.worker_addresses, PS: self.ps_addresses, CONTROLLER: controller}
@@ -276,8 +284,8 @@ class Job:
 
     @property
     def own_towers(self) -> range:
-        """Numbers of the towers for which this process builds the training step; none if it
-        `serves`.
+        """Numbers of the towers for which this process builds the training step. A process that
+        only `serves` builds none.
         """
         if self.serves:
             return range(0)
@@ -294,7 +302,9 @@ class Job:
         return (self.task,) if self.client_per_worker else self.workers
 
     def devices_of(self, *workers: Task) -> tuple[str, ...]:
-        """Full names of the devices on which the towers of the given workers run, in order."""
+        """Full names of the devices on which the towers of the given workers run, in the order of
+        the towers.
+        """
         order = self.device_order or range(self.towers_per_worker)
         return tuple(worker.device(self.device, number) for worker in workers for number in order)
 
@@ -309,8 +319,8 @@ class Job:
         return self.devices_of(*self.own_workers)
 
     def with_devices(self, device: str, order: Sequence[int] = ()) -> Job:
-        """Returns a copy of the job whose towers run on other devices. `order` replaces
-        `device_order`.
+        """Returns a copy of the job whose towers run on devices of the kind `device`, in the order
+        `order` (see `device_order`).
         """
         return dataclasses.replace(self, device=device, device_order=tuple(order))
 
@@ -374,7 +384,7 @@ class ReservedPorts(contextlib.ExitStack):
         super().__init__()
         self.numbers: list[int] = []
         outgoing = "32768 60999"
-        # The file does not exist on every platform.
+        # Only Linux has the file /proc/sys/net/ipv4/ip_local_port_range.
         with contextlib.suppress(OSError):
             outgoing = _RANGE_FILE.read_text(encoding="ascii")
         low, high = map(int, outgoing.split())
@@ -400,8 +410,8 @@ class ReservedPorts(contextlib.ExitStack):
 
 
 def reserve_port(port: int) -> socket.socket:
-    """Reserves a port so that no other cnnbench process uses it; OSError EADDRINUSE if one already
-    does.
+    """Reserves a port so that no other cnnbench process uses it. Raises OSError (EADDRINUSE) if
+    another cnnbench process has already reserved the port.
 
     The reservation ends when the returned socket is closed or the process exits.
 

@@ -596,7 +596,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
         _mark_as_plugin(str(file))
         with _record_registrations(name) as added:
             # An import would write a bytecode file next to the user's file, so exec is used.
-            # An import would also miss a second edit of the file within one tick of the clock.
+            # An import would also miss an edit within the clock resolution of the file system.
             module = types.ModuleType(f"cnnbench_plugin_{file.stem}")
             module.__file__ = str(file)
             # Python's modules dataclasses and pickle find the plug-in's classes through this entry.

@@ -1,4 +1,5 @@
-"""Connects the processes of a job: reads their addresses from variables, probes and exchanges them.
+"""Connects the processes of a job: reads their addresses from environment variables, exchanges
+addresses between processes, and probes whether their servers answer.
 
 `probe` sends the beginning of an HTTP/2 connection and expects the first frame of the answer. A
 successful connection is not enough: the kernel still accepts connections for a stopped process,
@@ -148,7 +149,7 @@ def probe(address: str, timeout: float = 3.0) -> str:
         except TimeoutError:
             return SILENT
         except OSError:
-            # The connection was reset, because the process ended before it answered.
+            # A connection is reset if the process at the address ends before it answers.
             return REFUSED
     return OK if answer[3] == _SETTINGS else NOT_GRPC
 
@@ -176,7 +177,8 @@ def wait_for_servers(job: Job, timeout: float, tell: Callable[[str], None]) -> N
 
 
 def unresponsive_tasks(job: Job, error: BaseException) -> dict[Task, str]:
-    """Tasks that do not answer and therefore probably caused a TensorFlow error, with their states.
+    """Finds the tasks that do not answer and therefore probably caused a TensorFlow error. Returns
+    their states, such as "does not answer".
 
     Tasks that are named in the error message come first. If all tasks answer, only the named tasks
     are returned.
@@ -194,9 +196,7 @@ def unresponsive_tasks(job: Job, error: BaseException) -> dict[Task, str]:
 def failed_probes(
     job: Job, tasks: tuple[Task, ...], timeout: float, ask: Callable[[str, float], str] = probe
 ) -> dict[Task, str]:
-    """Probes the given tasks concurrently. Returns the tasks that do not answer and the kinds of
-    failure.
-    """
+    """Probes the gRPC servers of tasks concurrently. Returns the tasks that do not answer, and why."""
     if not tasks:
         return {}
     with ThreadPoolExecutor(min(len(tasks), _MOST_AT_ONCE)) as pool:
@@ -205,16 +205,16 @@ def failed_probes(
 
 
 def task_with_address(job: Job, task: Task) -> str:
-    """Describes a task in a message by its name and its address."""
+    """Formats the name and the address of a task for a message."""
     return f"{task} ({job.address(task)})" if job.in_cluster else "the run"
 
 
 def tasks_with_states(job: Job, states: Mapping[Task, object]) -> str:
-    """Describes tasks in a message by their names, addresses and states."""
+    """Formats the names, addresses and states of tasks for a message."""
     return "; ".join(f"{task_with_address(job, task)}: {state}" for task, state in states.items())
 
 
-# Finds out from environment variables which task of which job this process is.
+# Functions that find out from environment variables which task of a job this process is.
 
 EVALUATOR = "evaluator"
 
@@ -224,7 +224,7 @@ _LONGEST_VALUE = 100
 _KUBERNETES_PORT = 2222
 
 Environment = Mapping[str, str]
-_JobAndLocalRank: TypeAlias = "tuple[Job, int | None]"  # The result of `resolve_job`.
+_JobAndLocalRank: TypeAlias = "tuple[Job, int | None]"  # Result of `resolve_job`.
 
 
 class Ranks(NamedTuple):
@@ -243,14 +243,15 @@ class Ranks(NamedTuple):
 
     @property
     def port(self) -> int:
-        """A port number that is derived from `job`. It is below the range of ports for outgoing
-        connections.
+        """A port for the address exchange, computed from the job identifier `job`, so that all
+        processes of the job agree on it. It is below the range of ports for outgoing connections.
         """
         return 10000 + zlib.crc32(self.job.encode()) % 20000
 
 
 def resolve_job(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | None]:
-    """Finds the job of this process, and the rank of the process on its machine (None if unknown).
+    """Finds the job to which this process belongs, and the rank of this process among the processes
+    on its machine (None if unknown).
 
     `cluster` is the value of --cluster.
 
@@ -264,8 +265,8 @@ def resolve_job(cluster: str, ps: int, environ: Environment) -> tuple[Job, int |
 
 
 def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
-    """Detects whether a launcher has started several processes. Returns a description and a
-    --cluster value.
+    """Detects whether a launcher such as mpirun has started several processes. Returns a
+    description for messages and a suitable value of --cluster.
 
     The result is None if there was no launcher or only one process. The description names the
     variable that shows the launcher. The processes need not form one job, because a launcher may
@@ -331,7 +332,7 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
 
 
 _RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-# Each row: the variables for rank, size, local rank and local size. Earlier rows have priority.
+# Maps launchers to their variables for rank, size, local rank and local size; priority by order.
 # Slurm is last, because mpirun and horovodrun also leave its variables set in a Slurm allocation.
 _RANK_VARIABLES = {
     "Horovod": tuple(f"HOROVOD_{name}" for name in _RANK_NAMES),
@@ -345,7 +346,7 @@ _JOB_VARIABLES = (
     *("HOROVOD_GLOO_RENDEZVOUS_PORT", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT"),
     "SLURM_JOB_ID",
 )
-# SLURM_NTASKS is not used here, because Slurm sets it even for a batch script, a single process.
+# SLURM_NTASKS does not count started processes: Slurm also sets it for a batch script.
 _SIZES = {
     **{row[1]: "mpi" for launcher, row in _RANK_VARIABLES.items() if launcher != "Slurm"},
     **{"SLURM_STEP_NUM_TASKS": "slurm", "CNNBENCH_PROCESSES": "kubernetes"},
@@ -353,9 +354,10 @@ _SIZES = {
 
 
 def _processes_on_node(environ: Environment, name: str) -> int | None:
-    """Number of processes on this node, read from a number or from Slurm's list for all nodes.
+    """Number of processes on this node. The environment variable `name` contains this number, or
+    Slurm's list of the numbers for all nodes.
 
-    None if unknown.
+    Returns None if the list does not contain this node.
     """
     counts = _tasks_per_node(environ, name)
     node = 0 if len(counts) == 1 else _parse_whole_number(environ, "SLURM_NODEID", str(len(counts)))
@@ -582,11 +584,11 @@ def _invalid_variable_error(environ: Environment, name: str, reason: str) -> Usa
     return UsageError(f"the environment variable {name}={short}: {reason}")
 
 
-# Processes that know only their ranks exchange their addresses here, without TensorFlow.
+# Functions that exchange addresses between processes that know only their ranks.
 
 _GREETING = "cnnbench rendezvous"
 _LONGEST_LINE = 1 << 22
-# These errors can occur if a program other than cnnbench connects or answers.
+# Errors that can occur if a program other than cnnbench connects to rank 0, or answers for it.
 _OF_OTHERS = (OSError, ValueError, KeyError, TypeError)
 
 _held: list[ReservedPorts] = []
@@ -673,7 +675,7 @@ class _AddressExchange:
         for writer in self._writers:
             self._send_answer(writer, hosts=hosts)
             writer.close()
-            # A process that has ended by now is reported later, when the servers connect.
+            # If the other process has ended by now, `wait_for_servers` reports it later.
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
         return hosts
@@ -694,7 +696,7 @@ class _AddressExchange:
         """
         card = parse_json(await asyncio.wait_for(reader.readline(), 10))
         rank, size = card["rank"], self._ranks.size
-        # The process has connected from this address, so other processes can reach it there, too.
+        # Other processes can probably reach the process at the address from which it has connected.
         address = f"{self._reachable_host(writer.get_extra_info('peername')[0])}:{card['port']}"
         known = (card["size"], card[_GREETING]) == (size, self._greeting_name())
         if not (known and rank in range(1, size) and is_address(address)):
@@ -718,7 +720,8 @@ class _AddressExchange:
             )
 
     def _fail_exchange(self, reason: str) -> None:
-        """Stores why the exchange fails, and sends the reason to all processes that have connected.
+        """Stores the reason for which the address exchange fails, and sends it to all processes
+        that have connected.
 
         Processes that connect later receive the reason from `_receive_address`.
         """
@@ -734,7 +737,7 @@ class _AddressExchange:
         card = {"rank": self._ranks.rank, "size": self._ranks.size, "port": self._port}
         failure = ""
         while not failure:
-            # Rank 0 may not have started yet, so errors of the connection are ignored.
+            # Rank 0 may not have started yet, so connection errors are ignored.
             with contextlib.suppress(*_OF_OTHERS):
                 reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE)
                 with contextlib.closing(writer):

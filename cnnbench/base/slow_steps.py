@@ -1,16 +1,17 @@
 """Finds the steps of a process that take longer than its other steps, and removes rare
 disturbances.
 
-`find_slow_steps` divides the steps of a process into ordinary and slow ones; `median_slow_steps`
-gives the slow steps that the processes of a side have in common. A median of the step times hides
-such steps. Their causes are, for example, input stalls, checkpoints, garbage collection and slow
-collectives.
+`find_slow_steps` divides the steps of a process into ordinary and slow steps. `median_slow_steps`
+returns the slow steps that all processes of A or of B have in common. A median of the step times
+hides such steps. Their causes are, for example, input stalls, checkpoints, garbage collection and
+slow collectives.
 
 `mean_step_seconds` is the time by which processes are compared: the mean of all steps after rare
 disturbances are removed. It is a mean because the user waits for slow steps, too. A disturbance is
-rare if at most a quarter of all processes have one of this size; for example, one process lost a
-second to another program (`rare_disturbance_shares`). The limit is computed from all processes of
-both sides. So it does not depend on which side is A and which is B, and tests remain exact.
+rare if at most a quarter of all processes have a disturbance of this size; for example, if one
+process lost a second to another program (`rare_disturbance_shares`). The limit is computed from all
+processes of A and B together. So it does not depend on which of them is called A, and tests remain
+exact.
 
 To divide the steps, the logarithms of their times are modelled as two normal distributions of equal
 variance. The division maximises the classification likelihood (Symons, "Clustering criteria and
@@ -66,8 +67,8 @@ class SlowSteps:
     def of(
         cls, seconds: Sequence[float], slow: Iterable[int], ordinary: Iterable[int]
     ) -> SlowSteps | None:
-        """Compares the slow steps with the ordinary steps of a process; None if either group is
-        empty.
+        """Compares the slow steps of a process with its ordinary steps. Returns None if one of the
+        two groups is empty.
 
         Args:
           seconds: times of all steps of the process.
@@ -89,13 +90,13 @@ class SlowSteps:
 
     @property
     def occurrences(self) -> int:
-        """How often slow steps occur. Consecutive slow steps are counted as one occurrence."""
+        """Number of times that slow steps occur. Consecutive slow steps count once."""
         return 1 + sum(after - before > 1 for before, after in pairwise(self.indices))
 
     @property
     def distance(self) -> int | None:
-        """The interval, in steps, at which slow steps recur; None if the interval is not nearly
-        constant.
+        """Number of steps from one slow step to the next; None if slow steps do not recur at
+        regular distances.
         """
         distances = [after - before for before, after in pairwise(self.indices)]
         if len(distances) < 2:
@@ -128,9 +129,9 @@ class SlowSteps:
 def find_slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
     """Finds the slow steps of a process from the times of its steps in seconds, in order.
 
-    None for fewer than `FEWEST` steps, or if the steps do not form two distinct groups. At most
-    half of the steps, rounded up, are slow. If the slower group is larger, because a few steps are
-    very fast (such as a first step whose input is ready), the slower group is divided again.
+    Returns None for fewer than `FEWEST` steps, or if the steps do not form two distinct groups. At
+    most half of the steps, rounded up, are slow. If the slower group is larger, because a few steps
+    are very fast (such as a first step whose input is ready), the slower group is divided again.
     """
     steps = [*range(len(seconds))]
     while slower := slower_steps([seconds[step] for step in steps]):
@@ -155,14 +156,14 @@ def slower_steps(seconds: Sequence[float]) -> list[int]:
     logs -= logs.mean()
     low, entropy = _division_entropies(count)
     sums = np.cumsum(logs)[:-1]
-    # The sum of squares within both groups, for each possible number of faster steps.
+    # The sum of squares within the two groups of steps, for each possible size of the faster group.
     within = float((logs**2).sum()) - sums**2 * (1 / low + 1 / (count - low))
     variance = np.maximum(within / count, _LEAST_NOISE**2)
     likelihood = entropy - count / 2 * np.log(variance)
     single = -count / 2 * math.log(max(float(logs.var()), _LEAST_NOISE**2))
     best = int(np.argmax(likelihood))
     # The Bayesian information criterion allows two groups only if the likelihood increases enough.
-    # The two additional parameters are the mean of the second group and the share of slow steps.
+    # Two groups need two more parameters: the mean of the second group and the share of slow steps.
     if likelihood[best] - single <= math.log(count):
         return []
     return sorted(order[best + 1 :].tolist())
@@ -170,25 +171,26 @@ def slower_steps(seconds: Sequence[float]) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _division_entropies(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """For each division of `count` steps: the number of faster steps, and `count` times the
-    negative entropy.
+    """For each division of `count` steps into two groups, ascending by the size of the faster
+    group: returns this size, and the negative entropy of the division times `count`.
     """
     low = np.arange(1, count)
     return low, low * np.log(low / count) + (count - low) * np.log(1 - low / count)
 
 
 def additional_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
-    """The cost of the slow steps in `after` minus their cost in `before`, as a share of the time of
-    all steps.
+    """Cost of the slow steps of the process `after` minus cost of the slow steps of `before`. A
+    cost is a share of the time of all steps of the process.
     """
     costs = [0.0 if estimate is None else estimate.cost for estimate in (before, after)]
     return costs[1] - costs[0]
 
 
 def median_slow_steps(estimates: Sequence[SlowSteps | None]) -> SlowSteps | None:
-    """Selects the process whose slow steps have the median cost, and returns its slow steps.
+    """Selects the process whose slow steps have the median cost among all processes, and returns
+    these slow steps.
 
-    None if at least half of the processes have no slow steps.
+    Returns None if at least half of the processes have no slow steps.
     """
     ordered = sorted(estimates, key=lambda estimate: 0.0 if estimate is None else estimate.cost)
     return ordered[(len(ordered) - 1) // 2] if ordered else None
@@ -214,7 +216,8 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Computes weights of the steps of each process, with mean 1, that remove rare disturbances.
+    """Computes weights of the steps of each process, so that a weighted mean contains no rare
+    disturbances. The mean of the weights is 1.
 
     Without rare disturbances, the steps of a process have equal weights. A disturbance that is
     larger than the upper quartile of all processes (`rare_disturbance_shares`) is reduced to the
@@ -243,20 +246,20 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def rare_disturbance_shares(shares: Sequence[float]) -> list[float]:
-    """The part of each process's largest disturbance that exceeds the upper quartile of all
-    processes.
+    """For each process: how much the share of time lost to its largest disturbance exceeds the
+    upper quartile of this share over all processes.
 
     The quartile is computed by nearest rank.
 
-    With up to three processes it is 0, because the quartile is the largest share.
+    With up to three processes, all results are 0, because the quartile is the largest share.
     """
     limit = nearest_rank(shares, 0.75) if shares else 0.0
     return [max(0.0, share - limit) for share in shares]
 
 
 def largest_disturbance(seconds: Sequence[float]) -> tuple[float, range]:
-    """Finds the largest disturbance of a process: its share of the time of all steps, and its own
-    steps.
+    """Finds the disturbance of a process that costs the most time. Returns its cost as a share of
+    the time of all steps, and the disturbed steps.
 
     A disturbance is the streak of consecutive steps with the largest sum of differences from the
     mean step (Bentley, "Programming Pearls", 1984). Its size is the time of these steps minus the

@@ -1,4 +1,4 @@
-"""Mean, median and scatter of samples, speed in images per second, and grouping of items.
+"""Functions for the mean, median and spread of samples, and for the speed in images per second.
 
 Definitions, where ``t[i]`` is the wall time in seconds of step i after the warm-up, ``b`` is the
 number of images in one step and ``s[i] = b / t[i]``:
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-# The following function groups items by a key.
+# Speed statistics as in tf_cnn_benchmarks, computed from step times.
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -34,12 +34,10 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-# The speed statistics of tf_cnn_benchmarks are computed from step times.
-
 # This factor times the median absolute deviation of normal data estimates the standard deviation.
 MAD_TO_SIGMA = 1.4826
 
-# Sorting takes as long as about 100 insertions, each of which moves half of the array on average.
+# Sorting the array takes about as long as 100 insertions into the sorted array.
 _WORTH_SORTING = 100
 
 FEWEST_FOR_P99 = 100
@@ -65,7 +63,7 @@ class RunningSpeed:
     """
 
     def __init__(self, images_per_step: int, ewma_alpha: float | None = None) -> None:
-        """Begins without steps. ValueError if an argument is out of range.
+        """Creates an instance without steps. Raises ValueError if an argument is out of range.
 
         Args:
           images_per_step: images per step of all towers together, at least 1.
@@ -166,7 +164,8 @@ def _mad_of_ordered(ordered: Sequence[float]) -> float:
 
 
 def _deviation_by_rank(ordered: Sequence[float], centre: float, rank: int) -> float:
-    """The deviation from `centre` that has the given rank, where rank 0 is the smallest deviation.
+    """Finds the absolute deviation from `centre` that has the given rank. Rank 0 is the smallest
+    deviation.
 
     `ordered` contains the values in ascending order.
 
@@ -197,7 +196,7 @@ def p99(values: Sequence[float]) -> float | None:
 
 
 def faster_half(seconds: Sequence[float]) -> list[int]:
-    """Indices of the faster half of the steps, which are disturbed least.
+    """Indices of the faster half of the steps. These steps are least affected by disturbances.
 
     The mean of whole steps equals the sum of the means of their operations and of the time between
     operations. A median does not have this property.
@@ -248,7 +247,7 @@ class ProcessValues:
         """
         ordered = sorted(self.values)
         count = len(ordered)
-        # Binomial coefficients of 1,024 values exceed the range of doubles, so integers are used.
+        # Binomial coefficients for 1,024 or more values exceed the range of doubles.
         ways, tail, outside = 1, 1, 0
         while outside < count and 2 * tail / 2**count <= 1 - CONFIDENCE:
             outside += 1
