@@ -186,7 +186,7 @@ class Job:
         mine = self.addresses_of(job)
         if not mine:
             there = ", ".join(dict.fromkeys(task.job for task in self.tasks))
-            raise FlagError("job_name", job, f"the job has no such task, only {there}")
+            raise FlagError("job_name", job, f"the job has no {job} task, only {there}")
         if not 0 <= index < len(mine):
             raise FlagError(
                 "task_index", index, f"--{_hosts_flag_of(self.task)} has tasks 0 to {len(mine) - 1}"

@@ -196,7 +196,9 @@ def unresponsive_tasks(job: Job, error: BaseException) -> dict[Task, str]:
 def failed_probes(
     job: Job, tasks: tuple[Task, ...], timeout: float, ask: Callable[[str, float], str] = probe
 ) -> dict[Task, str]:
-    """Probes the gRPC servers of tasks concurrently. Returns the tasks that do not answer, and why."""
+    """Probes the gRPC servers of tasks concurrently. Returns the tasks that do not answer, each
+    with the reason.
+    """
     if not tasks:
         return {}
     with ThreadPoolExecutor(min(len(tasks), _MOST_AT_ONCE)) as pool:
@@ -683,7 +685,7 @@ class _AddressExchange:
     async def _handle_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        # This task is cancelled at the end of the exchange. Python 3.11 would print a traceback.
+        # At the end, asyncio cancels this handler, for which Python 3.11 would print a traceback.
         over = (asyncio.TimeoutError, asyncio.CancelledError)
         with contextlib.closing(writer), contextlib.suppress(*_OF_OTHERS, *over):
             await self._receive_address(reader, writer)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Finds changes in a noisy series: levels, trends, and noise that may be correlated.
+# Finds levels and trends in a time series with noise that may be autocorrelated.
 
 MIN_SEGMENT = 5
 """Minimum number of values in a segment. The median of five values ignores two outliers."""
@@ -101,7 +101,8 @@ _MOST_WITH_TRENDS, _AT_A_TIME = 100, 32
 
 
 class Segment(NamedTuple):
-    """Consecutive values of a series with one level, or with a trend from one level to another.
+    """Consecutive values of a time series that share one level, or follow a trend from one level to
+    a second level.
 
     Attributes:
       start, stop: index of the first value, and the index after the last value.
@@ -136,7 +137,8 @@ class Segment(NamedTuple):
 def change_points(
     values: Sequence[float], min_spread: float = 0.0, min_segment: int = MIN_SEGMENT
 ) -> tuple[int, ...]:
-    """Finds the indices at which a new level begins, ascending; empty if there is only one level.
+    """Finds the indices at which a new level begins, ascending. Empty if the time series has only
+    one level.
 
     A trend appears as several levels. The time is proportional to the square of the number of
     values.
@@ -163,7 +165,8 @@ def find_segments(
     min_segment: int,
     least_trend: float,
 ) -> list[Segment]:
-    """Divides a series into segments, in order. The docstring of this module describes the method.
+    """Divides a time series into segments, in order. The docstring of this module describes the
+    method.
 
     Args:
       values: finite, at least one.
@@ -181,7 +184,9 @@ def _choose_segments(
     min_segment: int,
     least_trend: float,
 ) -> tuple[tuple[int, ...], list[Segment]]:
-    """Returns all possible cuts of a series, and the segments that were chosen."""
+    """Divides a time series into segments. Also returns the indices of all candidate cuts,
+    including the cuts that were not chosen.
+    """
     # NumPy is imported late, so that errors in flags are reported without its delay.
     import numpy as np
 
@@ -198,23 +203,19 @@ def _choose_segments(
     if len(segments) <= _MOST_WITH_TRENDS:
         merged = choice.merge_segments(choice.replace_by_trends(segments, least_trend))
     if len(merged) == 1 and merged[0].trend is None:
-        # A trend that replaced many candidates may hide a step.
-        # Therefore the segments are also merged without trends.
+        # A trend in place of many candidate segments may hide a sudden change of level.
+        # Therefore the candidates are also merged without trends.
         merged = choice.merge_segments(segments)
     return cuts, choice.replace_by_trends(merged, least_trend)
 
 
 def _robust_deviation(values: Sequence[float]) -> float:
-    """Robust estimate of the noise's standard deviation: the smaller of two estimates.
+    """Robust estimate of the standard deviation of a time series' noise, by the median absolute
+    deviation.
 
-    The smaller estimate gives more candidates. One estimate uses the differences between
-    neighbouring values, and the other one uses the values. Changes of level enlarge the estimate
-    from the values. If values alternate between two states, the estimate from differences is too
-    large.
-
-    The result is the smaller of two estimates, which gives more candidates. Changes of level
-    enlarge the estimate from the values. If values alternate between two states, the estimate from
-    differences is too large.
+    The result is the smaller of two estimates, because it results in more candidate segments.
+    Changes of level enlarge the estimate from the values. If values alternate between two states,
+    the estimate from the differences between neighbouring values is too large.
     """
     differences = [b - a for a, b in pairwise(values)]
     of_differences = median_absolute_deviation(differences) / math.sqrt(2)
@@ -222,8 +223,8 @@ def _robust_deviation(values: Sequence[float]) -> float:
 
 
 class _DeviationSums(NamedTuple):
-    """Sums of squared deviations and of products of neighbouring deviations in a segment, with both
-    ends.
+    """Sums over a segment from which its likelihood is computed: squared deviations, and products
+    of neighbouring deviations.
 
     `first` and `last` are the deviations at the ends of the segment.
     """
@@ -235,7 +236,7 @@ class _DeviationSums(NamedTuple):
 
 
 class _SegmentReplacement(NamedTuple):
-    """A possible replacement of the segments `start` to `stop` - 1 by one segment.
+    """A possible replacement of the consecutive segments `start` to `stop` - 1 by one segment.
 
     `price`: the decrease of log-likelihood that is accepted because the new segment has fewer
     parameters, in multiples of `_weight`. `reach`: the limit of deviations.
@@ -253,7 +254,7 @@ class _SegmentReplacement(NamedTuple):
 
 
 class _SegmentationChoice:
-    """Chooses among possible segmentations of a series by their likelihood."""
+    """Chooses among possible divisions of a time series into segments by their likelihood."""
 
     def __init__(
         self,
@@ -293,8 +294,8 @@ class _SegmentationChoice:
     def _moves_to_trend(
         self, segments: Sequence[Segment], start: int, stop: int, least: float
     ) -> list[_SegmentReplacement]:
-        """The possible replacement of rising or falling levels by their best trend; empty if there
-        is none.
+        """Proposes to replace the segments `start` to `stop` - 1, levels that rise or fall, by the
+        best-fitting trend. Empty if no trend is possible.
         """
         parts = segments[start:stop]
         if any(part.trend is not None for part in parts):
@@ -330,7 +331,9 @@ class _SegmentationChoice:
         return segments
 
     def _possible_merges(self, segments: Sequence[Segment]) -> list[_SegmentReplacement]:
-        """All replacements that remove one trend, one change of level, or one level."""
+        """Lists all replacements of segments that remove one trend, one change of level, or one
+        level.
+        """
         fits = [segment.fit(self._values, self._least_reach) for segment in segments]
         gaps = [float(b[0] - a[-1]) for a, b in pairwise(fits)]
         prices = [
@@ -351,7 +354,9 @@ class _SegmentationChoice:
         return moves
 
     def _price_of_short_level(self, level: Segment, is_inner: bool) -> float:
-        """Additional penalty for a short level, besides the penalty for its changes."""
+        """Penalty for a level of few values, in addition to the penalty for the changes of level at
+        its ends.
+        """
         shortness = max(1.0, self._short / (level.stop - level.start))
         return _EXCURSION * (shortness**2 - 1) if is_inner else _CHANGE * (shortness**0.5 - 1)
 
@@ -363,7 +368,8 @@ class _SegmentationChoice:
         price: float,
         gaps: Sequence[float],
     ) -> list[_SegmentReplacement]:
-        """The replacement of neighbouring segments by one segment; empty if there is none.
+        """Proposes to replace the segments `start` to `stop` - 1 by one segment. Empty if no trend
+        fits them.
 
         The new segment is a trend if one of the old segments is a trend, otherwise a level.
         """
@@ -377,20 +383,18 @@ class _SegmentationChoice:
         return [_SegmentReplacement(start, stop, new, price, reach)]
 
     def _best_trend(self, start: int, stop: int) -> Segment | None:
-        """The trend from `start` to `stop` - 1 with the least squares; None if there are too few
-        values.
+        """Returns the trend that fits the values `start` to `stop` - 1 best, from a cache if
+        possible; None if there are too few values.
         """
         if (start, stop) not in self._trends:
             self._trends[start, stop] = _best_trend(self._values, start, stop)
         return self._trends[start, stop]
 
     def _deviation_limit(self, gap: float) -> float:
-        """The limit to which deviations are reduced when a change of level by `gap` is judged.
+        """Limit to which larger deviations are clipped in a test of a change of level by `gap`.
 
         The limit is the size of the change, rounded up to a power of 2 ** (1/4), so that cached
         sums can be used again.
-
-        The limit is rounded up to a power of 2 ** (1/4), so that cached sums can be used again.
         """
         quarters = 4 * math.log2(max(abs(gap) / self._least_reach, 1.0))
         return self._least_reach * math.pow(2.0, math.ceil(quarters) / 4)
@@ -398,7 +402,9 @@ class _SegmentationChoice:
     def _likelihood_losses(
         self, segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]
     ) -> list[float]:
-        """How much each of the replacements `moves` decreases the log-likelihood of the series."""
+        """Computes by how much each of the replacements `moves` decreases the log-likelihood of the
+        time series.
+        """
         losses = [0.0] * len(moves)
         for reach in {move.reach for move in moves}:
             chosen = [index for index, move in enumerate(moves) if move.reach == reach]
@@ -412,8 +418,8 @@ class _SegmentationChoice:
     def _negative_log_likelihoods(
         self, segments: Sequence[Segment], moves: Sequence[_SegmentReplacement], reach: float
     ) -> list[float]:
-        """Negative log-likelihoods of the series: for `segments`, and after each of the
-        replacements `moves`.
+        """Computes the negative log-likelihood of the time series, first with the given segments,
+        and then with each of the replacements `moves`.
 
         A constant term is left out.
 
@@ -459,10 +465,9 @@ class _SegmentationChoice:
     def _sums_of_deviations(
         self, segment: Segment, parts: Sequence[Segment], reach: float
     ) -> _DeviationSums:
-        """Sums over the deviations of the values from a new segment, which replaces the segments
-        `parts`.
+        """Sums over the deviations from a segment that replaces the segments `parts`.
 
-        Before that, the values are limited around the old segments.
+        Values far from the replaced segments are clipped first.
         """
         import numpy as np
 
@@ -477,7 +482,7 @@ class _SegmentationChoice:
         return self._sums[key]
 
     def _limited_values(self, segment: Segment, reach: float) -> NDArray[np.float64]:
-        """The values of a segment, whose deviations from the fitted segment are limited to
+        """The values of a segment. Deviations from the fitted level or trend are clipped to
         `reach`.
         """
         key = segment, reach
@@ -491,7 +496,7 @@ class _SegmentationChoice:
 def _apply_moves(
     segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]
 ) -> list[Segment]:
-    """Applies replacements to segments. If two replacements overlap, only the first one is
+    """Applies replacements to segments. If two replacements overlap, only the first of them is
     applied.
     """
     taken: list[_SegmentReplacement] = []
@@ -505,7 +510,9 @@ def _apply_moves(
 
 
 def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment | None:
-    """Finds the trend with the least squares among all trends of at least `MIN_TREND` values."""
+    """Finds the trend with the smallest sum of squared deviations, among all trends of at least
+    `MIN_TREND` values.
+    """
     import numpy as np
 
     size = stop - start
@@ -515,7 +522,7 @@ def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment |
     places = np.unique(np.rint(np.linspace(0, size - 1, min(size, _MOST_KNOTS))).astype(int))
     pairs = np.nonzero(places[None, :] - places[:, None] >= MIN_TREND)
     first, last = places[pairs[0]], places[pairs[1]]
-    # The regressor is the completed share of the trend: 0 up to `first`, and 1 from `last`.
+    # The regressor is 0 up to the index `first`, rises linearly, and is 1 from the index `last`.
     sums = np.concatenate([[0.0], np.cumsum(own)])
     moments = np.concatenate([[0.0], np.cumsum(own * np.arange(size))])
     length, after = last - first, size - last
@@ -529,7 +536,9 @@ def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment |
 
 
 def _fit_least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray[np.float64]:
-    """Fits a segment to its values by least squares, and returns the fitted value at each index."""
+    """Fits a level or trend to the values of a segment by least squares, and returns the fitted
+    value at each index.
+    """
     import numpy as np
 
     mean = float(values.mean())
@@ -542,15 +551,15 @@ def _fit_least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray
 
 
 def cumulative_deviations(values: Iterable[float]) -> Iterator[float]:
-    """Yields the sum of absolute deviations from the median of the first value, the first two, and
-    so on.
+    """Yields for the first value, the first two values, and so on: the sum of their absolute
+    deviations from their median.
     """
     cost = 0.0
     ordered: list[float] = []
     for size, value in enumerate(values):
         if size:
-            # A new value increases the sum by its distance to the median.
-            # If the number of values is even, the distance to the two middle values counts.
+            # A new value increases the sum by its distance to the median,
+            # or by its distance to the two middle values if their number is even.
             low, high = ordered[(size - 1) // 2], ordered[size // 2]
             if value < low:
                 cost += low - value
@@ -563,8 +572,8 @@ def cumulative_deviations(values: Iterable[float]) -> Iterator[float]:
 def optimal_segmentation(
     values: Sequence[float], penalty: float, min_segment: int
 ) -> tuple[int, ...]:
-    """Cuts a series where the deviations from medians, plus a penalty for each segment, are the
-    smallest.
+    """Cuts a time series so that the sum of the absolute deviations from the segments' medians,
+    plus a penalty for each segment, is the smallest.
 
     Returns the index at which each segment begins, except the first segment.
 
@@ -590,10 +599,10 @@ def optimal_segmentation(
     whole = np.rint(numbers / unit).astype(np.int64)
     price = round(min(penalty / unit, float(np.abs(whole).sum()) + 1))
     levels = np.unique(whole)
-    # The lowest costs of the segments so far, for each possible level of the last segment.
+    # costs[i]: lowest cost of the segments so far, if the level of the last segment is levels[i].
     costs = np.full(len(levels), _NEVER)
     starts = np.zeros(len(levels), dtype=np.int64)
-    # The sums of deviations in the shortest possible last segment, for each possible level.
+    # recent[i]: sum of the deviations from levels[i] in the shortest possible last segment.
     recent = np.zeros(len(levels), dtype=np.int64)
     best, origin = [-price], [0]
     for stop, value in enumerate(whole.tolist(), start=1):
@@ -619,7 +628,7 @@ def optimal_segmentation(
     return tuple(reversed(stops))
 
 
-# Detects whether a series of step times becomes steady, and at which step.
+# Detects whether the step times of a run become steady, and at which step.
 
 TOLERANCE = 0.05
 """Maximum relative difference of similar levels."""
@@ -649,8 +658,8 @@ class SeriesShape(enum.Enum):
 
 
 class StepTimeLevel(NamedTuple):
-    """The steps `start` to `stop` - 1 of a series, which have one level, and their median time in
-    seconds.
+    """Consecutive steps of a run with similar times: the steps `start` to `stop` - 1, and their
+    median time in seconds.
     """
 
     start: int
@@ -660,7 +669,7 @@ class StepTimeLevel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """The steady state of a series of step times, the first `warmup_steps` of which are the
+    """The steady state of the step times of a run, in which the first `warmup_steps` steps are the
     warm-up.
 
     Attributes:
@@ -684,14 +693,15 @@ class SteadyState:
 
     @property
     def unsteady_timed_steps(self) -> int | None:
-        """Number of steps from the end of the warm-up to the steady state; None if there is no
-        steady state.
+        """Number of steps between the end of the warm-up and the steady state; None if the steady
+        state was not reached.
         """
         return None if self.start is None else max(0, self.start - self.warmup_steps)
 
 
 def find_steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> SteadyState:
-    """Finds the steady state in a series of step times in seconds, of which the oldest is first.
+    """Finds the steady state in the step times of a run, in seconds, from the first step to the
+    last step.
 
     With more than 150 steps, medians of batches are searched first, and then the steps around the
     beginning of the steady state. This limits the time to about 10 ms. Values that are not positive
@@ -708,7 +718,7 @@ def find_steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> Steady
     start = _start_of_final_levels(levels, last)
     if start is not None:
         start = _refine_start(values, start, last)
-        # A single slow first step, which compiles, is too short for a level, so it is skipped here.
+        # A single slow first step, which compiles the graph, is too short to be a level of its own.
         noise = MAD_TO_SIGMA * median_absolute_deviation(values[start:])
         reach = max(TOLERANCE * last, _OUTLIER_SIGMAS * noise)
         while start < len(values) and abs(values[start] - last) > reach:
@@ -732,8 +742,8 @@ def _find_levels(values: Sequence[float], first: int, end: int) -> list[StepTime
 
 
 def _start_of_final_levels(levels: Sequence[StepTimeLevel], last: float) -> int | None:
-    """Where the final levels that are similar to `last` begin; None if the final level is not
-    similar.
+    """Finds the index at which the final levels that are similar to `last` begin. Returns None if
+    not even the final level is similar.
     """
     start = None
     for level in reversed(levels):
@@ -744,7 +754,9 @@ def _start_of_final_levels(levels: Sequence[StepTimeLevel], last: float) -> int 
 
 
 def _refine_start(values: Sequence[float], start: int, last: float) -> int:
-    """Finds the exact first steady step if `start` was found in batches of steps."""
+    """Finds the exact first steady step near `start`, which was found from medians of batches of
+    steps.
+    """
     size = math.ceil(len(values) / _RESOLUTION)
     while size > 1:
         first = max(0, start - MIN_SEGMENT * size)

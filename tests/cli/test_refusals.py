@@ -441,7 +441,7 @@ allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=nccl | --all_reduce_spe
 allreduce ME --controller_host=c:1 --all_reduce_spec=collective | --controller_host=c:1
 allreduce ME --task_index=2                  | --task_index=2
 allreduce --job_name=worker --worker_hosts=a:1,a:1 | --worker_hosts=a:1,a:1: a:1 is given to two
-allreduce WORKERS --job_name=ps              | --job_name=ps: *no task of this kind
+allreduce WORKERS --job_name=ps              | --job_name=ps: *no ps task
 allreduce WORKERS                            | --job_name=
 allreduce --predict                          | --predict needs --link=PRESET
 allreduce PREDICT --inter_link=x             | --inter_link=x: there is no link 'x'; must be one of
