@@ -1,4 +1,4 @@
-"""Errors that the command line turns into one line on stderr, and the exit codes."""
+"""Exceptions that commands report as one line on standard error, and the exit codes of commands."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import errno
 import re
 import signal
 
-# Texts that TensorFlow's runtime adds to the message of a failed operation. If a function ran in
-# several parts, a list of the parts comes first.
+# Matches text that TensorFlow's runtime adds to the message of a failed operation.
 _RUNTIME_NOISE = re.compile(
     r"\{\{[^}]*\}\}|<stack traces unavailable>"
     r"|\[Op:\w+\]( name: ?\w*)?|^Graph execution error:\s*"
@@ -32,12 +31,14 @@ class ExitCode(enum.IntEnum):
 
 
 def first_line(error: Exception) -> str:
-    """The first informative line of an error, without text that TensorFlow's runtime adds."""
+    """The first informative line of an error message, without the text that TensorFlow's runtime
+    adds.
+    """
     text = getattr(error, "message", None)
     text = text if isinstance(text, str) else text_of(error)
     lines = _RUNTIME_NOISE.sub("", text).strip().splitlines()
     if lines and lines[0].startswith(_PLACE):
-        # Before the error, TensorFlow prints the place in our code where the node was created.
+        # TensorFlow may print the location at which the failed node was created before the error.
         starts = [line for line in lines if line.strip() and not line[0].isspace()]
         lines = [line for line in starts if not line.startswith(_PLACE)] or lines
     return " ".join(lines[0].split()) if lines else type(error).__name__
@@ -61,7 +62,9 @@ _UNMAPPED = re.compile("failed to map segment|annot allocate memory")
 
 
 def exhausted(error: BaseException) -> str:
-    """The resource that is exhausted according to an error; "" for other errors."""
+    """Returns which resource of the machine an error reports as exhausted, such as "out of memory";
+    "" for other errors.
+    """
     cause: BaseException | None = error
     while cause is not None:
         text = text_of(cause)
@@ -77,7 +80,7 @@ def exhausted(error: BaseException) -> str:
     return ""
 
 
-# Errors of libraries that mean that memory ran out. Only for these errors, a smaller batch helps.
+# Errors of libraries that mean that memory ran out, so that a smaller batch may help.
 _MEMORY_TYPES = ("ResourceExhaustedError", "MemoryError", "OutOfMemoryError")
 _MEMORY = re.compile(
     r"^out of memory: |\bCUDA_ERROR_OUT_OF_MEMORY\b|\bCUDNN_STATUS_ALLOC_FAILED\b"
@@ -92,8 +95,7 @@ def is_out_of_memory(type: str, message: str) -> bool:
 
 
 def memory_ran_out(number: int, oom_kills: int, log: str) -> str:
-    """Text that says that memory ran out, if signal `number` ended a process for this reason; or
-    "".
+    """Returns a message if signal `number` ended a process because memory ran out; otherwise "".
 
     `oom_kills` are kills that the kernel's OOM killer counted meanwhile, `log` its last output.
     """
@@ -105,16 +107,20 @@ def memory_ran_out(number: int, oom_kills: int, log: str) -> str:
 
 
 class UsageError(ValueError):
-    """Wrong use: one line on stderr and exit code 2.
+    """Wrong use of cnnbench. Commands report it as one line on standard error and end with exit
+    code 2.
 
-    For errors of plug-ins, `frames` are those of their files, a line each, the innermost last.
+    For an error in a plug-in, `frames` describes the stack frames in files of the plug-in, one line
+    for each frame, the innermost frame last.
     """
 
     frames: tuple[str, ...] = ()
 
 
 def _flag_value_text(value: object) -> str:
-    """The value of a flag as on a command line. None means a flag that is not given."""
+    """Formats the value of a flag as on the command line. None, the value of a flag that is not
+    given, becomes "".
+    """
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -125,7 +131,7 @@ def _flag_value_text(value: object) -> str:
 
 
 class FlagError(UsageError):
-    """The value of flag `flag` (without dashes) is invalid. `reason` completes the sentence."""
+    """The value of a flag is invalid. The message is "--FLAG=VALUE: REASON"."""
 
     def __init__(self, flag: str, value: object, reason: str) -> None:
         super().__init__(f"--{flag}={_flag_value_text(value)}: {reason}")
@@ -135,7 +141,7 @@ class FlagError(UsageError):
 
 
 class PathError(UsageError):
-    """A file or folder cannot be used. In the message, `reason` follows the path and a colon."""
+    """A file or folder cannot be used. The message is "PATH: REASON"."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -144,15 +150,15 @@ class PathError(UsageError):
 
 
 class BenchmarkError(RuntimeError):
-    """The benchmark itself failed: one line on stderr, exit code 4. For `frames`, see
-    `UsageError`.
+    """The benchmark itself failed. Commands report it as one line on standard error and end with
+    exit code 4. `frames` has the same meaning as in `UsageError`.
     """
 
     frames: tuple[str, ...] = ()
 
 
 class OutOfMemoryError(BenchmarkError):
-    """A device or the host has no memory left for the run."""
+    """A device, or the host, has too little memory for the run."""
 
 
 class NonFiniteLossError(BenchmarkError):
@@ -168,7 +174,9 @@ class NonFiniteLossError(BenchmarkError):
 
 
 class RetraceError(BenchmarkError):
-    """A function that is called between timed steps received arguments with another signature."""
+    """A call between timed steps would make TensorFlow trace a function again, because the
+    arguments have a different signature.
+    """
 
 
 class ReplicaDivergenceError(BenchmarkError):

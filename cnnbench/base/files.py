@@ -29,7 +29,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 from cnnbench.errors import FlagError, PathError, first_line
 
-# ``file://`` URLs are local paths. TensorFlow's file systems access other URLs.
+# URLs with the scheme file: are local paths. TensorFlow's file systems access all other URLs.
 
 _URL = re.compile(r"[A-Za-z][\w.+-]*:/")
 _FILE = re.compile(r"file:(//(localhost)?)?(?=/(?!/))")
@@ -51,8 +51,8 @@ def strip_file_scheme(text: str) -> str:
 
 
 def path_fault(text: str, allowed: bool) -> str:
-    """Returns why comma-separated paths are invalid, as text for an error message, or "" if all are
-    valid.
+    """Returns why one of several comma-separated paths is invalid, as text for an error message.
+    Returns "" if all paths are valid.
 
     `allowed`: whether URLs such as ``gs://bucket/folder`` are valid.
     """
@@ -78,26 +78,23 @@ def local_path(text: str, flag: str = "") -> str:
 
 
 def place(path: str | os.PathLike[str]) -> Path:
-    """Returns a `UrlPath` if the path is a URL, otherwise a `Path`."""
+    """Converts a path to a `UrlPath` if it is a URL, otherwise to a `Path`."""
     return UrlPath(path) if is_url(path) else Path(path)
 
 
 class UrlPath(PosixPath):
-    """A path that is a URL, such as ``gs://bucket/folder``. As with local paths, its methods raise
-    OSError.
+    """A path that is a URL, such as ``gs://bucket/folder``. Its methods raise OSError, as the
+    methods of local paths do.
 
     Use only the methods below, and inherited methods that call them: `exists`, `is_dir`,
     `read_bytes` and the like. Other inherited methods would access the local file system.
     """
 
-    # Caches the files and folders that `iterdir` has returned.
-    # Without it, each file of a data set in an object store would need a request.
+    # Caches the paths that `iterdir` has returned, to avoid a request to the object store per file.
     _listed: ClassVar[set[str]] = set()
 
     def __str__(self) -> str:
-        """The URL as text, with two slashes after the scheme. (`PosixPath` stores only one of
-        them.)
-        """
+        """The URL as text, with the second slash after the scheme, which `PosixPath` removes."""
         return super().__str__().replace(":/", "://", 1)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
@@ -109,15 +106,16 @@ class UrlPath(PosixPath):
         return os.stat_result(facts, {"st_mtime_ns": status.mtime_nsec})
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether the URL is a file. The result is True for every path that `iterdir` has returned.
+        """Whether the URL is a file. Paths that `iterdir` has returned are assumed to be files,
+        which saves a request.
 
-        A folder that `iterdir` has returned therefore also counts as a file.
+        The result is therefore also True for a folder that `iterdir` has returned.
         """
         return str(self) in self._listed or super().is_file()
 
     def iterdir(self: _P) -> Generator[_P, None, None]:
         """Yields the files and folders that a folder contains."""
-        # `stat` raises the real error. `listdir` always reports that the folder is missing.
+        # `stat` is called for its error message: `listdir` reports every error as a missing folder.
         self.stat()
         with self._file_system() as gfile:
             entries = [self / name for name in gfile.listdir(str(self))]
@@ -151,8 +149,8 @@ class UrlPath(PosixPath):
 
     @contextlib.contextmanager
     def _file_system(self) -> Iterator[Any]:
-        """Yields ``tf.io.gfile``, and converts TensorFlow errors that occur in the block to
-        OSError.
+        """Context manager that yields ``tf.io.gfile`` and converts TensorFlow errors in its block
+        to OSError.
         """
         import tensorflow as tf
 
@@ -164,13 +162,13 @@ class UrlPath(PosixPath):
             raise OSError(errno.EIO, first_line(error), str(self)) from error
 
 
-# Functions that read files and JSON documents that users name, with limits on size and time.
+# Functions that read files and JSON documents whose paths users give.
 
 _MIB = 1 << 20
 
 
 def read_file(path: str | os.PathLike[str], most: int = 1024, flag: str = "") -> bytes:
-    """Reads a file of at most `most` MiB, or a pipe such as ``<(command)``.
+    """Reads a file, or a pipe such as ``<(command)``, with at most `most` MiB.
 
     Raises:
       PathError: the file cannot be read, is a device or a pipe without a writer, or is too large.
@@ -225,7 +223,8 @@ def json_from_content(path: str | os.PathLike[str], data: bytes) -> Any:
 
 @contextlib.contextmanager
 def parsing_document(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
-    """Context manager that turns a ValueError or RecursionError from parsing into a PathError.
+    """Context manager that converts a ValueError or RecursionError from the parsing of a file to a
+    PathError.
 
     `kind` names the document in the message, with an article.
     """
@@ -291,7 +290,7 @@ def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return by_key
 
 
-# Locks limit a folder to one writer. Temporary folders contain a lock, too.
+# Classes and functions that lock folders, so that only one process writes to a folder at a time.
 
 FILE = ".cnnbench-lock"
 """Name of the lock file in a folder. The process that writes to the folder locks it."""
@@ -355,7 +354,7 @@ class FolderLock:
         now = datetime.now(timezone.utc)
         about = {"pid": os.getpid(), "host": host, "since": f"{now:%Y-%m-%d %H:%M:%S} UTC"}
         about["folder"] = self._path.parent.name
-        # The lock also works if its content cannot be written, for example on a full disk.
+        # The lock is also valid if the content of its file cannot be written, as on a full disk.
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, json.dumps(about).encode("ascii"), 0)
@@ -416,7 +415,7 @@ def lock_folder(
     patience: float = 0.0,
     file: str = FILE,
 ) -> contextlib.AbstractContextManager[object]:
-    """Locks the folder that is the value of a flag, if the folder's file system supports locks.
+    """Locks a folder, the value of a flag, if the file system supports locks.
 
     `warn` is called with a line of text if the lock may not exclude all writers. `patience` and
     `file` are passed to `FolderLock`. FlagError if another process holds the lock or the folder
@@ -439,8 +438,8 @@ def lock_folder(
 
 
 def keep_temporary_folders(path: str | Path) -> None:
-    """Turns abandoned temporary folders that contain a path into ordinary folders, which are never
-    removed.
+    """Converts abandoned temporary folders to ordinary folders, which are never removed
+    automatically: all such folders that are parents of `path`, or `path` itself.
 
     BlockingIOError if the process that created the folder is still running, because it will remove
     the folder. The folder in `SCRATCH_OF_PARENT` is left unchanged.
@@ -453,7 +452,8 @@ def keep_temporary_folders(path: str | Path) -> None:
 
 
 def _holder_of_lock(descriptor: int) -> tuple[str, str, str]:
-    """Reads a lock file: returns the holder as text (PID, host and time), its host, and the folder.
+    """Reads a lock file. Returns a text that describes the process that holds the lock (PID, host
+    and time), the host, and the name of the locked folder.
 
     All three are "" if the content of the lock file is not valid.
     """
@@ -466,7 +466,7 @@ def _holder_of_lock(descriptor: int) -> tuple[str, str, str]:
 
 
 class Scratch:
-    """Context manager that creates a temporary folder, `path`, and removes the folder at the end.
+    """Context manager that creates a temporary folder, `path`, and removes it at the end.
 
     The folder remains if `kept` is set.
 
@@ -482,7 +482,7 @@ class Scratch:
         remove_abandoned_temporaries(parent)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._lock: FolderLock | None = None
-        # Some file systems do not support locks.
+        # If the file system does not support locks, the temporary folder is not locked.
         with contextlib.suppress(OSError):
             self._lock = FolderLock(self.path, file=SCRATCH)
         self.kept = False
@@ -498,7 +498,7 @@ class Scratch:
 
 
 def remove_abandoned_temporaries(parent: Path) -> None:
-    """Removes temporary folders of this user that killed processes on this machine have left
+    """Removes temporary folders that killed processes of this user on this machine have left
     behind.
 
     A folder is removed if its name matches `SCRATCH_NAME` and it contains an unlocked file

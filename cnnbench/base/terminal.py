@@ -31,18 +31,18 @@ from cnnbench.base.text import (
 )
 from cnnbench.errors import UsageError
 
-# This output handles closed pipes, full disks and limited encodings.
+# Output streams that tolerate closed pipes, full disks and limited encodings.
 
 
 class StandardStream:
-    """A standard stream that stores write errors instead of raising them.
+    """Wrapper of a standard stream that stores write errors instead of raising them.
 
     `lost` is the first error; after it, output goes to the null device. Text that the stream cannot
     encode still raises UnicodeError.
     """
 
     def __init__(self, stream: TextIO, tell: Callable[[Exception], None] | None = None) -> None:
-        """Wraps a stream. If writing fails, `tell` is called with the first error."""
+        """Wraps `stream`. If writing fails, `tell` is called with the first error."""
         self.lost: Exception | None = None
         self._stream = stream
         self._tell = tell
@@ -61,9 +61,7 @@ class StandardStream:
         )
 
     def write(self, text: str) -> int:
-        """Writes text and returns its length. A write error is stored in `lost` instead of
-        raised.
-        """
+        """Writes text and returns its length. A write error is not raised, but stored in `lost`."""
         try:
             return self._stream.write(text)
         except UnicodeError:
@@ -73,7 +71,7 @@ class StandardStream:
             return len(text)
 
     def flush(self) -> None:
-        """Flushes the stream. A write error is stored in `lost` instead of raised."""
+        """Flushes the stream. A write error is not raised, but stored in `lost`."""
         try:
             self._stream.flush()
         except (OSError, ValueError) as error:
@@ -89,7 +87,7 @@ class StandardStream:
 
 @contextmanager
 def standard_streams() -> Iterator[StandardStream | None]:
-    """Context manager in which write errors of standard streams are not raised.
+    """Context manager for a block in which write errors of the standard streams are not raised.
 
     It yields standard output, or None if it is closed. Errors of standard error are ignored,
     because only people read it. The first error of standard output is reported on standard error
@@ -122,8 +120,8 @@ class LineWriter:
     def __init__(
         self, stream: TextIO | None, before_line: Callable[[], None] | None = None
     ) -> None:
-        """Uses `stream` for output. None, which Python uses for a closed stream, discards all
-        lines.
+        """Uses `stream` for output. If `stream` is None, as `sys.stderr` is if it was closed, all
+        lines are discarded.
 
         `before_line` is called before each output.
         """
@@ -189,7 +187,8 @@ def print_error(text: str, *more: str) -> None:
 def _write_text(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
-    except UnicodeEncodeError:  # The terminal may be unable to encode a path, for example.
+    # The encoding of the terminal may not include, for example, a character of a path.
+    except UnicodeEncodeError:
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
@@ -215,11 +214,11 @@ def is_terminal(stream: TextIO | None) -> bool:
     """Whether a stream is a terminal that supports control sequences."""
     try:
         return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
-    except ValueError:  # The stream is closed.
+    except ValueError:  # `isatty` raises ValueError if the stream is closed.
         return False
 
 
-# Notices, warnings and, on terminals, a progress line are written to standard error.
+# Classes that write notices, warnings and, on terminals, a progress line to standard error.
 
 _BAR_WIDTH = 20
 _SECONDS_BETWEEN_DRAWS = 0.1
@@ -260,7 +259,7 @@ class LiveLine:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # Closing the terminal must not end a run.
+            # A run must continue if its terminal is closed.
             self.enabled = False
 
 
@@ -276,7 +275,7 @@ class Progress:
         style: str = "auto",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Creates a progress line that is first drawn after `start`. Without `stream`, standard
+        """Creates a progress line that is first drawn after `start`. If `stream` is None, standard
         error is used.
 
         `style` is "auto" (draws on terminals), "on" or "off"; `clock` returns seconds, monotonic.
@@ -293,8 +292,8 @@ class Progress:
         return cls(io.StringIO(), "off")
 
     def start(self, label: str, total: int, images_per_step: int | None = None) -> None:
-        """Starts a new phase of the loop with `total` steps, which is called `label` in the
-        progress line.
+        """Starts a new phase of `total` steps. The progress line shows the name `label` for the
+        phase.
 
         `images_per_step` is the global batch size; without it, no images/sec are shown.
         """
@@ -313,7 +312,7 @@ class Progress:
             return False
         now = self._clock()
         if self._first is None:
-            # The first step compiles and allocates, so rates do not include it.
+            # The first step compiles and allocates, so the shown speed does not include it.
             self._first = (done, now)
         if now >= self._next_draw:
             self._next_draw = now + _SECONDS_BETWEEN_DRAWS
@@ -384,7 +383,8 @@ class Messages:
 
 
 class Reporter(Messages):
-    """Reports the progress of child processes: one notice for each process that has ended.
+    """Reports the progress of a series of child processes: one notice for each process that has
+    ended.
 
     On terminals, the running process is also shown.
 
@@ -398,7 +398,7 @@ class Reporter(Messages):
         super().__init__(stream, self._live)
 
     def started(self, index: int, total: int, label: str, left: float | None = None) -> None:
-        """Shows that a child process is running, if the stream is a terminal.
+        """If the stream is a terminal, shows that a child process is running.
 
         The arguments are the same as those of `ended`, except that `left` includes this process.
         """
@@ -543,8 +543,8 @@ def _narrow_columns(widths: list[int], least: Mapping[int, int], excess: Callabl
 
 
 def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
-    """Smallest width of a column at which no word in its cells must be broken. The head is
-    ignored.
+    """Smallest width of a table column at which no word in its cells must be broken. The head of
+    the column is ignored.
     """
     longest = 0
     for row in rows[1:]:
@@ -554,7 +554,8 @@ def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
 
 
 def split_table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
-    """Splits a wide table into several tables that fit. Each of them begins with the first column.
+    """Splits a table that is too wide into several tables that fit. Each table begins with the
+    first column.
 
     Row 0 of `rows` is the head.
     """
@@ -583,8 +584,8 @@ def _lines_of_row(
 def _join_cells(
     cells: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int]
 ) -> str:
-    """Joins the cells of a row to a line. Only the columns whose numbers are in `shown` are
-    joined.
+    """Joins the cells of a table row to a line. `shown` contains the numbers of the columns that
+    are shown.
     """
     line = GAP.join(
         cell.ljust(widths[index]) if index in to_left else cell.rjust(widths[index])
@@ -594,8 +595,8 @@ def _join_cells(
 
 
 def _break_cell(text: str, width: int, head: bool) -> list[str]:
-    """Breaks the text of a cell into lines of a given width. In the body, all lines but the first
-    are indented.
+    """Breaks the text of a table cell into lines of a given width. Below the head of the table, all
+    lines of a cell except its first line are indented.
     """
     lines, line = [], ""
     more = "" if head else _MORE
@@ -614,11 +615,11 @@ def _break_cell(text: str, width: int, head: bool) -> list[str]:
 
 
 def csv_cell(value: object) -> str:
-    """Formats a value for a CSV file: "" for None, otherwise as in JSON, without rounding."""
+    """Formats a value for a CSV file, as in JSON, without rounding. None becomes an empty cell."""
     if value is None:
         return ""
     if isinstance(value, (bool, float)):
-        return json.dumps(value)  # The result is true, NaN or Infinity, for example.
+        return json.dumps(value)  # JSON has a text for each of these values, such as true or NaN.
     if isinstance(value, (list, tuple)):
         return ";".join(map(csv_cell, value))
     return str(value)
@@ -635,8 +636,8 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def csv_of(kind: type, rows: Iterable[object]) -> str:
-    """Formats a CSV file with one row for each dataclass object and one column for each field of
-    `kind`.
+    """Formats dataclass objects as a CSV file: one row for each object, and one column for each
+    field of the dataclass `kind`.
     """
     header = [field.name for field in dataclasses.fields(kind)]
     return csv_text(header, ([getattr(row, name) for name in header] for row in rows))
@@ -650,7 +651,9 @@ def markdown_table(
 
 
 def replace_table(text: str, name: str, table: str) -> str:
-    """Replaces the text between "<!-- NAME: begin -->" and "<!-- NAME: end -->" by a table."""
+    """Replaces the lines of a document between "<!-- NAME: begin -->" and "<!-- NAME: end -->" by a
+    table.
+    """
     first, last = (f"<!-- {name}: {edge} -->" for edge in ("begin", "end"))
     head, begin, rest = text.partition(first)
     _, end, tail = rest.partition(last)
@@ -663,7 +666,7 @@ def natural_key(name: str) -> list[Any]:
     """Key for sorting names so that resnet20 comes before resnet110, and numbers come before
     letters.
     """
-    # Texts and numbers alternate in the key, so that texts are only compared with texts.
+    # Texts and numbers alternate in the key, so that a text is never compared with a number.
     parts: list[Any] = _NUMBER.split(name)
     parts[1::2] = map(float, parts[1::2])
     return parts

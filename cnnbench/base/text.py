@@ -27,16 +27,15 @@ from typing import Any, NamedTuple
 
 # Functions that escape untrusted text for each output format.
 
-# Characters that have a meaning in Markdown, in HTML, or within a word on GitHub.
-# Underscores within a word, and colons before a space or a digit, have no meaning.
+# Matches characters that have a special meaning in Markdown, in HTML, or on GitHub.
+# Underscores within a word, and colons before a space or a digit, have no special meaning.
 _SPECIAL = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\d])""")
-# GitHub searches the rendered text for these patterns, too, so entities cannot disable them.
+# GitHub turns this text into links even if its characters are written as HTML entities.
 _REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
 
-# Matches all characters except letters, digits, and characters that have no special meaning
-# within a line if brackets and colons are escaped.
+# Matches all characters except letters, digits, and characters without a meaning in Markdown.
 _UNSAFE = re.compile(r"[^\w ,;=+\-./()]|_")
-# GitHub turns "www." into a link anywhere, even within a word.
+# GitHub turns text that contains "www." into a link, even if it is within a word.
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 
 # CI services interpret these prefixes in a log as commands.
@@ -50,8 +49,8 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?|-Infinity", re.IGNO
 
 
 def plain(text: str) -> str:
-    """Makes a text one line without control or invisible characters, and disables CI commands in
-    it.
+    """Converts a text to one line without control characters and invisible characters. Also
+    disables commands for CI services in the text.
     """
     return disable_ci_commands("".join(c if c.isprintable() else " " for c in text).strip())
 
@@ -62,15 +61,15 @@ def disable_ci_commands(line: str) -> str:
 
 
 def to_terminal_line(text: str) -> str:
-    """Makes a text one line for a terminal or a build log. Undecodable bytes become escape
+    """Converts a text to one line for a terminal or a build log. Undecodable bytes become escape
     sequences.
     """
     return plain(text.encode("utf-8", "backslashreplace").decode())
 
 
 def markdown(text: str) -> str:
-    """Escapes a text for Markdown. Special characters become entities; a text with links becomes
-    code.
+    """Escapes a text for Markdown. Special characters become HTML entities. A text with links is
+    formatted as code, because entities do not disable links.
     """
     shown = plain(text)
     escaped = _SPECIAL.sub(_numeric_entity, shown)
@@ -80,7 +79,7 @@ def markdown(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Formats a text as code in Markdown. Special characters become numeric entities.
+    """Formats a text as code in Markdown. Special characters become numeric HTML entities.
 
     In CommonMark, an entity is always text. It never ends a table cell, for example.
     """
@@ -102,7 +101,7 @@ def escape_formula(text: str) -> str:
     return f"'{shown}" if is_formula else shown
 
 
-# Labels of a run, such as the commit that it measures, are the value of --result_label.
+# Functions for the value of --result_label: labels of a run, such as the measured commit.
 
 FLAG = "result_label"
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -130,7 +129,9 @@ def parse(text: str) -> dict[str, str]:
 
 
 def record_text_fault(text: str) -> str:
-    """Why a text is not allowed as labels in new records; "" if it is allowed."""
+    """Returns why a text is not a valid value of --result_label for a new run, or "" if it is
+    valid.
+    """
     try:
         text.encode()
         parse(text)
@@ -142,7 +143,9 @@ def record_text_fault(text: str) -> str:
 
 
 def labels_from_config(config: Mapping[str, Any]) -> dict[str, str]:
-    """The labels in the configuration of a record; empty if they are missing or invalid."""
+    """Reads the labels (--result_label) from the configuration in a record. Empty if the labels are
+    missing or invalid.
+    """
     text = config.get(FLAG)
     try:
         return parse(text) if isinstance(text, str) else {}
@@ -156,8 +159,9 @@ _PREFIX = "cnnbench: "
 
 _OF_OPENBLAS = "OpenBLAS error: "
 
-# TensorFlow writes "F0000 00:00:1795490572.139305    7847 device_event_mgr.cc:228] TEXT", or
-# "2026-11-24 03:20:00.139305: F tensorflow/core/framework/tensor.cc:844] TEXT".
+# TensorFlow writes fatal messages in one of these two formats:
+# F0000 00:00:1795490572.139305    7847 device_event_mgr.cc:228] TEXT
+# 2026-11-24 03:20:00.139305: F tensorflow/core/framework/tensor.cc:844] TEXT
 _FATAL = re.compile(
     rf"^(?:{_PREFIX})?(?:(?:F\d{{4}} |\d{{4}}-\d\d-\d\d [\d:.]+: F )[^\]\n]*:\d+\] *|"
     rf"{_OF_OPENBLAS})(.*)",
@@ -179,8 +183,8 @@ def error_line(text: str) -> str:
 
 
 def library_output_notices(log: str, *, hides_openblas: bool = False) -> str:
-    """Formats the output of native libraries as notices. Lines that are already notices are not
-    changed.
+    """Formats the output of native libraries as cnnbench's notices. Lines that are already notices
+    are not changed.
 
     `hides_openblas` omits the message with which OpenBLAS ends the process; use it if
     `fatal_message` is reported anyway.
@@ -223,7 +227,7 @@ def fatal_message(log: str) -> str:
     return f"a GPU failed: {message}" if message.startswith(_FAULTY) else message
 
 
-# Functions that format numbers for people, unlike tf_cnn_benchmarks' lines with speeds.
+# Functions that format numbers for people.
 
 NONE = "-"
 """Text for a missing value."""
@@ -244,7 +248,8 @@ def number(value: float | None) -> str:
         return f"{value:.3e}"
     if math.isnan(value):
         return "nan"
-    rounded = float(f"{size:.3e}")  # For example, 0.99999 becomes 1.000, not 1.0000.
+    # Without rounding first, 0.99999 would become 1.0000 instead of 1.000.
+    rounded = float(f"{size:.3e}")
     digits = max(0, 3 - math.floor(math.log10(rounded))) if size else 0
     return f"{value:,.{digits}f}"
 
@@ -281,12 +286,12 @@ def percent_range(low: float, high: float, digits: int = 1) -> str:
 
 def percent_number(share: float, digits: int = 1, *, signed: bool = False) -> str:
     """Formats a share as `percent` does, but without the percent sign."""
-    # The number is rounded first, so -0.0004 becomes 0.0 %, not -0.0 %.
+    # Without rounding first, the share -0.0004 would become -0.0 % instead of 0.0 %.
     return f"{round(100 * share, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
 
 
 def binary(size: float | None) -> str:
-    """Formats a number of bytes with a unit, such as "1.5 MiB". `NONE` for None.
+    """Formats a number of bytes with a unit, such as "1.5 MiB". Returns "-" for None.
 
     The unit is chosen so that the number is below 1024.
     """
@@ -300,21 +305,21 @@ def binary(size: float | None) -> str:
 
 
 def item_count(items: int | Sized) -> int:
-    """The number of items in a collection. If `items` is a number, it is returned unchanged."""
+    """The number of items in a collection. If `items` is itself a number, it is returned."""
     return items if isinstance(items, int) else len(items)
 
 
 def count_text(items: int | Sized, singular: str, plural: str) -> str:
-    """Formats a number with a noun in singular or plural: "1 run" or "2 runs". Collections are
-    counted.
+    """Formats a number with a noun in singular or plural: "1 run" or "2 runs". If `items` is a
+    collection, the number is its length.
     """
     number = item_count(items)
     return f"{number} {singular if number == 1 else plural}"
 
 
 def selection_text(shown: int, of: str, total: int, singular: str, plural: str) -> str:
-    """Describes a selection: "2 runs" if all runs are selected, otherwise "the 2 fastest of 3
-    runs".
+    """Describes how many of several things are shown: "2 runs" if all are shown, otherwise "the 2
+    fastest of 3 runs".
     """
     text = count_text(total, singular, plural)
     return text if shown == total else f"the {shown} {of} of {text}"
@@ -334,7 +339,7 @@ def parse_integer(text: str) -> int:
     """Parses an integer: decimal ASCII digits, or hexadecimal digits after 0x. ValueError for other
     text.
     """
-    # int() would accept underscores and digits that are not ASCII.
+    # Python's int() also accepts underscores, and digits that are not ASCII.
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return int(text, 16) if text[:2].lower() == "0x" else int(text)
@@ -364,8 +369,8 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class Duration:
-    """A positive duration in seconds, with its text in `source`, such as "500ms", "10s", "2m" or
-    "1.5h".
+    """A positive duration in seconds. `source` is the text from which it was parsed, such as
+    "500ms", "10s", "2m" or "1.5h".
     """
 
     seconds: float
@@ -382,7 +387,7 @@ class Duration:
 
 
 class StopAt(NamedTuple):
-    """The metric and the value at which a run ends, with their text in `source`, such as
+    """The metric value at which a run ends. `source` is the text from which it was parsed, such as
     "top_1:0.759".
     """
 
@@ -392,7 +397,7 @@ class StopAt(NamedTuple):
 
 
 def counted_names(names: Iterable[object]) -> str:
-    """Lists names, separated by commas. Duplicates are combined, as in "8 x NVIDIA H100"."""
+    """Lists names, separated by commas. Equal names are counted, as in "8 x NVIDIA H100"."""
     counts = Counter(map(str, names))
     return ", ".join(f"{times} x {name}" if times > 1 else name for name, times in counts.items())
 

@@ -15,12 +15,12 @@ steps:
    likelihood does not decrease by more than the penalty of the parameters that this saves. The
    likelihood assumes Gaussian noise, and large deviations are limited to a number of standard
    deviations. It is maximised over the correlation separately for each hypothesis. A series that
-   wanders because its noise is correlated is explained best by a correlation; a series with a step
-   is explained best by the step, although the step correlates neighbours, too. This follows the
-   gappy Schwarz criterion (Cho and Fryzlewicz, "Multiple change point detection under serial
-   dependence", Journal of Time Series Analysis 45, 2024), and the choice among steps, trends and
-   correlation follows Beaulieu and Killick ("Distinguishing trends and shifts from memory in
-   climate data", Journal of Climate 31, 2018).
+   wanders because its noise is correlated is explained best by a correlation; a series with a
+   change of level is explained best by this change, although the change correlates neighbours, too.
+   This follows the gappy Schwarz criterion (Cho and Fryzlewicz, "Multiple change point detection
+   under serial dependence", Journal of Time Series Analysis 45, 2024), and the choice among changes
+   of level, trends and correlation follows Beaulieu and Killick ("Distinguishing trends and shifts
+   from memory in climate data", Journal of Climate 31, 2018).
 
 The method is that of Barrett, Bolz-Tereick, Killick, Mount and Tratt, "Virtual Machine Warmup Blows
 Hot and Cold" (OOPSLA 2017): cut the series where its level changes; similar levels at its end are
@@ -63,7 +63,7 @@ MIN_SEGMENT = 5
 """Minimum number of values in a segment. The median of five values ignores two outliers."""
 
 MIN_TREND = 4
-"""Minimum number of values in a trend. A shorter trend cannot be distinguished from a step."""
+"""Minimum number of values in a trend. A shorter trend could be a sudden change of level."""
 
 _DIGITS = 40
 """Number of bits of a deviation. Sums of millions of deviations are exact."""
@@ -75,7 +75,7 @@ _CANDIDATE = 1.2
 """By how much a candidate must reduce the absolute deviations, in standard deviations * log n."""
 
 _CHANGE, _EXCURSION, _TREND = 1.55, 2.7, 3.1
-"""Minimum gains in log-likelihood for a change, for two changes, and for a trend instead of steps.
+"""Minimum gains in log-likelihood: a change of level, two changes, a trend instead of changes.
 
 The unit is log n + 2/3. For example, 1.55 units are 3.8 for 6 values, 6.8 for 40 and 8.5 for 120. A
 trend instead of a level costs as much as two changes, because it has two ends.
@@ -430,7 +430,7 @@ class _SegmentationChoice:
         import numpy as np
 
         sums = [self._sums_of_deviations(segment, (segment,), reach) for segment in segments]
-        # Products of neighbouring deviations in different segments; 0 at both ends of the series.
+        # Products of the last deviation of a segment and the first deviation of the next segment.
         crossing = [0.0, *(a.last * b.first for a, b in pairwise(sums)), 0.0]
         squares = list(accumulate((segment_sums.squares for segment_sums in sums), initial=0.0))
         inside = list(accumulate((segment_sums.products for segment_sums in sums), initial=0.0))
