@@ -1,1 +1,1 @@
-"""Measures and predicts parts of a training step: all-reduces and their costs, and layers."""
+"""Measures all-reduces and layers of a training step separately, and predicts all-reduce times."""

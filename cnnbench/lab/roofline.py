@@ -31,7 +31,7 @@ from cnnbench.run.runtime import tensorflow
 if TYPE_CHECKING:
     from cnnbench.records.run import RunRecord
 
-_COPIED_BYTES = 256 << 20  # This size is larger than all caches.
+_COPIED_BYTES = 256 << 20  # Size of the copied memory, which is larger than all caches.
 _COPIES = 8
 
 
@@ -82,7 +82,7 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     profiled = record.warmup_step_seconds[-len(steps) :]
     kept, plain = faster_half(profiled), faster_half(record.step_seconds)
     seconds = fmean(profiled[step] for step in kept)
-    # A run without result files does not measure the peak rate, so the rate is added here.
+    # A run without result files does not determine the peak FLOP rate, so it is added here.
     figures = dataclasses.replace(
         record.measured,
         peak_flops_per_sec=machine.flops_per_sec,
@@ -116,7 +116,8 @@ def _measure_machine(plan: RunPlan, record: RunRecord) -> Machine:
 
 
 def _copy_rate(device_kind: str, device: str) -> tuple[float, str]:
-    """Measures the memory bandwidth of a device in bytes per second, and describes the measurement.
+    """Measures the memory bandwidth of a device. Returns bytes per second, and a description of the
+    measurement.
 
     The bandwidth counts bytes that are read and bytes that are written. The result is from the
     fastest of several copies of 256 MiB, which take about one second together. On a CPU, there is
@@ -147,7 +148,7 @@ def _gpu_copy_rate(device: str) -> float:
 
         def copy() -> None:
             copied = tf.raw_ops.DeepCopy(x=source)
-            # Reading an element waits until the copy is complete.
+            # The call that reads an element waits until the copy is complete.
             copied[:1].numpy()
 
         return _shortest_copy_seconds(copy)
@@ -163,7 +164,8 @@ def _shortest_copy_seconds(copy: Callable[[], object]) -> float:
 
 
 def roofline_to_csv(roofline: Roofline) -> str:
-    """Formats a roofline as CSV: one line for each row, and one line for the remainder of the step.
+    """Formats a roofline as CSV: one line for each row, and one line for the remaining time of the
+    step.
 
     Numbers are not rounded.
     """

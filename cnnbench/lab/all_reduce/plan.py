@@ -1,8 +1,5 @@
-"""Plans the measurements of `cnnbench allreduce` and defines its peers, reductions of
-tf.distribute.
-
-TensorFlow's default, the collective ring, is not a peer, because cnnbench has it as the algorithm
-`collective`.
+"""Plans the measurements of `cnnbench allreduce`, including reductions of tf.distribute that are
+measured for comparison (peers).
 
 TensorFlow's default, the collective ring, is not a peer, because it is the algorithm `collective`.
 
@@ -67,11 +64,11 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-# Peers are cross-device operations of tf.distribute, which are measured for comparison.
+# A peer is a cross-device reduction of tf.distribute that is measured for comparison.
 
 TowerTensors: TypeAlias = "Sequence[Sequence[tf.Tensor]]"
 
-# Maps the names of peers to values of --cross_device_ops.
+# Maps the name of each peer to a value of --cross_device_ops.
 _OPS = {
     "reduction_to_one_device": "reduction_to_one_device",
     "hierarchical_copy_all_reduce": "hierarchical_copy",
@@ -119,13 +116,13 @@ def tf_distribute_reduction(name: str, devices: Sequence[str]) -> Callable[[Towe
 
 
 def check_peer(name: str, devices: Sequence[str]) -> None:
-    """Raises an error if a reduction of tf.distribute fails on these devices, or computes wrong
-    sums.
+    """Raises an error if a reduction of tf.distribute would fail on the given devices, or would
+    compute wrong sums.
     """
     if len({process_of_device(device) for device in devices}) > 1:
         raise ValueError("tf.distribute reduces only between devices of one process")
     if name == "hierarchical_copy_all_reduce" and len(devices) % 2:
-        # In TensorFlow 2.21, the sum of 1, 10 and 100 on three devices is 11.
+        # In TensorFlow 2.21, HierarchicalCopyAllReduce adds 1, 10 and 100 on three devices to 11.
         raise ValueError(
             f"tf.distribute.HierarchicalCopyAllReduce leaves out the last of {len(devices)} "
             "devices; use an even number of devices"
@@ -134,8 +131,7 @@ def check_peer(name: str, devices: Sequence[str]) -> None:
         create("nccl", ReduceContext(devices=tuple(devices)))
 
 
-# Plans a run of `cnnbench allreduce`, and finds its flags without effect.
-# This part does not import TensorFlow.
+# Functions that plan a run of `cnnbench allreduce` from its flags, without TensorFlow.
 
 WITHOUT_EFFECT: tuple[FlagSpec, ...] = tuple(
     spec
@@ -174,8 +170,8 @@ _MOST_SIZES = 1000
 
 
 class Workload(NamedTuple):
-    """The tensors that each device reduces. The name is a size ("65536", "4096*1000") or a
-    model.
+    """The tensors that each device reduces. `name` is their size ("65536"), size and number
+    ("4096*1000"), or the model whose gradients they are.
     """
 
     name: str
@@ -188,8 +184,8 @@ class Workload(NamedTuple):
 
 
 class ReductionCase(NamedTuple):
-    """A reduction to measure: an all-reduce algorithm with a packing, or a reduction of
-    tf.distribute for comparison (a peer).
+    """A reduction to measure: an all-reduce algorithm (spec) with a packing of the tensors, or a
+    reduction of tf.distribute for comparison (peer).
     """
 
     spec: AllReduceSpec | None = None
@@ -202,7 +198,7 @@ class ReductionCase(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AllReducePlan:
-    """Everything that one run of `cnnbench allreduce` measures.
+    """Plan of a run of `cnnbench allreduce`: everything that the run measures.
 
     Attributes:
       params: the flags, with resolved numbers of calls and of reductions per call.
@@ -224,8 +220,8 @@ class AllReducePlan:
         return self.run.place.job
 
     def cases(self, specs: Sequence[AllReduceSpec]) -> tuple[ReductionCase, ...]:
-        """All reductions to measure: every spec with every packing, followed by the reductions of
-        tf.distribute.
+        """All reductions to measure: every all-reduce algorithm in `specs` with every packing,
+        followed by the reductions of tf.distribute.
         """
         pairs = itertools.product(specs, self.packings)
         ours = (ReductionCase(spec=spec, packing=packing) for spec, packing in pairs)
@@ -235,7 +231,8 @@ class AllReducePlan:
 def make_plan(
     params: AllReduceParams, explicit: Sequence[str] = (), names: JobFlagNames = OF_A_PROCESS
 ) -> AllReducePlan:
-    """Makes the plan of a run from its flags, with all checks that need no device.
+    """Makes the plan of a run from its flags. Raises FlagError for flags that are invalid whatever
+    the devices are.
 
     `explicit` contains the names of the given flags. For `names`, see `plan_run`.
     """
@@ -300,8 +297,8 @@ def plan_training_run(
     specs: Sequence[AllReduceSpec] | None,
     names: JobFlagNames = OF_A_PROCESS,
 ) -> RunPlan:
-    """Plans a training run on `devices` devices, with the job, threads and kind of devices in
-    `params`.
+    """Plans a training run on `devices` devices, with the flags in `params` for job, threads and
+    kind of devices.
     """
     of_devices = {spec.name for spec in (*specs_of(RuntimeParams), *specs_of(ClusterParams))}
     flags = (spec.name for spec in ALL_REDUCE_FLAGS if spec.name in of_devices)
@@ -331,8 +328,8 @@ def _check_device_counts(
 
 
 def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
-    """Parses --sizes (grammar: docstring of this module) to workloads, in order, without
-    duplicates.
+    """Parses the value of --sizes to workloads, in order, without duplicates. The docstring of this
+    module contains the grammar.
     """
     workloads: dict[Workload, None] = {}
     item_bytes = DTYPE_BYTES[dtype]
@@ -395,8 +392,8 @@ def _is_not_measured(algorithm: str, plan: AllReducePlan) -> bool:
 
 
 def _used_algorithms(plan: AllReducePlan) -> frozenset[str] | None:
-    """Names of the all-reduce algorithms that are used for at least one number of devices. None
-    means all algorithms.
+    """Names of the all-reduce algorithms that the plan uses with at least one number of devices.
+    None means all algorithms.
     """
     if plan.specs is None:
         return None

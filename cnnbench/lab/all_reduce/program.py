@@ -75,8 +75,8 @@ def _machine_epsilon(dtype: str) -> float:
 
 
 class ReductionData(NamedTuple):
-    """The values that each device reduces, and their exact sums over the devices. In long tensors,
-    the values repeat, so only one period (`PERIOD` elements) is stored.
+    """The values that each device reduces, and their exact sums over all devices. The values repeat
+    after `PERIOD` elements, so only one period is stored.
 
     `values` has the dtype of the tensors. `total` contains the sums, and `magnitude` the sums of
     the absolute values, both in float64.
@@ -88,16 +88,15 @@ class ReductionData(NamedTuple):
     magnitude: Array
 
     def fill(self, device: int, begin: int, shape: Sequence[int]) -> Array:
-        """Makes a tensor of the given shape with the values of a device, beginning with element
-        `begin`.
+        """Makes a tensor of the given shape from the values of a device, beginning with the value
+        number `begin`.
         """
         count = int(np.prod(shape, dtype=np.int64))
         start = np.roll(self.values[device], -(begin % PERIOD))
         return np.resize(start, count).reshape(shape)
 
     def count_wrong(self, result: Array, begin: int, added_in: str, cast: bool) -> int:
-        """Counts the wrong elements in the sum that a device has computed. The sum may have any
-        shape.
+        """Counts the wrong elements in `result`, the sum that a device has computed.
 
         `added_in` is the dtype of the additions. `cast` says whether values were first rounded to
         this dtype.
@@ -112,7 +111,7 @@ class ReductionData(NamedTuple):
         for first in range(0, len(flat), PERIOD):
             part = flat[first : first + PERIOD].astype(np.float64)
             error = np.abs(part - total[: len(part)])
-            # A comparison with NaN is false, so NaN counts as a wrong value.
+            # Every comparison with NaN is false, so NaN counts as a wrong value.
             wrong += len(part) - int(np.count_nonzero(error <= tolerance[: len(part)]))
         return wrong
 
@@ -120,15 +119,15 @@ class ReductionData(NamedTuple):
 def make_reduction_data(
     name: str, devices: int, dtype: str, added_in: Sequence[str], seed: int
 ) -> ReductionData:
-    """Draws random values of one kind, "integers" or "floats", for every device, and computes their
-    sums.
+    """Draws random values for every device and computes their sums. `name` selects the kind of
+    values: "integers" or "floats".
 
     Integers are so small that sums in the dtypes `added_in` are exact.
     """
     streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
     generators = [np.random.default_rng(stream) for stream in streams]
     if name == "integers":
-        # Integers that have at most as many bits as the significand are exact.
+        # A floating-point format represents integers exactly up to the size of its significand.
         exact = min(round(2 / _machine_epsilon(name)) for name in (dtype, *added_in))
         values = [_draw_integers(g, d, devices, exact) for d, g in enumerate(generators)]
     else:
@@ -142,18 +141,20 @@ def make_reduction_data(
 
 
 def _draw_integers(generator: np.random.Generator, device: int, devices: int, exact: int) -> Array:
-    """Draws integers for one device, so small that the sum over all devices is at most `exact`."""
+    """Draws random integers for one device. They are so small that the absolute value of the sum
+    over all devices is at most `exact`.
+    """
     largest = min(_LARGEST_INTEGER, max(1, exact // devices))
     values = generator.integers(-largest, largest, PERIOD, endpoint=True)
-    # If there are too many devices for the format, some values are zero.
-    # The device whose value is zero differs from element to element.
+    # If the sum of +-1 over all devices could be inexact, some devices contribute 0.
+    # The devices that contribute 0 differ from element to element.
     used = (device + np.arange(PERIOD)) % devices < exact
     return np.where(used, values, 0)
 
 
-# TensorFlow functions that execute chains of reductions between buffers.
+# Classes that execute chains of reductions in a TensorFlow function, on tensors in buffers.
 
-# The tensors of every device, as [device][index].
+# Lists of tensors, one list for each device.
 DeviceTensors: TypeAlias = "list[list[tf.Tensor]]"
 
 # A function that adds tensors across devices and returns all sums on every device.
@@ -163,8 +164,8 @@ _numbers = itertools.count()
 
 
 class DeviceBuffers:
-    """Buffers for the tensors on several devices, which have equal shapes, and for the sums on each
-    device.
+    """Buffers on several devices: for the tensors that each device reduces, which have the same
+    shapes on all devices, and for the sums on each device.
 
     `first` is the number of the first device here among all devices that reduce.
     """
@@ -199,7 +200,8 @@ class DeviceBuffers:
         self._wait_and_count(self._inputs)
 
     def read(self) -> DeviceTensors:
-        """Reads the tensors of every device. Must be called in a function that TensorFlow traces.
+        """Creates operations that read the tensors of every device. Must be called while TensorFlow
+        traces a function.
 
         The previous sums of a device are freed first, so that later operations can use their
         memory, as training frees gradients after the update.
@@ -216,8 +218,8 @@ class DeviceBuffers:
         return tensors
 
     def write(self, sums: DeviceTensors, read: DeviceTensors) -> list[tf.Tensor]:
-        """Stores the sums of every device. Must be called after `read`, in a function that
-        TensorFlow traces.
+        """Creates operations that store the sums of every device. Must be called after `read`,
+        while TensorFlow traces a function.
 
         Returns a scalar on each device, which is available when the device has its sums.
         """
@@ -273,7 +275,7 @@ class DeviceBuffers:
         self._wait_and_count(names)
 
     def _wait_and_count(self, names: Sequence[str]) -> list[int]:
-        """Waits until all previous operations are complete, and counts the tensor lists in each
+        """Waits until all previous operations are complete. Returns the number of entries in each
         staging area.
 
         When the call of an operation on another process returns, the operation may only have been
@@ -288,7 +290,8 @@ class DeviceBuffers:
 
 
 class ReductionProgram:
-    """A traced function that reduces the tensors in buffers, once or several times in a row.
+    """A traced TensorFlow function that reduces the tensors in buffers, once or several times in a
+    row.
 
     Args:
       buffers: contain the tensors and, after a call, the sums.
@@ -316,7 +319,7 @@ class ReductionProgram:
         self.operations = len(self._call.graph.get_operations())
 
     def run(self) -> float:
-        """Calls the function, waits until every device has its sums, and returns the elapsed
+        """Calls the traced function, waits until every device has its sums, and returns the elapsed
         seconds.
         """
         begin = time.perf_counter()
@@ -328,8 +331,8 @@ class ReductionProgram:
 
 
 def copy_all(tensors: DeviceTensors) -> DeviceTensors:
-    """Copies the tensors of all devices concurrently. The time is compared with the time of
-    reductions.
+    """Copies the tensors of all devices concurrently, as a memory copy with which reductions are
+    compared.
     """
     copies = []
     for own in tensors:
@@ -356,13 +359,13 @@ def _chain_reductions(
 def reduction_factory(
     case: ReductionCase, place: ReduceContext, group_size: int
 ) -> Callable[[], Reduction]:
-    """Returns a function that creates the reduction of a case. Each reduction in a chain needs its
-    own call of this function.
+    """Returns a function that creates the reduction of a case. It must be called once for each
+    reduction in a chain, so that reductions share no state.
 
     FlagError if the algorithm does not work with these devices in groups of this size.
     """
     if case.peer is not None:
-        # A strategy cannot be created in a trace, so the reduction is created here.
+        # The strategy is created here, because that is impossible while a function is traced.
         reduction = plan.tf_distribute_reduction(case.peer, place.devices)
         return lambda: reduction
     spec = case.spec or single("copy")
@@ -383,7 +386,9 @@ def reduction_factory(
 
 
 def _error_text(error: Exception) -> str:
-    """Type and first line of an error, and the location if the error is from a plug-in."""
+    """Describes an error by its type and first line. For an error in a plug-in, adds its
+    location.
+    """
     try:
         with plugins.reporting_plugin_errors(BenchmarkError):
             raise error
@@ -408,7 +413,8 @@ def usable_algorithms(
                 raise ValueError("every worker runs it itself, so measure it in a separate command")
         except ValueError as error:
             reasons[name] = first_line(error)
-        except Exception as error:  # All other algorithms are still measured.
+        # If an algorithm fails, all other algorithms are still measured.
+        except Exception as error:
             reasons[name] = _error_text(error)
         else:
             specs.append(single(name))
@@ -421,8 +427,8 @@ def check_algorithms(
     place: ReduceContext,
     group_size: int,
 ) -> None:
-    """Raises an error if a spec, or a reduction of tf.distribute, does not work on the devices.
-    `specs` is None for all specs.
+    """Raises an error if one of the given all-reduce algorithms (specs), or one of the reductions
+    of tf.distribute, does not work on the devices.
     """
     for spec in specs or ():
         AllReducer(spec, place, group_devices(place.devices, group_size))
@@ -433,15 +439,15 @@ def check_algorithms(
             raise FlagError("peers", name, first_line(error)) from error
 
 
-# Measures and checks all cases with tensors of one size.
+# Classes that measure and check all reductions of the tensors of one workload.
 
 _COPIED = "float32"
 
 
 @dataclass
 class _CaseTrial:
-    """The unfinished measurement of one reduction, or of the memory copy: its row of the table so
-    far, and the seconds of each timed call.
+    """The measurement of one reduction, or of the memory copy, while it is not finished: `point`,
+    its row of the table so far, and the seconds of each timed call.
     """
 
     case: ReductionCase
@@ -454,7 +460,7 @@ class _CaseTrial:
 
 
 class WorkloadBenchmark:
-    """Measures all reductions with one workload, together with a memory copy for comparison.
+    """Measures all reductions of one workload, and a memory copy of the same size for comparison.
 
     In each round, all cases and the memory copy are called once, in random order, so that
     disturbances of the machine affect all of them equally.
@@ -489,12 +495,14 @@ class WorkloadBenchmark:
         self._copy = _CaseTrial(ReductionCase(), row(spec="memory copy", packing=Packing()))
 
     def run(self, progress: Progress) -> None:
-        """Runs the measurement. After an interrupt, the results so far are available."""
+        """Runs all measurements of the workload. If it is interrupted, the results so far are
+        available.
+        """
         own = self._place.own_devices
         first = self._place.devices.index(own[0])
         buffers = copied = DeviceBuffers(own, self._workload.shapes, self._dtype, first)
         if len(self._workload.shapes) > 1 or self._dtype != _COPIED:
-            # A single large copy is the fastest, so one tensor contains all bytes.
+            # The memory copy copies one tensor with all bytes, because a single copy is fastest.
             elements = -(-self._bytes // DTYPE_BYTES[_COPIED])
             copied = DeviceBuffers(own, [(elements,)], _COPIED, first)
         try:
@@ -509,7 +517,9 @@ class WorkloadBenchmark:
 
     @property
     def points(self) -> list[Point]:
-        """The results of all cases that were timed or built, or that failed."""
+        """The rows of the result table: one row for each reduction that was timed or built, or that
+        failed.
+        """
         return [
             replace(trial.point, seconds=tuple(trial.seconds))
             for trial in self._trials
@@ -586,7 +596,7 @@ class WorkloadBenchmark:
 
     def _time_rounds(self, progress: Progress) -> None:
         order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
-        # The seed makes the order the same in all processes.
+        # Because of the seed, all processes of the job measure in the same order.
         where = self._place.devices
         generator = random.Random(f"{self._params.tf_random_seed} {self._workload.name} {where}")
         gc.collect()
@@ -605,13 +615,14 @@ class WorkloadBenchmark:
 
     @contextlib.contextmanager
     def _storing_errors(self, trial: _CaseTrial) -> Iterator[None]:
-        """Context manager that stores an error in the table row of a case, or raises the error if
-        other workers wait for this process.
+        """Context manager for the measurement of one reduction: stores an error in the row of the
+        reduction. If other workers wait for this process, the error is raised instead.
         """
         try:
             with restoring_interrupts():
                 yield
-        except Exception as error:  # An algorithm may raise any exception.
+        # Algorithms, which may be from plug-ins, may raise any exception.
+        except Exception as error:
             if self._workers is not None:
                 raise
             trial.update_point(error=_error_text(error))
@@ -627,7 +638,7 @@ class WorkloadBenchmark:
 
 
 def warm_up_devices(place: ReduceContext) -> None:
-    """Traces and runs a copy, so that the time of the first case does not include one-time
+    """Traces and runs a memory copy, so that the first measured reduction does not include one-time
     costs.
     """
     buffers = DeviceBuffers(place.own_devices, [(1,)], _COPIED)

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from cnnbench.variable_mgr.base import WorkerGroup
 
 
-# The printed table has the format of nccl-tests: rows of data, and lines that begin with ``#``.
+# The output has the format of nccl-tests: rows of a table, and comments that begin with ``#``.
 
-# No machine moves data 20 times as fast as it copies data, so a shorter time is not plausible.
+# A reduction 20 times as fast as the memory-copy estimate is impossible on any known machine.
 IMPLAUSIBLE_SHARE = 20.0
 
 _GIGA = 1e9
@@ -93,15 +93,15 @@ class RowFormat:
         )
 
     def header(self) -> list[str]:
-        """The lines of the table head, with the titles and the units of the columns."""
+        """Formats the two lines of the table head: the titles and the units of the columns."""
         return [
             self._format_line("#", [title for title, *_ in self._columns]),
             self._format_line("#", [unit for _, unit, *_ in self._columns]),
         ]
 
     def lines(self, point: Point, share: float | None, verbose: bool = False) -> list[str]:
-        """The line of a row, followed by lines with its error, if any, and with `verbose` its build
-        time.
+        """Formats a row as a line. Adds a line with the error if the reduction failed, and with
+        `verbose` a line with the build time.
 
         `share` is the estimate from the memory copy divided by the median time; None if unknown.
         """
@@ -124,7 +124,9 @@ class RowFormat:
 
 
 def copy_line(copy: Copying) -> str:
-    """Describes the memory copy from which the reduction time for one size is estimated."""
+    """Formats the result of the memory copy, from which the time of reductions of the same size is
+    estimated.
+    """
     return (
         f"# memory copy: {copy.devices} devices at once write {copy.rate / _GIGA:.2f} GB/s "
         f"({copy.bytes} B each); estimate "
@@ -133,8 +135,8 @@ def copy_line(copy: Copying) -> str:
 
 
 def footer_lines(record: AllReduceRecord) -> list[str]:
-    """Lines below the table: the fastest spec for each size, totals, and a note on the last
-    column.
+    """Formats the lines below the table: the fastest algorithm for each size, the number of wrong
+    values, and an explanation of the last column.
     """
     wrong, checked = (sum(getattr(p, n) for p in record.rows) for n in ("wrong", "checked"))
     errors = sum(p.error is not None for p in record.rows)
@@ -153,7 +155,9 @@ def footer_lines(record: AllReduceRecord) -> list[str]:
 
 
 def fastest_spec_lines(record: AllReduceRecord) -> list[str]:
-    """Lines that name the fastest spec for each size and number of devices with several rows."""
+    """Formats a line with the fastest algorithm for each size and number of devices for which
+    several algorithms were measured.
+    """
     alike: dict[tuple[object, ...], list[tuple[float, Point]]] = {}
     for point in record.rows:
         if point.median is not None and not point.failed:
@@ -179,7 +183,7 @@ def _case_text(point: Point) -> str:
 
 
 def implausible_time_warning(point: Point, share: float | None) -> str | None:
-    """A warning if the time in a row is too short for a reduction; None if the time is
+    """Returns a warning if the measured time is too short for a reduction, or None if the time is
     plausible.
     """
     if share is None or share <= IMPLAUSIBLE_SHARE:
@@ -239,8 +243,8 @@ def complete_record(
     error: BenchmarkError | None,
     messages: Messages,
 ) -> None:
-    """Completes the record of a process that ended early because of `error`. If `error` is None,
-    the process was interrupted.
+    """Writes the final record of a process that ended early because of `error`, or because of an
+    interrupt if `error` is None.
 
     `first_record` is the record from the start of the process, without any rows. If the process
     has written a later record, the later record is completed.
@@ -253,11 +257,13 @@ def complete_record(
     check_written(messages.warning)
 
 
-# Executes one run of `cnnbench allreduce`, from flags to record.
+# The following class executes one run of `cnnbench allreduce`, from flags to record.
 
 
 class AllReduceBenchmark:
-    """Measures all reductions in a plan, and prints and records the results."""
+    """Executes a run of `cnnbench allreduce`: measures all reductions in a plan, and prints and
+    records the results.
+    """
 
     def __init__(
         self,
@@ -304,7 +310,7 @@ class AllReduceBenchmark:
           BenchmarkError: sums were wrong or a reduction failed. The files contain the details.
           KeyboardInterrupt: the run was interrupted. The files contain all measurements so far.
         """
-        # Watch imports a module in a thread. A fork during the import would leave the lock locked.
+        # Watch imports a module in a thread. A fork during an import copies a locked import lock.
         self._watch = Watch(gpus=self.params.device != "cpu")
         self._conditions = self._watch.record
         for notice in no_effect_notices(UNUSED, self.plan, self._so_far.explicit_flags):
@@ -319,7 +325,7 @@ class AllReduceBenchmark:
                 places = self._start_tensorflow()
                 self._measure_cases(places, self._usable_specs(places))
             if self._workers is not None:
-                # This call waits until the chief has finished its measurements.
+                # This sum over all workers waits until the chief has finished its measurements.
                 self._workers.total(0)
             failed = [point for point in self._so_far.rows if point.failed]
             if failed:
@@ -339,8 +345,8 @@ class AllReduceBenchmark:
         return record
 
     def lost(self, error: BenchmarkError | None) -> None:
-        """Completes the record of this process, which ends early because of `error`. If `error` is
-        None, the process was interrupted.
+        """Writes the final record of this process, which ends early because of `error`, or because
+        of an interrupt if `error` is None.
         """
         complete_record(self.record("interrupted"), self._results, error, self._messages)
 
@@ -479,7 +485,7 @@ class AllReduceBenchmark:
         self._update_record(
             points=(*self._so_far.points, *own), peers=(*self._so_far.peers, *peers)
         )
-        # This record is replaced after the next size, or at the end of the run.
+        # Until the next workload has been measured, this record shows the run as interrupted.
         record = self.record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:

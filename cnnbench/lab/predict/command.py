@@ -59,7 +59,9 @@ _TABLE = CsvTable(COLUMNS, PredictionDocument.schema)
 
 @dataclass(frozen=True, kw_only=True)
 class PredictParams:
-    """Values of the flags for predictions: links, devices and computation."""
+    """Values of the flags of ``cnnbench allreduce --predict``: links, devices, and the training
+    step.
+    """
 
     predict: bool = flag(
         False,
@@ -241,7 +243,9 @@ def _recorded_step_time(path: str) -> tuple[float, int]:
 
 
 def _selected_packing(sent: AllReduceParams) -> Packing:
-    """Reads the packing of gradients from the flags. FlagError if they select several packings."""
+    """Reads from the flags how gradients are packed before they are sent. Raises FlagError if the
+    flags select several packings.
+    """
     texts = {
         "gradient_repacking": ",".join(map(str, sent.gradient_repacking)),
         "agg_small_grads_max_bytes": sent.agg_small_grads_max_bytes,
@@ -278,8 +282,8 @@ def draw_predictions(
     predictions: Sequence[Prediction],
     devices: int,
 ) -> None:
-    """Draws two charts: reduction time by tensor size on `devices` devices, and efficiency by
-    devices.
+    """Draws two charts: the predicted reduction time by tensor size on `devices` devices, and the
+    predicted efficiency by number of devices.
 
     The second chart shows times instead of the efficiency if the step time is unknown.
 
@@ -315,7 +319,7 @@ def _time_by_size_curve(
             seconds = model.seconds(spec, (tensor,), devices, Packing())
         except NotPredictedError:
             return []
-        if seconds > 0:  # The axis is logarithmic.
+        if seconds > 0:  # A logarithmic axis cannot show the time 0.
             curve.append((float(tensor.bytes), seconds))
     return curve
 
@@ -345,7 +349,7 @@ def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]
 
 
 def model_lines(model: Interconnect) -> list[str]:
-    """Lines that describe the links in the cost model."""
+    """Describes the links in the cost model, one line for each link."""
     if model.inter_link is None:
         return [f"link     {model.link}"]
     return [
@@ -368,7 +372,8 @@ def step_line(step: TrainingStep) -> str:
 
 
 def time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
-    """Table of predicted reduction times in milliseconds, by number of devices and spec.
+    """Makes a table of predicted reduction times in milliseconds, by number of devices and
+    all-reduce algorithm.
 
     The last column names the fastest spec.
     """
@@ -386,7 +391,9 @@ def time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
 
 
 def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
-    """Table of the predicted step time, efficiency and images per second with the fastest spec."""
+    """Makes a table of the predicted step time, efficiency and images per second with the fastest
+    all-reduce algorithm.
+    """
     speed = ("efficiency", "images/sec")
     table = [["devices", "spec", "reduction_ms", "step_ms", *speed, "overlapped step_ms", *speed]]
     table += [
@@ -409,7 +416,9 @@ def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
 
 
 def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
-    """Table that names, for each number of devices, the fastest spec by size of a single tensor."""
+    """Makes a table with, for each number of devices, the fastest all-reduce algorithm by size of a
+    single tensor.
+    """
     table = [["devices", "fastest by size of a single tensor, 1 KiB to 1 GiB"]]
     for row in by_devices:
         parts = [
@@ -421,7 +430,9 @@ def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
 
 
 def _text_table(rows: Sequence[Sequence[str]], left: str = "") -> Table:
-    """Makes a table of texts in which only the column with the title `left` is left-aligned."""
+    """Makes a table from texts. All columns except the column with the title `left` are
+    right-aligned.
+    """
     head, *body = rows
     return Table(
         columns=tuple((title, "" if title == left else "number", "") for title in head),

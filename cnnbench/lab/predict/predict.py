@@ -61,7 +61,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
 )
 from cnnbench.variable_mgr.modes import Packing
 
-# Cost formulas of all-reduce algorithms, for one tensor and any number of devices.
+# Functions with the cost formulas of all-reduce algorithms, for one tensor and n devices.
 
 # NCCL's own model (src/graph/tuning.cc, commit 5067397) has two protocols, "Simple" and "LL".
 # In "Simple", for large messages, a call costs at least 8.4 us, with latencies as in the presets.
@@ -74,16 +74,16 @@ _LL_BYTES = 4
 
 
 def _copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Cost of copying: all other devices send to the root, which adds, and sends the sum to each
-    device.
+    """Phases of the algorithm copy: all other devices send to the root, which adds the tensors and
+    sends the sum to each device.
     """
     star = star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)
     return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
 
 
 def _hierarchical_copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Cost of a hierarchical copy: each half of the devices adds on one root, and the roots
-    exchange sums.
+    """Phases of the algorithm hierarchical_copy: a root in each half of the devices adds the
+    tensors of its half, and the two roots exchange their sums.
 
     At the end, each root sends the sum to the devices of its half.
     """
@@ -101,7 +101,7 @@ def _hierarchical_copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -
 
 
 def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Cost of k concurrent rings: n-1 hops that add, and then n-1 hops that distribute the sums.
+    """Phases of k concurrent rings: n-1 hops that add, and then n-1 hops that distribute the sums.
 
     In each hop, a device forwards one chunk for each ring. In one lap, the number of hops between
     nodes equals the number of nodes.
@@ -114,8 +114,8 @@ def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _ring_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Time for which a tensor occupies a device in a ring: each chunk makes n-1 hops in each of two
-    laps.
+    """Phases for which one tensor keeps a device busy in a ring: each chunk makes n-1 hops in each
+    of two laps.
 
     The hops are distributed over n devices.
     """
@@ -126,15 +126,15 @@ def _ring_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _halving_doubling_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Cost of halving and doubling: devices exchange a half, a quarter, ... of the tensor, and
-    back.
+    """Phases of recursive halving and doubling: devices exchange a half, a quarter, ... of the
+    tensor, and then the sums in reverse order.
 
-    Each direction takes log2 p rounds, where p is the largest power of two up to n.
+    Halving and doubling take log2 p rounds each, where p is the largest power of two up to n.
 
-    In the first exchange, the distance between partners is half of the devices; in the last one,
-    partners are neighbours. Each device beyond p first divides the additions with a partner: each
-    of them adds half of the tensor. It receives the result at the end. The partner continues with
-    only its own half, unless there are more than p/2 devices beyond p.
+    In the first exchange, the distance between partners is half of the devices; in the last
+    exchange, partners are neighbours. Each device beyond p first divides the additions with a
+    partner: both add half of the tensor. It receives the result at the end. The partner continues
+    with only its own half, unless there are more than p/2 devices beyond p.
     """
     steps = layout.devices.bit_length() - 1
     power = 2**steps
@@ -161,7 +161,8 @@ def _halving_doubling_phases(tensor: Tensor, layout: NodeLayout, shards: int) ->
 
 
 def _halving_doubling_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Time for which a tensor occupies a device in halving and doubling: all messages divided by n.
+    """Phases for which one tensor keeps a device busy in recursive halving and doubling: the
+    messages of all devices divided by n.
 
     In a round, only devices with a chunk take part.
 
@@ -181,7 +182,7 @@ def _halving_doubling_busy_phases(tensor: Tensor, layout: NodeLayout, shards: in
         added += size
     extra = (layout.devices - power) / layout.devices
     sharing = layout.near if layout.nodes > 1 else 1
-    # If a tensor has so few chunks that one half would be empty, the tensor is sent as a whole.
+    # A tensor with so few chunks that one half would be empty is sent as a whole.
     halves = 2 if chunks > power // 2 else 1
     fetched = max(0, layout.devices - power - power // 2) / layout.devices * (halves - 1)
     fold = _messages_phase(
@@ -198,7 +199,7 @@ def _halving_doubling_busy_phases(tensor: Tensor, layout: NodeLayout, shards: in
 
 
 def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Cost of two binary trees: each half of the tensor moves up a tree and down again, in k
+    """Phases of two binary trees: each half of the tensor moves up a tree and down again, in k
     chunks.
     """
     levels = layout.devices.bit_length() - 1
@@ -218,7 +219,8 @@ def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _tree_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Time for which a tensor occupies a device in a tree: every chunk moves up and down n-1 edges.
+    """Phases for which one tensor keeps a device busy in a tree: every chunk moves up and down n-1
+    edges.
 
     The edges are distributed over n devices.
 
@@ -238,8 +240,8 @@ def _tree_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
-    """Cost of a shuffle: each of k devices (or CPUs of k nodes) gathers the values of one shard,
-    adds them and returns the sum.
+    """Phases of a shuffle: each of k devices (or CPUs of k nodes) gathers the values of one shard
+    of the tensor, adds them and returns the sum.
     """
     count, size = tensor.chunks(shards)
     near, far = layout.near - on_tower, layout.devices - layout.near
@@ -252,8 +254,8 @@ def _shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: b
 
 
 def _nccl_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Cost of NCCL's ring, which splits a tensor of any size into n chunks. The chunks need not be
-    copied to join them.
+    """Phases of NCCL's ring, which splits a tensor of any size into n chunks, without a copy to
+    join the chunks at the end.
     """
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = ring_lap(layout, 1, moved)
@@ -261,7 +263,7 @@ def _nccl_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _nccl_tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Cost of NCCL's pipelined double binary tree between nodes, with chains of devices within
+    """Phases of NCCL's pipelined double binary tree between nodes, with chains of devices within
     nodes.
 
     Both directions are concurrent. Each device sends and receives the tensor twice.
@@ -282,11 +284,8 @@ def _nccl_tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _tf_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Cost of TensorFlow's ring, which splits a tensor of any size into n chunks per subdivision.
-
-    The input is copied first.
-
-    The input is copied first.
+    """Phases of TensorFlow's ring, which copies the tensor and splits it into n chunks per
+    subdivision.
     """
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = ring_lap(layout, shards, moved)
@@ -294,7 +293,9 @@ def _tf_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _to_low_latency(path: PathOf) -> PathOf:
-    """Converts the cost formula of an NCCL algorithm to NCCL's protocol for small messages."""
+    """Converts the cost formula of an NCCL algorithm from NCCL's protocol "Simple" to "LL", the
+    protocol for small messages.
+    """
 
     def low_latency_path(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         return [
@@ -315,8 +316,8 @@ def _to_low_latency(path: PathOf) -> PathOf:
 def _mixed_messages_phase(
     layout: NodeLayout, messages: float, size: float, leaving: float
 ) -> ReductionPhase:
-    """Cost of messages with `size` bytes in total, of which the share `leaving` goes to other
-    nodes.
+    """Phase of several messages with `size` bytes in total. The share `leaving` of the messages
+    goes to other nodes.
     """
     near = 1 - leaving
     return ReductionPhase(
@@ -325,7 +326,9 @@ def _mixed_messages_phase(
 
 
 def _reduce_and_return(move: ReductionPhase, added: float, tensor: Tensor, chunks: int) -> Path:
-    """Cost of moving and adding chunks, moving the sums in the same way, and joining the chunks."""
+    """Phases of an algorithm that moves and adds chunks, moves the sums back in the same way, and
+    joins the chunks.
+    """
     return (move + ReductionPhase(added=added), move, _join_phase(tensor, chunks))
 
 
@@ -338,8 +341,8 @@ def _messages_phase(far: bool, count: float, size: float) -> ReductionPhase:
 
 
 def _message_phase(far: bool, size: float, sharing: int = 1) -> ReductionPhase:
-    """Cost of one message with `size` bytes, sent by `sharing` devices of a node through the same
-    link.
+    """Phase of one message with `size` bytes. If `far`, `sharing` devices of a node send such a
+    message through the same link at once.
     """
     return _messages_phase(far, 1, sharing * size if far else size)
 
@@ -373,8 +376,8 @@ FORMULAS: dict[str, Formula] = {
 
 
 def formulas() -> dict[str, Formula]:
-    """All cost formulas: the formulas in `FORMULAS`, which do not need TensorFlow, and the formulas
-    of registered algorithms.
+    """Returns the cost formulas of all algorithms by name: `FORMULAS`, which do not need
+    TensorFlow, and the formulas of algorithms from plug-ins.
     """
     return {**FORMULAS, **spec.cost_formulas(FORMULAS)}
 
@@ -383,18 +386,20 @@ SPREAD = Formula(
     lambda tensor, layout, shards: (star_of(layout.devices - 1, 0, tensor.bytes),),
     roots=lambda layout, shards: layout.devices,
 )
-"""Last step of two levels: (m-1)(alpha + s beta). The m devices of a node take turns."""
+"""Last step of two levels: (m-1)(alpha + s beta). The m devices of a node send in rotation."""
 
 
-# These functions compute the sizes of the tensors that are sent, after packing and chunking.
+# Functions that compute the sizes of the tensors that are sent, after gradients are packed.
 
 
 class NotPredictedError(ValueError):
-    """The cost model cannot predict a time for an algorithm, or for these devices."""
+    """The cost model has no formula for an all-reduce algorithm, or the algorithm does not work
+    with the number of devices.
+    """
 
 
 class TrainingStep(NamedTuple):
-    """The computation and the gradients of one device in a training step.
+    """What one device does in a training step: its gradients, and the time of its computation.
 
     `tensors` are the gradients before packing, `step_seconds` is None if unknown, and `batch_size`
     is the batch size of one device.
@@ -414,13 +419,15 @@ class TrainingStep(NamedTuple):
 
 
 def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Tensor, ...]:
-    """One tensor for each shape. When sent, its elements have `itemsize` bytes."""
+    """Describes gradients: one tensor for each shape, with `itemsize` bytes for each element when
+    it is sent.
+    """
     return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
 
 
 def sent_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors that one device sends: the given tensors after joining and conversion to
-    16 bits.
+    """Computes which tensors a device sends after its gradients `tensors` are packed: joined, and
+    converted to 16 bits.
     """
     joined = _join_small_tensors(packing, tensors)
     if packing.compact_dtype is None:
@@ -449,7 +456,7 @@ def _join_small_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Ten
 
 
 def packing_text(packing: Packing) -> str:
-    """Describes a packing in words, as in printed and recorded predictions."""
+    """Describes in words how gradients are packed, for printed and recorded predictions."""
     parts = []
     if packing.agg_small_grads_max_bytes:
         parts.append(
@@ -469,7 +476,7 @@ def _joined_tensor(tensors: Sequence[Tensor]) -> Tensor:
     return Tensor(sum(tensor.elements for tensor in tensors), tensors[0].itemsize)
 
 
-# The time of an all-reduce depends on the links, the spec and the sizes of the tensors.
+# The time of an all-reduce depends on the links, the algorithm and the sizes of the tensors.
 
 
 @dataclass(frozen=True)
@@ -501,12 +508,12 @@ class Interconnect:
     def seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> float:
-        """Predicts the seconds for reducing the tensors of one device. `tensors` are the tensors
-        before packing.
+        """Predicts the time in seconds of an all-reduce of the gradients `tensors` of each device,
+        which are packed first.
         """
         if devices == 1:
             return 0.0
-        # The phases are those of the busiest device.
+        # The phases of the busiest device determine the time.
         phases: list[ReductionPhase] = []
         if packing.joins:
             # Joining copies the tensors. Splitting copies nothing, because the parts are views.
@@ -532,7 +539,8 @@ class Interconnect:
     def _algorithm_phases(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
     ) -> Path:
-        """Lists the phases whose costs add up to the time of an algorithm with one or two levels.
+        """Lists the phases, one after another, in which an algorithm with one or two levels reduces
+        the tensors.
 
         With two levels, there are three kinds of phases: within nodes, between one device of each
         node, and back within nodes.
@@ -559,10 +567,11 @@ class Interconnect:
     def _list_phases(
         self, formula: Formula, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
     ) -> Path:
-        """Lists the phases whose costs add up to the time until all tensors are reduced.
+        """Lists the phases, one after another, until all tensors are reduced. Their times add up to
+        the time of the all-reduce.
 
-        These are the phases of the slowest tensor, and the phases for which other tensors occupy
-        the same device.
+        The list contains the phases of the slowest tensor, and phases for which other tensors keep
+        the same device busy.
         """
         if layout.devices == 1:
             return ()
@@ -595,7 +604,9 @@ def _add_phases(load: Path, path: Path) -> list[ReductionPhase]:
 
 
 def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
-    """Makes each root wait for the bytes of all roots in its node, because they share one link."""
+    """Adds to the load of each root the bytes that all other roots in its node send, because they
+    share one link.
+    """
     if per_node == 1:
         return
     for start in range(0, len(loads), per_node):
@@ -619,7 +630,7 @@ _RDMA_ALPHA = 14.0 * _MICRO
 # A message of 2 KB between two hosts takes 25.4 us with TCP and 1.7 us with RDMA.
 _TCP_ALPHA = _RDMA_ALPHA + (25.4 - 1.7) * _MICRO
 
-# The share of the line rate that remains without headers, for MTUs of 4096, 4096 and 1500 bytes.
+# Share of the line rate for payload. The MTU is 4096 bytes with RDMA and 1500 bytes with TCP.
 _INFINIBAND_PAYLOAD = 4096 / 4122
 _ROCE_PAYLOAD = 4096 / 4178
 _TCP_PAYLOAD = 1448 / 1538
@@ -633,7 +644,7 @@ _H100_SXM_MEMORY = 3350 * _GIGA
 _TRAFFIC_OF_ADDING = 3
 
 
-# For each preset: alpha, bandwidth, and the memory bandwidth of a GPU of the same generation.
+# Maps presets to latency (alpha), bandwidth, and memory bandwidth of a GPU of the same age.
 _FIGURES = {
     "pcie3": (_PCIE_ALPHA, 12 * _GIGA, _V100_MEMORY),
     "pcie4": (_PCIE_ALPHA, 24 * _GIGA, _A100_MEMORY),
@@ -671,7 +682,8 @@ _KEYS = ("alpha", "bandwidth", "gamma")
 
 
 def parse_link(flag: str, text: str) -> Link:
-    """Parses the value of --link or --inter_link. Without gamma, additions take no time.
+    """Parses the value of --link or --inter_link. If a link has no gamma, the time per added byte,
+    additions take no time.
 
     `text` is a preset, or ``alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_BYTE]``, or
     a preset followed by parameters that are different, such as ``edr,alpha=5e-6``.
@@ -723,14 +735,14 @@ def _parse_link_values(flag: str, text: str, parts: list[str]) -> dict[str, floa
     return values
 
 
-# These functions predict the times of a reduction and of a step, and the fastest algorithms.
+# Functions that predict the times of a reduction and of a step, and the fastest algorithms.
 
-_SMALLEST, _DOUBLINGS = 1024, 20  # The sizes range from 1 KiB to 1 GiB.
+_SMALLEST, _DOUBLINGS = 1024, 20  # Tensor sizes range from 1 KiB to 1 GiB (1 KiB * 2 ** 20).
 _STEPS_PER_DOUBLING = 4
-# A spec must need less than this share of the time of the fastest spec to replace it.
-# Times grow stepwise with the size, so specs with nearly equal times would alternate.
+# An algorithm replaces the fastest algorithm only if it needs less than this share of its time.
+# Otherwise, two algorithms with nearly equal times would alternate from size to size.
 _CLEARLY = 0.99
-# The size at which a different spec becomes the fastest is found with this relative accuracy.
+# Relative accuracy of the size at which a different algorithm becomes the fastest.
 _ACCURACY = 1.02
 _ITEMSIZE = 4
 
@@ -740,7 +752,7 @@ COLUMNS = (*(column.name for column in fields(Prediction)), "schema")
 
 @dataclass(frozen=True)
 class FastestRange:
-    """A range of tensor sizes for which one spec is the fastest.
+    """A range of tensor sizes for which the same all-reduce algorithm (spec) is the fastest.
 
     Attributes:
       spec: the fastest spec.
@@ -753,7 +765,8 @@ class FastestRange:
 
 @dataclass(frozen=True, kw_only=True)
 class FastestByDevices:
-    """The fastest spec for each size of a single tensor, on one number of devices.
+    """The fastest all-reduce algorithm (spec) for each size of a single tensor, for a given number
+    of devices.
 
     Attributes:
       devices: number of devices.
@@ -787,15 +800,15 @@ def predict_all(
     specs: Sequence[AllReduceSpec],
     device_counts: Sequence[int],
 ) -> list[Prediction]:
-    """Predicts reduction and step times for all specs and numbers of devices, in order of
-    devices.
+    """Predicts reduction and step times for all algorithms (specs) and all numbers of devices, in
+    the order of `device_counts`.
     """
     return [_predict_one(model, step, spec, devices) for devices in device_counts for spec in specs]
 
 
 def fastest_predictions(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
-    """Selects the fastest prediction for each number of devices. If several predictions are equally
-    fast, selects the first of these.
+    """Selects the prediction with the shortest reduction time for each number of devices; with
+    ties, the first prediction.
     """
     by_devices: dict[int, list[tuple[float, Prediction]]] = {}
     for prediction in predictions:
@@ -809,16 +822,16 @@ def fastest_predictions(predictions: Sequence[Prediction]) -> dict[int, Predicti
 def fastest_by_size(
     model: Interconnect, specs: Sequence[AllReduceSpec], devices: int
 ) -> tuple[FastestRange, ...]:
-    """Finds the fastest spec for one float32 tensor of 1 KiB to 1 GiB, as ascending ranges of
-    sizes.
+    """Finds the fastest all-reduce algorithm (spec) for a float32 tensor, as ascending ranges of
+    sizes from 1 KiB to 1 GiB.
 
-    With ties, the first spec is used. A spec remains the fastest until a different spec is 1 %
-    faster. Empty if there is no prediction for any spec.
+    With ties, the first algorithm is used. An algorithm remains the fastest until a different
+    algorithm is 1 % faster. Empty if there is no prediction for any algorithm.
     """
 
     def fastest_spec(size: int, known: str | None) -> str | None:
-        """The fastest spec for a tensor of `size` bytes, or `known` if no other spec is clearly
-        faster.
+        """Returns the fastest algorithm for a tensor of `size` bytes, or `known` if no other
+        algorithm is clearly faster.
         """
         tensor = Tensor(max(1, size // _ITEMSIZE), _ITEMSIZE)
         times: dict[str, float] = {}
@@ -851,10 +864,11 @@ def fastest_by_size(
 def _predict_one(
     model: Interconnect, step: TrainingStep, spec: AllReduceSpec, devices: int
 ) -> Prediction:
-    """Predicts the time of a training step from its computation time and the time of its reduction.
+    """Predicts the times of an all-reduce and of a training step for one algorithm and number of
+    devices.
 
-    Without overlap, a step is computation followed by reduction. With full overlap, its time is the
-    longer one of both.
+    Without overlap, the step time is the sum of computation time and reduction time. With full
+    overlap, it is the longer of the two times.
     """
     seconds: float | None = None
     not_predicted: str | None = None
