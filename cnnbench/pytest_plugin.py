@@ -54,7 +54,7 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     else:
         test = request.node.nodeid
         readable = re.sub(r"[^\w.-]+", "-", test).strip("-")[-100:]
-        # Several tests may have the same readable name.
+        # The digest distinguishes tests that have the same readable name.
         digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()[:12]
         folder = Path(local_path(kept, "cnnbench-results")).resolve() / f"{readable}-{digest}"
     text = request.config.getini(_TIMEOUT)
@@ -75,7 +75,9 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Reports a wrong use of the fixture ``cnnbench`` as one line with its place and message."""
+    """Reports a wrong use of the fixture ``cnnbench`` as one line with file, line number and
+    message.
+    """
     report = yield
     errors = sys.modules.get("cnnbench.errors")
     if (
@@ -92,8 +94,8 @@ def pytest_runtest_makereport(
 
 
 def _reporting_terminal(config: pytest.Config) -> TextIO | None:
-    """The terminal to which pytest reports; None with -q, in worker processes, and without a
-    terminal.
+    """Returns the terminal to which pytest reports. Returns None with -q, in pytest-xdist worker
+    processes, and without a terminal.
     """
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or reporter.verbosity < 0:
@@ -107,9 +109,7 @@ def _reporting_terminal(config: pytest.Config) -> TextIO | None:
 
 
 class _Terminal(io.TextIOBase):
-    """Text stream that writes lines with pytest's terminal reporter, even while pytest captures
-    output.
-    """
+    """Text stream that writes to pytest's terminal reporter, even while pytest captures output."""
 
     def __init__(self, reporter: Any, capture: Any) -> None:
         self._reporter = reporter

@@ -62,8 +62,8 @@ class BaselineDocument(Document):
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one call of the fixture: records and record files of its processes, and its
-    baseline.
+    """The result of one call of the fixture ``cnnbench``: records and record files of the measured
+    processes, and the baseline of the call.
     """
 
     records: tuple[RunRecord, ...]
@@ -81,8 +81,8 @@ class Result:
         return self.records[0]
 
     def value(self, metric: str) -> float:
-        """Median over the processes of a metric that `cnnbench compare --metrics` accepts, in its
-        own unit.
+        """Returns the value of a metric, the median over the processes, in the unit of the metric.
+        Accepts the metrics of `cnnbench compare --metrics`.
 
         docs/metrics.md lists the metrics. KeyError for an unknown metric; ValueError if no process
         measured the metric.
@@ -271,14 +271,16 @@ class Bench:
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", str(error))
         if not records:
-            # Outside of the exception handler, pytest does not show a chain of errors.
+            # In the exception handler, this call would make pytest show two chained errors.
             hint = "pytest --cnnbench-update writes it"
             pytest.fail(f"baseline {label} cannot be used: {reason}; {hint}", pytrace=False)
         return records, label
 
 
 def _check_flags(side: Side, processes: int) -> RunSummary:
-    """Checks the flags of a call before a process is started, and returns their resolved values."""
+    """Checks the flags of a fixture call before any process is started. Returns the resolved values
+    of the flags.
+    """
     refuse_flags(side, ("result_json",), "cannot be used with the fixture, which keeps the records")
     if processes > 1:
         refuse_flags(
@@ -294,7 +296,9 @@ def _check_flags(side: Side, processes: int) -> RunSummary:
 
 
 def _read_baseline_file(path: Path) -> tuple[RunRecord, ...] | None:
-    """Reads the records in a file that `Result.save` has written; None for other kinds of files."""
+    """Reads the records from a file that `Result.save` has written. Returns None for any other
+    file.
+    """
     if not path.is_file():
         return None
     document = read_json(path)

@@ -1,1 +1,3 @@
-"""Facts about the machine, its load and its energy, and checks of the measuring conditions."""
+"""Reads properties of the machine and software, measures load and energy, and checks the measuring
+conditions.
+"""

@@ -81,7 +81,7 @@ def parse_silenced_conditions(text: str) -> frozenset[str]:
 
 
 class RunFlags(NamedTuple):
-    """The values of flags on which the advice of the checks depends.
+    """Values of flags of the run on which the checks and their advice depend.
 
     If `intra_threads` is 0, TensorFlow chooses the number of threads. `cards` are the indices of
     the run's GPUs among the visible GPUs.
@@ -96,12 +96,12 @@ class RunFlags(NamedTuple):
 
 
 class ConditionCheckInput(NamedTuple):
-    """Everything that a check of the measuring conditions can use: facts, counters, flags and GPU
-    states.
+    """Everything that a check of the measuring conditions can use: properties of the machine,
+    changes of counters, flags, and states of GPUs.
 
     Attributes:
-      facts: about the machine, see `cnnbench.machine.facts`.
-      interval: changes in the interval, see `cnnbench.machine.watch.changes`.
+      facts: properties of the machine and software, see `cnnbench.machine.facts`.
+      interval: changes of counters in the checked interval, see `cnnbench.machine.watch.changes`.
       gpus: state of the GPUs at the end of the interval.
       gpus_before: state of the GPUs at the beginning of the interval; only used after the loop.
     """
@@ -137,7 +137,7 @@ _SCARCE_MEMORY = 0.05
 
 _SLOW_GOVERNORS = ("powersave", "conservative")
 
-# With these drivers, "powersave" is the name of the usual dynamic mode, which is not slow.
+# With these CPU frequency drivers, the governor "powersave" does not limit the clock rate.
 _DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 _HEAT = ("thermal_software", "thermal_hardware", "hardware_slowdown", "power_brake")
@@ -203,8 +203,8 @@ def threads(now: ConditionCheckInput) -> Finding:
 
 
 def quota(now: ConditionCheckInput) -> Finding:
-    """Checks whether a CPU quota is below the number of busy threads, which would then be paused
-    periodically.
+    """Checks whether a CPU quota is below the number of busy threads. If so, the kernel pauses the
+    threads periodically.
     """
     limit = now.facts.get("cgroup_cpu_limit")
     running = min(now.flags.intra_threads or now.usable_cpus, now.usable_cpus)
@@ -274,7 +274,7 @@ def memory_in_loop(then: ConditionCheckInput) -> Finding:
 
 
 def numa(now: ConditionCheckInput) -> Finding:
-    """Checks whether the machine has several NUMA nodes and the run is not bound to one of them."""
+    """Checks whether the run can use several NUMA nodes, because it is not bound to one node."""
     nodes = now.facts.get("numa_nodes") or 1
     if nodes <= 1 or now.flags.on_gpu or "cpu_affinity" in now.facts:
         return None
@@ -348,7 +348,9 @@ def gpu_throttle_in_loop(then: ConditionCheckInput) -> Finding:
 
 
 def _cpus_busy_with_others(situation: ConditionCheckInput) -> str | None:
-    """Describes how many CPUs other processes use; None if the number is small or unknown."""
+    """Describes how many CPUs other processes keep busy. Returns None if the number is small or
+    unknown.
+    """
     cpus = situation.facts.get("logical_cpus") or situation.usable_cpus
     others = situation.interval.get("other_cpus")
     if others is None or others < max(0.1, _OTHERS_SHARE * cpus):
@@ -357,7 +359,9 @@ def _cpus_busy_with_others(situation: ConditionCheckInput) -> str | None:
 
 
 def _stolen_cpu_share(situation: ConditionCheckInput) -> float:
-    """Share of the requested CPU time that the hypervisor withholds; 0 if the share is small."""
+    """Share of the requested CPU time that the hypervisor withholds. A share below 2 % is returned
+    as 0.
+    """
     share = situation.interval.get("steal_fraction", 0.0)
     return share if share >= _STEAL_SHARE else 0.0
 

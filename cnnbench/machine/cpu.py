@@ -1,4 +1,4 @@
-"""Reads facts about the processors and the memory of this machine."""
+"""Reads properties of the processors and of the memory of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-# Facts are read from the file system, environment variables and loaded modules.
+# A fact is a recorded property of the machine or software, such as the model of the CPU.
 
 Fact: TypeAlias = str | int | float | bool | list[str]
 Facts: TypeAlias = Mapping[str, Fact | None]
@@ -21,7 +21,7 @@ Facts: TypeAlias = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Host:
-    """The machine from which facts are read. Tests replace `root`, the folder that contains proc
+    """The machine whose properties are read. Tests replace `root`, the folder that contains proc
     and sys.
     """
 
@@ -30,8 +30,8 @@ class Host:
     modules: Mapping[str, Any] = field(default_factory=lambda: sys.modules)
 
     def text(self, path: str) -> str | None:
-        """Content of a file below `root`, without surrounding spaces; None if the file cannot be
-        read.
+        """Reads a text file below `root` and strips spaces at both ends. Returns None if the file
+        cannot be read.
         """
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
@@ -39,7 +39,9 @@ class Host:
             return None
 
     def number(self, path: str) -> int | None:
-        """The integer that a file below `root` contains; None if the file contains none."""
+        """Reads a file below `root` that contains an integer. Returns None if the file contains no
+        integer.
+        """
         text = self.text(path)
         return int(text) if text is not None and text.lstrip("-").isdigit() else None
 
@@ -48,14 +50,14 @@ FactGroup: TypeAlias = Callable[[Host], Facts]
 
 
 def read_facts(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
-    """Reads all facts of the groups and returns them by name, without empty and unreadable
-    facts.
+    """Reads recorded properties of the machine and returns them by name. Properties that are empty
+    or cannot be read are left out.
     """
     known_facts: dict[str, Fact] = {}
     for group in groups:
         try:
             facts = group(host)
-        except Exception:  # A missing fact must not end a run.
+        except Exception:  # A property that cannot be read must not end a run.
             continue
         known_facts.update({k: v for k, v in facts.items() if v is not None and v not in ("", [])})
     return known_facts
@@ -75,7 +77,7 @@ def pid_namespace(host: Host) -> str | None:
     return f"{boot} {namespace}" if boot else None
 
 
-# Functions that read facts about processor and memory: limits, settings, and sources of noise.
+# Functions that read properties of processor and memory: limits, settings, sources of noise.
 
 # These instruction sets limit the speed of convolutions and matrix products.
 _ISA = (
@@ -84,12 +86,12 @@ _ISA = (
     *("asimd", "asimdhp", "asimddp", "sve", "sve2", "bf16", "i8mm", "svebf16"),
 )
 
-# If there is no limit, control groups of version 1 contain a number above this value.
+# Control groups of version 1 that have no limit contain a number of at least this value.
 _NO_LIMIT = 1 << 60
 
 
 class Memory(NamedTuple):
-    """The size and the available part, in bytes, of main memory or of a GPU's memory.
+    """Size of main memory, or of the memory of a GPU, and how much of it is available, in bytes.
 
     `total` is the maximum that a process can use, including swap space. `available` is the memory
     that is free, or can be freed, without swapping.
@@ -100,24 +102,22 @@ class Memory(NamedTuple):
 
 
 def available_cores() -> int:
-    """Number of CPUs that this process may use: those in its affinity mask, or all without
-    a mask.
-    """
+    """Number of CPUs that this process may use, according to its affinity mask."""
     return len(usable_cpus())
 
 
 def usable_cpus() -> Collection[int]:
-    """Numbers of the CPUs that this process may use: those in its affinity mask, or all without a
-    mask.
+    """Numbers of the CPUs that this process may use, according to its affinity mask. On platforms
+    without affinity masks, all CPUs.
     """
     try:
         return os.sched_getaffinity(0)
-    except AttributeError:  # The function does not exist on every platform.
+    except AttributeError:  # `os.sched_getaffinity` does not exist on every platform.
         return range(os.cpu_count() or 1)
 
 
 def machine_identity(host: Host) -> Facts:
-    """Facts about the machine: its name, its kind and its operating system."""
+    """Reads the host name, the operating system and the architecture of the machine."""
     return {
         "hostname": platform.node(),
         "platform": platform.platform(),
@@ -126,7 +126,7 @@ def machine_identity(host: Host) -> Facts:
 
 
 def processor(host: Host) -> Facts:
-    """Facts about the CPU: its model, number of cores, and instruction sets."""
+    """Reads the model, the number of cores and the instruction sets of the CPU."""
     text = host.text("proc/cpuinfo")
     if text is None:
         if platform.system() != "Darwin":
@@ -144,9 +144,9 @@ def processor(host: Host) -> Facts:
         "cpu_model": first.get("model name") or first.get("Model") or platform.processor(),
         "cpu_isa": isa,
         "physical_cores": len(cores) or None,
-        # In a virtual machine, noise usually comes from other machines on the same hypervisor.
+        # In a virtual machine, other virtual machines on the same host may cause noise.
         "virtual_machine": True if "hypervisor" in flags else None,
-        # The value of --conv_gradients=auto on this CPU, and the kernels that determine the value.
+        # What --conv_gradients=auto means on this CPU, and the kernels of the CPU.
         "cpu_conv_gradients": f"fastest ({kernels})" if kernels in MEASURED_KERNELS else LIBRARY,
     }
 
@@ -157,7 +157,7 @@ def _parse_colon_lines(text: str) -> dict[str, str]:
 
 
 # TensorFlow uses oneDNN's convolutions by default on CPUs with one of these instruction sets.
-# On other CPUs, TensorFlow uses them only on request.
+# On other CPUs, TensorFlow uses oneDNN's convolutions only if TF_ENABLE_ONEDNN_OPTS=1 is set.
 _NEURAL = ("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16")
 _ONEDNN_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
@@ -166,15 +166,15 @@ LIBRARY = "library"
 
 
 MEASURED_KERNELS = ("eigen-avx2", "onednn-avx2", "onednn-avx512")
-"""Kernels of which `cnnbench.models.cpu_operations` knows the fastest gradient algorithms."""
+"""Kernels for which `cnnbench.models.cpu_operations` knows the fastest gradient algorithms."""
 
 
 def convolution_kernels(host: Host) -> str:
     """The kind of kernels with which this CPU computes convolutions, such as "eigen-avx2".
 
-    "onednn" are oneDNN's convolutions, "eigen" TensorFlow's own, which call oneDNN's products of
-    matrices. `LIBRARY` if the instruction set is unknown, or lowered below AVX2, or if the user
-    switched oneDNN off.
+    "onednn" are oneDNN's convolutions, "eigen" are TensorFlow's own convolutions, which call
+    oneDNN's matrix products. `LIBRARY` if the instruction set is unknown, or lowered below AVX2, or
+    if the user switched oneDNN off.
     """
     isa = processor(host).get("cpu_isa")
     return _choose_convolution_kernels(isa if isinstance(isa, list) else (), host.environ)
@@ -194,7 +194,7 @@ def _choose_convolution_kernels(isa: Collection[str], environ: Mapping[str, str]
 
 
 def logical_cpus(host: Host) -> Facts:
-    """Facts about the number of all CPUs, and of the CPUs that this process may use."""
+    """Reads the number of all CPUs of the machine, and of the CPUs that this process may use."""
     total, usable = os.cpu_count() or 1, sorted(usable_cpus())
     return {
         "logical_cpus": total,
@@ -219,12 +219,14 @@ def _read_in_thousands(host: Host, path: str) -> int | None:
 
 
 def _read_selected_option(host: Host, path: str) -> str | None:
-    """The word in brackets in a settings file of the kernel, such as "always [madvise] never"."""
+    """Reads the selected word, which is in brackets, from a settings file of the kernel such as
+    "always [madvise] never".
+    """
     chosen = re.search(r"\[(\S+)\]", host.text(path) or "")
     return None if chosen is None else chosen.group(1)
 
 
-# Maps each setting of the kernel to its file and to the function that reads the file.
+# Maps the recorded name of each kernel setting to its file and the function that reads it.
 _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
     "cpu_driver": (f"{_POLICY}/scaling_driver", Host.text),
     "cpu_isolated": (f"{_CPU}/isolated", Host.text),
@@ -249,7 +251,9 @@ _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
 
 
 def kernel_settings(host: Host) -> Facts:
-    """Facts about settings of kernel and firmware: clocks, power, memory, virtual machine."""
+    """Reads settings of the kernel and the firmware that affect clocks, power, memory and virtual
+    machines.
+    """
     values = {name: read(host, path) for name, (path, read) in _SETTINGS.items()}
     no_turbo = host.number(f"{_CPU}/intel_pstate/no_turbo")
     if no_turbo is not None:
@@ -267,7 +271,7 @@ def kernel_settings(host: Host) -> Facts:
 
 
 def battery_facts(host: Host) -> Facts:
-    """Fact that says whether a portable machine runs on its battery."""
+    """Reads whether a portable machine runs on its battery."""
     import psutil
 
     battery = psutil.sensors_battery()
@@ -275,7 +279,7 @@ def battery_facts(host: Host) -> Facts:
 
 
 def memory_sizes(host: Host) -> Facts:
-    """Facts about the sizes of main memory and swap space."""
+    """Reads the sizes of main memory and swap space."""
     import psutil
 
     main = psutil.virtual_memory()
@@ -287,8 +291,8 @@ def memory_sizes(host: Host) -> Facts:
 
 
 def control_group_limits(host: Host) -> Facts:
-    """Facts about limits of control groups on CPU time and memory, which containers usually
-    have.
+    """Reads the limits that control groups set on CPU time and memory. Containers usually have such
+    limits.
     """
     cpus: list[float] = []
     for folder in cgroup_folders(host, "cpu"):
@@ -307,8 +311,8 @@ def control_group_limits(host: Host) -> Facts:
 
 
 def _memory_limits(host: Host) -> Iterator[tuple[str, int, int]]:
-    """Yields each control group that limits the memory of this process: folder, limit and used
-    bytes.
+    """Yields (folder, limit in bytes, used bytes) for each control group that limits the memory of
+    this process.
     """
     for folder in cgroup_folders(host, "memory"):
         for limit_name, used_name in (
@@ -321,7 +325,9 @@ def _memory_limits(host: Host) -> Iterator[tuple[str, int, int]]:
 
 
 def read_memory_capacity(host: Host | None = None) -> Memory | None:
-    """Size and available part of main memory, also considering control groups; None if unknown."""
+    """Reads the size of main memory and how much of it is available, within the limits of control
+    groups. Returns None if unknown.
+    """
     host = Host() if host is None else host
     lines = re.findall(r"^(\w+): +(\d+) kB$", host.text("proc/meminfo") or "", re.MULTILINE)
     sizes = {name: int(kilobytes) * 1024 for name, kilobytes in lines}
@@ -331,7 +337,7 @@ def read_memory_capacity(host: Host | None = None) -> Memory | None:
     total, available = sizes["MemTotal"] + swap, sizes["MemAvailable"]
     for folder, limit, used in _memory_limits(host):
         stat = host.text(f"{folder}/memory.stat") or ""
-        # The kernel can free file pages immediately, so this part of the used memory is available.
+        # The kernel can free cached file pages at once, so this memory counts as available.
         pages = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
         total = min(total, limit + swap)
         available = min(available, max(0, limit - used + (int(pages[1]) if pages else 0)))
@@ -354,11 +360,11 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
 
 
 def count_oom_kills(host: Host | None = None) -> int:
-    """How many processes the kernel has killed for lack of memory, in the control group or on the
-    machine.
+    """Counts the processes that the kernel has killed for lack of memory, in the control group of
+    this process if known, otherwise on the machine.
     """
     host = Host() if host is None else host
-    # The file memory.events is of control groups version 2, and memory.oom_control of version 1.
+    # Control groups of version 2 have the file memory.events, of version 1 memory.oom_control.
     names = ("memory.events", "memory.oom_control")
     counters = [f"{folder}/{n}" for folder in cgroup_folders(host, "memory") for n in names]
     for counter in (*counters, "proc/vmstat"):
@@ -374,7 +380,7 @@ def _folder_and_parents(mount: str, path: str) -> list[str]:
 
 
 def load_average(host: Host) -> Facts:
-    """Fact about the system load: the number of runnable tasks, averaged over the last minute."""
+    """Reads the load average: the number of runnable tasks, averaged over the last minute."""
     return {"load_average_1min": round(os.getloadavg()[0], 2)}
 
 

@@ -1,4 +1,5 @@
-"""Reads facts about hardware and software, such as versions, which a record contains.
+"""Reads the properties of hardware and software, such as versions, that the record of a run
+contains (facts).
 
 TensorFlow opens CUDA's libraries when it first needs them, and NCCL at the first collective. Their
 versions may differ from those with which TensorFlow was built. This module reads the versions of
@@ -9,8 +10,8 @@ whole prefix is on the list only if no other software uses it. For example, ``TF
 list: Terraform uses ``TF_VAR_`` and ``TF_TOKEN_`` for passwords. ``NVIDIA_`` is not on the list
 because of ``NVIDIA_API_KEY``.
 
-If a fact cannot be read, it is left out; no exception is raised. This module does not import
-TensorFlow. If a run has imported it, its facts are included.
+If a property cannot be read, it is left out; no exception is raised. This module does not import
+TensorFlow. If a run has imported TensorFlow, its properties are included.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _Parts: TypeAlias = tuple[int, ...]
 
 
 def _call_c_function(library: Any, function: str, *arguments: int) -> int:
-    """Calls a C function that stores its result in its last argument. OSError if its status is not
-    0.
+    """Calls a C function that stores its result in its last argument. Raises OSError if the
+    function does not return 0.
     """
     value = ctypes.c_int()
     status = getattr(library, function)(*arguments, ctypes.byref(value))
@@ -45,8 +46,8 @@ def _call_c_function(library: Any, function: str, *arguments: int) -> int:
 
 
 def _version_from_properties(function: str, library: Any) -> _Parts:
-    """Reads the version of a CUDA library: `function` returns major, minor and patch as properties
-    0 to 2.
+    """Reads the version of a CUDA library. The C function `function` returns major version, minor
+    version and patch level as the properties 0 to 2.
     """
     return tuple(_call_c_function(library, function, which) for which in range(3))
 
@@ -69,25 +70,27 @@ def _nccl_version(library: Any) -> _Parts:
 _LIBRARIES: dict[str, tuple[str, Callable[[Any], _Parts]]] = {
     "gpu_driver_cuda": ("libcuda", partial(_cuda_version, "cuDriverGetVersion")),
     "loaded_cudart": ("libcudart", partial(_cuda_version, "cudaRuntimeGetVersion")),
-    # The function of libcublas.so would call a function of TensorFlow, which may load a library.
-    # Therefore the version is read from libcublasLt.so.
+    # cuBLAS' version is read from libcublasLt.so, which has the same version.
+    # A call of libcublas.so would reach TensorFlow's wrapper, which may load a library.
     "loaded_cublas": ("libcublasLt", partial(_version_from_properties, "cublasLtGetProperty")),
-    # To report its version, libcudnn.so would load libcudnn_graph.so, or abort if that is missing.
-    # Therefore the version is read from libcudnn_graph.so, if it is loaded.
+    # cuDNN's version is read from libcudnn_graph.so, if that library is loaded.
+    # A call of libcudnn.so would load libcudnn_graph.so, or abort if that library is missing.
     "loaded_cudnn": ("libcudnn_graph", partial(_version_from_properties, "cudnnGetProperty")),
     "loaded_nccl": ("libnccl", _nccl_version),
 }
-"""Facts, each with the name of a file before ".so" and the version of such a library."""
+"""Recorded names of versions, each with the name of the library file before ".so", and the
+function that reads the version from this library.
+"""
 
 
 def loaded_library_versions(host: Host) -> Facts:
-    """Facts about the versions of the GPU libraries that this process has loaded.
+    """Reads the versions of the GPU libraries that this process has loaded.
 
     If a library is loaded several times, versions are joined with commas, in the order of paths.
     """
     mapped = host.text("proc/self/maps") or ""
     texts_by_fact: dict[str, list[str]] = {}
-    # The last column of a line contains the path of the file that is mapped into memory.
+    # Each line of /proc/self/maps ends with the path of a file that is mapped into memory.
     for mapping in sorted(set(re.findall("/.*", mapped))):
         path = mapping.removesuffix(" (deleted)")
         library = os.path.basename(path).partition(".so")[0]
@@ -102,11 +105,11 @@ def _loaded_version_text(path: str, version: Callable[[Any], _Parts]) -> str | N
         # This call fails if the file is mapped into memory but not loaded as a library.
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
         return ".".join(map(str, version(library)))
-    except (OSError, AttributeError):  # The function is missing, or it fails.
+    except (OSError, AttributeError):  # The library has no version function, or the function fails.
         return None
 
 
-# Versions of Python, TensorFlow and cnnbench, and environment variables that affect speed.
+# Functions that read versions of software, and environment variables that affect speed.
 
 XLA_CACHE = "--tf_xla_persistent_cache_directory="
 """The option in TF_XLA_FLAGS that sets the folder of --xla_cache_dir."""
@@ -134,10 +137,10 @@ _PREFIXES = (
     *("DNNL_", "GOMP_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "ONEDNN_", "XLA_"),
     *("HOROVOD_", "OMPI_"),
 )
-# TRANSPORTS excludes the secret key of an Open MPI job: OMPI_MCA_orte_precondition_transports.
+# OMPI_MCA_orte_precondition_transports contains the secret key of an Open MPI job.
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "TRANSPORTS")
 _MAX_LENGTH = 1000
-# Finds paths in variables such as XLA_FLAGS: --xla_dump_to=DIR, --xla_gpu_cuda_data_dir=DIR.
+# Finds paths in the values of variables such as XLA_FLAGS="--xla_dump_to=DIR".
 _PLACE = re.compile(
     r"(--?\w+_(?:to|from|dir|directory|path|file|prefix)=)(?:\"[^\"]*\"|'[^']*'|\S+)"
 )
@@ -145,7 +148,7 @@ _PLACE_NAME = re.compile("_(FILE|FILENAME|DIR|DIRECTORY|PATH)$")
 
 
 def python_version(host: Host) -> Facts:
-    """Facts about the version and the implementation of Python."""
+    """Reads the version and the implementation of Python."""
     return {
         "python_version": platform.python_version(),
         "python_implementation": platform.python_implementation(),
@@ -153,8 +156,8 @@ def python_version(host: Host) -> Facts:
 
 
 def package_versions(host: Host) -> Facts:
-    """Facts about installed packages: their versions and, for TensorFlow, also the name of the
-    package.
+    """Reads the versions of cnnbench, TensorFlow, Keras and NumPy, and the name of the installed
+    TensorFlow package.
     """
     tensorflow = next(
         ((name, version) for name in _TENSORFLOW_PACKAGES if (version := _package_version(name))),
@@ -170,8 +173,8 @@ def package_versions(host: Host) -> Facts:
 
 
 def tensorflow_build_facts(host: Host) -> Facts:
-    """Facts about how the loaded TensorFlow was built, such as its compiler; empty if none is
-    loaded.
+    """Reads how TensorFlow was built, such as its compiler. Empty if this process has not imported
+    TensorFlow.
     """
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
@@ -190,7 +193,8 @@ def tensorflow_build_facts(host: Host) -> Facts:
 
 
 def tensorflow_thread_counts(host: Host) -> Facts:
-    """Facts about the thread counts that are set in TensorFlow; empty if TensorFlow is not loaded.
+    """Reads the numbers of threads that are set in TensorFlow. Empty if this process has not
+    imported TensorFlow.
 
     Counts that TensorFlow chooses are left out.
     """
@@ -204,8 +208,8 @@ def tensorflow_thread_counts(host: Host) -> Facts:
 
 
 def cnnbench_commit(host: Host) -> Facts:
-    """Facts about cnnbench's own checkout: its commit, and whether and how its files differ from
-    the commit.
+    """Reads the commit of the git checkout from which cnnbench runs, and whether and how its files
+    differ from the commit.
     """
     subject = repository.cnnbench_checkout()
     return {
@@ -225,12 +229,10 @@ def may_record_variable(variable: str) -> bool:
 
 
 def environment_facts(host: Host) -> Facts:
-    """Facts named env_NAME with environment variables that records may contain; see
-    `may_record_variable`.
+    """Reads the environment variables that records may contain, as properties with names such as
+    env_TF_XLA_FLAGS. See `may_record_variable`.
 
-    The option with the folder of --xla_cache_dir is left out.
-
-    The folder of --xla_cache_dir is removed from TF_XLA_FLAGS.
+    The option with the folder of --xla_cache_dir is removed from TF_XLA_FLAGS.
     """
     facts = {}
     for name, value in sorted(host.environ.items()):
@@ -242,8 +244,8 @@ def environment_facts(host: Host) -> Facts:
 
 
 def comparable_fact(name: str, value: Any) -> Any:
-    """Converts a fact to the form in which runs compare it: paths in variables are replaced by
-    "...".
+    """Prepares a recorded property for the comparison of two runs: in environment variables,
+    replaces paths by "...".
     """
     if not name.startswith("env_") or not value:
         return value
@@ -266,7 +268,7 @@ def _package_version(package: str) -> str | None:
         return None
 
 
-# Functions that collect the facts about machine and software for the record of a run.
+# Functions that collect all recorded properties of machine and software.
 
 SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
     ("Machine", cpu.GROUPS),
@@ -274,21 +276,21 @@ SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
     ("Software", GROUPS),
     ("Environment variables", (environment_facts,)),
 )
-"""Titles of sections, each with its groups of facts."""
+"""Titles of sections, each with the functions that read its properties."""
 
 
 def collect(host: Host | None = None) -> dict[str, Fact]:
-    """Reads all facts about machine and software and returns them by name, without unreadable
-    facts.
+    """Reads all recorded properties of machine and software, by name. Properties that cannot be
+    read are left out.
     """
     groups = [group for _, of_section in SECTIONS for group in of_section]
     return read_facts(groups, Host() if host is None else host)
 
 
 def collect_facts_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:
-    """Reads all facts about machine and software, grouped by the titles in `SECTIONS`.
+    """Reads all recorded properties of machine and software, grouped by the titles in `SECTIONS`.
 
-    Sections without facts are left out.
+    Sections without properties are left out.
     """
     host = Host() if host is None else host
     gathered = ((title, read_facts(groups, host)) for title, groups in SECTIONS)
@@ -296,5 +298,7 @@ def collect_facts_by_section(host: Host | None = None) -> dict[str, dict[str, Fa
 
 
 def with_loaded_libraries(facts: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Returns facts with the versions of all GPU libraries that this process has loaded by now."""
+    """Returns a copy of `facts` with the versions of all GPU libraries that this process has loaded
+    by now.
+    """
     return {**facts, **read_facts((loaded_library_versions,), Host())}

@@ -1,4 +1,4 @@
-"""Reads facts about NVIDIA GPUs, and their current state, through NVML.
+"""Reads properties and the current state of NVIDIA GPUs through NVML.
 
 NVML provides everything within milliseconds, through the module pynvml (nvidia-ml-py, part of the
 extra ``and-cuda``). If pynvml is not installed, models and driver version come from the driver's
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from cnnbench.machine.cpu import FactGroup, Facts, Host, Memory
 
-# NVML reports with these bits why the clock of a GPU is reduced.
-# Idleness, displays, and clocks set by a user are no disturbances and are left out.
+# NVML sets these bits to report why the clock of a GPU is reduced.
+# Reasons that do not disturb a measurement, such as an idle GPU, are left out.
 _REASONS = {
     0x04: "power_cap",
     0x08: "hardware_slowdown",
@@ -33,7 +33,7 @@ _REASONS = {
 THROTTLE_REASONS = tuple(_REASONS.values())
 """Reasons for a reduced clock, as they appear in records."""
 
-# These numbers are members of NVML's enumerations.
+# Values of NVML's enumerations, such as NVML_CLOCK_SM.
 _SM_CLOCK = 1
 _THERMAL_POLICY = 1
 
@@ -47,12 +47,12 @@ EMULATED_NOTICE = "the GPUs are emulated on the host's CPUs: times are no measur
 
 @contextlib.contextmanager
 def opened_nvml(host: Host) -> Iterator[Any]:
-    """Context manager that yields the initialised module pynvml; None if a driver or library is
-    missing.
+    """Context manager that yields the initialised module pynvml, or None if pynvml or the GPU
+    driver is missing.
     """
     try:
         if host.modules is sys.modules:
-            # pynvml needs this library. Without this check, pynvml would fail much later.
+            # Without NVIDIA's library, this call fails at once, while pynvml would fail much later.
             ctypes.CDLL("libnvidia-ml.so.1")
             # If another thread is importing pynvml, this call waits.
             module = importlib.import_module("pynvml")
@@ -89,20 +89,16 @@ def _decode_text(value: str | bytes) -> str:
 
 
 def query_nvml(question: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls an NVML function, and returns None if the GPU or the driver does not support
-    the query.
-    """
+    """Calls an NVML function. Returns None if the GPU or the driver does not support the query."""
     try:
         return question(*arguments)
-    # The class NVMLError is not named here, because its module may be missing.
+    # NVMLError cannot be named here, because its module may not be installed.
     except Exception:
         return None
 
 
 def driver_file_facts(host: Host) -> Facts:
-    """Facts about the driver version and the GPU models, read from the files of the NVIDIA kernel
-    module.
-    """
+    """Reads the driver version and the GPU models from the files of the NVIDIA kernel module."""
     version = re.search(r"\b\d+\.\d+(\.\d+)?\b", host.text("proc/driver/nvidia/version") or "")
     names = []
     for folder in sorted((host.root / "proc/driver/nvidia/gpus").glob("*")):
@@ -112,7 +108,8 @@ def driver_file_facts(host: Host) -> Facts:
 
 
 def nvml_facts(host: Host) -> Facts:
-    """Facts from NVML: names of the GPUs, driver, and limits of power and clocks.
+    """Reads from NVML the names of the GPUs, the driver version, and the limits of power and
+    clocks.
 
     A list contains only the GPUs that report a value.
     """
@@ -144,12 +141,12 @@ def nvml_facts(host: Host) -> Facts:
 def least_free_gpu_memory(
     cards: Sequence[int] | None = None, per_card: int = 1, host: Host | None = None
 ) -> Memory | None:
-    """Memory of the GPU, among the run's GPUs, with the least free memory: its size and its free
-    part.
+    """Finds the GPU with the least free memory among the GPUs of a run. Returns the size of its
+    memory and how much of it is free.
 
-    None without NVML. See `gpus_of_run`.
+    Returns None without NVML. See `gpus_of_run`.
 
-    If cards are divided into several GPUs, it is the memory of one part.
+    If cards are divided into `per_card` GPUs, the memory is divided, too.
     """
     host = Host() if host is None else host
     with opened_nvml(host) as module:
@@ -166,8 +163,8 @@ def least_free_gpu_memory(
 
 
 def tensorflow_gpu_facts(host: Host) -> Facts:
-    """Facts about the GPUs that TensorFlow uses, which replace facts from NVML; empty without
-    TensorFlow.
+    """Reads properties of the GPUs that TensorFlow uses, which replace properties from NVML. Empty
+    if this process has not imported TensorFlow.
     """
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
@@ -250,7 +247,7 @@ def _read_gpu_state(host: Host, module: Any, index: int, handle: Any) -> GpuStat
         uuid=_decode_text(module.nvmlDeviceGetUUID(handle)),
         sm_clock_mhz=query_nvml(module.nvmlDeviceGetClockInfo, handle, _SM_CLOCK),
         throttle_reasons=tuple(name for bit, name in _REASONS.items() if mask & bit),
-        # A process in another container has no name here, so it is called "unknown".
+        # This process cannot read the names of processes in other containers.
         processes=None
         if running is None
         else {
@@ -269,8 +266,8 @@ def visible_gpus(host: Host) -> list[str]:
 
 
 def visible_devices_share(host: Host, index: int, count: int, per_card: int = 1) -> str | None:
-    """Value of CUDA_VISIBLE_DEVICES for process number `index` if each process uses `count` visible
-    GPUs.
+    """Divides the visible GPUs among several processes. Returns the value of CUDA_VISIBLE_DEVICES
+    with the `count` GPUs of process number `index`.
 
     Every visible card is divided into `per_card` GPUs, so several processes may share a card. None
     if there are too few GPUs.
@@ -327,7 +324,7 @@ class GpuView(NamedTuple):
     mine: tuple[int, ...] = ()
 
     def without(self, peers: Collection[int]) -> GpuView:
-        """A copy of this view from which the processes with the PIDs `peers` are removed.
+        """Returns a copy without the processes whose PIDs are in `peers`.
 
         These are the other processes of the same run.
         """
@@ -350,8 +347,8 @@ class GpuView(NamedTuple):
         return tuple(state.index for state in self.states if not state.others)
 
     def facts(self) -> dict[str, list[str] | list[int]]:
-        """Facts about the run's GPUs: clocks, throttle reasons and other processes, if there are
-        any.
+        """Returns the clocks of the run's GPUs and, if there are any, throttle reasons and other
+        processes.
         """
         values_by_fact: dict[str, list[str] | list[int]] = {
             "gpu_clocks_mhz": [s.sm_clock_mhz for s in self.own if s.sm_clock_mhz is not None],
@@ -368,7 +365,8 @@ class GpuView(NamedTuple):
 
 
 def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
-    """The processes that started on a GPU between two states, by process ID, except this process.
+    """Finds the processes, except this process, that started on a GPU between two states of the
+    GPU. Returns their names by PID.
 
     Inside a container, the driver uses a different PID for this process. Therefore, if this
     process's PID is missing and exactly one process is new, that one is assumed to be this process.

@@ -1,4 +1,5 @@
-"""Runs git safely, finds the repository and commit of the measured code, and orders commits.
+"""Runs git without side effects, finds the repository and commit of the measured code, and orders
+commits.
 
 The configuration of an untrusted repository may name programs that git runs even when it only
 reads: hooks, a file system monitor, filters, a signature checker, connection helpers. `git` reads
@@ -35,9 +36,8 @@ from cnnbench.records.run import Subject
 
 _SECONDS = 10.0
 
-# The variables that `git rev-parse --local-env-vars` lists, and variables that git sets for hooks.
-# GIT_CONFIG_COUNT is not included, because it applies to every repository and names none.
-# (In a container, for example, it sets safe.directory.)
+# Variables that select a repository: `git rev-parse --local-env-vars`, and variables for hooks.
+# GIT_CONFIG_COUNT is not included: containers use it to set safe.directory for all repositories.
 _LOCAL = re.compile(
     "GIT_(ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|CONFIG|CONFIG_PARAMETERS|DIR|GRAFT_FILE|PREFIX|"
     "IMPLICIT_WORK_TREE|INDEX_FILE|INTERNAL_SUPER_PREFIX|NO_REPLACE_OBJECTS|OBJECT_DIRECTORY|"
@@ -45,7 +45,7 @@ _LOCAL = re.compile(
 )
 
 # Addresses look like scheme://user:password@host:port/owner/name or user@host:owner/name.
-# Other parts of an address may be secrets: a query, a fragment, a password with a slash.
+# Anything else in an address, such as a query or a password with a slash, may be a secret.
 _HOST = r"(?P<host>[\w.-]*|\[[\w:.]+\])"
 _PATH = r"(?P<path>(?!//)(?:[\w.~+/-]|%20)+)"
 _LONG = re.compile(rf"(?:https?|ftps?|ssh|git|git\+ssh|file)://(?:[^/]*@)?{_HOST}(?::\d+)?/{_PATH}")
@@ -54,14 +54,14 @@ _OTHER = re.compile(rf"(?:\w+::)?[\w+.-]+://(?:[^/]*@)?{_HOST}(?::\d+)?(?P<path>
 
 _NO_PROGRAMS = (
     *("-c", "core.hooksPath=/dev/null"),
-    # The empty value disables the monitor in every version of git.
-    # In old versions, "false" would be the name of a program.
+    # An empty value disables the file system monitor in every version of git.
+    # Old versions of git would run a program with the name "false".
     *("-c", "core.fsmonitor="),
     *("-c", "log.showSignature=false"),
 )
 # GIT_OPTIONAL_LOCKS=0 prevents a benchmark from blocking a commit.
 # GIT_NO_LAZY_FETCH=1 prevents fetches, which would run programs such as core.sshCommand.
-# GIT_ALLOW_PROTOCOL=none does the same in versions before 2.44. LC_ALL=C sets English messages.
+# GIT_ALLOW_PROTOCOL=none prevents fetches in git before 2.44. LC_ALL=C sets English messages.
 _READING = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_NO_LAZY_FETCH": "1",
@@ -76,7 +76,7 @@ _CHANGES = (
     *("diff", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--full-index"),
     *("--submodule=short", "HEAD", *_TRACKED),
 )
-# Untracked files are included only if Python can import them, because programs write other files.
+# Only untracked files that Python can import count: programs also write results into a checkout.
 _MODULES = (
     *("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--"),
     *(f":(top,glob)**/*{suffix}" for suffix in (".py", ".so")),
@@ -95,7 +95,9 @@ def environment() -> dict[str, str]:
 
 
 def safe_git_command(folder: str | Path | None = None) -> list[str]:
-    """The first words of a git command that runs no hooks and no file system monitor."""
+    """Returns the beginning of a git command line: options that prevent git from running hooks and
+    a file system monitor.
+    """
     place = [] if folder is None else ["-C", str(folder)]
     return ["git", *place, *_NO_PROGRAMS]
 
@@ -120,8 +122,8 @@ def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0
 
 
 def git_error_reason(errors: str) -> str:
-    """Finds the reason in what git has printed to standard error, and the command that git
-    advises.
+    """Extracts the reason for a failure from git's standard error, and the git config command that
+    git advises, if any.
     """
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     advice = [line for line in lines[1:] if line.startswith("git config ")]
@@ -130,10 +132,11 @@ def git_error_reason(errors: str) -> str:
 
 
 def commit_of(text: str, folder: str | Path | None = None) -> str:
-    """Hash of the commit that a branch, tag or abbreviated hash names; GitError if no commit has
-    the name.
+    """Hash of the commit that a branch, tag or abbreviated hash names. Raises GitError if there is
+    no such commit.
     """
-    if not text or text.startswith("-"):  # Git would read the text as an option.
+    # Git would interpret a text that begins with "-" as an option.
+    if not text or text.startswith("-"):
         raise GitError("is not the name of a commit")
     try:
         return git("rev-parse", "--verify", f"{text}^{{commit}}", folder=folder)
@@ -142,7 +145,9 @@ def commit_of(text: str, folder: str | Path | None = None) -> str:
 
 
 def missing_commit_reason(folder: str | Path | None = None) -> str:
-    """Explains why a repository may lack a commit, and how to get the commit; "" if unknown."""
+    """Explains why a repository may lack a commit, and how to get the commit. Returns "" if the
+    reason is unknown.
+    """
     if "GIT_QUARANTINE_PATH" in os.environ:
         return "git accepts the commits of a push after this hook: measure them in post-receive"
     with contextlib.suppress(GitError):
@@ -207,14 +212,16 @@ def _git_tracks_file(folder: str | Path | None, file: Path) -> bool:
 
 
 def cnnbench_checkout() -> Subject:
-    """The git checkout from which cnnbench runs; an empty `Subject` if cnnbench is installed."""
+    """Reads repository, commit and uncommitted changes of the git checkout from which cnnbench
+    runs. All are None if cnnbench does not run from a git checkout.
+    """
     folder = Path(version.__file__).resolve().parent.parent
     return folder_repository(folder) if (folder / ".git").exists() else Subject()
 
 
 def folder_repository(folder: str | Path | None = None) -> Subject:
-    """Repository, commit and uncommitted changes of a folder; an empty `Subject` outside of any
-    repository.
+    """Reads repository, commit and uncommitted changes of a folder. All are None if the folder is
+    in no repository.
 
     Changes are changed tracked files, and modules that are neither tracked nor ignored. Files with
     a filter, such as Git LFS, and changes within submodules do not count.
@@ -228,8 +235,8 @@ def folder_repository(folder: str | Path | None = None) -> Subject:
         if not all(line.startswith("#") for line in lines):
             parts.insert(0, git(*_CHANGES, folder=folder, timeout=_SECONDS).encode())
     except GitError as error:
-        # The path is relative, because the working directory may have been removed.
-        # HEAD exists even in a bare repository, which has no .git.
+        # These paths are relative, because the working directory may have been removed.
+        # A bare repository contains a file HEAD, but no folder .git.
         names = [Path(folder or "", *[".."] * up, n) for up in range(64) for n in (".git", "HEAD")]
         return Subject(unknown=str(error) if any(map(os.path.exists, names)) else None)
     changes = _short_sha256(*parts) if parts else None
@@ -242,7 +249,7 @@ def folder_repository(folder: str | Path | None = None) -> Subject:
 
 
 def _untracked_modules(folder: str | Path | None) -> Iterator[bytes]:
-    """Yields the paths and the contents of all modules that git does not track."""
+    """Yields the path and the content of each Python module that git neither tracks nor ignores."""
     names = git(*_MODULES, folder=folder, timeout=_SECONDS).split("\0")
     top = git("rev-parse", "--show-toplevel", folder=folder) if names != [""] else ""
     for name in filter(None, names):
@@ -256,8 +263,8 @@ def _short_sha256(*parts: bytes) -> str:
 
 
 def _repository_name(folder: str | Path | None) -> str | None:
-    """The address of the remote `origin`. Without a remote, the name of the folder that all
-    worktrees share.
+    """Names a repository by the address of its remote `origin` or, if there is none, by the name of
+    its main folder.
     """
     with contextlib.suppress(GitError):
         return repository_address(
@@ -271,8 +278,7 @@ def _repository_name(folder: str | Path | None) -> str | None:
 
 
 def repository_address(url: str) -> str | None:
-    """Reduces the address of a repository to host/path, without secrets. The protocol does not
-    matter.
+    """Reduces the address of a repository to host/path, without protocol, user and password.
 
     For a local path, only the last part is returned. For an address in another form, only the host
     is returned, or None if it is unknown.
@@ -301,13 +307,13 @@ _FORM = "--format=%H%x00%T%x00%an %ae %at%x00%s%x00{}%x00"
 
 
 class Commits:
-    """The commits of all branches and tags in a repository, in order. GitError if there is no
-    repository.
+    """All commits of all branches and tags in a repository, ancestors before descendants. Raises
+    GitError if there is no repository.
 
     Attributes:
-      places: the place of each commit in the order of history; ancestors come before descendants.
-        Keys are full hashes, unique abbreviations of 7 to 12 digits, and names of branches and
-        tags.
+      places: the position of each commit in the order of history; ancestors come before
+        descendants. Keys are full hashes, unique abbreviations of 7 to 12 digits, and names of
+        branches and tags.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -334,8 +340,8 @@ class Commits:
         self.places |= {name: whole[commit] for name, commit in self._refs.items()}
 
     def contains(self, commit: str, other: str) -> bool | None:
-        """Whether `commit` is equal to `other` or is a descendant of `other`; None if one of them
-        is unknown.
+        """Whether `commit` is `other` or a descendant of `other`; None if one of the two commits is
+        unknown.
         """
         if commit not in self.places or other not in self.places:
             return None
@@ -345,7 +351,7 @@ class Commits:
             ancestor = waiting.pop()
             if self.places[ancestor] == wanted:
                 return True
-            # Ancestors have smaller positions, so commits before the wanted one are not searched.
+            # Ancestors have smaller positions, so commits before `other` are not searched.
             if ancestor not in seen and self.places[ancestor] > wanted:
                 seen.add(ancestor)
                 waiting += (parent for parent in self._parents[ancestor] if parent in self.places)
@@ -357,8 +363,8 @@ class Commits:
         return [] if place is None else self._parents[self._commits[place]]
 
     def remarks(self, names: Sequence[str]) -> list[str]:
-        """Sentences for a history of measurements, about commits that do not follow each other on
-        one branch.
+        """Writes sentences for the history of measurements about measured commits that do not
+        follow each other on one branch.
 
         `names` are the names in the records, in order: full or abbreviated hashes, branches, tags.
         """
@@ -370,12 +376,12 @@ class Commits:
                 "Names of branches and tags are placed where they point now: "
                 f"{_first_names_text(places)}. If one was moved since, another commit was measured."
             )
-        with contextlib.suppress(GitError):  # The repository may have no HEAD.
+        with contextlib.suppress(GitError):  # git fails if HEAD of the repository does not exist.
             lines += self._branch_remarks([*dict.fromkeys(known.values())])
         return lines + self.revert_remarks([*dict.fromkeys(known.values())])
 
     def revert_remarks(self, commits: Sequence[str]) -> list[str]:
-        """Sentences about the given commits that revert another commit, one for each."""
+        """Writes a sentence about each of the given commits that reverts another commit."""
         lines = []
         for start in range(0, len(commits), _AT_ONCE):
             some = commits[start : start + _AT_ONCE]
@@ -385,7 +391,7 @@ class Commits:
         return lines
 
     def _unreachable_remarks(self, names: Sequence[str]) -> Iterator[str]:
-        """Yields sentences about commits that no branch and no tag contains."""
+        """Yields sentences about measured commits that no branch and no tag contains."""
         if not names:
             return
         successors = self.replacing_commits(names)
@@ -403,8 +409,8 @@ class Commits:
         yield f"Without a place in the repository, {which} the one that was measured before."
 
     def replacing_commits(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """Finds the commits that replaced the named commits, and the operations: "a rebase" or "a
-        squash".
+        """Finds the commits that replaced the given commits in the history, and how: by "a rebase"
+        or "a squash".
 
         Only commits that no branch or tag contains, and that git still has, can be found.
 
@@ -441,8 +447,8 @@ class Commits:
             yield (commit.strip(), *others)
 
     def _branch_remarks(self, commits: Sequence[str]) -> Iterator[str]:
-        """Yields sentences about commits outside of HEAD's first-parent line, and the merges that
-        added them.
+        """Yields sentences about measured commits that are not on the first-parent line of HEAD,
+        and about the merges that added them.
         """
         line = git("rev-list", "--first-parent", "--reverse", "HEAD", folder=self._folder).split()
         aside = sorted({*commits} - {*line}, key=self.places.__getitem__)
@@ -460,14 +466,16 @@ class Commits:
 
 
 def reverted_commit(message: str) -> str:
-    """The hash of the commit that a commit with this message reverts; "" if it reverts none."""
+    """Reads from the message of a commit the hash of the commit that it reverts. Returns "" if the
+    commit is not a revert.
+    """
     match = _REVERTED.search(message)
     return match[1] if match else ""
 
 
 def sort_by_place(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:
-    """Sorts items by their positions. An item without a position (None) stays behind its
-    predecessor.
+    """Sorts items by their positions, such as the positions of commits. An item without a position
+    (None) stays behind its predecessor in `items`.
     """
     placed: list[tuple[int, T]] = []
     last = -1
@@ -483,5 +491,7 @@ def _first_names_text(names: Sequence[str]) -> str:
 
 
 def abbreviate_hash(name: str) -> str:
-    """Abbreviates a full hash. Other names of commits are returned unchanged."""
+    """Abbreviates the hash of a commit to 12 digits. Other names of commits are returned
+    unchanged.
+    """
     return name[:_SHORT_LENGTH] if _HASH.fullmatch(name) else name

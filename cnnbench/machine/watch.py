@@ -44,7 +44,7 @@ from cnnbench.machine.gpu import (
 from cnnbench.records.measurements import USE_PERIOD, UseSample
 from cnnbench.records.run import ConditionNote, Conditions
 
-# Functions that read counters of the machine, their changes, and the clock rate of its CPUs.
+# Functions that read counters and CPU clock rates of the machine, and compute their changes.
 
 _USER_TIME = 11
 """Index of utime in /proc/PID/stat after the name; stime, cutime and cstime follow."""
@@ -88,7 +88,9 @@ class Counters:
     swapped_pages: int | None = None
 
     def since(self, first: Counters) -> dict[str, Any]:
-        """Changes of the counters since an earlier sample, by name. Unknown changes are None."""
+        """Computes by how much each counter has changed since the sample `first`. Unknown changes
+        are None.
+        """
         elapsed = {}
         for name, now in vars(self).items():
             before = getattr(first, name)
@@ -98,8 +100,8 @@ class Counters:
         return elapsed
 
     def add_changes(self, first: Counters, second: Counters) -> Counters:
-        """Adds the changes between two later samples to these counters, so that `since` leaves them
-        out.
+        """Excludes a later interval from this sample: returns a sample to which the changes from
+        `first` to `second` are added.
 
         Unknown counters are None.
         """
@@ -142,7 +144,8 @@ def read_counters(
 
 
 def changes(first: Counters, second: Counters) -> dict[str, float]:
-    """Changes between two samples of counters, by name. Unknown changes are left out.
+    """Computes the changes of load, throttling and swapping between two samples, by name. Unknown
+    changes are left out.
 
     `other_cpus` is the mean number of CPUs that processes outside the run keep busy.
     `steal_fraction` is the share of the requested CPU time that the hypervisor withheld. Both are
@@ -194,7 +197,7 @@ def process_cpu_seconds(host: Host, pid: int) -> float | None:
 
 def _count_thermal_events(host: Host) -> int | None:
     if not (host.root / _CPU / "cpu0/thermal_throttle").is_dir():
-        # If CPU 0 has no counter, the files of hundreds of other CPUs are not searched.
+        # If CPU 0 has no counter, no CPU has one, so the files of the other CPUs are not searched.
         return None
     counts = [
         host.number(f"{_CPU}/{folder.parent.name}/thermal_throttle/{kind}_throttle_count")
@@ -217,7 +220,7 @@ def _throttled_seconds(host: Host) -> float | None:
 
 
 def current_clock_mhz(host: Host) -> int | None:
-    """The current clock rate in MHz: the median over some CPUs that this process may use.
+    """Current clock rate in MHz: the median over up to eight CPUs that this process may use.
 
     None if the kernel does not report the clock rate, as in most virtual machines. The function
     never raises an exception.
@@ -230,14 +233,14 @@ def current_clock_mhz(host: Host) -> int | None:
     if kilohertz:
         return round(median(kilohertz) / 1000)
     clocks = dict(_CLOCK.findall(host.text("proc/cpuinfo") or ""))
-    # Exactly the same clock rate on all CPUs is the nominal clock rate, not a measured one.
+    # If all CPUs report exactly the same clock rate, it is the nominal rate, not a measured rate.
     if len(set(clocks.values())) < 2:
         return None
     known = [float(clocks[str(number)]) for number in wanted if str(number) in clocks]
     return round(median(known)) if known else None
 
 
-# Samples are taken before the first step and around the timed loop, but never within the loop.
+# Classes that sample counters before the first step and around the timed loop, not within it.
 
 _POWERCAP = "sys/class/powercap"
 _WATTS_AT_MOST = 1000.0
@@ -248,8 +251,8 @@ _ABOVE_LIMIT = 1.2
 
 
 class EnergyCounter(NamedTuple):
-    """A counter of the energy that a CPU package or a GPU uses. `read` returns None if it is
-    unreadable.
+    """A counter of the energy that a CPU package or a GPU uses. The function `read` returns None if
+    the counter cannot be read.
 
     Attributes:
       per_joule: by how much the counter increases per joule.
@@ -287,7 +290,7 @@ class EnergyMeter:
         self._start = (self._clock(), self._read_energy_counters())
 
     def pause(self) -> None:
-        """Stops measuring until the next `start`."""
+        """Pauses the measurement of energy until the next `start`."""
         if self._start is None:
             return
         start, first = self._start
@@ -339,8 +342,8 @@ def _joules_between(
 
 
 def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
-    """Energy counters of the processor packages and their memory. Empty if any of them cannot be
-    read.
+    """Finds the energy counters of the processor packages and of their memory. Empty if one of
+    these counters cannot be read.
 
     Domains inside a package (cores, graphics) are part of the package, and "psys", the whole
     platform, contains it, so they are not added. The folder's name is intel-rapl on AMD processors
@@ -362,7 +365,9 @@ def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
 
 
 def _power_limit_watts(host: Host, folder: str) -> float:
-    """The power in watts that a RAPL domain can exceed only for a short time."""
+    """Power in watts that a RAPL domain, such as a CPU package, can exceed only for a short
+    time.
+    """
     files = [
         f"{folder}/constraint_{i}_{kind}_uw"
         for i in range(3)
@@ -374,8 +379,8 @@ def _power_limit_watts(host: Host, folder: str) -> float:
 
 @contextmanager
 def nvml_counters(host: Host, cards: Sequence[int] | None) -> Iterator[tuple[EnergyCounter, ...]]:
-    """Context manager that yields the energy counters of a run's GPUs. Empty without pynvml or
-    counters.
+    """Context manager that yields the energy counters of a run's GPUs. Yields no counters if pynvml
+    is missing or the GPUs have none.
 
     The counters can be read only within the block.
     """
@@ -394,7 +399,7 @@ def nvml_counters(host: Host, cards: Sequence[int] | None) -> Iterator[tuple[Ene
 
 
 class ProcessUseSampler:
-    """Samples the memory and CPU time of this process once a second, in a thread of its own.
+    """Samples the memory and the CPU time of this process once a second, in a separate thread.
 
     Args:
       append: takes the numbers of the samples, one after the other, in the order of `UseSample`.
@@ -425,7 +430,7 @@ class ProcessUseSampler:
         self.sample()
 
     def sample(self) -> None:
-        """Takes a sample now, unless the kernel does not report the memory of this process."""
+        """Takes a sample. Does nothing if the kernel does not report the memory of this process."""
         with self._lock, suppress(OSError):
             sample = UseSample(
                 seconds=self._clock() - self._start,
@@ -439,8 +444,8 @@ class ProcessUseSampler:
                 self._append(number)
 
     def close(self) -> None:
-        """Ends the thread without waiting for it, because a library that it calls may not
-        respond.
+        """Tells the sampling thread to end, without waiting for it: a library that the thread calls
+        may not respond.
         """
         self._ended.set()
 
@@ -464,7 +469,8 @@ def _resident_bytes() -> int:
 
 
 class Watch:
-    """Observes the conditions of one run. As a context manager, it encloses the timed loop.
+    """Observes the measuring conditions of one run, such as load by other processes. As a context
+    manager, encloses the timed loop.
 
     It is created when the run starts, before TensorFlow is imported. The load by other processes is
     measured during the import, and a thread reads the state of the GPUs.
@@ -513,16 +519,16 @@ class Watch:
         self._use = use
 
     def add_peer_processes(self, peers: Collection[int]) -> None:
-        """Treats other processes of the job on this machine, given by PID, as part of the run from
-        now on.
+        """Makes all later checks treat other processes on this machine, given by PID, as part of
+        the run, because they belong to the same job.
         """
         if peers:
             self._peers = frozenset(peers)
             self._first = replace(self._sample_counters(), load_average=self._first.load_average)
 
     def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[ConditionNote, ...]:
-        """Checks the conditions before the first step. `facts` comes from
-        `cnnbench.machine.facts`.
+        """Checks the measuring conditions before the first step. `facts` are recorded properties of
+        the machine; see `cnnbench.machine.facts`.
         """
         self._facts, self._flags = facts, flags
         interval = changes(self._first, self._sample_counters())
@@ -542,7 +548,8 @@ class Watch:
         counters = list(rapl_counters(self._host))
         if flags.on_gpu:
             counters += self._resources.enter_context(nvml_counters(self._host, flags.cards))
-            if self._starts_with_others:  # The other processes use the GPUs by now.
+            # By now, the other processes of the measurement also use the GPUs.
+            if self._starts_with_others:
                 self._gpus = self._gpu_view(gpu_states(self._host))
         self._loop_start = self._sample_counters()
         if self._use is not None:
@@ -572,8 +579,8 @@ class Watch:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Context manager that excludes a block within the timed loop from the measured
-        conditions.
+        """Context manager that excludes the time of its block, within the timed loop, from the
+        measured conditions and energy.
         """
         assert self._loop_start is not None
         self._meter.pause()
@@ -585,7 +592,9 @@ class Watch:
             self._meter.start()
 
     def during(self) -> tuple[ConditionNote, ...]:
-        """Checks the conditions during the timed loop. Empty if the loop did not begin."""
+        """Checks the measuring conditions during the timed loop. Empty if the loop did not
+        begin.
+        """
         if not self._during:
             return ()
         then = ConditionCheckInput(
@@ -598,7 +607,7 @@ class Watch:
         return self._run(AFTER, AFTER_ON_GPUS, then, "during")
 
     def record(self) -> Conditions | None:
-        """The observed conditions, in the form of the run record; None if `before` was not
+        """Returns the observed conditions for the record of the run; None if `before` was not
         called.
         """
         if self._before is None:

@@ -163,8 +163,8 @@ class OptimizerSpec:
         }
 
     def values(self, params: object) -> dict[str, float]:
-        """Reads the values of the optimizer's flags, by flag name, from `params`, which has all
-        flags.
+        """Returns the values of the optimizer's flags by flag name. `params` is an object with the
+        values of all flags.
         """
         return {flag: getattr(params, flag) for flag in self.flags}
 
@@ -178,7 +178,8 @@ Schedule: TypeAlias = Callable[[int], float]
 
 
 class ScheduledSteps(NamedTuple):
-    """The learning rate and the numbers of steps from which a schedule is created.
+    """Input of a learning-rate schedule: the initial learning rate, and the numbers of steps of the
+    run.
 
     A schedule is not called for warm-up steps.
 
@@ -195,7 +196,7 @@ class ScheduledSteps(NamedTuple):
     steps_per_epoch: float
 
     def done(self, step: int) -> float:
-        """Share of the steps after the warm-up that have been done before the given step, at most
+        """Share of the steps after the warm-up that are complete before the given step, at most
         1.
         """
         return (step - self.warmup) / (self.steps - self.warmup) if step < self.steps else 1.0
@@ -239,18 +240,18 @@ class ScheduleSpec:
         return {constant.flag: constant for constant in self.constants.values()}
 
     def missing(self, params: object) -> list[str]:
-        """Names of the flags in `needs` whose value in `params` is 0. `params` has all flags."""
+        """Names of the flags in `needs` whose value is 0. `params` is an object with the values of
+        all flags.
+        """
         return [flag for flag in self.needs if not getattr(params, flag)]
 
     def __call__(self, run: ScheduledSteps, params: object) -> Schedule:
-        """Creates the schedule for a run with the flag values in `params`, an object that has all
-        flags.
-        """
+        """Creates the schedule of a run. `params` is an object with the values of all flags."""
         if self.missing(params):
             return lambda step: run.base
         values = {name: getattr(params, constant.flag) for name, constant in self.constants.items()}
         schedule = self.make(run, **values)
-        # An invalid learning rate is reported here, before the run.
+        # The schedule is called once, so that an invalid learning rate is reported before the run.
         schedule(run.warmup)
         return schedule
 
@@ -287,12 +288,12 @@ def _cosine_decay(run: ScheduledSteps, floor: float) -> Schedule:
 
 
 def _decay_period_steps(run: ScheduledSteps, factor: float, epochs: float) -> int:
-    """Number of steps after which a decaying learning rate is multiplied by the factor."""
+    """Number of steps between two decays, at which the learning rate is multiplied by `factor`."""
     period = int(run.steps_per_epoch * epochs)
     if period < 1:
         reason = f"is less than one step; an epoch has {number(run.steps_per_epoch)} steps"
         raise FlagError(_EPOCHS.flag, epochs, reason)
-    # A factor above 1 increases the learning rate, which must not overflow.
+    # With a factor above 1, the learning rate grows. It must not exceed the range of float32.
     if math.log(factor) * (run.steps // period) > _LARGEST_EXPONENT:
         reason = f"makes the learning rate infinite within {run.steps} steps"
         raise FlagError(_FACTOR.flag, factor, reason)
@@ -336,8 +337,8 @@ BUILT_IN = (
 
 @dataclass(frozen=True)
 class PiecewiseSchedule:
-    """The parsed value of --piecewise_learning_rate_schedule. Rates change at boundaries, in
-    epochs.
+    """The parsed value of --piecewise_learning_rate_schedule: learning rates, and the epochs at
+    which they change.
     """
 
     rates: tuple[float, ...]
@@ -346,8 +347,8 @@ class PiecewiseSchedule:
 
 
 def parse_piecewise(text: str) -> PiecewiseSchedule:
-    """Parses ``LR0;E1;LR1;...;En;LRn``, learning rates and epochs. FlagError names an
-    invalid part.
+    """Parses ``LR0;E1;LR1;...;En;LRn``, learning rates and the epochs at which they change. Raises
+    FlagError for an invalid value.
     """
     name = "piecewise_learning_rate_schedule"
     pieces = [piece.strip() for piece in text.split(";")]
@@ -380,7 +381,7 @@ def _parse_rate(name: str, text: str, piece: str) -> float:
     return rate
 
 
-# Registries of optimizers and schedules: built-in ones, and those from plug-ins and entry points.
+# Registries of built-in optimizers and schedules, to which plug-ins and entry points add more.
 
 
 class _DeclaresFlags(Protocol):
@@ -394,7 +395,8 @@ S = TypeVar("S", bound=_DeclaresFlags)
 
 
 class DeclarationRegistry(dict[str, S], Generic[S]):
-    """Optimizers or schedules by name. The names are the values of a flag.
+    """Registry of optimizers or schedules by name. The names are the valid values of a flag such as
+    --optimizer.
 
     cnnbench's own declarations come before those of plug-ins.
 
@@ -410,12 +412,12 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
         self._own = frozenset(self.constants)
         self.check_flag: Callable[[str, Constant], None] = lambda name, constant: None
         call = f"cnnbench.optimizers.register_{noun}({kind.__name__}(...))"
-        # The last function has nothing to load, because the registry is filled on import.
+        # `prepare` has nothing to do, because this registry is filled when the module is imported.
         plugins.add_plugin_kind(plugins.Kind(flag, noun, call, lambda: self, lambda: None))
 
     @property
     def constants(self) -> dict[str, Constant]:
-        """All constants of the registered declarations, by the names of their flags."""
+        """The constants of all registered optimizers or schedules, by the names of their flags."""
         return {name: c for spec in self.values() for name, c in spec.flags.items()}
 
     @property
@@ -424,7 +426,9 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
         return {name: c for name, c in self.constants.items() if name not in self._own}
 
     def register(self, spec: S) -> None:
-        """Registers a declaration under a new name, and adds the flags of its constants."""
+        """Registers an optimizer or schedule under a new name, and adds the flags of its
+        constants.
+        """
         if not isinstance(spec, self._kind):
             raise UsageError(f"{self._noun}: {spec!r} is not of type {self._kind.__name__}")
         if spec.name in self:
@@ -443,7 +447,7 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
         self[spec.name] = spec
 
     def find(self, name: str) -> S:
-        """Returns the declaration with the given name; FlagError if there is none.
+        """Returns the optimizer or schedule with the given name. Raises FlagError if there is none.
 
         If necessary, entry points are loaded first.
         """
@@ -454,8 +458,8 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
         return self[name]
 
     def users(self, flag: str) -> str:
-        """Names of the declarations with a constant for this flag, such as "adam, adamw or
-        lamb".
+        """Lists the optimizers or schedules that have a constant with this flag, such as "adam,
+        adamw or lamb".
         """
         *other_names, last = (spec.name for spec in self.values() if flag in spec.flags)
         return f"{', '.join(other_names)} or {last}" if other_names else last

@@ -229,8 +229,8 @@ class DeviceBuffers:
                 with tf.control_dependencies([before[0].op]):
                     stage = tf.raw_ops.Stage(values=own, shared_name=name)
                 with tf.control_dependencies([stage]):
-                    # A GPU operation may only have been launched when the next operation starts.
-                    # Reading a sum on the GPU waits until the sum is complete.
+                    # A GPU operation can still be running when the next operation starts.
+                    # An operation that reads a sum on the GPU waits until the sum is complete.
                     last = tf.reshape(own[-1], [-1])[:1]
                     tokens.append(tf.reduce_sum(tf.cast(last, tf.float32)))
         return tokens
@@ -582,7 +582,7 @@ class WorkloadBenchmark:
                 continue
             packing = trial.case.packing
             with self._storing_errors(trial):
-                # If relaxed, a call reduces the tensors of the call before, so it is repeated.
+                # With late gradients, a call returns the sums of the previous call.
                 for _ in range(2 if packing.applies_gradients_late else 1):
                     buffers.clear_sums()
                     trial.program.run()

@@ -516,7 +516,7 @@ class Interconnect:
         # The phases of the busiest device determine the time.
         phases: list[ReductionPhase] = []
         if packing.joins:
-            # Joining copies the tensors. Splitting copies nothing, because the parts are views.
+            # Joining tensors copies them. Splitting the result copies nothing: it creates views.
             phases.append(ReductionPhase(copied=sum(tensor.bytes for tensor in tensors)))
         travelling = sent_tensors(packing, tensors)
         layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)

@@ -2,9 +2,6 @@
 
 The update follows algorithm 2. As in PyTorch and Optax, the paper's schedule multiplier and alpha
 are combined in one learning rate. The defaults are the same as for Adam.
-
-As in PyTorch and Optax, the paper's schedule multiplier and alpha are combined in one learning
-rate. The defaults are the same as for Adam.
 """
 
 from __future__ import annotations
@@ -25,8 +22,8 @@ def update_moments(
     beta1_power: Any,
     beta2_power: Any,
 ) -> tuple[Any, Any, Any, Any]:
-    """Computes the bias-corrected update of Adam: a scalar, the unscaled update, and the new
-    moments.
+    """Computes the bias-corrected update of Adam. Returns a scalar factor of the update, the update
+    without this factor, and the new moments.
 
     The product of the first two results is m^ / (sqrt(v^) + epsilon), with m^ = m / (1 - beta1^t)
     and v^ = v / (1 - beta2^t).
@@ -41,7 +38,7 @@ def update_moments(
 
 
 def update(weight: Any, gradient: Any, rate: Any, decay: float, **state: Any) -> tuple[Any, ...]:
-    """Computes an AdamW update; `OptimizerSpec` describes the arguments and the result."""
+    """Computes an AdamW update. See `OptimizerSpec` for the arguments and the result."""
     scale, ratio, m, v = update_moments(gradient, **state)
     step = (rate * scale) * ratio
     return step + (rate * decay) * weight if decay else step, m, v

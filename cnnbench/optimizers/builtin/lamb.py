@@ -19,7 +19,7 @@ from cnnbench.optimizers.registry import Constant, OptimizerSpec
 
 
 def update(weight: Any, gradient: Any, rate: Any, decay: float, **state: Any) -> tuple[Any, ...]:
-    """Computes a LAMB update; `OptimizerSpec` describes the arguments and the result."""
+    """Computes a LAMB update. See `OptimizerSpec` for the arguments and the result."""
     scale, ratio, m, v = update_moments(gradient, **state)
     step = scale * ratio + decay * weight if decay else scale * ratio
     return (rate * trust_ratio(weight, lambda _: float32_norm(step))) * step, m, v

@@ -24,7 +24,7 @@ def float32_norm(tensor: Any) -> Any:
 
 
 def trust_ratio(weight: Any, divisor: Callable[[Any], Any], factor: float = 1.0) -> Any:
-    """Trust ratio of LARS and LAMB, factor * |w| / divisor(|w|), as a float32 scalar.
+    """Computes the trust ratio of LARS and LAMB, factor * |w| / divisor(|w|), as a float32 scalar.
 
     The ratio is 1 for scalars and vectors, and if the formula results in zero or infinity.
     """
@@ -47,7 +47,7 @@ def update(
     momentum: float,
     coefficient: float,
 ) -> tuple[Any, ...]:
-    """Computes a LARS update; `OptimizerSpec` describes the arguments and the result."""
+    """Computes a LARS update. See `OptimizerSpec` for the arguments and the result."""
     ratio = trust_ratio(weight, lambda size: float32_norm(gradient) + decay * size, coefficient)
     step = gradient + decay * weight if decay else gradient
     velocity = momentum * velocity + (rate * ratio) * step

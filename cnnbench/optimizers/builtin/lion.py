@@ -13,7 +13,7 @@ from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
 def update(
     weight: Any, gradient: Any, rate: Any, decay: float, m: Any, beta1: float, beta2: float
 ) -> tuple[Any, ...]:
-    """Computes a Lion update; `OptimizerSpec` describes the arguments and the result."""
+    """Computes a Lion update. See `OptimizerSpec` for the arguments and the result."""
     import tensorflow as tf
 
     step = tf.sign(beta1 * m + (1.0 - beta1) * gradient)

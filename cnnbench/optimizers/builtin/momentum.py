@@ -1,4 +1,4 @@
-"""The optimizer momentum: gradient descent with Nesterov momentum, as in tf_cnn_benchmarks."""
+"""The optimizer "momentum": gradient descent with Nesterov momentum, as in tf_cnn_benchmarks."""
 
 from cnnbench.optimizers.builtin.sgd import MLPERF
 from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot

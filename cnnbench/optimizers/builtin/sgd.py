@@ -1,8 +1,8 @@
-"""The optimizer sgd: plain gradient descent without momentum."""
+"""The optimizer "sgd": plain gradient descent without momentum."""
 
 from cnnbench.optimizers.registry import OptimizerSpec
 
-# MLPerf's sgd has a momentum, which is 0 here.
+# MLPerf logs a momentum for sgd. It is 0, because cnnbench's sgd has no momentum.
 MLPERF = {
     "sgd_opt_base_learning_rate": "base_rate",
     "sgd_opt_end_learning_rate": "end_rate",
