@@ -38,7 +38,7 @@ def first_line(error: Exception) -> str:
     text = text if isinstance(text, str) else text_of(error)
     lines = _RUNTIME_NOISE.sub("", text).strip().splitlines()
     if lines and lines[0].startswith(_PLACE):
-        # TensorFlow may print the location at which the failed node was created before the error.
+        # TensorFlow may print, before the error, the location at which the failed node was created.
         starts = [line for line in lines if line.strip() and not line[0].isspace()]
         lines = [line for line in starts if not line.startswith(_PLACE)] or lines
     return " ".join(lines[0].split()) if lines else type(error).__name__

@@ -213,7 +213,7 @@ _INITIALISES = "INITIALISES_ONLY"
 _files: dict[Path, tuple[str, Added, tuple[str, ...]]] = {}
 # Plug-in files that set INITIALISES_ONLY = True.
 _initialising: set[Path] = set()
-# Maps (flag of the kind, key) of a registered object to the name of the plug-in.
+# Maps a registered object, given as (flag of its kind, key), to the name of its plug-in.
 _origins: dict[tuple[str, Any], str] = {}
 _groups: set[str] = set()  # Names of the entry-point groups that have been loaded.
 digests: dict[str, str] = {}

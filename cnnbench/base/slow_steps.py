@@ -179,8 +179,8 @@ def _division_entropies(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def additional_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
-    """Cost of the slow steps of the process `after` minus cost of the slow steps of `before`. A
-    cost is a share of the time of all steps of the process.
+    """Cost of the slow steps `after` minus cost of the slow steps `before`, each as a share of the
+    time of all steps of the process.
     """
     costs = [0.0 if estimate is None else estimate.cost for estimate in (before, after)]
     return costs[1] - costs[0]

@@ -619,7 +619,7 @@ def csv_cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, (bool, float)):
-        return json.dumps(value)  # JSON has a text for each of these values, such as true or NaN.
+        return json.dumps(value)  # `json.dumps` returns a text such as true, 0.5 or NaN.
     if isinstance(value, (list, tuple)):
         return ";".join(map(csv_cell, value))
     return str(value)

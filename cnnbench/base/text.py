@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 # Matches characters that have a special meaning in Markdown, in HTML, or on GitHub.
 # Underscores within a word, and colons before a space or a digit, have no special meaning.
 _SPECIAL = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\d])""")
-# GitHub turns this text into links even if its characters are written as HTML entities.
+# GitHub turns matching text into links, even if it is written with HTML entities.
 _REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
 
 # Matches all characters except letters, digits, and characters without a meaning in Markdown.

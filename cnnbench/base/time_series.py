@@ -368,8 +368,8 @@ class _SegmentationChoice:
         price: float,
         gaps: Sequence[float],
     ) -> list[_SegmentReplacement]:
-        """Proposes to replace the segments `start` to `stop` - 1 by one segment. Empty if no trend
-        fits them.
+        """Proposes to replace the segments `start` to `stop` - 1 by one segment. Empty if this is
+        impossible.
 
         The new segment is a trend if one of the old segments is a trend, otherwise a level.
         """
@@ -558,8 +558,8 @@ def cumulative_deviations(values: Iterable[float]) -> Iterator[float]:
     ordered: list[float] = []
     for size, value in enumerate(values):
         if size:
-            # A new value increases the sum by its distance to the median,
-            # or by its distance to the two middle values if their number is even.
+            # A new value increases the sum by its distance to the median of the earlier values.
+            # If their number is even, its distance to the nearer of the two middle values counts.
             low, high = ordered[(size - 1) // 2], ordered[size // 2]
             if value < low:
                 cost += low - value

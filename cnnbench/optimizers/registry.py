@@ -178,8 +178,7 @@ Schedule: TypeAlias = Callable[[int], float]
 
 
 class ScheduledSteps(NamedTuple):
-    """Input of a learning-rate schedule: the initial learning rate, and the numbers of steps of the
-    run.
+    """Input of a learning-rate schedule: the learning rate after the warm-up, and numbers of steps.
 
     A schedule is not called for warm-up steps.
 

@@ -223,8 +223,8 @@ def wrap_label(content: str, characters: int, most: int) -> list[str]:
 
 
 def shorten_text(content: str, characters: int) -> str:
-    """Shortens a text to a number of characters by replacing characters after two thirds of the
-    text by an ellipsis.
+    """Shortens a text to a number of characters: an ellipsis replaces a part after the first two
+    thirds.
     """
     if len(content) <= characters:
         return content
