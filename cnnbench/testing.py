@@ -212,7 +212,8 @@ class Bench:
             records as ``cnnbench compare`` accepts them (file, folder, pattern). None for the
             baseline that was given in the call that measured the result.
           threshold: smallest change that matters, in per cent.
-          allow_different: names of facts that may differ. FlagError for an unknown fact.
+          allow_different: names of recorded properties of machine or software that may differ.
+            FlagError for an unknown name.
           undecided: what to do if the verdict is inconclusive or the records are not comparable:
             "warn" (with a `CnnbenchWarning`), "skip", "fail" or "ignore".
 

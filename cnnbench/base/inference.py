@@ -283,7 +283,7 @@ ANALYSIS_STEP = 4
 """Pairs between the first interim analyses. The distance later grows to a quarter of all pairs."""
 
 MOST_PROCESSES, MOST_PAIRS = 100, 200
-"""Advice does not suggest more additional processes per side, or more pairs, than this."""
+"""Largest numbers that advice suggests: of processes of each of A and B, and of pairs."""
 
 _MOST_NUMBER = 10_000
 _GROWTH = 1.25

@@ -146,7 +146,7 @@ _HEAT = ("thermal_software", "thermal_hardware", "hardware_slowdown", "power_bra
 _QUOTA_SHARE = 0.01
 """Limit of the share of the loop's time for which a control group stops threads."""
 
-_INTERLEAVE = "compare runs with cnnbench ab, which interleaves the two sides"
+_INTERLEAVE = "compare runs with cnnbench ab, which interleaves the runs of A and B"
 _MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
 
 

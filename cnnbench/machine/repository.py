@@ -163,14 +163,16 @@ def measured_code(
 
     The first rule that applies decides:
 
-    1. The repository of the side's checkout.
+    1. The repository of `folder`, if it is given: the checkout from which A or B of a comparison
+    runs.
 
     2. The repository of a plug-in. Plug-ins with networks come first. Of several repositories, the
     first by name is used, so that the order of plug-ins does not matter.
 
     3. The repository of the working directory.
 
-    4. None: then cnnbench itself is measured, and its commit is a fact of the environment.
+    4. None: then cnnbench itself is measured, and its commit is one of the recorded properties of
+    the software.
 
     Plug-ins that this repository does not track count as uncommitted changes. So do their `parts`,
     by default those of the plug-ins that are loaded in this process.
