@@ -377,7 +377,9 @@ def _job_from_mpi(ps: int, environ: Environment) -> _JobAndLocalRank:
 
 def _job_from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
     if ps:
-        raise FlagError("cluster_ps", ps, "TF_CONFIG itself names the parameter servers")
+        raise FlagError(
+            "cluster_ps", ps, "must not be given with --cluster=tf_config: TF_CONFIG lists them"
+        )
     try:
         place = _job_fields_of_tf_config(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
     except ValueError as error:

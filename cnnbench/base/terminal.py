@@ -658,7 +658,7 @@ def replace_table(text: str, name: str, table: str) -> str:
     head, begin, rest = text.partition(first)
     _, end, tail = rest.partition(last)
     if not begin or not end:
-        raise UsageError(f"the document needs the lines {first} and {last}")
+        raise UsageError(f"the document must contain the lines {first} and {last}")
     return f"{head}{first}\n{table}\n{last}{tail}"
 
 

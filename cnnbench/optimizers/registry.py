@@ -353,7 +353,9 @@ def parse_piecewise(text: str) -> PiecewiseSchedule:
     pieces = [piece.strip() for piece in text.split(";")]
     if len(pieces) % 2 == 0:
         raise FlagError(
-            name, text, f"has {len(pieces)} parts, but needs an odd number, as in 0.3;10;0.2;25;0.1"
+            name,
+            text,
+            f"has {len(pieces)} parts, not an odd number of parts as in 0.3;10;0.2;25;0.1",
         )
     rates: list[float] = []
     boundaries: list[int] = []
@@ -366,7 +368,7 @@ def parse_piecewise(text: str) -> PiecewiseSchedule:
                 raise FlagError(name, text, reason)
             boundaries.append(int(piece))
     if any(later <= earlier for earlier, later in itertools.pairwise(boundaries)):
-        raise FlagError(name, text, "its epochs must increase from left to right")
+        raise FlagError(name, text, "the epochs must increase from left to right")
     return PiecewiseSchedule(tuple(rates), tuple(boundaries), text)
 
 

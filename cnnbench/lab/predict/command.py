@@ -237,7 +237,9 @@ def _recorded_step_time(path: str) -> tuple[float, int]:
     devices = record.placement.num_towers
     if devices != 1:
         raise FlagError(
-            "record", path, f"was measured on {devices} devices; give a run on one device"
+            "record",
+            path,
+            f"was measured on {devices} devices; give the record of a run on one device",
         )
     return sum(record.step_seconds) / len(record.step_seconds), record.batch.per_device
 
