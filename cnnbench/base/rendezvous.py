@@ -378,7 +378,9 @@ def _job_from_mpi(ps: int, environ: Environment) -> _JobAndLocalRank:
 def _job_from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
     if ps:
         raise FlagError(
-            "cluster_ps", ps, "must not be given with --cluster=tf_config: TF_CONFIG lists them"
+            "cluster_ps",
+            ps,
+            "must not be given with --cluster=tf_config: TF_CONFIG lists the parameter servers",
         )
     try:
         place = _job_fields_of_tf_config(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))

@@ -355,7 +355,7 @@ def parse_piecewise(text: str) -> PiecewiseSchedule:
         raise FlagError(
             name,
             text,
-            f"has {len(pieces)} parts, not an odd number of parts as in 0.3;10;0.2;25;0.1",
+            f"has {len(pieces)} parts, but needs an odd number of parts, as in 0.3;10;0.2",
         )
     rates: list[float] = []
     boundaries: list[int] = []

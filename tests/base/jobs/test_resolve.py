@@ -328,7 +328,7 @@ def test_malformed_variables(name):
     ("cluster", "ps", "environ", "words"),
     [
         ("mpi", 0, {}, "none of HOROVOD_RANK, OMPI_COMM_WORLD_RANK, .*, PMI_RANK, SLURM_PROCID"),
-        ("tf_config", 1, tf_config(), "--cluster_ps=1: TF_CONFIG itself names"),
+        ("tf_config", 1, tf_config(), "--cluster_ps=1: must not be given"),
         ("kubernetes", 3, KUBERNETES, "--cluster_ps=3: there are 3 processes"),
     ],
 )
