@@ -349,7 +349,7 @@ class FolderLock:
         self._path = Path(folder) / file
         self._descriptor = self._open_locked(time.monotonic() + patience)
         host = socket.gethostname()
-        left, where, _ = _holder_of_lock(self._descriptor)
+        left, where, _ = _read_lock_file(self._descriptor)
         self.left_by = left if where != host else ""
         now = datetime.now(timezone.utc)
         about = {"pid": os.getpid(), "host": host, "since": f"{now:%Y-%m-%d %H:%M:%S} UTC"}
@@ -399,7 +399,7 @@ class FolderLock:
             os.close(descriptor)
 
     def _refusal_text(self, descriptor: int) -> str:
-        holder, host, _ = _holder_of_lock(descriptor)
+        holder, host, _ = _read_lock_file(descriptor)
         reason = "another process is writing there"
         if not holder:
             return reason
@@ -451,7 +451,7 @@ def keep_temporary_folders(path: str | Path) -> None:
             FolderLock(folder, file=SCRATCH).release()
 
 
-def _holder_of_lock(descriptor: int) -> tuple[str, str, str]:
+def _read_lock_file(descriptor: int) -> tuple[str, str, str]:
     """Reads a lock file. Returns a text that describes the process that holds the lock (PID, host
     and time), the host, and the name of the locked folder.
 
@@ -516,6 +516,6 @@ def remove_abandoned_temporaries(parent: Path) -> None:
             file = os.open(folder / SCRATCH, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             stack.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            made = _holder_of_lock(file)[1:] == (socket.gethostname(), folder.name)
+            made = _read_lock_file(file)[1:] == (socket.gethostname(), folder.name)
             if made and os.fstat(file).st_nlink:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -457,7 +457,7 @@ class AdditiveModel(NamedTuple):
         """The effect of the candidate `name` minus the effect of the candidate `other`."""
         return self.effect(name) - self.effect(other)
 
-    def deviation(self, name: str, other: str) -> float | None:
+    def standard_error(self, name: str, other: str) -> float | None:
         """Standard error of `difference` if all candidates have the same noise; None if the noise
         is unknown.
         """
@@ -471,7 +471,7 @@ class AdditiveModel(NamedTuple):
         """One-sided p-value of "effect of `name` <= effect of `other` - `below`"; 1 if the noise is
         unknown.
         """
-        error, difference = self.deviation(name, other), self.difference(name, other) + below
+        error, difference = self.standard_error(name, other), self.difference(name, other) + below
         if error is None or difference <= 0:
             return 1.0
         return self._error_tail_probability(difference / error, name, other) if error else 0.0
@@ -482,7 +482,7 @@ class AdditiveModel(NamedTuple):
 
         Returns None if the noise is unknown.
         """
-        error = self.deviation(name, other)
+        error = self.standard_error(name, other)
         return error and error * _quantile_by_bisection(
             lambda t: self._error_tail_probability(t, name, other), tail
         )

@@ -106,7 +106,7 @@ def begin_command() -> None:
     global _noted, _last, _concluded
     if threading.current_thread() is threading.main_thread():
         _noted, _last, _concluded = 0, -SAME_SECONDS, False
-        sys.unraisablehook = partial(_report_dropped, sys.unraisablehook)
+        sys.unraisablehook = partial(_report_dropped_exception, sys.unraisablehook)
         _set_handler(_handle_interrupt)
 
 
@@ -145,7 +145,7 @@ def _handle_interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
 
-def _report_dropped(
+def _report_dropped_exception(
     report: Callable[[UnraisableHookArgs], object], dropped: UnraisableHookArgs
 ) -> None:
     """Reports an exception that Python drops because it cannot be raised. KeyboardInterrupt is not

@@ -192,7 +192,7 @@ class NoisyPoints:
         fitted: NDArray[np.float64] = self._scaled(values)
         return fitted
 
-    def least_spread(self, reach: float) -> float:
+    def noise_lower_bound(self, reach: float) -> float:
         """Lower bound of the noise of a commit's value (standard deviation), computed from
         differences between runs of the same commit.
 
@@ -220,7 +220,7 @@ class NoisyPoints:
             1 + _NOISE_CAUTION / max(count - 3, 1)
         )
         return LevelNoise(
-            max(spread, self.least_spread(reach)), _autocorrelation(off, squares, starts)
+            max(spread, self.noise_lower_bound(reach)), _autocorrelation(off, squares, starts)
         )
 
     def find_outliers(
@@ -390,7 +390,7 @@ def find_levels(
     floor = log_threshold(relative, threshold)
     parts = [Segment(0, len(points))]
     if len(points) >= MIN_SERIES:
-        parts = find_segments(noisy.values.tolist(), noisy.least_spread, MIN_POINTS, floor)
+        parts = find_segments(noisy.values.tolist(), noisy.noise_lower_bound, MIN_POINTS, floor)
     values = [median(runs) for runs in points]
 
     def level_of_segment(part: Segment) -> SeriesLevel:

@@ -262,7 +262,7 @@ def reporting_plugin_errors(
         frames = [
             (frame.f_code, line)
             for frame, line in traceback.walk_tb(error.__traceback__)
-            if _is_of_plugin(frame.f_code)
+            if _is_plugin_code(frame.f_code)
         ]
         full = exhausted(error) or type(error).__name__ == "ResourceExhaustedError"
         wrong = isinstance(error, MisfitError)
@@ -333,7 +333,7 @@ def wrap_plugin_code(enter: Callable[[], contextlib.AbstractContextManager[Any]]
         _running_blocks[-1].enter_context(enter())
 
 
-def _is_of_plugin(code: types.CodeType) -> bool:
+def _is_plugin_code(code: types.CodeType) -> bool:
     """Whether a code object was defined in a plug-in file or in another file in the folder of a
     plug-in.
     """
@@ -348,7 +348,7 @@ def is_built_in(made: Any) -> bool:
 def calling_plugin_location() -> str:
     """File, line and function of the innermost stack frame in plug-in code; "" if there is none."""
     for frame, line in traceback.walk_stack(None):
-        if _is_of_plugin(frame.f_code):
+        if _is_plugin_code(frame.f_code):
             return _code_location(frame.f_code, line)
     return ""
 

@@ -244,7 +244,7 @@ class Ranks(NamedTuple):
     job: str
 
     @property
-    def port(self) -> int:
+    def exchange_port(self) -> int:
         """A port for the address exchange, computed from the job identifier `job`, so that all
         processes of the job agree on it. It is below the range of ports for outgoing connections.
         """
@@ -457,7 +457,7 @@ def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
     step = "SLURM_STEP_NODELIST" in environ
     list_name = "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST"
     counts_name = "SLURM_STEP_TASKS_PER_NODE" if step else "SLURM_TASKS_PER_NODE"
-    nodes = expand_nodes(environ, list_name)
+    nodes = expand_node_list(environ, list_name)
     counts = _tasks_per_node(environ, counts_name)
     if len(counts) != len(nodes):
         raise _invalid_variable_error(environ, counts_name, f"{list_name} has {len(nodes)} nodes")
@@ -468,11 +468,11 @@ def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
         reason = f"is not task {local} of its node by blocks; use srun --distribution=block"
         raise _invalid_variable_error(environ, "SLURM_PROCID", reason)
     job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
-    first = Ranks("Slurm", rank, size, local, counts[0], job).port
+    first = Ranks("Slurm", rank, size, local, counts[0], job).exchange_port
     return _job_of_rank(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
 
 
-def expand_nodes(environ: Environment, name: str) -> list[str]:
+def expand_node_list(environ: Environment, name: str) -> list[str]:
     """Expands a Slurm node list in an environment variable: "n[001-002],gpu1" becomes n001, n002,
     gpu1.
     """
@@ -631,7 +631,7 @@ def exchange_addresses(
     if rendezvous is None and not one_machine:
         reason = "must be the host:port of rank 0 on several machines where mpi4py is not installed"
         raise FlagError("rendezvous", "", reason)
-    meeting = _AddressExchange(ranks, rendezvous or f"localhost:{ranks.port}", port, tell)
+    meeting = _AddressExchange(ranks, rendezvous or f"localhost:{ranks.exchange_port}", port, tell)
     return run_coroutine(meeting.run(timeout))
 
 

@@ -94,7 +94,7 @@ class SlowSteps:
         return 1 + sum(after - before > 1 for before, after in pairwise(self.indices))
 
     @property
-    def distance(self) -> int | None:
+    def steps_between(self) -> int | None:
         """Number of steps from one slow step to the next; None if slow steps do not recur at
         regular distances.
         """
@@ -112,7 +112,7 @@ class SlowSteps:
         """
         share = f"{percent(self.share)} of the steps"
         more = f"{number(1000 * self.extra)} ms more"
-        if (distance := self.distance) is not None:
+        if (distance := self.steps_between) is not None:
             which = _ORDINALS[distance - 2] if distance < len(_ORDINALS) + 2 else f"{distance}th"
             return f"every {which} step takes {more} ({share})"
         if self.occurrences == 1:

@@ -285,13 +285,13 @@ class _SegmentationChoice:
         moves = []
         for start in range(len(segments) - 1):
             for stop in range(start + 2, min(len(segments), start + _MOST_JOINED) + 1):
-                moves += self._moves_to_trend(segments, start, stop, least)
+                moves += self._propose_trend(segments, start, stop, least)
         losses = self._likelihood_losses(segments, moves)
         gains = [move.price * self._weight - loss for move, loss in zip(moves, losses, strict=True)]
         order = sorted(range(len(moves)), key=lambda index: -gains[index])
-        return _apply_moves(segments, [moves[index] for index in order if gains[index] > 0])
+        return _apply_replacements(segments, [moves[index] for index in order if gains[index] > 0])
 
-    def _moves_to_trend(
+    def _propose_trend(
         self, segments: Sequence[Segment], start: int, stop: int, least: float
     ) -> list[_SegmentReplacement]:
         """Proposes to replace the segments `start` to `stop` - 1, levels that rise or fall, by the
@@ -327,7 +327,7 @@ class _SegmentationChoice:
             weak = [i for i in order[: max(1, len(segments) // _AT_A_TIME)] if strengths[i] <= 1]
             if not weak:
                 break
-            segments = _apply_moves(segments, [moves[i] for i in weak])
+            segments = _apply_replacements(segments, [moves[i] for i in weak])
         return segments
 
     def _possible_merges(self, segments: Sequence[Segment]) -> list[_SegmentReplacement]:
@@ -337,7 +337,7 @@ class _SegmentationChoice:
         fits = [segment.fit(self._values, self._least_reach) for segment in segments]
         gaps = [float(b[0] - a[-1]) for a, b in pairwise(fits)]
         prices = [
-            self._price_of_short_level(segment, 0 < i < len(segments) - 1)
+            self._short_level_penalty(segment, 0 < i < len(segments) - 1)
             for i, segment in enumerate(segments)
         ]
         moves = []
@@ -350,17 +350,17 @@ class _SegmentationChoice:
             for stop, price in ((i + 2, _CHANGE), (i + 3, _EXCURSION)):
                 if stop <= len(segments):
                     price += sum(prices[i:stop])
-                    moves += self._merge_moves(segments, i, stop, price, gaps)
+                    moves += self._propose_merge(segments, i, stop, price, gaps)
         return moves
 
-    def _price_of_short_level(self, level: Segment, is_inner: bool) -> float:
+    def _short_level_penalty(self, level: Segment, is_inner: bool) -> float:
         """Penalty for a level of few values, in addition to the penalty for the changes of level at
         its ends.
         """
         shortness = max(1.0, self._short / (level.stop - level.start))
         return _EXCURSION * (shortness**2 - 1) if is_inner else _CHANGE * (shortness**0.5 - 1)
 
-    def _merge_moves(
+    def _propose_merge(
         self,
         segments: Sequence[Segment],
         start: int,
@@ -429,7 +429,7 @@ class _SegmentationChoice:
         """
         import numpy as np
 
-        sums = [self._sums_of_deviations(segment, (segment,), reach) for segment in segments]
+        sums = [self._compute_deviation_sums(segment, (segment,), reach) for segment in segments]
         # Products of the last deviation of a segment and the first deviation of the next segment.
         crossing = [0.0, *(a.last * b.first for a, b in pairwise(sums)), 0.0]
         squares = list(accumulate((segment_sums.squares for segment_sums in sums), initial=0.0))
@@ -437,7 +437,7 @@ class _SegmentationChoice:
         between = list(accumulate(crossing, initial=0.0))
         rows = [(squares[-1], inside[-1] + between[-1], sums[0].first, sums[-1].last)]
         for start, stop, segment, *_ in moves:
-            new = self._sums_of_deviations(segment, segments[start:stop], reach)
+            new = self._compute_deviation_sums(segment, segments[start:stop], reach)
             lost = inside[stop] - inside[start] + between[stop + 1] - between[start]
             gained = new.products
             if start:
@@ -462,7 +462,7 @@ class _SegmentationChoice:
         best: list[float] = (costs.min(axis=1) / 2).tolist()
         return best
 
-    def _sums_of_deviations(
+    def _compute_deviation_sums(
         self, segment: Segment, parts: Sequence[Segment], reach: float
     ) -> _DeviationSums:
         """Sums over the deviations from a segment that replaces the segments `parts`.
@@ -473,7 +473,7 @@ class _SegmentationChoice:
 
         key = segment, *parts, reach
         if key not in self._sums:
-            values = np.concatenate([self._limited_values(part, reach) for part in parts])
+            values = np.concatenate([self._clipped_values(part, reach) for part in parts])
             off = values - _fit_least_squares(values, segment)
             products = float(off[1:] @ off[:-1])
             self._sums[key] = _DeviationSums(
@@ -481,7 +481,7 @@ class _SegmentationChoice:
             )
         return self._sums[key]
 
-    def _limited_values(self, segment: Segment, reach: float) -> NDArray[np.float64]:
+    def _clipped_values(self, segment: Segment, reach: float) -> NDArray[np.float64]:
         """The values of a segment. Deviations from the fitted level or trend are clipped to
         `reach`.
         """
@@ -493,7 +493,7 @@ class _SegmentationChoice:
         return self._limited[key]
 
 
-def _apply_moves(
+def _apply_replacements(
     segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]
 ) -> list[Segment]:
     """Applies replacements to segments. If two replacements overlap, only the first of them is

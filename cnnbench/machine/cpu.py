@@ -29,7 +29,7 @@ class Host:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     modules: Mapping[str, Any] = field(default_factory=lambda: sys.modules)
 
-    def text(self, path: str) -> str | None:
+    def read_text(self, path: str) -> str | None:
         """Reads a text file below `root` and strips spaces at both ends. Returns None if the file
         cannot be read.
         """
@@ -38,11 +38,11 @@ class Host:
         except OSError:
             return None
 
-    def number(self, path: str) -> int | None:
+    def read_integer(self, path: str) -> int | None:
         """Reads a file below `root` that contains an integer. Returns None if the file contains no
         integer.
         """
-        text = self.text(path)
+        text = self.read_text(path)
         return int(text) if text is not None and text.lstrip("-").isdigit() else None
 
 
@@ -69,7 +69,7 @@ def pid_namespace(host: Host) -> str | None:
     If two processes have the same identifier, a PID means the same process in both. Other machines
     have different identifiers, and so do containers with separate PIDs.
     """
-    boot = host.text("proc/sys/kernel/random/boot_id")
+    boot = host.read_text("proc/sys/kernel/random/boot_id")
     try:
         namespace = os.readlink(host.root / "proc/self/ns/pid")
     except OSError:
@@ -127,7 +127,7 @@ def machine_identity(host: Host) -> Facts:
 
 def processor(host: Host) -> Facts:
     """Reads the model, the number of cores and the instruction sets of the CPU."""
-    text = host.text("proc/cpuinfo")
+    text = host.read_text("proc/cpuinfo")
     if text is None:
         if platform.system() != "Darwin":
             return {"cpu_model": None, "cpu_conv_gradients": LIBRARY}
@@ -198,7 +198,7 @@ def logical_cpus(host: Host) -> Facts:
     total, usable = os.cpu_count() or 1, sorted(usable_cpus())
     return {
         "logical_cpus": total,
-        "cpus_online": host.text("sys/devices/system/cpu/online"),
+        "cpus_online": host.read_text("sys/devices/system/cpu/online"),
         "usable_cpus": len(usable),
         "cpu_affinity": _cpu_list_text(usable) if len(usable) < total else None,
     }
@@ -209,12 +209,12 @@ _POLICY = f"{_CPU}/cpufreq/policy0"
 
 
 def _read_boolean(host: Host, path: str) -> bool | None:
-    number = host.number(path)
+    number = host.read_integer(path)
     return None if number is None else number > 0
 
 
 def _read_in_thousands(host: Host, path: str) -> int | None:
-    number = host.number(path)
+    number = host.read_integer(path)
     return None if number is None else round(number / 1000)
 
 
@@ -222,21 +222,21 @@ def _read_selected_option(host: Host, path: str) -> str | None:
     """Reads the selected word, which is in brackets, from a settings file of the kernel such as
     "always [madvise] never".
     """
-    chosen = re.search(r"\[(\S+)\]", host.text(path) or "")
+    chosen = re.search(r"\[(\S+)\]", host.read_text(path) or "")
     return None if chosen is None else chosen.group(1)
 
 
 # Maps the recorded name of each kernel setting to its file and the function that reads it.
 _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
-    "cpu_driver": (f"{_POLICY}/scaling_driver", Host.text),
-    "cpu_isolated": (f"{_CPU}/isolated", Host.text),
-    "cpu_energy_preference": (f"{_POLICY}/energy_performance_preference", Host.text),
+    "cpu_driver": (f"{_POLICY}/scaling_driver", Host.read_text),
+    "cpu_isolated": (f"{_CPU}/isolated", Host.read_text),
+    "cpu_energy_preference": (f"{_POLICY}/energy_performance_preference", Host.read_text),
     "clock_source": (
         "sys/devices/system/clocksource/clocksource0/current_clocksource",
-        Host.text,
+        Host.read_text,
     ),
-    "hypervisor": ("sys/hypervisor/type", Host.text),
-    "machine_model": ("sys/class/dmi/id/product_name", Host.text),
+    "hypervisor": ("sys/hypervisor/type", Host.read_text),
+    "machine_model": ("sys/class/dmi/id/product_name", Host.read_text),
     "cpu_smt": (f"{_CPU}/smt/active", _read_boolean),
     "cpu_turbo": (f"{_CPU}/cpufreq/boost", _read_boolean),
     "numa_balancing": ("proc/sys/kernel/numa_balancing", _read_boolean),
@@ -255,12 +255,14 @@ def kernel_settings(host: Host) -> Facts:
     machines.
     """
     values = {name: read(host, path) for name, (path, read) in _SETTINGS.items()}
-    no_turbo = host.number(f"{_CPU}/intel_pstate/no_turbo")
+    no_turbo = host.read_integer(f"{_CPU}/intel_pstate/no_turbo")
     if no_turbo is not None:
         values["cpu_turbo"] = no_turbo == 0
     policies = sorted((host.root / _CPU / "cpufreq").glob("policy*"))
-    governors = {host.text(f"{_CPU}/cpufreq/{p.name}/scaling_governor") or "" for p in policies}
-    aslr = host.number("proc/sys/kernel/randomize_va_space")
+    governors = {
+        host.read_text(f"{_CPU}/cpufreq/{p.name}/scaling_governor") or "" for p in policies
+    }
+    aslr = host.read_integer("proc/sys/kernel/randomize_va_space")
     nodes = list((host.root / "sys/devices/system/node").glob("node[0-9]*"))
     return {
         **values,
@@ -296,11 +298,11 @@ def control_group_limits(host: Host) -> Facts:
     """
     cpus: list[float] = []
     for folder in cgroup_folders(host, "cpu"):
-        quota = re.fullmatch(r"(\d+) (\d+)", host.text(f"{folder}/cpu.max") or "")
+        quota = re.fullmatch(r"(\d+) (\d+)", host.read_text(f"{folder}/cpu.max") or "")
         if quota is not None:
             cpus.append(int(quota.group(1)) / int(quota.group(2)))
-        us = host.number(f"{folder}/cpu.cfs_quota_us") or 0
-        period = host.number(f"{folder}/cpu.cfs_period_us") or 0
+        us = host.read_integer(f"{folder}/cpu.cfs_quota_us") or 0
+        period = host.read_integer(f"{folder}/cpu.cfs_period_us") or 0
         if us > 0 and period > 0:
             cpus.append(us / period)
     sizes = [limit for _, limit, _ in _memory_limits(host)]
@@ -319,9 +321,9 @@ def _memory_limits(host: Host) -> Iterator[tuple[str, int, int]]:
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
-            limit = host.number(f"{folder}/{limit_name}") or 0
+            limit = host.read_integer(f"{folder}/{limit_name}") or 0
             if 0 < limit < _NO_LIMIT:
-                yield folder, limit, host.number(f"{folder}/{used_name}") or 0
+                yield folder, limit, host.read_integer(f"{folder}/{used_name}") or 0
 
 
 def read_memory_capacity(host: Host | None = None) -> Memory | None:
@@ -329,14 +331,14 @@ def read_memory_capacity(host: Host | None = None) -> Memory | None:
     groups. Returns None if unknown.
     """
     host = Host() if host is None else host
-    lines = re.findall(r"^(\w+): +(\d+) kB$", host.text("proc/meminfo") or "", re.MULTILINE)
+    lines = re.findall(r"^(\w+): +(\d+) kB$", host.read_text("proc/meminfo") or "", re.MULTILINE)
     sizes = {name: int(kilobytes) * 1024 for name, kilobytes in lines}
     if "MemTotal" not in sizes or "MemAvailable" not in sizes:
         return None
     swap = sizes.get("SwapTotal", 0)
     total, available = sizes["MemTotal"] + swap, sizes["MemAvailable"]
     for folder, limit, used in _memory_limits(host):
-        stat = host.text(f"{folder}/memory.stat") or ""
+        stat = host.read_text(f"{folder}/memory.stat") or ""
         # The kernel can free cached file pages at once, so this memory counts as available.
         pages = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
         total = min(total, limit + swap)
@@ -350,7 +352,7 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
 
     In version 1, the controllers "cpu" and "memory" have separate hierarchies.
     """
-    lines = (host.text("proc/self/cgroup") or "").splitlines()
+    lines = (host.read_text("proc/self/cgroup") or "").splitlines()
     groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
     paths = {name: path for _, names, path in groups for name in names.split(",")}
     return [
@@ -368,7 +370,7 @@ def count_oom_kills(host: Host | None = None) -> int:
     names = ("memory.events", "memory.oom_control")
     counters = [f"{folder}/{n}" for folder in cgroup_folders(host, "memory") for n in names]
     for counter in (*counters, "proc/vmstat"):
-        match = re.search(r"^oom_kill (\d+)$", host.text(counter) or "", re.MULTILINE)
+        match = re.search(r"^oom_kill (\d+)$", host.read_text(counter) or "", re.MULTILINE)
         if match is not None:
             return int(match.group(1))
     return 0

@@ -88,7 +88,7 @@ def loaded_library_versions(host: Host) -> Facts:
 
     If a library is loaded several times, versions are joined with commas, in the order of paths.
     """
-    mapped = host.text("proc/self/maps") or ""
+    mapped = host.read_text("proc/self/maps") or ""
     texts_by_fact: dict[str, list[str]] = {}
     # Each line of /proc/self/maps ends with the path of a file that is mapped into memory.
     for mapping in sorted(set(re.findall("/.*", mapped))):

@@ -99,10 +99,10 @@ def query_nvml(question: Callable[..., Any], *arguments: Any) -> Any:
 
 def driver_file_facts(host: Host) -> Facts:
     """Reads the driver version and the GPU models from the files of the NVIDIA kernel module."""
-    version = re.search(r"\b\d+\.\d+(\.\d+)?\b", host.text("proc/driver/nvidia/version") or "")
+    version = re.search(r"\b\d+\.\d+(\.\d+)?\b", host.read_text("proc/driver/nvidia/version") or "")
     names = []
     for folder in sorted((host.root / "proc/driver/nvidia/gpus").glob("*")):
-        text = host.text(f"proc/driver/nvidia/gpus/{folder.name}/information") or ""
+        text = host.read_text(f"proc/driver/nvidia/gpus/{folder.name}/information") or ""
         names += re.findall(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE)
     return {"gpu_driver": version and version.group(0), "gpu_names": names}
 
@@ -219,7 +219,7 @@ class GpuState:
     thermal_seconds: float | None = None
 
     @property
-    def others(self) -> dict[int, str]:
+    def other_processes(self) -> dict[int, str]:
         """Names of all processes on this GPU except this process, by process ID."""
         return {pid: name for pid, name in (self.processes or {}).items() if pid != os.getpid()}
 
@@ -251,7 +251,8 @@ def _read_gpu_state(host: Host, module: Any, index: int, handle: Any) -> GpuStat
         processes=None
         if running is None
         else {
-            process.pid: host.text(f"proc/{process.pid}/comm") or "unknown" for process in running
+            process.pid: host.read_text(f"proc/{process.pid}/comm") or "unknown"
+            for process in running
         },
         thermal_seconds=None if heat is None else heat.violationTime / 1e9,
     )
@@ -323,7 +324,7 @@ class GpuView(NamedTuple):
     states: tuple[GpuState, ...] = ()
     mine: tuple[int, ...] = ()
 
-    def without(self, peers: Collection[int]) -> GpuView:
+    def without_processes(self, peers: Collection[int]) -> GpuView:
         """Returns a copy without the processes whose PIDs are in `peers`.
 
         These are the other processes of the same run.
@@ -337,28 +338,32 @@ class GpuView(NamedTuple):
         return self._replace(states=tuple(states))
 
     @property
-    def own(self) -> tuple[GpuState, ...]:
+    def own_states(self) -> tuple[GpuState, ...]:
         """The states of the GPUs that the run uses."""
         return tuple(self.states[i] for i in self.mine)
 
     @property
-    def free(self) -> tuple[int, ...]:
+    def free_indices(self) -> tuple[int, ...]:
         """Numbers of all GPUs on which no other processes run."""
-        return tuple(state.index for state in self.states if not state.others)
+        return tuple(state.index for state in self.states if not state.other_processes)
 
     def facts(self) -> dict[str, list[str] | list[int]]:
         """Returns the clocks of the run's GPUs and, if there are any, throttle reasons and other
         processes.
         """
         values_by_fact: dict[str, list[str] | list[int]] = {
-            "gpu_clocks_mhz": [s.sm_clock_mhz for s in self.own if s.sm_clock_mhz is not None],
+            "gpu_clocks_mhz": [
+                s.sm_clock_mhz for s in self.own_states if s.sm_clock_mhz is not None
+            ],
             "gpu_throttle_reasons": [
                 f"{s.index}: {', '.join(s.throttle_reasons)}"
-                for s in self.own
+                for s in self.own_states
                 if s.throttle_reasons
             ],
             "gpu_processes": [
-                f"{s.index}: {processes_text(s.others)}" for s in self.own if s.others
+                f"{s.index}: {processes_text(s.other_processes)}"
+                for s in self.own_states
+                if s.other_processes
             ],
         }
         return {name: values for name, values in values_by_fact.items() if values}
@@ -372,7 +377,7 @@ def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
     process's PID is missing and exactly one process is new, that one is assumed to be this process.
     """
     known = {} if before is None else before.processes or {}
-    new = {pid: name for pid, name in after.others.items() if pid not in known}
+    new = {pid: name for pid, name in after.other_processes.items() if pid not in known}
     unrecognised = os.getpid() not in (after.processes or {})
     return {} if unrecognised and len(new) == 1 else new
 

@@ -87,7 +87,7 @@ class Counters:
     quota_seconds: float | None = None
     swapped_pages: int | None = None
 
-    def since(self, first: Counters) -> dict[str, Any]:
+    def changes_since(self, first: Counters) -> dict[str, Any]:
         """Computes by how much each counter has changed since the sample `first`. Unknown changes
         are None.
         """
@@ -99,13 +99,13 @@ class Counters:
             elapsed[name] = None if unknown else now - before
         return elapsed
 
-    def add_changes(self, first: Counters, second: Counters) -> Counters:
+    def plus_changes(self, first: Counters, second: Counters) -> Counters:
         """Excludes a later interval from this sample: returns a sample to which the changes from
         `first` to `second` are added.
 
         Unknown counters are None.
         """
-        changes = second.since(first)
+        changes = second.changes_since(first)
         changes["load_average"] = 0.0
         known: dict[str, Any] = {
             name: None if (now := getattr(self, name)) is None or change is None else now + change
@@ -128,9 +128,9 @@ def read_counters(
     own = sum(usage.ru_utime + usage.ru_stime for usage in used)
     of_peers = [process_cpu_seconds(host, pid) for pid in peers]
     known = [seconds for seconds in of_peers if seconds is not None]
-    vmstat = host.text("proc/vmstat") or ""
+    vmstat = host.read_text("proc/vmstat") or ""
     swapped = re.findall(r"^pswp(?:in|out) (\d+)$", vmstat, re.MULTILINE)
-    load = (host.text("proc/loadavg") or "").split(" ", 1)[0]
+    load = (host.read_text("proc/loadavg") or "").split(" ", 1)[0]
     return Counters(
         at=clock(),
         busy_seconds=busy,
@@ -152,7 +152,7 @@ def changes(first: Counters, second: Counters) -> dict[str, float]:
     unknown if the samples are less than 0.2 s apart. `load_average` is the value at the beginning,
     because later it includes this process.
     """
-    change = second.since(first)
+    change = second.changes_since(first)
     seconds, busy, quota = change["at"], change["busy_seconds"], change["quota_seconds"]
     own, steal = change["own_seconds"], change["steal_seconds"]
     others = stolen = None
@@ -177,7 +177,7 @@ def _busy_and_stolen_seconds(host: Host) -> tuple[float | None, float | None]:
 
     The first two columns of /proc/stat include the time of guests.
     """
-    match = re.match(r"cpu +([\d ]+)", host.text("proc/stat") or "")
+    match = re.match(r"cpu +([\d ]+)", host.read_text("proc/stat") or "")
     columns = [] if match is None else list(map(int, match.group(1).split()))
     if len(columns) < 7:
         return None, None
@@ -188,7 +188,7 @@ def _busy_and_stolen_seconds(host: Host) -> tuple[float | None, float | None]:
 
 def process_cpu_seconds(host: Host, pid: int) -> float | None:
     """CPU time in seconds of a process and its ended children; None if the process has ended."""
-    fields = (host.text(f"proc/{pid}/stat") or "").rpartition(")")[2].split()
+    fields = (host.read_text(f"proc/{pid}/stat") or "").rpartition(")")[2].split()
     times = fields[_USER_TIME : _USER_TIME + 4]
     if len(times) < 4 or not all(time.isdigit() for time in times):
         return None
@@ -200,7 +200,7 @@ def _count_thermal_events(host: Host) -> int | None:
         # If CPU 0 has no counter, no CPU has one, so the files of the other CPUs are not searched.
         return None
     counts = [
-        host.number(f"{_CPU}/{folder.parent.name}/thermal_throttle/{kind}_throttle_count")
+        host.read_integer(f"{_CPU}/{folder.parent.name}/thermal_throttle/{kind}_throttle_count")
         for folder in (host.root / _CPU).glob("cpu[0-9]*/thermal_throttle")
         for kind in ("core", "package")
     ]
@@ -211,7 +211,7 @@ def _count_thermal_events(host: Host) -> int | None:
 def _throttled_seconds(host: Host) -> float | None:
     total: float | None = None
     for folder in cgroup_folders(host, "cpu"):
-        text = host.text(f"{folder}/cpu.stat") or ""
+        text = host.read_text(f"{folder}/cpu.stat") or ""
         for key, unit in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
             match = re.search(rf"^{key} (\d+)$", text, re.MULTILINE)
             if match is not None:
@@ -228,11 +228,11 @@ def current_clock_mhz(host: Host) -> int | None:
     wanted = sorted(usable_cpus())
     kilohertz = []
     for number in wanted[:: -(-len(wanted) // _CLOCKS) or 1]:
-        if clock := host.number(f"{_CPU}/cpu{number}/cpufreq/scaling_cur_freq"):
+        if clock := host.read_integer(f"{_CPU}/cpu{number}/cpufreq/scaling_cur_freq"):
             kilohertz.append(clock)
     if kilohertz:
         return round(median(kilohertz) / 1000)
-    clocks = dict(_CLOCK.findall(host.text("proc/cpuinfo") or ""))
+    clocks = dict(_CLOCK.findall(host.read_text("proc/cpuinfo") or ""))
     # If all CPUs report exactly the same clock rate, it is the nominal rate, not a measured rate.
     if len(set(clocks.values())) < 2:
         return None
@@ -352,12 +352,12 @@ def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
     counters = []
     for path in sorted((host.root / _POWERCAP).glob("intel-rapl:*")):
         folder = f"{_POWERCAP}/{path.name}"
-        name = host.text(f"{folder}/name") or ""
+        name = host.read_text(f"{folder}/name") or ""
         package = re.fullmatch(r"intel-rapl:\d+", path.name) and name.startswith("package")
         beside = re.fullmatch(r"intel-rapl:(\d+):\d+", path.name) if name == "dram" else None
         if package or beside:
-            read = partial(host.number, f"{folder}/energy_uj")
-            limit = host.number(f"{folder}/max_energy_range_uj")
+            read = partial(host.read_integer, f"{folder}/energy_uj")
+            limit = host.read_integer(f"{folder}/max_energy_range_uj")
             longest = None if limit is None else limit / 1e6 / _power_limit_watts(host, folder)
             label = f"RAPL {name} {beside[1]}" if beside else f"RAPL {name}"
             counters.append(EnergyCounter(label, False, read, 1e6, limit, longest))
@@ -373,7 +373,7 @@ def _power_limit_watts(host: Host, folder: str) -> float:
         for i in range(3)
         for kind in ("power_limit", "max_power")
     ]
-    known = [watts / 1e6 for watts in map(host.number, files) if watts]
+    known = [watts / 1e6 for watts in map(host.read_integer, files) if watts]
     return _ABOVE_LIMIT * max(known) if known else _WATTS_AT_MOST
 
 
@@ -588,7 +588,7 @@ class Watch:
         try:
             yield
         finally:
-            self._loop_start = self._loop_start.add_changes(begin, self._sample_counters())
+            self._loop_start = self._loop_start.plus_changes(begin, self._sample_counters())
             self._meter.start()
 
     def during(self) -> tuple[ConditionNote, ...]:
@@ -625,7 +625,7 @@ class Watch:
         flags = self._flags
         uuids = [state.uuid for state in states]
         mine = gpus_of_run(uuids, self._host.environ, flags.cards)
-        return GpuView(tuple(states), mine).without(self._peers)
+        return GpuView(tuple(states), mine).without_processes(self._peers)
 
     def _run(
         self,

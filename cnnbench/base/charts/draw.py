@@ -113,7 +113,7 @@ class Sheet:
     def _place(self, x: float, y: float) -> tuple[float, float]:
         return (self._left + x) / self.width, 1 - (self.top + y) / self.height
 
-    def x_of(self, axes: Any, value: float) -> float:
+    def x_position(self, axes: Any, value: float) -> float:
         """Horizontal position of a value on the x axis of `axes`, in pixels from the left
         margin.
         """
@@ -139,7 +139,7 @@ class Sheet:
         where = self._place(x, y)
         artist = self.figure.text(*where, plain(content), ha=align, va="baseline", **style)
         if kind:
-            self.mark(artist, kind)
+            self.set_svg_hints(artist, kind)
 
     def line(self, xs: Sequence[float], y: float, **style: Any) -> None:
         """Draws a horizontal line, or several marks at the same height, outside of the axes."""
@@ -159,7 +159,7 @@ class Sheet:
         axes.tick_params(length=0, pad=6, labelsize=TICK_SIZE, labelcolor=palette()["soft"])
         return axes
 
-    def mark(
+    def set_svg_hints(
         self, artist: Any, kind: str = "", texts: str | Sequence[str] = "", *, stop: bool = False
     ) -> None:
         """Sets the CSS class and the hover texts that the SVG contains for a matplotlib artist.
@@ -594,7 +594,7 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
         dashes = {"color": palette()["ink"], "linewidth": 1.5, "linestyle": (0, (5, 4))}
         axes.plot([limit] * 2, [-8, bottom - top], clip_on=False, **dashes)
         # The name of the limit is written to the left of its line, if there is enough space.
-        x = max(sheet.x_of(axes, limit), CHARACTER * len(name))
+        x = max(sheet.x_position(axes, limit), CHARACTER * len(name))
         sheet.text(x, top - 10, name, size=TICK_SIZE, colour="soft", align="right")
     for index, row in enumerate(chart.rows):
         start = labels.pitch * index
@@ -618,7 +618,7 @@ def _draw_row(sheet: Sheet, axes: Any, row: DistributionRow, y: float, bars: boo
     drawn = []
     if bars and row.centre is not None:
         (bar,) = axes.barh(y, row.centre, 14, color=colour, alpha=0.35)
-        sheet.mark(bar)
+        sheet.set_svg_hints(bar)
     if row.box is not None:
         whiskers = [min(row.low or 0.0, end), min(row.high or 0.0, end)]
         drawn += axes.plot(whiskers, [y, y], color=colour, linewidth=1.5, clip_on=False, zorder=2)
@@ -637,12 +637,12 @@ def _draw_row(sheet: Sheet, axes: Any, row: DistributionRow, y: float, bars: boo
         dots = _draw_marks(
             axes, [value for value, _ in shown], [y] * len(shown), 0, colour, **style
         )
-        sheet.mark(dots, texts=[hint for _, hint in shown])
+        sheet.set_svg_hints(dots, texts=[hint for _, hint in shown])
     if row.centre is not None:
         stroke = {"color": ink, "linewidth": 2.2, "clip_on": False, "zorder": 4}
         drawn += axes.plot([min(row.centre, end)] * 2, [y - 9, y + 9], **stroke)
     for place, artist in enumerate(drawn if row.hint else ()):
-        sheet.mark(artist, texts=row.hint, stop=place == len(drawn) - 1)
+        sheet.set_svg_hints(artist, texts=row.hint, stop=place == len(drawn) - 1)
 
 
 def _mark_style(
@@ -691,7 +691,7 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
     for event in chart.events:
         colour, dashes = ("good", (1.5, 3)) if event.gain else ("bad", (4, 3))
         line = axes.axvline(event.x, color=palette()[colour], linewidth=1.5, linestyle=(0, dashes))
-        sheet.mark(line, _PLOT_PART, event.label, stop=True)
+        sheet.set_svg_hints(line, _PLOT_PART, event.label, stop=True)
     index = 0
     for place, series in enumerate(chart.series):
         style = index if series.style is None else series.style
@@ -714,7 +714,7 @@ def _write_notes(sheet: Sheet, axes: Any, notes: Iterable[tuple[float, str, floa
     start, end = axes.get_xlim()
     style: Any = {"size": TICK_SIZE, "colour": "soft", "kind": _BESIDE}
     for x, text, gap in notes:
-        place, width = sheet.x_of(axes, x), len(text) * CHARACTER
+        place, width = sheet.x_position(axes, x), len(text) * CHARACTER
         to_left = gap > 3 and x > (start + end) / 2
         lines = range(_MOST_LINES if text else 0)
         for line, left in itertools.product(lines, (to_left, not to_left)):
@@ -750,11 +750,11 @@ def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> No
     ys = [min(y, top) for _, y in series.points]
     if series.line and len(xs) > 1:
         (artist,) = axes.plot(xs, ys, clip_on=False, **line)
-        sheet.mark(artist, _PLOT_PART, series.name)
+        sheet.set_svg_hints(artist, _PLOT_PART, series.name)
     for x, span in zip(xs, series.spans, strict=False):
         if span is not None:
             (stroke,) = axes.plot([x, x], [span[0], min(span[1], top)], color=colour, lw=1.5)
-            sheet.mark(stroke, _PLOT_PART)
+            sheet.set_svg_hints(stroke, _PLOT_PART)
     if series.reference:
         return
     hints = series.hints or ("",) * len(xs)
@@ -770,7 +770,7 @@ def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> No
             alike = [i for i in shown if sizes[i] == size]
             places = [xs[i] for i in alike], [ys[i] for i in alike]
             marks = _draw_marks(axes, *places, kind, colour, size=size, alpha=0.85)
-            sheet.mark(marks, "marks", [hints[i] for i in alike])
+            sheet.set_svg_hints(marks, "marks", [hints[i] for i in alike])
 
 
 def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None:
@@ -782,7 +782,7 @@ def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None
     for each_series in series:
         for (x, y), text in zip(each_series.points, each_series.texts, strict=False):
             point = (x, min(y, top))
-            place, height = sheet.x_of(axes, x), axes.transData.transform(point)[1]
+            place, height = sheet.x_position(axes, x), axes.transData.transform(point)[1]
             rooms = (sheet.inner - place - _BESIDE_GAP, place - _BESIDE_GAP)
             text = shorten_text(plain(text), characters_in_width(max(rooms)))
             width = len(text) * CHARACTER
@@ -854,7 +854,7 @@ def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
             if span.hint:
                 length = span.end - span.start
                 (bar,) = axes.barh(middle, length, 13, span.start, color=_series_colour(span.kind))
-                sheet.mark(bar, texts=span.hint, stop=True)
+                sheet.set_svg_hints(bar, texts=span.hint, stop=True)
     for index, name in enumerate(chart.kinds):
         left, base, width = _legend_entry_position(index, sheet.inner, bottom + _AXIS_HEIGHT)
         sheet.line([left + 6], base - 4, marker="s", markersize=10, color=_series_colour(index))

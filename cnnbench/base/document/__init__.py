@@ -381,7 +381,7 @@ def sections_to_lines(
         lines += [mark + plain(section.title)] if section.title else []
         for block in section.blocks:
             if isinstance(block, Table):
-                lines += _table_lines(block, colour, mark)
+                lines += _terminal_table_lines(block, colour, mark)
             elif not isinstance(block, Charts):
                 lines += _paragraph_lines(block, mark)
     return lines
@@ -394,7 +394,7 @@ def _paragraph_lines(block: Text, mark: str) -> list[str]:
     return wrap_text(text, indent, mark + " " * (block.hanging or block.indent))
 
 
-def _table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
+def _terminal_table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
     titles = [title for title, _, _ in block.columns]
     left = [at for at, (_, kinds, _) in enumerate(block.columns) if "number" not in kinds]
     spare = [titles.index(title) for title in block.spare if title in titles]

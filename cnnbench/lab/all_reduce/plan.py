@@ -92,7 +92,7 @@ def tf_distribute_reduction(name: str, devices: Sequence[str]) -> Callable[[Towe
 
     `devices` are different full device names in one process.
     """
-    check_peer(name, devices)
+    check_tf_distribute_reduction(name, devices)
     import tensorflow as tf
 
     from cnnbench.variable_mgr import strategies
@@ -115,7 +115,7 @@ def tf_distribute_reduction(name: str, devices: Sequence[str]) -> Callable[[Towe
     return reduce
 
 
-def check_peer(name: str, devices: Sequence[str]) -> None:
+def check_tf_distribute_reduction(name: str, devices: Sequence[str]) -> None:
     """Raises an error if a reduction of tf.distribute would fail on the given devices, or would
     compute wrong sums.
     """

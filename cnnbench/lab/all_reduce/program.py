@@ -87,7 +87,7 @@ class ReductionData(NamedTuple):
     total: Array
     magnitude: Array
 
-    def fill(self, device: int, begin: int, shape: Sequence[int]) -> Array:
+    def make_tensor(self, device: int, begin: int, shape: Sequence[int]) -> Array:
         """Makes a tensor of the given shape from the values of a device, beginning with the value
         number `begin`.
         """
@@ -193,7 +193,7 @@ class DeviceBuffers:
         for number, device in enumerate(self.devices):
             with tf.device(device):
                 values = [
-                    tf.constant(data.fill(self._first + number, begin, shape))
+                    tf.constant(data.make_tensor(self._first + number, begin, shape))
                     for begin, shape in zip(self._begins, self.shapes, strict=True)
                 ]
                 tf.raw_ops.Stage(values=values, shared_name=self._inputs[number])
@@ -434,7 +434,7 @@ def check_algorithms(
         AllReducer(spec, place, group_devices(place.devices, group_size))
     for name in peer_names:
         try:
-            plan.check_peer(name, place.devices)
+            plan.check_tf_distribute_reduction(name, place.devices)
         except ValueError as error:
             raise FlagError("peers", name, first_line(error)) from error
 
@@ -529,7 +529,7 @@ class WorkloadBenchmark:
         ]
 
     @property
-    def copying(self) -> Copying | None:
+    def copy_result(self) -> Copying | None:
         """The result of the memory copy; None if the copy was not timed."""
         if not self._copy.seconds:
             return None

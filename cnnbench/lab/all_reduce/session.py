@@ -474,7 +474,7 @@ class AllReduceBenchmark:
 
     def _add_and_print_results(self, bench: WorkloadBenchmark, rows: RowFormat) -> None:
         self._update_record(environment=facts.with_loaded_libraries(self._so_far.environment))
-        copying, points = bench.copying, bench.points
+        copying, points = bench.copy_result, bench.points
         if copying is not None:
             self._update_record(copies=(*self._so_far.copies, copying))
             self._writer.lines([copy_line(copying)])

@@ -110,7 +110,7 @@ def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     at_once = max(1.0, count / layout.devices)
     moved = (layout.devices - 1) * at_once * size
     lap = ring_lap(layout, at_once, moved)
-    return _reduce_and_return(lap, moved, tensor, count)
+    return _reduce_and_distribute_phases(lap, moved, tensor, count)
 
 
 def _ring_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -122,7 +122,7 @@ def _ring_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     share = (layout.devices - 1) / layout.devices
     chunks, _ = tensor.chunks(layout.devices * shards)
     lap = _messages_phase(layout.nodes > 1, share * chunks, share * tensor.bytes)
-    return _reduce_and_return(lap, share * tensor.bytes, tensor, chunks)
+    return _reduce_and_distribute_phases(lap, share * tensor.bytes, tensor, chunks)
 
 
 def _halving_doubling_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -215,7 +215,7 @@ def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     climb = ReductionPhase(near, near * size) + ReductionPhase(
         far_messages=far, far_bytes=far * size
     )
-    return _reduce_and_return(climb, (near + far) * size, tensor, count)
+    return _reduce_and_distribute_phases(climb, (near + far) * size, tensor, count)
 
 
 def _tree_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -236,7 +236,7 @@ def _tree_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         edges = sum(1 / span for span in spans)
         leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
     climb = _mixed_messages_phase(layout, share * chunks, share * tensor.bytes, leaving)
-    return _reduce_and_return(climb, share * tensor.bytes, tensor, chunks)
+    return _reduce_and_distribute_phases(climb, share * tensor.bytes, tensor, chunks)
 
 
 def _shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
@@ -250,7 +250,7 @@ def _shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: b
     gatherer = star_of(near, far, size)
     sender = _messages_phase(layout.nodes > 1, count, tensor.bytes)
     move = gatherer if near + far >= count else sender
-    return _reduce_and_return(move, (layout.devices - 1) * size, tensor, count)
+    return _reduce_and_distribute_phases(move, (layout.devices - 1) * size, tensor, count)
 
 
 def _nccl_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -292,7 +292,7 @@ def _tf_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
 
 
-def _to_low_latency(path: PathOf) -> PathOf:
+def _with_low_latency_protocol(path: PathOf) -> PathOf:
     """Converts the cost formula of an NCCL algorithm from NCCL's protocol "Simple" to "LL", the
     protocol for small messages.
     """
@@ -325,7 +325,9 @@ def _mixed_messages_phase(
     )
 
 
-def _reduce_and_return(move: ReductionPhase, added: float, tensor: Tensor, chunks: int) -> Path:
+def _reduce_and_distribute_phases(
+    move: ReductionPhase, added: float, tensor: Tensor, chunks: int
+) -> Path:
     """Phases of an algorithm that moves and adds chunks, moves the sums back in the same way, and
     joins the chunks.
     """
@@ -367,8 +369,8 @@ FORMULAS: dict[str, Formula] = {
         _nccl_ring_phases,
         or_paths=(
             _nccl_tree_phases,
-            _to_low_latency(_nccl_ring_phases),
-            _to_low_latency(_nccl_tree_phases),
+            _with_low_latency_protocol(_nccl_ring_phases),
+            _with_low_latency_protocol(_nccl_tree_phases),
         ),
     ),
 }
@@ -425,7 +427,7 @@ def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Te
     return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
 
 
-def sent_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
+def pack_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Computes which tensors a device sends after its gradients `tensors` are packed: joined, and
     converted to 16 bits.
     """
@@ -441,14 +443,14 @@ def _join_small_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Ten
     if packing.agg_small_grads_max_bytes:
         small = (t.itemsize == 4 and t.bytes <= packing.agg_small_grads_max_bytes for t in tensors)
         groups = group_small_tensors(small, packing.agg_small_grads_max_group)
-        result = [_joined_tensor([tensors[index] for index in group]) for group in groups]
+        result = [_join_tensors([tensors[index] for index in group]) for group in groups]
     if packing.gradient_bucket_bytes:
         # All gradients have the same dtype, so all elements have the same size.
         sizes_of = [(str(t.itemsize), t.bytes) for t in result]
         groups = bucket_indices(sizes_of, packing.gradient_bucket_bytes)
-        result = [_joined_tensor([result[index] for index in group]) for group in groups]
+        result = [_join_tensors([result[index] for index in group]) for group in groups]
     if packing.gradient_repacking and result:
-        whole = _joined_tensor(result)
+        whole = _join_tensors(result)
         line = LINE_BYTES // whole.itemsize
         sizes = buffer_sizes(whole.elements, packing.gradient_repacking, line)
         result = [Tensor(size, whole.itemsize) for size in sizes]
@@ -472,7 +474,7 @@ def packing_text(packing: Packing) -> str:
     return ", ".join(parts) or "unpacked"
 
 
-def _joined_tensor(tensors: Sequence[Tensor]) -> Tensor:
+def _join_tensors(tensors: Sequence[Tensor]) -> Tensor:
     return Tensor(sum(tensor.elements for tensor in tensors), tensors[0].itemsize)
 
 
@@ -518,7 +520,7 @@ class Interconnect:
         if packing.joins:
             # Joining tensors copies them. Splitting the result copies nothing: it creates views.
             phases.append(ReductionPhase(copied=sum(tensor.bytes for tensor in tensors)))
-        travelling = sent_tensors(packing, tensors)
+        travelling = pack_tensors(packing, tensors)
         layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)
         for index, part in enumerate(spec.ranges):
             mine = [tensor for tensor in travelling if spec.range_of(tensor.bytes) == index]
@@ -534,7 +536,7 @@ class Interconnect:
             raise NotPredictedError(f"there is no formula for {name}")
         if shards > layout.devices:
             raise NotPredictedError(f"{shards} shards need as many devices")
-        return self._list_phases(formula, tensors, layout, shards)
+        return self._phases_of_all_tensors(formula, tensors, layout, shards)
 
     def _algorithm_phases(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
@@ -561,10 +563,10 @@ class Interconnect:
                 between, tensors, NodeLayout(layout.nodes), algorithm.shards
             )
             if inside.devices > 1:
-                phases += self._list_phases(SPREAD, tensors, inside, 1)
+                phases += self._phases_of_all_tensors(SPREAD, tensors, inside, 1)
         return phases
 
-    def _list_phases(
+    def _phases_of_all_tensors(
         self, formula: Formula, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
     ) -> Path:
         """Lists the phases, one after another, until all tensors are reduced. Their times add up to
@@ -588,7 +590,9 @@ class Interconnect:
             wait = self._path_seconds(path) - self._path_seconds(busy)
             if wait > waiting:
                 longest, instead, waiting = path, busy, wait
-        _share_links(loads, max(1, formula.roots(layout, shards) * layout.near // layout.devices))
+        _add_shared_link_load(
+            loads, max(1, formula.roots(layout, shards) * layout.near // layout.devices)
+        )
         load = max(loads, key=self._path_seconds)
         if formula.busy is None:
             return load
@@ -603,7 +607,7 @@ def _add_phases(load: Path, path: Path) -> list[ReductionPhase]:
     return [first + second for first, second in both]
 
 
-def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
+def _add_shared_link_load(loads: list[list[ReductionPhase]], per_node: int) -> None:
     """Adds to the load of each root the bytes that all other roots in its node send, because they
     share one link.
     """

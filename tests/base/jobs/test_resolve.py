@@ -7,7 +7,13 @@ import json
 import pytest
 
 from cnnbench.base.job import Job, Task
-from cnnbench.base.rendezvous import Ranks, detect_launcher, expand_nodes, mpi_ranks, resolve_job
+from cnnbench.base.rendezvous import (
+    Ranks,
+    detect_launcher,
+    expand_node_list,
+    mpi_ranks,
+    resolve_job,
+)
 from cnnbench.errors import UsageError
 
 # As Kubeflow's operator sets it.
@@ -149,7 +155,7 @@ def test_slurm():
     ],
 )
 def test_lists_of_nodes(text, nodes):
-    assert expand_nodes({"LIST": text}, "LIST") == nodes
+    assert expand_node_list({"LIST": text}, "LIST") == nodes
 
 
 def test_kubernetes():

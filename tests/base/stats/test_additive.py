@@ -44,7 +44,7 @@ def test_two_candidates_give_the_paired_t_test() -> None:
     less = scipy.stats.ttest_1samp(np.subtract(b, a) + 0.2, 0.0, alternative="greater")
     assert fitted.p_above("b", "a", 0.2) == pytest.approx(float(less.pvalue))
     difference = np.subtract(b, a)
-    assert fitted.deviation("a", "b") == pytest.approx(difference.std(ddof=1) / 2)
+    assert fitted.standard_error("a", "b") == pytest.approx(difference.std(ddof=1) / 2)
 
 
 def test_the_noise_is_that_of_all_candidates_and_some_may_be_missing() -> None:
@@ -60,7 +60,7 @@ def test_the_noise_is_that_of_all_candidates_and_some_may_be_missing() -> None:
     assert fitted.freedom == 220 - 6 - 40 + 1
     assert fitted.scatter == pytest.approx(0.01, rel=0.15)
     assert fitted.difference("b", "a") == pytest.approx(0.2, abs=0.01)
-    errors = [fitted.deviation(name, "a") for name in ("b", "c")]
+    errors = [fitted.standard_error(name, "a") for name in ("b", "c")]
     assert errors[0] > errors[1] == pytest.approx(fitted.scatter * math.sqrt(2 / 40))
 
 
@@ -75,7 +75,9 @@ def test_a_candidate_may_be_noisier_than_the_others() -> None:
         one["e"] = 0.15 + own
     fitted = fit_additive_model(rounds)
     assert fitted.error_quantile("e", "a", 0.025) > fitted.error_quantile("c", "a", 0.025)
-    pooled = student_tail(fitted.difference("e", "a") / fitted.deviation("e", "a"), fitted.freedom)
+    pooled = student_tail(
+        fitted.difference("e", "a") / fitted.standard_error("e", "a"), fitted.freedom
+    )
     assert fitted.p_above("e", "a") > 3 * pooled
 
 
@@ -83,7 +85,7 @@ def test_one_round_says_nothing_of_the_noise() -> None:
     fitted = fit_additive_model([{"a": 1.0, "b": 2.0}])
     assert (fitted.scatter, fitted.freedom) == (None, 0)
     assert fitted.p_above("b", "a") == 1.0
-    assert fitted.deviation("b", "a") is None
+    assert fitted.standard_error("b", "a") is None
     assert fitted.error_quantile("b", "a", 0.025) is None
 
 

@@ -29,7 +29,7 @@ def paused(every, extra=0.09, **more):
 def test_steps_that_pause_are_found_with_their_distance_and_cost(every):
     found = find_slow_steps(paused(every))
     assert found.indices == tuple(range(every - 1, 120, every))
-    assert found.distance == every
+    assert found.steps_between == every
     assert found.share == pytest.approx(1 / every, abs=0.01)
     assert found.extra == pytest.approx(0.09, rel=0.05)
     assert found.cost == pytest.approx(0.09 / (0.1 * every + 0.09), rel=0.05)
@@ -38,11 +38,11 @@ def test_steps_that_pause_are_found_with_their_distance_and_cost(every):
 def test_pauses_at_random_have_no_distance_and_one_group_is_one_occurrence():
     draw = random.Random(2)
     found = find_slow_steps([one + (0.05 if draw.random() < 0.1 else 0) for one in steps()])
-    assert found.distance is None
+    assert found.steps_between is None
     assert found.occurrences > 5
     burst = [one * (2 if 40 <= index < 60 else 1) for index, one in enumerate(steps())]
     found = find_slow_steps(burst)
-    assert (found.occurrences, found.distance, len(found.indices)) == (1, None, 20)
+    assert (found.occurrences, found.steps_between, len(found.indices)) == (1, None, 20)
 
 
 @pytest.mark.parametrize("scatter", [0.0, 0.003, 0.03, 0.3])

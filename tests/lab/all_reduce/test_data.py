@@ -109,20 +109,20 @@ def test_sums_sent_in_16_bits_are_right_within_their_bound_only(wire):
 @pytest.mark.parametrize("begin", [0, 1, PERIOD - 3, 5 * PERIOD + 7])
 def test_tensors_continue_where_the_one_before_ends(begin):
     data = make_reduction_data("floats", 2, "float32", [], 1)
-    tensor = data.fill(1, begin, (3, 50000))
+    tensor = data.make_tensor(1, begin, (3, 50000))
     assert tensor.shape == (3, 50000)
     assert tensor.dtype == np.float32
     expected = data.values[1][(begin + np.arange(150000)) % PERIOD]
     np.testing.assert_array_equal(tensor.reshape(-1), expected)
-    total = tensor + data.fill(0, begin, (3, 50000))
+    total = tensor + data.make_tensor(0, begin, (3, 50000))
     assert data.count_wrong(total, begin, "float32", cast=False) == 0
     assert data.count_wrong(total, begin + 1, "float32", cast=False) > 140000
 
 
 def test_scalars_and_empty_tensors():
     data = make_reduction_data("integers", 2, "float32", [], 1)
-    assert data.fill(0, 5, ()).shape == ()
-    assert data.fill(0, 5, (0, 3)).shape == (0, 3)
+    assert data.make_tensor(0, 5, ()).shape == ()
+    assert data.make_tensor(0, 5, (0, 3)).shape == (0, 3)
     assert data.count_wrong(np.float32(data.total[5]).reshape(()), 5, "float32", cast=False) == 0
     assert data.count_wrong(np.empty((0,), np.float32), 5, "float32", cast=False) == 0
 

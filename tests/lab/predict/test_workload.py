@@ -5,7 +5,7 @@ import math
 import pytest
 import tensorflow as tf
 
-from cnnbench.lab.predict.predict import packing_text, sent_tensors
+from cnnbench.lab.predict.predict import pack_tensors, packing_text
 from cnnbench.variable_mgr.all_reduce.reducer import chunk_sizes
 from cnnbench.variable_mgr.all_reduce.spec import Tensor
 from cnnbench.variable_mgr.gradients import make_stages
@@ -41,7 +41,7 @@ def travelling(sizes, **options):
     ],
 )
 def test_as_the_stages_pack(options, sizes):
-    packed = sent_tensors(Packing(**options), [Tensor(size) for size in sizes])
+    packed = pack_tensors(Packing(**options), [Tensor(size) for size in sizes])
     assert packed == travelling(sizes, **options)
 
 
