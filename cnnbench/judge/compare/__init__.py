@@ -1,5 +1,5 @@
-"""Compares runs of two sides statistically, for `cnnbench compare`, `cnnbench ab` and reports. Does
-not import TensorFlow.
+"""Compares the runs of BASE with the runs of NEW statistically, for `cnnbench compare`, `cnnbench
+ab` and reports. Does not import TensorFlow.
 
 `compare_records` returns a verdict for each configuration and metric, and an exit code. `judge`
 compares two lists of numbers, one number per process. `cnnbench.judge.report.renderers` writes a

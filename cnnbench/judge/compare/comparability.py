@@ -1,5 +1,5 @@
-"""Matches configurations and runs of the two sides of a comparison, and finds the differences in
-flags and facts that prevent a verdict.
+"""Matches the runs of BASE with the runs of NEW by configuration, and finds differences in flags
+and in recorded properties of machine and software that prevent a verdict.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ _PLACES = flags_with_identity_share(IdentityShare.PRESENCE)
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact, such as the CPU model, that has more than one value in the runs of both sides.
+    """A flag or a recorded property, such as the CPU model, that differs between the runs of BASE
+    and NEW, or among the runs of one of them.
 
     Attributes:
-      fact: name of the fact.
+      fact: name of the flag or of the recorded property.
       base, new: values in the runs of BASE and of NEW, as text. A missing value is "unknown" or
         "none".
       blocks: whether the difference prevents a verdict.
-      reason: why it prevents a verdict, or why it does not.
+      reason: why the difference does or does not prevent a verdict.
     """
 
     fact: str
@@ -72,8 +73,8 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class MeasurementGroup:
-    """The measurements of one configuration on one side of a comparison, one per process. The group
-    may be empty.
+    """The measurements of one configuration in BASE or in NEW, one per process. The group may be
+    empty.
     """
 
     configuration: Configuration
@@ -81,7 +82,7 @@ class MeasurementGroup:
 
     @property
     def successful(self) -> tuple[Measurement, ...]:
-        """The successful measurements. Only these are used to compute values."""
+        """The successful measurements. Values are computed only from successful measurements."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def origins(self) -> dict[Origin, list[Measurement]]:
@@ -96,8 +97,9 @@ class MeasurementGroup:
         return by_origin
 
     def facts(self) -> dict[str, frozenset[str]]:
-        """Maps each fact to all its values in the measurements, as text. If a measurement lacks a
-        fact, the text from `text_if_absent` is one of the values.
+        """Maps the name of each flag and each recorded property to the set of its values in the
+        measurements, as text. If a measurement lacks a property, the set contains the text from
+        `text_if_absent`.
         """
         seen = group_by(
             (fact for record in self.records for fact in _fact_items(record)), itemgetter(0)
@@ -119,8 +121,8 @@ class MeasurementGroup:
         return {**flags, **texts}
 
     def text_if_absent(self, rule: FactRule) -> str:
-        """The text for a fact that a measurement lacks: "unknown" or "none". For imported records,
-        the text is always "unknown".
+        """Returns the text that stands for a recorded property that a measurement lacks: "unknown"
+        or "none". For imported records, the text is always "unknown".
         """
         return UNKNOWN if IMPORTED in self.configuration.flags else rule.absent
 
@@ -128,8 +130,9 @@ class MeasurementGroup:
 def fact_differences(
     base: MeasurementGroup, new: MeasurementGroup, patterns: tuple[str, ...] = ()
 ) -> tuple[Difference, ...]:
-    """Returns the facts that differ between the runs of BASE and NEW. Facts that prevent a verdict
-    are first. Facts that match `patterns` never prevent a verdict.
+    """Returns the flags and recorded properties that differ between the runs of BASE and NEW.
+    Differences that prevent a verdict are first. Properties that match `patterns` never prevent a
+    verdict.
     """
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
@@ -155,7 +158,8 @@ def fact_differences(
             blocks = blocks and certain and not is_allowed_to_differ(name, patterns)
             differing.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     explicit = {flag for record in (*base.records, *new.records) for flag in record.explicit_flags}
-    # Order: facts that prevent a verdict, then an imported program, explicit flags, other facts.
+    # Differences that prevent a verdict are first.
+    # Within each group, an imported program is first, followed by flags that the user set.
     explicit.add(IMPORTED)
     return tuple(
         sorted(
@@ -170,18 +174,20 @@ def fact_differences(
 
 
 def differing_values_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
-    """Text with a fact and its values on both sides: "cpu_model is A in BASE and B in NEW"."""
+    """Returns text with the name of a flag or recorded property and its values in BASE and NEW:
+    "cpu_model is Fast CPU in BASE and Slow CPU in NEW".
+    """
     before, after = (
         " or ".join(readable_fact(name, value) for value in side) for side in (base, new)
     )
     if base == new:
-        return f"{name} is {before} within each side"
+        return f"{name} is {before} within BASE and within NEW"
     return f"{name} is {before} in BASE and {after} in NEW"
 
 
 def check_fact_names(names: Iterable[str], measured: Iterable[Measurement]) -> None:
-    """Raises FlagError if a name in --allow_different matches no fact, flag or group (see
-    `unknown_fact_names`).
+    """Raises FlagError if a name in --allow_different matches no recorded property, flag or group
+    of properties (see `unknown_fact_names`).
     """
     for name, close in unknown_fact_names(names, measured).items():
         hint = f"did you mean {close}?" if close else "cnnbench env lists the facts"
@@ -189,8 +195,8 @@ def check_fact_names(names: Iterable[str], measured: Iterable[Measurement]) -> N
 
 
 def unknown_fact_names(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
-    """Returns the names that match no fact, flag or group. Each is mapped to the most similar known
-    name, or to "".
+    """Returns the names that match no recorded property, flag or group of properties. Each is
+    mapped to the most similar known name, or to "" if no known name is similar.
     """
     flags = (spec.name for spec in FLAGS)
     own = (name for record in measured for name in (*record.config, *dict(_fact_items(record))))
@@ -237,11 +243,11 @@ _MAX_DIFFERING = 5
 
 
 def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[MeasurementGroup]]:
-    """Groups the runs of each side by configuration, and sorts the runs of each group by start
-    time.
+    """Groups the runs of each given set, such as BASE and NEW, by configuration. The runs of each
+    group are sorted by start time.
 
-    A run that failed before all its flags were resolved is added to the configuration that agrees
-    in the resolved flags, if there is exactly one such configuration.
+    A run may fail before all its flags have their final values. Such a run is added to the
+    configuration whose flags agree with its final values, if there is exactly one.
     """
     configured = [
         [
@@ -283,12 +289,13 @@ def match_groups(
     new: Sequence[MeasurementGroup],
     patterns: tuple[str, ...] = (),
 ) -> _Pairs:
-    """Matches groups of BASE with groups of NEW that have the same kind of measurement. If a side
-    lacks a configuration, its group in the pair is empty.
+    """Matches each group of BASE with a group of NEW that has the same kind of measurement. If only
+    BASE or only NEW contains a configuration, it is matched with an empty group.
 
-    Groups with equal flags are matched first. Groups that differ only in facts of `patterns`
-    follow, if each side has exactly one such group. Of the remaining groups, those with the fewest
-    different flags are matched, so that their differences can be reported.
+    Groups with equal flags are matched first. Next, groups are matched that differ only in flags
+    that match `patterns`, if BASE and NEW contain exactly one such group each. Of the remaining
+    groups, the groups with the fewest different flags are matched, so that their differences can
+    be reported.
     """
     pairs: _Pairs = []
     for kind in KINDS:
@@ -317,10 +324,10 @@ def are_sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bo
 def paired_groups(
     base: MeasurementGroup, new: MeasurementGroup
 ) -> tuple[MeasurementGroup, MeasurementGroup] | None:
-    """Returns the runs of BASE and NEW that have a partner on the other side. The two runs of a
-    pair have the same index.
+    """Returns the runs of BASE and NEW that belong to complete pairs of one process of each. The
+    two runs of a pair have the same index.
 
-    Returns None unless every run has a pair number, and both sides are from the same experiment.
+    Returns None unless every run has a pair number, and BASE and NEW share an experiment.
     """
     left, right = _runs_by_pair(base), _runs_by_pair(new)
     if {seed for seed, _ in left}.isdisjoint(seed for seed, _ in right):
@@ -363,7 +370,7 @@ Pair: TypeAlias = tuple[MeasuredProcess, MeasuredProcess]
 """Processes of base and head in a pair of `cnnbench ab`."""
 
 Revision: TypeAlias = tuple[str, str, bool | None, str, str]
-"""State of the measured code (see `Origin.code`); if its commit is unknown, also the day."""
+"""State of the measured code (see `Origin.code`) and, if its commit is unknown, the day."""
 
 
 def revision_of(process: MeasuredProcess) -> Revision:
@@ -375,15 +382,15 @@ def revision_of(process: MeasuredProcess) -> Revision:
 
 
 def match_complete_pairs(processes: Iterable[MeasuredProcess]) -> list[Pair]:
-    """Returns the pairs of `cnnbench ab` of which both processes exist, as (side A, side B). Pairs
-    are sorted by the start of their first process.
+    """Returns the pairs of `cnnbench ab` for which both processes are given, each as (process of
+    side A, process of side B). Pairs are sorted by the start of their first process.
     """
     sides: dict[tuple[int, int], tuple[list[MeasuredProcess], list[MeasuredProcess]]] = {}
     for process in processes:
         if process.pair is not None and process.origin.side in ("a", "b"):
             both = sides.setdefault(process.pair, ([], []))
             both[process.origin.side == "b"].append(process)
-    # Two experiments with the same seed use the same pair keys, so a key may have several pairs.
+    # Pairs of two experiments with the same seed have equal keys.
     pairs = [pair for both in sides.values() for pair in zip(*both, strict=False)]
     return sorted(pairs, key=lambda pair: min(process.started for process in pair))
 
@@ -406,15 +413,15 @@ def compared_commit_lookup(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess],
 
 
 def compared_commit_text(opponent: str) -> str:
-    """Text that distinguishes groups of runs of one commit by the commit that they were compared
-    with: "against 1a2b3c4" or "alone".
+    """Returns text that distinguishes groups of runs of the same commit: "against 1a2b3c4" if the
+    runs were compared with commit 1a2b3c4, or "alone" if they were compared with no commit.
     """
     return f"against {opponent}" if opponent else "alone"
 
 
 def _runs_by_pair(group: MeasurementGroup) -> dict[tuple[int, int], Measurement]:
-    """Maps experiment seed and pair number to the run. Returns {} if a run has no pair, or if two
-    runs have the same pair.
+    """Maps (seed of the experiment, number of the pair) to the run. Returns {} if a run belongs to
+    no pair, or if two runs belong to the same pair.
     """
     by_pair = {pair: record for record in group.records if (pair := pair_id_of(record)) is not None}
     return by_pair if len(by_pair) == len(group.records) else {}
@@ -425,8 +432,9 @@ def _ab_placement(record: object) -> Mapping[str, object]:
 
 
 def find_resolved_match(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
-    """Returns the only configuration in `resolved` that agrees with the partly resolved
-    configuration `early`. If none or several agree, returns `early`.
+    """Returns the only configuration in `resolved` that agrees with `early`, the configuration of a
+    run that failed before all its flags had final values. If no or several configurations agree,
+    returns `early`.
     """
     agreeing = [
         configuration
@@ -450,8 +458,8 @@ def _pair_by_key(
     right: Sequence[MeasurementGroup],
     key: Callable[[MeasurementGroup], str],
 ) -> _Pairs:
-    """Pairs each group of `left` with the group of `right` that has the same key. Keys that a side
-    has more than once are ignored.
+    """Pairs each group of `left` with the group of `right` that has the same key. Keys that occur
+    more than once in `left` or in `right` are ignored.
     """
     first, second = (group_by(side, key) for side in (left, right))
     return [

@@ -80,7 +80,7 @@ from cnnbench.records.run import RunRecord
 # Prepares the samples of each configuration, and finds verdicts that need no statistical test.
 
 _FACTS_NAMED = 3
-"""Maximum number of facts that the reason for a verdict names."""
+"""Maximum number of differences that the reason for a verdict contains."""
 
 PlanOf: TypeAlias = Callable[[MeasurementGroup, MeasurementGroup], AnalysisSchedule | None]
 """A function that gets one configuration's runs of BASE and NEW, and returns the plan by which
@@ -88,7 +88,7 @@ further pairs will be judged.
 """
 
 _Sides: TypeAlias = tuple[MeasurementGroup, MeasurementGroup, Sequence[Measurement]]
-"""The runs of one configuration in BASE and in NEW, and its usable runs of an A/A measurement."""
+"""The runs of one configuration in BASE and in NEW, and its A/A runs that can be used."""
 
 _Outcome: TypeAlias = tuple[Verdict, str]
 """A verdict that needs no statistical test, and the reason for it."""
@@ -120,14 +120,15 @@ def _prepare_configuration(
       name: name of the configuration, which selects the rule.
       cases: one `TwoSamples` without values for each metric of the configuration.
       paired: see `compare_records`.
-      plan: plan for judging further pairs, or a function of both sides that returns the plan.
+      plan: plan for judging further pairs, or a function that computes it from the runs of BASE
+        and NEW.
     """
     plan = plan(base, new) if callable(plan) else plan
     unlike = fact_differences(base, new, patterns) if base.records and new.records else ()
     kept, is_paired = _runs_to_compare(base, new, paired)
     outcome = next(_incomparable_outcomes(base, new, unlike, cases[0].metric), None)
     if outcome is not None and outcome[0] is Verdict.FAILED:
-        # A failed run may lack facts, so a fact that one side lacks is not a difference.
+        # A failed run may lack recorded properties, so a missing property is not a difference.
         unlike = tuple(
             difference
             for difference in unlike
@@ -180,8 +181,8 @@ def _fill_in_values(
     aa: Sequence[Measurement],
     **more: Any,
 ) -> TwoSamples:
-    """Returns a copy of `case` with the metric's values from the successful runs of BASE and NEW,
-    and with the A/A spread from the runs `aa`.
+    """Returns a copy of `case` with the metric's values from the successful runs of BASE and NEW.
+    The runs `aa` of an A/A measurement determine its A/A spread.
 
     `more` contains further attributes to set in the copy.
     """
@@ -197,7 +198,7 @@ def _fill_in_values(
 def _missing_metric_outcome(
     base: MeasurementGroup, new: MeasurementGroup, metric: Metric, asked: bool
 ) -> _Outcome | None:
-    """Returns a verdict and its reason if some successful runs of a side did not measure the
+    """Returns a verdict and its reason if some successful runs of BASE or NEW did not measure the
     metric; otherwise None.
     """
     for side, group in (("BASE", base), ("NEW", new)):
@@ -217,8 +218,8 @@ def _share_of_runs_text(number: int, side: str, group: MeasurementGroup) -> str:
 def _incomparable_outcomes(
     base: MeasurementGroup, new: MeasurementGroup, unlike: Sequence[Difference], metric: Metric
 ) -> Iterator[_Outcome]:
-    """Yields a verdict and its reason for each cause that makes a configuration incomparable, such
-    as failed runs. Only the first one is used.
+    """Yields a verdict with its reason for each problem that makes the runs of a configuration
+    incomparable, such as failed runs. The caller uses only the first one.
     """
     sides = (("BASE", base), ("NEW", new))
     if not (base.records and new.records):
@@ -233,14 +234,14 @@ def _incomparable_outcomes(
     for side, group in sides:
         if mixed := varying_parts(group.origins()):
             parts = ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in mixed.items())
-            yield Verdict.NOT_COMPARABLE, f"{parts} within {side}; give the runs of one"
+            yield Verdict.NOT_COMPARABLE, f"{parts} within {side}; select runs with one value"
 
 
 def _incomplete_outcomes(
     base: MeasurementGroup, new: MeasurementGroup, kept: MeasurementGroup
 ) -> Iterator[_Outcome]:
-    """Yields a verdict and its reason for each cause that makes measurements incomplete or wrong,
-    such as an interrupted run. Only the first one is used.
+    """Yields a verdict with its reason for each problem that makes measurements incomplete or
+    wrong, such as an interrupted run. The caller uses only the first one.
 
     `kept` contains the runs of BASE that have a partner in NEW.
     """
@@ -284,8 +285,8 @@ def _is_mistimed(measurement: Measurement) -> bool:
 
 
 def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
-    """Text with the number of failed runs in a side and the first error message; None if no run of
-    the side failed.
+    """Returns text with the number of failed runs in `side` (BASE or NEW) and the first error
+    message; None if no run failed.
     """
     errors = [record.error for record in group.records if record.error is not None]
     if not errors:
@@ -297,14 +298,14 @@ def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
 def _changed_work_text(
     base: MeasurementGroup, new: MeasurementGroup, metric: Metric, blocking: Sequence[Difference]
 ) -> str:
-    """The reason for the verdict "changed work": sentences about what differs in the work per step,
-    such as a wider network or another batch size.
+    """Returns the reason for the verdict "changed work": sentences about the difference in the work
+    per step between BASE and NEW, such as a wider network or another batch size.
 
     Changed work can make training many times slower, although the flags are equal. Users declare an
     intended change with --allow_changed_work. Otherwise, the answer says what changed instead of
     reporting a change in speed. Returns "" if a flag also differs, because that is a different
-    experiment, or if runs of one side differ from each other. `blocking` contains the differences
-    that prevent a verdict.
+    experiment, or if the runs within BASE or within NEW differ. `blocking` contains the
+    differences that prevent a verdict.
     """
     work = {
         difference.fact: (*difference.base, *difference.new)
@@ -317,7 +318,7 @@ def _changed_work_text(
     if not work or not is_clear or any(difference.fact in flags for difference in others):
         return ""
     network = list(_network_change_texts(work, bool(base.configuration.flags.get("forward_only"))))
-    # Names the images per step or, if both sides have the same number, the flags that differ.
+    # If BASE and NEW have the same number of images per step, the text contains differing flags.
     batch = [
         f"{name} {_before_after_text(both)}"
         for name, both in work.items()
@@ -331,7 +332,7 @@ def _changed_work_text(
     rates = [_flops_per_sec(side) for side in (base, new)]
     known = [number(rate / 1e9) for rate in rates if rate]
     if len(known) == len(rates):
-        text += f" Both sides: {_before_after_text(known)} GFLOP/s."
+        text += f" Measured rate: {_before_after_text(known)} GFLOP/s."
     if others:
         text += f" Also different: {first_few([*map(str, others)], _FACTS_NAMED)}."
     return text
@@ -351,8 +352,8 @@ def _network_change_texts(work: Mapping[str, Sequence[str]], forward_only: bool)
 
 
 def _percent_change_text(both: Sequence[str]) -> str:
-    """Text with the change from `both[0]` to `both[1]` in per cent; if the change rounds to 0 %,
-    both numbers instead.
+    """Returns text with the change from `both[0]` to `both[1]` in per cent. If the change rounds to
+    0 %, the text contains both numbers instead.
     """
     before, after = map(int, both)
     share = after / before - 1 if before else 0.0
@@ -402,10 +403,11 @@ def compare_records(
       base, new: records, one per process. Each row of an all-reduce record is a configuration.
       metrics: names in `METRICS`, in any order. Inconclusive results of these metrics set the exit
         code. None means `DEFAULT_METRICS`, of which only speeds set the exit code.
-      allow_different: facts, groups of facts and patterns that may differ, see --allow_different.
+      allow_different: properties, groups and patterns that may differ, see --allow_different.
       aa: runs of an A/A measurement, from which the spread of each configuration is computed.
       paired: if True, pairs of `cnnbench ab` are compared or, if the records contain no pairs, the
-        i-th runs of both sides by start time. If None, only pairs in the records are compared.
+        i-th run of BASE by start time with the i-th run of NEW. If None, runs are compared in
+        pairs only if the records contain pairs.
       plan: plan for judging further pairs, or a function from a configuration's runs of BASE and
         NEW to the plan. None means that further pairs are judged together with these pairs by the
         same policy.
@@ -452,7 +454,8 @@ def _match_runs(
     """Matches the runs of BASE, NEW and the A/A measurement by configuration. Returns the
     configurations that have one of the metrics `names`, and two lists of notes.
 
-    The first list is about configurations without these metrics, the second one about A/A runs.
+    The first list contains notes about configurations without these metrics. The second list
+    contains notes about A/A runs.
     """
     sides = group_by_configuration(*measurements_of_sides(*processes, aa, patterns=patterns))
     base, new, alike = (
@@ -470,8 +473,8 @@ def _match_runs(
 def _cases_to_judge(
     matched: Sequence[_Sides], given: Collection[str] | None, rules: Rules, policy: Policy
 ) -> Iterator[tuple[str, list[TwoSamples]]]:
-    """Yields, for each matched configuration, its name and one `TwoSamples` without values for each
-    metric to judge.
+    """Yields the name of each matched configuration, and a `TwoSamples` for each of its metrics to
+    judge. The values are filled in later.
 
     If several metrics can set the exit code, their tests share alpha. Kinds of measurements share
     alpha in the same way; see `Rules.policy`. If neither `given` nor a rule requests a metric, the
@@ -559,8 +562,8 @@ def _metric_results(
     policy: Policy,
     rules: Rules,
 ) -> tuple[MetricResult, ...]:
-    """The results of one configuration: a `MetricResult` for each sample in `cases`. A regression
-    that the rules accept names the accepted commit.
+    """Returns a `MetricResult` for each sample in `cases`, which are all from one configuration.
+    The result of a regression that the rules accept contains the accepted commit.
 
     Takes one item for each case from the iterator `judgements`.
     """
@@ -597,8 +600,8 @@ def _metric_results(
 def _notes_on_absent_metrics(
     sides: Iterable[Sequence[MeasurementGroup]], names: Collection[str]
 ) -> list[str]:
-    """Notes that say, for each kind of measurement, how many configurations are left out because
-    they have none of the metrics `names`.
+    """Returns a note for each kind of measurement with the number of configurations that are left
+    out, because they have none of the metrics `names`.
     """
     keys = dict.fromkeys(
         (group.configuration.kind, group.configuration.key) for side in sides for group in side
@@ -644,8 +647,8 @@ def _comparison_notes(
 
 
 def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """Yields notes with the number of unsuccessful runs on each side, which medians and values
-    exclude.
+    """Yields notes with the number of unsuccessful runs in BASE and in NEW. Medians and values
+    exclude unsuccessful runs.
     """
     sides = {
         side: [run for entry in entries for run in getattr(entry, side)] for side in ("base", "new")
@@ -663,8 +666,8 @@ def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterato
 def _interrupted_all_reduce_notes(
     sides: Sequence[Sequence[RunRecord | AllReduceRecord]],
 ) -> Iterator[str]:
-    """Yields notes with the number of interrupted all-reduce processes on each side. Some rows of
-    such a process may be complete.
+    """Yields notes with the number of interrupted all-reduce processes in BASE and in NEW. An
+    interrupted process may have completed some of its rows.
     """
     for name, records in zip(("BASE", "NEW"), sides, strict=True):
         reduced = [record for record in records if not isinstance(record, RunRecord)]
@@ -684,8 +687,8 @@ def _usable_aa_runs(
     policy: Policy,
     patterns: tuple[str, ...],
 ) -> tuple[dict[str, Sequence[Measurement]], list[str]]:
-    """Returns the usable A/A runs for the configurations of `base`, as a mapping from configuration
-    key to runs, and notes on A/A runs that cannot be used.
+    """Returns the A/A runs that can be used for the configurations of `base`, as a mapping from
+    configuration key to runs, and notes on A/A runs that cannot be used.
     """
     by_key: dict[str, Sequence[Measurement]] = {}
     refused: dict[str, list[str]] = {}

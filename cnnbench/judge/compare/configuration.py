@@ -1,8 +1,9 @@
-"""Decides which runs belong to the same configuration, and which facts must be equal for a verdict.
+"""Decides which runs belong to the same configuration, and which recorded properties of machine and
+software must be equal for a verdict.
 
 Two runs belong to the same configuration if their identities are equal, which are the flags that
 determine what is measured (`cnnbench.flags.params`). A different flag prevents a verdict.
-Differences in paths, and in facts that are not in `FACTS`, are only mentioned.
+Differences in paths, and in properties that are not in `FACTS`, are only mentioned.
 
 In an all-reduce record, each row is a configuration: an algorithm or a peer (another library's
 reduction) with its packing, tensors and number of devices; or all devices copying memory at the
@@ -10,7 +11,7 @@ same time. A row has one value per process. Wrong sums in other rows, or a later
 process, do not affect the row. Rows that a failed process did not reach are reported as failed;
 other processes with the same flags show which rows are missing.
 
-`cnnbench.judge.compare.comparability` compares the facts that are not part of the identity.
+`cnnbench.judge.compare.comparability` compares the properties outside of the identity.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ from cnnbench.records.codec import encode
 from cnnbench.records.run import BENCHMARKS, ErrorInfo, RunRecord
 from cnnbench.variable_mgr.modes import DEFAULT, Packing
 
-# Tables that say, for each fact, whether a difference in the fact prevents a verdict.
+# Defines which recorded properties prevent a verdict if they differ between BASE and NEW.
 
 
 class DifferenceEffect(enum.Enum):
-    """The effect on verdicts if a fact differs between the sides: the difference prevents verdicts,
-    is only mentioned, or is ignored.
+    """The effect of a difference between BASE and NEW in a recorded property: the difference
+    prevents verdicts, is only mentioned, or is ignored.
     """
 
     BLOCKS = "blocks"
@@ -63,15 +64,16 @@ class DifferenceEffect(enum.Enum):
 
 
 UNKNOWN, NOTHING = "unknown", "none"
-"""What it means if a record lacks a fact. Output shows these texts."""
+"""Texts for a property that a record lacks: it is unknown, or it is known not to be set."""
 
 
 class FactRule(NamedTuple):
-    """The effect on verdicts if one fact differs between the sides, and the reason for this effect.
+    """The effect on verdicts if one recorded property differs between BASE and NEW, and the reason
+    for this effect.
 
-    If `absent` is UNKNOWN, a missing fact never prevents a verdict, because an older version may
-    not have collected the fact. If `absent` is NOTHING, a missing fact is a value (no limit, not
-    set).
+    If `absent` is UNKNOWN, a missing property never prevents a verdict, because an older version
+    may not have recorded the property. If `absent` is NOTHING, a missing property is a value (no
+    limit, not set).
     """
 
     effect: DifferenceEffect
@@ -93,7 +95,7 @@ MODEL_SIZE = (
     *("model_parameters", "model_trainable_parameters"),
     *("model_forward_flops", "model_training_flops"),
 )
-"""Facts about the size of a network."""
+"""Recorded properties that describe the size of a network."""
 
 FACTS: dict[str, FactRule] = {
     **dict.fromkeys(MODEL_SIZE, _MODEL),
@@ -118,8 +120,10 @@ FACTS: dict[str, FactRule] = {
         ),
         _blocks("determines the clock frequency"),
     ),
-    "cpu_driver": _mentioned("governor and turbo, which it controls, are separate facts"),
-    "cpu_affinity": _mentioned("the core numbers; the number of cores is a separate fact", NOTHING),
+    "cpu_driver": _mentioned("governor and turbo, which it controls, are compared separately"),
+    "cpu_affinity": _mentioned(
+        "the core numbers; the number of cores is compared separately", NOTHING
+    ),
     "cpu_isolated": _mentioned("affects noise more than speed", NOTHING),
     "virtual_machine": _blocks("a hypervisor uses part of the CPU time", NOTHING),
     "numa_nodes": _blocks("affects the speed of memory accesses"),
@@ -130,22 +134,24 @@ FACTS: dict[str, FactRule] = {
     "numa_balancing": _mentioned("only moves pages between NUMA nodes"),
     "aslr": _mentioned("randomizes addresses, which affects single runs"),
     "swap_bytes": _mentioned("swapping is reported as a condition of the run", NOTHING),
-    "hypervisor": _mentioned("the name of the hypervisor; its presence is a separate fact"),
-    "machine_model": _mentioned("the processor is a separate fact"),
-    "cpus_online": _mentioned("the core numbers; the number of cores is a separate fact"),
+    "hypervisor": _mentioned("the name of the hypervisor; its presence is compared separately"),
+    "machine_model": _mentioned("the processor is compared separately"),
+    "cpus_online": _mentioned("the core numbers; the number of cores is compared separately"),
     "cpu_energy_preference": _mentioned(
         "affects only the clock frequency, which is a condition of a run"
     ),
-    "cpu_max_mhz": _mentioned("the processor is a separate fact"),
+    "cpu_max_mhz": _mentioned("the processor is compared separately"),
     "clock_source": _mentioned("a step reads the clock only twice"),
     "memory_bytes": _mentioned("equal machines may report different amounts"),
     "cgroup_memory_limit_bytes": _mentioned("a run with too little memory fails", NOTHING),
     "memory_available_bytes": _ignored("changes every second"),
     "load_average_1min": _ignored("changes every second"),
     "hostname": _mentioned("equal machines have different names"),
-    "platform": _mentioned("kernel and libc affect steps little; the processor is a separate fact"),
+    "platform": _mentioned(
+        "kernel and libc affect steps little; the processor is compared separately"
+    ),
     "gpu_names": _blocks("other GPUs"),
-    # The name does not begin with gpu_, so that no group of --allow_different contains the fact.
+    # A name that begins with "gpu_" would belong to groups of --allow_different.
     "emulated_gpus": _blocks("emulated GPUs compute on the host's CPUs", NOTHING),
     "gpu_compute_capabilities": _blocks("other GPUs"),
     **dict.fromkeys(
@@ -154,10 +160,12 @@ FACTS: dict[str, FactRule] = {
     "gpu_persistence_mode": _mentioned("affects the start, not the steps"),
     "gpu_clocks_mhz": _ignored("changes every second"),
     "gpu_throttle_reasons": _mentioned(
-        "describes only one moment; clock limits are separate facts"
+        "describes only one moment; clock limits are compared separately"
     ),
     "gpu_processes": _mentioned("describes only one moment"),
-    "on_battery": _mentioned("describes only one moment; governor and turbo are separate facts"),
+    "on_battery": _mentioned(
+        "describes only one moment; governor and turbo are compared separately"
+    ),
     "tensor_float_32": _blocks("another precision"),
     **dict.fromkeys(
         (
@@ -175,7 +183,7 @@ FACTS: dict[str, FactRule] = {
         _blocks("other libraries have other kernels"),
     ),
     "cpu_conv_gradients": _mentioned(
-        "the meaning of auto; the form that was used is a separate fact"
+        "the meaning of auto; the algorithm that was used is compared separately"
     ),
     "intra_op_threads": _blocks("the number of threads affects speed", NOTHING),
     "inter_op_threads": _blocks("the number of threads affects speed", NOTHING),
@@ -184,7 +192,7 @@ FACTS: dict[str, FactRule] = {
     "keras_version": _mentioned("no step uses it"),
     "numpy_version": _mentioned("no step uses it"),
     "cnnbench_version": _mentioned(
-        "often the subject of the comparison; the network is a separate fact"
+        "often the subject of the comparison; the network is compared separately"
     ),
     **dict.fromkeys(
         (
@@ -194,25 +202,28 @@ FACTS: dict[str, FactRule] = {
         _mentioned("often the subject of the comparison"),
     ),
 }
-"""Rules for facts, by name. Facts about the environment have the same names as in records."""
+"""Rules for recorded properties. Properties of the environment have the names in records."""
 
 PATTERNS: dict[str, FactRule] = {
     "env_TF_CPP_*": _mentioned("affects only the log of TensorFlow", NOTHING),
     "env_TF_CONFIG": _mentioned("contains only network addresses", NOTHING),
     "env_HOROVOD_*": _mentioned(
-        "Horovod is not used; the number of workers is a separate fact", NOTHING
+        "Horovod is not used; the number of workers is compared separately", NOTHING
     ),
-    "env_OMPI_*": _mentioned("only starts processes; their number is a separate fact", NOTHING),
+    "env_OMPI_*": _mentioned("only starts processes; their number is compared separately", NOTHING),
     "env_NCCL_DEBUG*": _mentioned("affects only the log of NCCL", NOTHING),
-    "env_*_VISIBLE_DEVICES": _mentioned("selects GPUs, whose names are a separate fact", NOTHING),
+    "env_*_VISIBLE_DEVICES": _mentioned(
+        "selects GPUs, whose names are compared separately", NOTHING
+    ),
     "env_PYTHONHASHSEED": _mentioned("affects the order of sets, which no step uses", NOTHING),
     "env_PYTHONOPTIMIZE": _mentioned("a step is one call from Python", NOTHING),
-    # scikit-learn sets this variable. Keras imports scikit-learn if it is installed.
+    # Keras imports scikit-learn if installed.
+    # The import of scikit-learn sets KMP_DUPLICATE_LIB_OK and KMP_INIT_AT_FORK.
     "env_KMP_DUPLICATE_LIB_OK": _mentioned("affects only the start of OpenMP", NOTHING),
     "env_KMP_INIT_AT_FORK": _mentioned("affects only the start of OpenMP", NOTHING),
     "env_*": _blocks("records contain only variables that affect speed", NOTHING),
 }
-"""Rules for facts that are not in `FACTS`, by pattern. The first pattern that matches is used."""
+"""Rules for properties that `FACTS` lacks, by pattern. The first matching pattern is used."""
 
 _UNLISTED = _mentioned("not known to affect speed")
 
@@ -255,7 +266,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "precision": _PRECISION,
     "use_fp16": ("use_fp16", *_PRECISION),  # `use_fp16` is the old name of `precision`
     "dtype": ("dtype", "bytes", "wire_dtype"),
-    # If several towers share the CPUs, the sizes of the two thread pools depend on each other.
+    # If several towers share the CPUs, the intra-op and inter-op pool sizes depend on each other.
     **dict.fromkeys(_POOLS, (*_POOLS, "*_op_threads")),
     "autotune_threshold": (
         *("autotune_threshold", "num_warmup_batches", "env_TF_AUTOTUNE_THRESHOLD"),
@@ -271,16 +282,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "xla": ("xla", "conv_gradients", "env_TF_XLA_FLAGS"),
     "environment_variables": ("env_*",),
 }
-"""Groups of facts that change together, by their names in --allow_different."""
+"""Groups of properties that change together, by their names in --allow_different."""
 
 WORK = (*MODEL_SIZE, *GROUPS["batch_size"])
-"""Facts and flags that determine the amount of computation per step."""
+"""Properties and flags that determine the amount of computation per step."""
 
 
 @lru_cache(maxsize=4096)
 def fact_rule(name: str) -> FactRule:
-    """Returns the `FactRule` for a fact of the environment, the model or the placement of a run, by
-    name.
+    """Returns the `FactRule` for a recorded property of the environment, the model or the placement
+    of a run, by name.
     """
     if name in FACTS:
         return FACTS[name]
@@ -289,16 +300,16 @@ def fact_rule(name: str) -> FactRule:
 
 
 def expand_fact_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Converts the values of --allow_different (names of facts, groups of facts, patterns) to
-    patterns that match the names of facts.
+    """Converts the values of --allow_different (names, groups or patterns of recorded properties)
+    to patterns that match the names of properties.
     """
     return tuple(pattern for name in names for pattern in (name, *GROUPS.get(name, ())))
 
 
 @lru_cache(maxsize=4096)
 def is_allowed_to_differ(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether one of the patterns from --allow_different, expanded by `expand_fact_names`, matches
-    the name of a fact.
+    """Whether the name of a recorded property matches one of the patterns from --allow_different,
+    which `expand_fact_names` has expanded.
     """
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -328,8 +339,8 @@ OWN = ("all_reduce_spec", *_POINT, *_PACKING)
 def measurements_of_sides(
     *sides: Iterable[RunRecord | AllReduceRecord], patterns: tuple[str, ...] = ()
 ) -> list[list[Measurement]]:
-    """Converts the records of each side to measurements: run records are unchanged, and each row of
-    an all-reduce record becomes a measurement.
+    """Converts each of the given sets of records to measurements: run records are unchanged, and
+    each row of an all-reduce record becomes a measurement.
 
     If a failed process lacks rows that another process with the same flags (except `patterns`)
     measured, failed rows are added.
@@ -340,7 +351,8 @@ def measurements_of_sides(
         for side in listed
     ]
     everything = list(chain.from_iterable(processes))
-    # Maps flags of processes to rows: first all their flags, then only flags that must be equal.
+    # Each process has two keys: all its flags, and only the flags that match no pattern.
+    # `known` maps each key to the rows that processes with this key have measured.
     known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
     if any(record.status == "failed" for record, _ in everything):
         for may, (record, rows) in product(((), patterns), everything):
@@ -371,7 +383,7 @@ def reduction_rows(record: AllReduceRecord) -> list[MeasuredReduction]:
                 row = _measured_row(
                     kind, point, record, empty, in_turn[point.workload, point.devices]
                 )
-                # A row that occurs twice in a record still has one value per process: the first.
+                # If a record contains the same row twice, only the first one is used.
                 by_identity.setdefault(_row_identity(row), row)
     return [*by_identity.values(), *_memory_copy_rows(record, empty)]
 
@@ -393,7 +405,7 @@ def unreached_rows(
     if not missing and not any(row.error is not None for row in rows):
         asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
         return [replace(empty, config={**empty.config, **asked})]
-    # If the process failed early, its record contains unresolved values of these flags.
+    # The record of a process that failed early has no final values of these two flags.
     late = () if record.placement is not None else ("device", "num_gpus")
     flags = {name: value for name, value in empty.config.items() if name not in late}
     return [replace(empty, kind=row.kind, config={**row.config, **flags}) for row in missing]
@@ -406,7 +418,8 @@ def reduction_name_parts(kind: str, flags: Mapping[str, Any]) -> list[str]:
     device = f"{flags.get('devices')} {flags.get('device')}"
     if kind == COPY:
         return ["memory copy", f"{flags.get('bytes')} bytes", device]
-    if "workload" not in flags:  # The process failed before its first row.
+    # A process that failed before it measured a row has no workload.
+    if "workload" not in flags:
         sizes = flags.get("sizes")
         of = ",".join(map(str, sizes)) if isinstance(sizes, list) else flags.get("model")
         return [f"all-reduces of {of}", f"{flags.get('num_gpus')} {flags.get('device')}"]
@@ -426,8 +439,8 @@ def _packing_name_parts(flags: Mapping[str, Any]) -> list[str]:
 
 
 def _packing_flags(packing: Packing) -> dict[str, Any]:
-    """The flags of a packing, by name. Without a size limit for small gradients, the maximum group
-    size has no effect, so its default is returned.
+    """Returns the flags that control how tensors are packed before a reduction. If small gradients
+    are not packed, the maximum group size has no effect, so its default is returned.
     """
     flags = asdict(packing)
     flags["wire_dtype"] = flags.pop("compact_dtype") or "same"
@@ -437,7 +450,7 @@ def _packing_flags(packing: Packing) -> dict[str, Any]:
 
 
 def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
-    """Returns a failed row without values. Other failed rows of the same record are copies with
+    """Returns a failed row without values. The other rows of the same record are copies with
     changed fields.
     """
     config = {
@@ -445,7 +458,7 @@ def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
         for name, value in record.config.items()
         if name not in _OF_ROWS and name not in _REDUNDANT
     }
-    # All devices of the process share its thread pools, so their number is part of the row's flags.
+    # The devices of a process share its thread pools, so the row's flags contain their number.
     if record.placement is not None:
         config["num_gpus"] = len(record.placement.devices)
         config["device"] = record.placement.kind
@@ -494,8 +507,8 @@ def _measured_row(
 
 
 def _memory_copy_rows(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
-    """Converts the memory copies of a record to measurements, one for each size and number of
-    devices. Workloads with the same size are combined.
+    """Converts the memory copies in an all-reduce record to measurements, one for each size and
+    number of devices. Times of copies with the same size are combined.
     """
     seconds: dict[tuple[int, int], list[float]] = {}
     for copy in record.copies:
@@ -530,7 +543,7 @@ def _row_identity(row: MeasuredReduction) -> str:
 
 
 def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
-    """Text that is equal for two processes with equal flags. File names and the flags in
+    """Returns text that is equal for two processes with equal flags. File names and the flags in
     `may_differ` are ignored.
     """
     flags = {
@@ -570,7 +583,7 @@ class Configuration:
     def of(cls, measurement: Measurement) -> Configuration:
         """Returns the configuration that a measurement belongs to."""
         kind = kind_of(measurement)
-        # If an imported record lacks a flag, its value is unknown, and not the default.
+        # A flag that an imported record lacks may have any value, not only the default.
         usual = {} if IMPORTED in measurement.config else _default_flags(kind)
         # Types are compared, too: 0, 0.0 and False are equal in Python, but not in JSON.
         changed = {
@@ -583,16 +596,16 @@ class Configuration:
         return _make_configuration(kind, counted, resolved, measurement.explicit_flags)
 
     def non_default_flags(self) -> dict[str, Any]:
-        """The flags whose values are not the defaults."""
+        """Returns the flags whose values are not the defaults."""
         return _non_default_flags(self.flags, self.kind)
 
     def differing(self, other: Configuration) -> tuple[str, ...]:
-        """Names of the flags that differ between this configuration and another one of the same
-        kind. Unresolved flags are not compared.
+        """Returns the names of the flags that differ between this configuration and `other`, which
+        is of the same kind. Flags without final values are not compared.
         """
         names = dict.fromkeys((*self.flags, *other.flags))
         if self.flags.get(IMPORTED) != other.flags.get(IMPORTED):
-            # Records of other programs lack flags. A flag that one side lacks is no difference.
+            # Imported records lack flags, so only flags in both configurations are compared.
             both = [(name, self.flags.get(name), other.flags.get(name)) for name in names]
             names = dict.fromkeys(
                 (IMPORTED, *(name for name, *values in both if None not in values))
@@ -615,7 +628,7 @@ def _make_configuration(
     if "precision" in flags:
         flags.pop("use_fp16", None)  # `use_fp16` is the old name of `precision`.
     flags = dict(sorted(flags.items()))
-    # Flags with their default values are left out, so that a new flag does not change old keys.
+    # Flags with default values are left out, so that a new flag does not change existing keys.
     text = [_non_default_flags(flags, kind), resolved, *([] if kind == RUN else [kind])]
     key = hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
     return Configuration(flags, key, resolved, kind, frozenset(explicit))
@@ -688,8 +701,8 @@ def _run_name_parts(flags: Mapping[str, Any]) -> list[str]:
 
 
 def imported_note(programs: Iterable[object]) -> str:
-    """A note that says how many measurements were imported from which programs; "" if `programs`
-    contains only None.
+    """Returns a note that says how many measurements were imported from which programs, or "" if
+    `programs` contains only None.
     """
     counts = Counter(str(program) for program in programs if program is not None)
     if not counts:
@@ -697,7 +710,7 @@ def imported_note(programs: Iterable[object]) -> str:
     of = ", ".join(f"{number} from {program}" for program, number in counts.items())
     return (
         f"Imported: {of}. Each has one value and no step times, so slow steps, disturbances and "
-        "the noise within a process are not judged. Facts that it lacks, such as the machine, "
+        "the noise within a process are not judged. Properties that it lacks, such as the machine, "
         "are not compared."
     )
 
@@ -712,7 +725,9 @@ def _value_text(value: Any) -> str:
 
 @lru_cache(maxsize=len(KINDS))
 def _default_flags(kind: str) -> Mapping[str, Any]:
-    """Default values of all flags, for records of versions that did not have a flag yet."""
+    """Returns the default values of all flags. Records of earlier versions lack flags that were
+    added later; these flags get their default values.
+    """
     if kind != RUN:
         flags = {
             spec.name: encode(spec.default)

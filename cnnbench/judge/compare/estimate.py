@@ -20,7 +20,7 @@ from cnnbench.records.metric import Metric
 
 # Computes the statistics of two samples: shift, confidence interval and p-value.
 
-# Relative tolerance for limits, because of rounding: in binary, 0.75 - 0.745 exceeds 0.005.
+# Relative tolerance for rounding errors in limits: as floats, 0.75 - 0.745 exceeds 0.005.
 _SLACK = 1e-9
 
 _ROUNDING = 1e-12  # Smaller standard deviations of logarithms are rounding errors.
@@ -79,18 +79,17 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoSamples:
-    """The values of one metric of one configuration on both sides of a comparison, one value per
-    process.
+    """The values of one metric of one configuration in BASE and in NEW, one value per process.
 
     Attributes:
-      paired: whether the i-th values of both sides are a pair (interleaved runs).
+      paired: whether the i-th values of BASE and NEW are a pair (interleaved runs).
       noise: the A/A spread (see `aa_spread`); None if it was not measured.
       differences: differences of pairs (new - base) on the scale of `log_or_value`. None means that
         they are computed from the values.
-      share: share of the significance level for its tests. Another metric of the same runs has the
-        rest.
+      share: share of the significance level for the tests of this metric. Tests of another metric
+        of the same runs use the rest.
       plan: plan for judging further pairs. None means that further runs are judged together with
-        these.
+        the measured runs.
       family: number of configurations that are tested together.
       asked: whether an inconclusive result sets the exit code.
       known: verdict and reason if no test is needed; otherwise None.
@@ -112,21 +111,21 @@ class TwoSamples:
 
     @property
     def part(self) -> float:
-        """The share of alpha for the tests of these samples: `share`, multiplied by the metric's
-        share in the rules.
+        """The share of alpha that the tests of this metric use: `share`, multiplied by the share
+        that the rules give to the metric.
         """
         return self.share * (1.0 if self.policy.share is None else self.policy.share)
 
     @property
     def fewest(self) -> int:
-        """The number of values on the side that has fewer values."""
+        """The number of values in BASE or in NEW, whichever has fewer values."""
         return min(len(self.base), len(self.new))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(TwoSamples):
-    """Two samples with their statistics: estimated change, interval, p-value and limits. Changes
-    are shares of the base or, for some metrics, differences.
+    """Two samples with their statistics: estimated change, interval, p-value and limits. A change
+    is a share of the base value or, for metrics such as accuracy, a difference.
 
     Attributes:
       change: the Hodges-Lehmann shift. -0.05 means that new is 5 % lower than base.
@@ -134,8 +133,9 @@ class Evidence(TwoSamples):
       p: p-value of the two-sided test.
       floor: smallest relevant change: the metric's threshold or the A/A spread.
       margin: largest change for the verdict "same".
-      scatter: standard deviation of the pairs' differences or, without pairs, within the sides. If
-        changes are shares, it is the deviation of logarithms. None if there are too few values.
+      scatter: standard deviation of the pairs' differences or, without pairs, of the values within
+        BASE and within NEW. If changes are shares, it is the deviation of logarithms. None if
+        there are too few values.
     """
 
     change: float
@@ -150,13 +150,13 @@ class Evidence(TwoSamples):
 
     @property
     def change_exceeds_floor(self) -> bool:
-        """Whether the estimated change is larger than the floor, the smallest relevant change."""
+        """Whether the estimated change is larger than the smallest relevant change."""
         return exceeds_limit(change_magnitude(self.change, self.metric), self.floor)
 
     @property
     def interval_exceeds_floor(self) -> bool:
-        """Whether the whole confidence interval is on one side of zero and farther from zero than
-        the floor.
+        """Whether all changes in the confidence interval have the same sign and exceed the smallest
+        relevant change.
         """
         if self.low is None or self.high is None or (self.low < 0) != (self.high < 0):
             return False
@@ -165,8 +165,8 @@ class Evidence(TwoSamples):
 
     @property
     def interval_within_margin(self) -> bool:
-        """Whether the whole confidence interval lies between minus the margin and plus the
-        margin.
+        """Whether no change in the confidence interval exceeds the margin, which is the largest
+        change for the verdict "same".
         """
         if self.low is None or self.high is None:
             return False
@@ -240,8 +240,8 @@ def compute_evidence(case: TwoSamples, policy: Policy) -> Evidence:
 
 
 def floor_and_margin(case: TwoSamples, policy: Policy) -> tuple[float, float]:
-    """Returns the floor (smallest relevant change) and the margin (largest change for "same") of
-    two samples. The base must have a value.
+    """Returns the smallest relevant change, and the largest change for the verdict "same". BASE
+    must have a value.
     """
     threshold, base = policy.threshold_of(case.metric), median(case.base)
     if case.metric.least and base > 0:
@@ -252,10 +252,12 @@ def floor_and_margin(case: TwoSamples, policy: Policy) -> tuple[float, float]:
 
 
 def detectable_change(evidence: Evidence, number: int, alpha: float) -> float | None:
-    """The change that a test with `number` pairs (or processes per side) finds with 80 % power.
+    """Returns the change that a test with `number` pairs (or processes in each of BASE and NEW)
+    finds with 80 % power.
 
-    Uses the normal approximation with the measured scatter. Rank tests need pi/3 times as many
-    values as a t-test (Hodges and Lehmann, 1956). Returns None if the scatter is 0 or unknown.
+    Uses the normal approximation with the measured standard deviation. Rank tests need pi/3 times
+    as many values as a t-test (Hodges and Lehmann, 1956). Returns None if the standard deviation
+    is 0 or unknown.
     """
     if not evidence.scatter:
         return None
@@ -268,18 +270,18 @@ def detectable_change(evidence: Evidence, number: int, alpha: float) -> float | 
 
 
 def to_test_scale(change: float, metric: Metric) -> float:
-    """Converts a change of the metric to the scale of the tests: relative changes become
-    differences of logarithms. Inverse of `from_test_scale`.
+    """Converts a change of the metric to the scale on which the tests compute: relative changes
+    become differences of logarithms. Inverse of `from_test_scale`.
     """
     if not metric.relative:
         return change
-    # A change of -1 means that a value decreased to nearly 0 and was rounded.
+    # A relative change that rounds to -1 means that the value decreased to nearly 0.
     return math.log1p(change) if change > -1 else -math.inf
 
 
 def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHPUT) -> float:
-    """Upper limit of random differences between two processes of the same configuration, computed
-    from A/A runs.
+    """Returns an upper limit for random differences between two processes of the same
+    configuration, computed from A/A runs.
 
     The limit is ``noise_factor`` standard deviations (of logarithms, if changes are shares).
     Outliers increase the limit, so the gate reports fewer changes. Raises ValueError for fewer than
@@ -294,16 +296,16 @@ def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHP
 def aa_spread_of_runs(
     records: Iterable[Measurement], metric: Metric, policy: Policy
 ) -> float | None:
-    """The A/A spread of a metric, computed from A/A runs (see `aa_spread`); None if fewer than
-    `policy.min_processes` values are usable.
+    """Computes the A/A spread of a metric (see `aa_spread`) from A/A runs. Returns None if fewer
+    than `policy.min_processes` values are usable.
     """
     values = usable_values(records, metric)
     return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
 
 
 def _pooled_deviation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Pooled standard deviation of two samples, whose means may differ; None if there are too few
-    values.
+    """Returns the pooled standard deviation of two samples, whose means may differ; None if there
+    are too few values.
     """
     freedom = len(first) + len(second) - 2
     if freedom < 1:
@@ -317,15 +319,15 @@ def _pooled_deviation(first: Sequence[float], second: Sequence[float]) -> float 
 
 
 def log_or_value(value: float, metric: Metric) -> float:
-    """Converts a value of the metric to the scale of the tests: its logarithm if changes are
-    relative, otherwise the value itself.
+    """Converts a value of the metric to the scale on which the tests compute: its logarithm if
+    changes are relative, otherwise the value itself.
     """
     return math.log(value) if metric.relative else value
 
 
 def from_test_scale(shift: float, metric: Metric) -> float:
-    """Converts a shift on the scale of the tests to a change of the metric: a share of the base, or
-    a difference. Inverse of `to_test_scale`.
+    """Converts a shift on the scale on which the tests compute (see `log_or_value`) to a change of
+    the metric: a share of the base value, or a difference. Inverse of `to_test_scale`.
     """
     if not metric.relative:
         return shift
@@ -341,7 +343,7 @@ def from_test_scale(shift: float, metric: Metric) -> float:
 def estimate_text(
     metric: Metric, change: float | None, low: float | None, high: float | None
 ) -> str:
-    """Text with a change and its confidence interval, as far as they are known: "-0.9 % (-13.9 to
+    """Returns text with a change and, if it is known, its confidence interval: "-0.9 % (-13.9 to
     +15.6 %)".
     """
     if change is None:
@@ -366,16 +368,16 @@ def magnitude_text(
 
 
 def p_value_text(p: float | None, family: int) -> str:
-    """Text with a p-value and, if several configurations were tested, their number: "p = 0.012 over
-    5 configurations".
+    """Returns text with a p-value and, if several configurations were tested, their number: "p =
+    0.012 over 5 configurations".
     """
     assert p is not None
     return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
 
 
 def same_verdict_reason(evidence: Evidence) -> str:
-    """The reason for the verdict "same": the confidence interval, and the margin that contains the
-    interval.
+    """Returns the reason for the verdict "same": text with the confidence interval and with the
+    margin, which is the largest change for this verdict.
     """
     assert evidence.low is not None
     assert evidence.high is not None
@@ -385,8 +387,8 @@ def same_verdict_reason(evidence: Evidence) -> str:
 
 
 def undecided_reason(evidence: Evidence, certain: bool) -> str:
-    """The reason why a confidence interval allows no verdict. `certain` says whether the test is
-    significant.
+    """Returns the reason why a confidence interval allows no verdict. `certain` says whether the
+    test is significant.
     """
     metric = evidence.metric
     floor, margin = (
@@ -405,13 +407,15 @@ def undecided_reason(evidence: Evidence, certain: bool) -> str:
 
 
 def is_too_many(more: int, paired: bool) -> bool:
-    """Whether `more` further pairs (or processes per side) are too many to recommend."""
+    """Whether `more` further pairs (or processes in each of BASE and NEW) are too many to
+    recommend.
+    """
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
 def further_runs_text(evidence: Evidence, enough: int | None, more: int | None) -> str:
-    """Text that says how much pairs or processes differ, and how many more pairs or processes a
-    verdict needs; "" if this is unknown.
+    """Returns text with the variation between pairs (or processes), and with the number of further
+    pairs (or processes) that a verdict needs; "" if one of these numbers is unknown.
     """
     metric = evidence.metric
     if enough is None or more is None or evidence.scatter is None:
@@ -433,8 +437,8 @@ def further_runs_text(evidence: Evidence, enough: int | None, more: int | None) 
 
 
 def minimum_processes_text(case: TwoSamples, number: int) -> str:
-    """Text with the minimum number of pairs (or processes per side) for a verdict: "at least 6
-    pairs".
+    """Returns text with the minimum number of pairs (or processes in each of BASE and NEW) for a
+    verdict: "at least 6 pairs".
     """
     if case.plan is not None and case.plan.begins:
         return f"a new experiment of at least {number} pairs"
@@ -442,8 +446,8 @@ def minimum_processes_text(case: TwoSamples, number: int) -> str:
 
 
 def too_few_values_text(evidence: Evidence, enough: int, size: float | None) -> str:
-    """Text that says that there are too few values to prove a change, and how many (`enough`) could
-    prove a change of size `size`.
+    """Returns text that says that there are too few values to prove a change, and that `enough`
+    pairs (or processes) could prove a change of size `size`.
     """
     counts = f"{item_count(evidence.base)} against {item_count(evidence.new)} processes"
     text = f"{item_count(evidence.base)} pairs" if evidence.paired else counts
@@ -457,14 +461,14 @@ def too_few_values_text(evidence: Evidence, enough: int, size: float | None) -> 
 
 
 def median_disagreement_text(evidence: Evidence, medians_change: float | None) -> str:
-    """Text that explains why the estimated change differs from the change of the medians, if both
-    changes have opposite signs; "" if `medians_change` is None.
+    """Returns text that explains why the estimated change and the change of the medians have
+    opposite signs; "" if `medians_change` is None.
     """
     if medians_change is None:
         return ""
-    of = "within pairs" if evidence.paired else "between processes of both sides"
+    of = "within pairs" if evidence.paired else "between processes of BASE and NEW"
     text = evidence.metric.change_text(medians_change)
-    return f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {text})"
+    return f" (the change is the median {of}, Hodges-Lehmann; the two medians differ by {text})"
 
 
 def _direction_word(change: float, metric: Metric) -> str:

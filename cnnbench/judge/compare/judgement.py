@@ -6,15 +6,15 @@ metrics. Verdicts that follow from records, such as different machines or failed
 earlier, in `cnnbench.judge.compare.compare`. The rules use logarithms of the values (for
 accuracies, the values themselves):
 
-* floor = max(threshold of the metric, measured A/A spread);
-* slower or faster: the test is significant after the correction, and the whole confidence interval
-  of the Hodges-Lehmann shift lies beyond the floor;
-* same: the whole confidence interval lies within the floor, and also within `Policy.same_limit` if
-  the A/A spread makes the floor wider;
+* smallest relevant change = max(threshold of the metric, measured A/A spread);
+* slower or faster: the test is significant after the correction, and all changes in the confidence
+  interval of the Hodges-Lehmann shift exceed the smallest relevant change;
+* same: no change in the interval exceeds the smallest relevant change or, if the A/A spread
+  determines it, `Policy.same_limit`;
 * failed: a value is unusable;
 * inconclusive: all other cases, including too few values.
 
-Exchanging the sides, or inverting all values, reverses the verdict.
+Exchanging BASE and NEW, or inverting all values, reverses the verdict.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ from cnnbench.records.codec import ABSENT, OPTIONAL, dataclass_from_sources
 from cnnbench.records.metric import Metric
 from cnnbench.records.run import RunRecord
 
-# Estimates the number of further pairs or processes that an inconclusive case needs.
+# Estimates the number of further pairs or processes that an inconclusive comparison needs.
 #
 # Future runs are simulated for increasing numbers of runs.
 # Every interim analysis is simulated, at the significance level of that analysis.
 # Measured runs are included unchanged, unless a new experiment begins.
-# Sums of runs are simulated instead of single runs.
-# With normal noise, sums of runs determine the Hodges-Lehmann estimate and its interval.
-# The k-th of n ordered means of pairs lies at the normal quantile of (k - 0.375) / (n + 0.25).
+# Sums of values are simulated instead of single values.
+# If values are normally distributed, sums determine the Hodges-Lehmann estimate and its interval.
+# The k-th smallest of n normal values is about the normal quantile of (k - 0.375) / (n + 0.25).
 # Source: Blom, Statistical Estimates and Transformed Beta-Variables, 1958.
-# Few runs measured the variance of the noise, so it is drawn from its posterior distribution.
+# Few runs were measured, so the variance is drawn from its posterior distribution.
 
 _CHANCE = 0.82
 """Minimum probability of a verdict with the recommended number of runs. Because the number is
@@ -89,13 +89,13 @@ rounded up to the next interim analysis, the probability becomes 0.8 to 0.87.
 """
 
 _DRAWS = 1000
-_VALUES = 101  # One value for the scatter, and two for each of fifty interim analyses.
+_VALUES = 101  # The variance needs one value; each of up to fifty interim analyses needs two.
 _SEED = 1
-_PLAUSIBLE = 2.0  # standard errors
+_PLAUSIBLE = 2.0  # The unit is standard errors.
 _KNOWN = 2
-"""Factor for the degrees of freedom in the posterior distribution of the scatter. With a factor of
+"""Factor for the degrees of freedom in the posterior distribution of the variance. With a factor of
 1, the recommended number of pairs would be twice as high as most experiments need, if few pairs
-with little scatter have been measured.
+with little variation have been measured.
 """
 # Ratio of the variance of the Hodges-Lehmann estimate to the variance of the mean.
 _EFFICIENCY = math.pi / 3
@@ -104,12 +104,13 @@ _Floats: TypeAlias = NDArray[np.float64]
 
 
 def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> int | None:
-    """Estimates how many pairs (or processes on the smaller side) a verdict needs in total.
+    """Estimates how many pairs a verdict needs in total or, without pairs, how many processes BASE
+    or NEW needs, whichever has fewer.
 
     With this number, the verdict is correct with 80 % power in two cases: "same" if nothing
-    changed; "slower" or "faster" if the change is twice the floor, or the estimate less its
-    standard error if that is larger. A case that is more than `_PLAUSIBLE` standard errors from the
-    estimate is ignored. Returns None if the scatter or the margin is 0 or unknown.
+    changed; "slower" or "faster" if the change is twice the smallest relevant change or, if larger,
+    the estimate less its standard error. A case more than `_PLAUSIBLE` standard errors from the
+    estimate is ignored. Returns None if the deviation or the margin is 0 or unknown.
 
     Args:
       evidence: its plan defines how further pairs are judged.
@@ -128,7 +129,7 @@ def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> in
     plan = evidence.plan
     afresh = plan is not None and plan.begins
     if afresh and not evidence.paired:
-        # A new experiment measures pairs. A pair's difference scatters sqrt(2) times as much.
+        # The difference of a pair varies sqrt(2) times as much as a single value.
         sizes, scatter = (evidence.fewest,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
     if evidence.change_exceeds_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
@@ -138,18 +139,18 @@ def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> in
     ]
 
     def is_enough(number: int) -> bool:
-        looks = (InterimAnalysis(number, 1.0),) if plan is None else plan.analyses(number)
-        reaches = [
+        analyses = (InterimAnalysis(number, 1.0),) if plan is None else plan.analyses(number)
+        widths = [
             [
                 interval_half_width(
-                    [size + look.pairs - min(sizes) for size in sizes], look.alpha * level
+                    [size + analysis.pairs - min(sizes) for size in sizes], analysis.alpha * level
                 )
                 for level in levels
             ]
-            for look in looks
+            for analysis in analyses
         ]
         return all(
-            draws.verdict_probability(looks, reaches, floor if draws.truth else margin) >= _CHANCE
+            draws.verdict_probability(analyses, widths, floor if draws.truth else margin) >= _CHANCE
             for draws in futures
         )
 
@@ -163,11 +164,11 @@ def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> in
 
 
 def interval_half_width(sizes: Sequence[int], alpha: float) -> float:
-    """Half of the width of the Hodges-Lehmann confidence interval at level 1 - alpha, in standard
-    deviations of a value.
+    """Returns half of the width of the Hodges-Lehmann confidence interval at level 1 - alpha,
+    divided by the standard deviation of a value.
 
-    `sizes` contains the number of pairs, or the number of processes of each side. Infinite if there
-    are too few values.
+    `sizes` contains the number of pairs, or the numbers of processes in BASE and NEW. The result is
+    infinite if there are too few values.
     """
     left_out = values_outside(sizes, 1 - alpha)
     if left_out < 1:
@@ -180,7 +181,7 @@ def interval_half_width(sizes: Sequence[int], alpha: float) -> float:
 
 @cache
 def _normal_numbers() -> _Floats:
-    """Standard normal random numbers with a fixed seed, shape [_VALUES, draws]."""
+    """Returns standard normal random numbers with a fixed seed, shape [_VALUES, _DRAWS]."""
     return np.random.default_rng(_SEED).standard_normal((_VALUES, _DRAWS))
 
 
@@ -192,11 +193,11 @@ def _chi_square_from_normal(freedom: int, normal: _Floats) -> _Floats:
 
 
 class _SimulatedEstimates:
-    """Simulates the estimates of the change and of the scatter at later interim analyses, for many
+    """Simulates the estimated change and its standard deviation at later interim analyses, for many
     random draws.
 
     Args:
-      sizes: numbers of measured values: one number for pairs, or one per side.
+      sizes: the number of measured pairs, or the numbers of measured values in BASE and NEW.
       centre, scatter: estimates from the measured values.
       truth: centre of all future values.
       afresh: whether later analyses exclude the measured values.
@@ -211,7 +212,7 @@ class _SimulatedEstimates:
         first, *self._normals = _normal_numbers()
         self._scatter = np.sqrt(_KNOWN * squares / _chi_square_from_normal(_KNOWN * freedom, first))
         self.truth = truth
-        # For two sides, the first item is the harmonic mean of the numbers of values.
+        # Without pairs, the first item is the harmonic mean of the numbers of values.
         self._start = (
             (0.0, 0.0, 0.0, 0)
             if afresh
@@ -220,36 +221,35 @@ class _SimulatedEstimates:
         self._measured = 0 if afresh else min(sizes)
 
     def verdict_probability(
-        self, looks: Sequence[InterimAnalysis], reaches: Sequence[Sequence[float]], limit: float
+        self, analyses: Sequence[InterimAnalysis], widths: Sequence[Sequence[float]], limit: float
     ) -> float:
-        """The share of the simulated draws in which at least one interim analysis gives the correct
-        verdict.
+        """Returns the share of the simulated draws in which at least one interim analysis gives the
+        correct verdict.
 
         Args:
-          reaches: for each analysis, half of the width of the interval, and the size of a
+          widths: for each analysis, half of the width of the interval, and the size of a
             significant change, in standard deviations.
-          limit: the margin if `truth` is 0; otherwise the floor.
+          limit: the margin if `truth` is 0; otherwise the smallest relevant change.
         """
         clear = np.zeros(_DRAWS, bool)
-        for (reach, certain), (centre, deviation) in zip(
-            reaches, self.simulate(looks), strict=True
+        for (width, certain), (centre, deviation) in zip(
+            widths, self.simulate(analyses), strict=True
         ):
             if self.truth:
-                clear |= (centre - reach * deviation > limit) & (centre > certain * deviation)
+                clear |= (centre - width * deviation > limit) & (centre > certain * deviation)
             else:
-                clear |= np.abs(centre) + reach * deviation <= limit
+                clear |= np.abs(centre) + width * deviation <= limit
         return float(clear.mean())
 
-    def simulate(self, looks: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
-        """Yields the simulated change and scatter at each interim analysis, both with shape
-        [draws].
+    def simulate(self, analyses: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
+        """Yields the simulated change and its standard deviation at each analysis, shape [draws].
         """
         count, start, measured_squares, freedom = self._start
         centre, squares = (np.full(_DRAWS, value) for value in (start, measured_squares))
         measured = self._measured
-        for index, look in enumerate(looks):
-            more = look.pairs - measured
-            measured = look.pairs
+        for index, analysis in enumerate(analyses):
+            more = analysis.pairs - measured
+            measured = analysis.pairs
             normal, other = self._normals[2 * index : 2 * index + 2]
             error = self._scatter * math.sqrt(_EFFICIENCY * self._sides / more)
             mean = self.truth + error * normal
@@ -284,22 +284,22 @@ class Judgement:
       p: p-value of the two-sided test; None if there was no test.
       p_adjusted: p-value after Holm's correction over the configurations that were judged together;
         compare it with the whole level.
-      floor: largest irrelevant change.
+      floor: smallest relevant change.
       margin: largest change for the verdict "same".
       family: number of configurations that were tested together on the metric.
       medians_change: change of the medians, if its direction is opposite to `change`; otherwise
         None.
       noise: the A/A spread; None if it was not measured.
       scatter: standard deviation of the pairs' changes or, without pairs, of the processes within
-        the sides. If changes are shares, it is the deviation of logarithms. None if there are too
-        few values.
-      needed: if the scatter makes the result inconclusive, the estimated number of pairs (or
-        processes per side) that would decide it, including the measured ones; otherwise None.
+        BASE and within NEW. If changes are shares, it is the deviation of logarithms. None if
+        there are too few values.
+      needed: if variation makes the result inconclusive, the estimated number of pairs (or
+        processes in each of BASE and NEW) for a verdict, including measured ones; otherwise None.
       at_least: if there are too few values to prove a change, the minimum number of pairs (or
-        processes per side) for that; otherwise None.
+        processes in each of BASE and NEW) that can prove a change; otherwise None.
       verdict_needs: if there are too few values for any verdict, the minimum number of pairs (or
-        processes per side) for a verdict; otherwise None.
-      more: number of further pairs (or processes per side) in `needed`.
+        processes in each of BASE and NEW) for a verdict; otherwise None.
+      more: number of further pairs (or processes in each of BASE and NEW) in `needed`.
       provable_change: change that `at_least` pairs detect with 80 % power; None if unknown.
       new_experiment: whether `needed` and `at_least` count pairs of a new experiment, which
         excludes the measured pairs.
@@ -373,7 +373,7 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
         weights = [_case_weight(cases[index], kinds) for index in family]
         size = _family_size(weights)
         tests = [compute_evidence(replace(cases[i], family=size), cases[i].policy) for i in family]
-        # P-values are divided by the test's share of alpha, so that all are compared with alpha.
+        # P-values are divided by the share of alpha of their test, so alpha is the limit for all.
         scaled = [min(1.0, test.p / test.part) if test.part else 1.0 for test in tests]
         for index, evidence, p in zip(
             family, tests, inference.holm_adjust(scaled, weights), strict=True
@@ -383,22 +383,22 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
 
 
 def _test_family(case: TwoSamples) -> tuple[str, ...]:
-    """The key of the family of tests, over which Holm's correction is made: a metric, or a kind of
-    measurement if metrics share alpha.
+    """Returns the key of the tests that Holm's correction treats together: the metric or, if
+    metrics share alpha, the kind of measurement.
     """
     metric = case.metric
     return (metric.name,) if case.policy.share is None else ("kind", next(iter(metric.judged)))
 
 
 def _family_size(weights: Sequence[float]) -> int:
-    """Number of configurations in a family of tests, from the weights of its tests."""
+    """Returns the number of configurations that are tested together, from their tests' weights."""
     return max(1, round(sum(weights)))
 
 
 def _case_weight(case: TwoSamples, kinds: int) -> float:
-    """The weight of a test in its family of tests. A test with the whole alpha has weight 1.
+    """Returns the weight of a test in Holm's correction. A test with the whole alpha has weight 1.
 
-    `kinds` is the number of families that share alpha.
+    `kinds` is the number of kinds of measurements that share alpha.
     """
     return 1.0 if case.policy.share is None else case.part * kinds
 
@@ -410,8 +410,8 @@ def processes_needed(
     metric: Metric = THROUGHPUT,
     share: float = 1.0,
 ) -> int:
-    """Minimum number of processes per side (or of pairs) that can prove a change if
-    `configurations` tests are made together.
+    """Returns the minimum number of pairs (or processes in each of BASE and NEW) that can prove a
+    change if `configurations` tests are made together.
     """
     needed = policy.min_processes
     alpha = share * policy.alpha_of(metric)
@@ -421,24 +421,25 @@ def processes_needed(
 
 
 def processes_to_decide(configurations: int) -> int:
-    """Number of processes per side that is sufficient for a verdict on every configuration.
+    """Returns the number of processes in each of BASE and NEW that suffices for a verdict on every
+    configuration.
 
     With this number, changes in all configurations can be significant together (Holm). A change in
-    one configuration can be significant even if one process of a side overlaps with the other side.
+    one configuration can be significant even if one process contradicts it.
     """
     n = processes_needed(_DEFAULT, configurations)
-    # The first sample has one value below, and all other values above, the second sample.
+    # The first sample has one value below the second sample, and all other values above it.
     while inference.mann_whitney_p([-1.0, *range(n, 2 * n - 1)], range(n)) > _DEFAULT.alpha:
         n += 1
     return n
 
 
 def processes_to_detect(change: float, scatter: float, configurations: int) -> int:
-    """Estimates how many processes per side are needed to find a change in all of several
+    """Estimates how many processes BASE and NEW need each to find a change in all of several
     configurations with 90 % power.
 
-    Uses the normal approximation. The change must be significant (Holm), and its interval must be
-    beyond the threshold.
+    Uses the normal approximation. The change must be significant (Holm), and its whole interval
+    must exceed the threshold.
 
     Args:
       change: relative change: -0.2 is 20 % slower. Raises ValueError if it is within the threshold.
@@ -452,7 +453,7 @@ def processes_to_detect(change: float, scatter: float, configurations: int) -> i
     certain = (normal.inv_cdf(1 - _DEFAULT.alpha / 2 / configurations) + chance) / size
     beyond = (normal.inv_cdf(1 - _DEFAULT.alpha / 2) + chance) / (size - floor)
     number = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
-    # One process is added, because exact intervals of few values are wider than this estimate.
+    # One process is added, because the exact interval of few values is wider than estimated.
     return max(math.ceil(number) + 1, processes_needed(_DEFAULT, configurations))
 
 
@@ -492,7 +493,7 @@ def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgemen
         }
     elif not case.paired or len(case.base) == len(case.new):
         return None
-    # The change is estimated and reported, although there is no verdict on it.
+    # The estimated change is reported, although there is no verdict.
     unpaired = replace(case, paired=False, differences=None, share=1.0)
     evidence = compute_evidence(unpaired, policy)
     judgement = _judgement_without_reason(evidence, Verdict.INCONCLUSIVE, p=None, **tested)
@@ -505,15 +506,15 @@ def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgemen
 
 
 def _needs_new_experiment(case: TwoSamples) -> bool | None:
-    """True if further pairs must be measured in a new experiment; otherwise None, which documents
-    omit.
+    """Returns True if further pairs must be measured in a new experiment; otherwise None, which
+    JSON documents omit.
     """
     return (case.plan is not None and case.plan.begins) or None
 
 
 def _minimum_to_prove(case: TwoSamples, policy: Policy, share: float) -> int:
-    """Minimum number of pairs (or processes per side) that can prove a change at the level `share`
-    times alpha.
+    """Returns the minimum number of pairs (or processes in each of BASE and NEW) that can prove a
+    change at the significance level `share` times alpha.
     """
     if case.plan is None:
         return processes_needed(policy, 1, case.paired, case.metric, share)
@@ -532,7 +533,7 @@ def _judge_evidence(evidence: Evidence, p: float, policy: Policy) -> Judgement:
     elif evidence.interval_within_margin:
         verdict = Verdict.SAME
     elif evidence.low is None or evidence.high is None or separated:
-        # No test of so few values is significant, so the minimum number of values is reported.
+        # A test of so few values cannot be significant, so the minimum number is reported.
         least = _minimum_to_prove(evidence, policy, share / family)
         level = alpha if plan is None else plan.analyses(least)[-1].alpha
         size = detectable_change(evidence, least, share * level / family)
@@ -553,7 +554,7 @@ def _judge_evidence(evidence: Evidence, p: float, policy: Policy) -> Judgement:
 
 
 def _verdict_reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
-    """The reason for a verdict from a test. `certain` says whether the test is significant."""
+    """Returns the reason for a test's verdict. `certain` says whether the test is significant."""
     chance = estimate.p_value_text(judgement.p_adjusted, evidence.family)
     interval = (evidence.metric, evidence.change, evidence.low, evidence.high)
     if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
@@ -575,7 +576,7 @@ def _judgement_without_reason(evidence: Evidence, verdict: Verdict, **tested: An
     if medians * evidence.change < 0:
         change = medians / evidence.base_median if metric.relative else medians
         if not (metric.shows_change(change) and metric.shows_change(evidence.change)):
-            change = None  # The output rounds one of the two changes to 0.
+            change = None  # One of the two changes is shown as 0 after rounding.
     own = {"verdict": verdict, "reason": "", "medians_change": change}
     return dataclass_from_sources(Judgement, evidence, **own, **tested)
 
@@ -585,27 +586,27 @@ def _add_reason(evidence: Evidence, judgement: Judgement, reason: str) -> Judgem
     return replace(judgement, reason=reason)
 
 
-# Reports disturbances of runs, and judges additional quantities if runs were disturbed.
+# Reports disturbances of runs, and also judges CPU time if runs were disturbed.
 #
 # CPU time is judged, too, if at least half of the runs on CPUs were disturbed in their timed steps.
 # Throughput and CPU time are then both tested, each at half of the significance level (Bonferroni).
-# The tests remain exact: whether runs were disturbed does not depend on which side is called B.
-# The combined verdict is one of these:
-# * slower or faster, if one quantity has this verdict and the other does not have the opposite;
+# The tests remain exact, because exchanging BASE and NEW does not change which runs were disturbed.
+# The verdict combines the verdicts on throughput and CPU time:
+# * slower or faster, if one verdict is slower or faster and the other verdict is not the opposite;
 # * same, if throughput is the same, or if CPU time is the same and throughput may be the same;
 # * inconclusive in all other cases.
 #
 # docs/evidence.md contains the error rates under load.
 
 _BUSY = 0.05
-"""If other programs used fewer CPUs than this, the text does not mention them."""
+"""If other programs used fewer CPUs than this, texts do not mention other programs."""
 
 _BY_OTHERS = frozenset(("load", "steal"))
 
 
 def disturbance_text(measurements: Iterable[Measurement]) -> str:
-    """Text that says how many runs were disturbed, and by what; "" if no run recorded its
-    conditions.
+    """Returns text that says how many runs were disturbed, and by what; "" if no run recorded its
+    measuring conditions.
     """
     checked = [
         record
@@ -639,8 +640,8 @@ def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
 
 
 def other_cpus_text(measurements: Iterable[Measurement]) -> str:
-    """Text with the median number of CPUs that other programs used during the runs; "" if this is
-    unknown or small.
+    """Returns text with the median number of CPUs that other programs used during the runs; "" if
+    this number is unknown or small.
     """
     runs = [record for record in measurements if isinstance(record, RunRecord)]
     used = _condition_values("other_cpus", runs)
@@ -658,7 +659,7 @@ def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int,
     """
     lost: dict[object, list[tuple[str, str]]] = {}
     for record in measurements:
-        # `ab` is JSON that was not validated. Both records of a pair list the killed processes.
+        # The field `ab` contains JSON that was not validated.
         place = record.ab or {} if isinstance(record, RunRecord) else {}
         processes = place.get("lost")
         ends = processes if isinstance(processes, (list, tuple)) else ()
@@ -679,9 +680,7 @@ def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int,
 
 
 def _disturbance_ids(measurement: Measurement) -> Mapping[str, None]:
-    """IDs of the disturbances in the timed steps of a run, in a fixed order. The values of the
-    mapping have no meaning.
-    """
+    """Returns the IDs of the disturbances in a run's timed steps: the keys, in a fixed order."""
     if not isinstance(measurement, RunRecord) or measurement.conditions is None:
         return {}
     return dict.fromkeys(note.id for note in measurement.conditions.notes if note.when == "during")
@@ -713,8 +712,8 @@ _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 def cpu_time_cases(
     throughput: S, base: MeasurementGroup, new: MeasurementGroup, of_aa: Sequence[Measurement]
 ) -> tuple[S, S] | None:
-    """For disturbed pairs, the samples of throughput and CPU time, each with a share of alpha. None
-    if only the throughput is judged.
+    """Returns the samples of throughput and CPU time of disturbed pairs, each with a share of
+    alpha. Returns None if only the throughput is judged.
 
     Only the throughput is judged if runs are not paired, were not disturbed, did not compute on a
     CPU in one process, or recorded no CPU time.
@@ -746,8 +745,8 @@ def cpu_time_cases(
 
 
 def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
-    """Logarithm of the ratio of the CPU times per step, NEW to BASE. If the processes ran in
-    alternating turns, the ratio is estimated from the turns.
+    """Returns the logarithm of the ratio of the CPU times per step, NEW to BASE. If the processes
+    were interleaved in short time slices, the ratio is computed from the time slices.
     """
     means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
     return log_ratio_of_turns(
@@ -756,9 +755,9 @@ def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
 
 
 def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
-    """Hodges-Lehmann estimate of the logarithm of the ratio NEW to BASE. The values are from
-    alternating turns, in which only one process of a pair runs. With too few turns, returns
-    `of_means`.
+    """Returns the Hodges-Lehmann estimate of the logarithm of the ratio NEW to BASE. Each value is
+    from a time slice in which the other process of the pair waited. With too few time slices,
+    returns `of_means`.
     """
     turns = [
         math.log(after / before)
@@ -769,8 +768,8 @@ def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: fl
 
 
 def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
-    """Mean CPU seconds per step in each turn of a run, in which only this process ran steps; () if
-    the run did not alternate with other runs.
+    """Returns the mean CPU seconds per step in each time slice of a run, during which the other
+    process of the pair waited; () if the processes were not interleaved.
     """
     if run.turns is None:
         return ()
@@ -816,7 +815,7 @@ def joint_judgement(
     if work is not Verdict.SAME:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
-        # The quantity that needs fewer further pairs determines the recommended number.
+        # CPU time needs fewer further pairs, so it determines the recommended number.
         sooner = {name: getattr(cpu_time, name) for name in _SETTLED}
         return replace(throughput, reason=f"CPU time: {cpu_time.reason}", **sooner)
     p, change, floor = throughput.p_adjusted, throughput.change, throughput.floor
@@ -835,12 +834,12 @@ def joint_judgement(
 
 
 def median_change_text(change: float | None, slow: tuple[str, str], names: tuple[str, str]) -> str:
-    """Text about slow steps and the change of the median step, such as "in NEW every third step
-    takes 90 ms more; at the median step +0.1 %".
+    """Returns text about slow steps and the change of the median step, such as "in NEW every third
+    step takes 90 ms more; at the median step +0.1 %".
 
     Args:
       change, slow: results of `median_step_and_slow_steps`; "" if the change is None.
-      names: names of the two sides.
+      names: names of BASE and NEW in the text.
     """
     if change is None:
         return ""
@@ -861,13 +860,13 @@ def median_step_and_slow_steps(
     Args:
       case: the judged throughputs of successful runs.
       change: the judged change of the throughput; None if unknown.
-      base, new: the runs of both sides.
+      base, new: the runs of BASE and of NEW.
 
     Returns:
       The change of the ratio of global batch and median step, as a share of the base. None unless
-      it differs from the change of the throughput by more than the threshold. The texts are "" for
-      a side whose slow steps cost at most the threshold. Both are "" if the costs differ by at most
-      the threshold, because then slow steps did not change the speed.
+      it differs from the change of the throughput by more than the threshold. A text is "" if the
+      slow steps cost at most the threshold. Both texts are "" if the costs in BASE and NEW differ
+      by at most the threshold, because then slow steps did not change the speed.
     """
     sides = [
         [run for run in side if isinstance(run, RunRecord) and run.status == "ok"]
@@ -887,7 +886,7 @@ def median_step_and_slow_steps(
     ):
         return None, ("", "")
     shared = [*map(common_slow_steps, sides)]
-    if abs(additional_cost(*shared)) <= threshold:  # The slow steps of both sides cost the same.
+    if abs(additional_cost(*shared)) <= threshold:  # Slow steps cost the same in BASE and NEW.
         shared = [None, None]
     before, after = (
         slow_steps.text if slow_steps and slow_steps.cost > threshold else ""

@@ -68,7 +68,8 @@ USUAL_FAIL_ON = ("slower", "changed")
 
 @dataclass(frozen=True, kw_only=True)
 class MetricResult:
-    """The result for one metric of one configuration: the judgement, and the values of both sides.
+    """The result for one metric of one configuration: the judgement, and the values of BASE and
+    NEW.
 
     Attributes:
       metric: name of the metric.
@@ -78,17 +79,17 @@ class MetricResult:
       word: word for the verdict that fits the metric, such as "more" for memory.
       asked: whether an inconclusive result sets the exit code.
       base, new: values of BASE and NEW, one per process.
-      base_slow_steps, new_slow_steps: texts about slow steps of BASE and NEW. Absent if a side has
-        none, or if the change of the median step equals the change of the throughput.
-      paired: whether the i-th values of both sides are a pair.
-      share: share of the significance level for its test. If CPU time was also judged, it has the
-        rest.
+      base_slow_steps, new_slow_steps: texts about slow steps of BASE and NEW. Absent without slow
+        steps, or if the change of the median step equals the change of the throughput.
+      paired: whether the i-th values of BASE and NEW are a pair.
+      share: share of the significance level for the test of this metric. If CPU time was also
+        judged, its test uses the rest.
       slow: texts about slow steps of BASE and NEW, if the change of the median step differs from
         the change of the throughput.
       accepted: the commit whose regression the rules accept; absent if there is none.
-      confirmation: the judgement of a second experiment about this change; absent without.
+      confirmation: the judgement of a second experiment; absent if there was none.
       policy: constants of the test.
-      confidence: confidence level of its interval (0.98: 98 %). Absent if its test has the whole
+      confidence: confidence level of the interval (0.98: 98 %). Absent if the test uses the whole
         significance level of the policy.
     """
 
@@ -180,7 +181,7 @@ class MetricResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedConfiguration:
-    """One configuration of a comparison: its measurements on both sides, and the result for each
+    """One configuration of a comparison: its measurements in BASE and NEW, and the result for each
     metric.
 
     Attributes:
@@ -188,18 +189,18 @@ class ComparedConfiguration:
       rule: number and patterns of the rule that decided; absent if no rule applies.
       key: hash of the flags.
       kind: kind of measurement; absent for runs.
-      decides: whether it affects the exit code; absent for runs, which always do.
+      decides: whether it affects the exit code. Absent for runs, which always affect it.
       verdict: worst verdict on the requested metrics or, without --metrics, on the speed.
       flags: flags that are not at their defaults.
       base_runs, new_runs: run_ids of BASE and NEW.
       results: one result per metric.
-      differences: facts that differ.
+      differences: flags and recorded properties that differ.
       disturbance: text with the number of disturbed runs and the causes; absent if unknown.
       others: text about CPUs used by other programs; absent if unknown or small.
       two_speeds: seconds per step of two groups of processes, if processes with equal flags have
         two speeds; otherwise absent.
-      configuration: the configuration of BASE, if the sides differ.
-      base, new: measurements by start time, one per process; empty if a side lacks the
+      configuration: the configuration of BASE. The configuration of NEW may differ.
+      base, new: measurements by start time, one per process; empty if BASE or NEW lacks the
         configuration.
     """
 
@@ -241,24 +242,24 @@ class ComparedConfiguration:
     @cached_property
     @computed(**_TEXT)
     def disturbance(self) -> str:
-        """Text that says how many runs were disturbed by what; "" if records do not contain
-        this.
+        """Text that says how many runs were disturbed by what; "" if no run recorded its measuring
+        conditions.
         """
         return disturbance_text(self.runs)
 
     @cached_property
     @computed(**_TEXT)
     def others(self) -> str:
-        """Text about the CPUs that other programs used during the runs; "" if this is unknown or
-        small.
+        """Text about the CPUs that other programs used during the runs; "" if their number is
+        unknown or small.
         """
         return other_cpus_text(self.runs)
 
     @cached_property
     @computed(**ABSENT)
     def two_speeds(self) -> tuple[float, ...] | None:
-        """The two speeds of processes with equal flags, in seconds per step, the faster one first;
-        None if there is only one speed.
+        """The seconds per step of two groups of processes, the faster group first, if processes
+        with equal flags have two speeds; otherwise None.
 
         On busy CPUs, a multi-threaded process may have one of two speeds, which it keeps until it
         ends.
@@ -295,7 +296,7 @@ class ComparedConfiguration:
 
     @property
     def runs(self) -> tuple[Measurement, ...]:
-        """The measurements of both sides, first BASE, then NEW."""
+        """All measurements of the configuration, first BASE, then NEW."""
         return (*self.base, *self.new)
 
     @property
@@ -366,7 +367,7 @@ class Comparison(Document):
       exit_code: exit code of the command.
       answer: the result in one or two sentences.
       advice: how to decide an inconclusive result; empty if nothing is inconclusive.
-      next_step: command that would decide it; empty if there is none.
+      next_step: command that would decide an inconclusive result; empty if there is none.
       base_label, new_label: paths of the records, as given by the user.
       paired: whether runs were compared in pairs.
       allow_changed_work: whether a different size of network or batch is not a regression.
@@ -383,8 +384,8 @@ class Comparison(Document):
       explanation: location of the difference; absent if nothing was profiled.
       notes: remarks in sentences.
       skipped: files without a usable record.
-      names: names of the two sides in sentences.
-      ends_with: exit code that replaces the one of the verdicts, for an A/A or interrupted
+      names: names of BASE and NEW in sentences.
+      ends_with: exit code that replaces the exit code of the verdicts, for an A/A or interrupted
         measurement.
     """
 
@@ -537,8 +538,8 @@ class Comparison(Document):
                     yield f"{word} by a second measurement: {metric}{reason}."
 
     def _accepted_sentences(self) -> list[str]:
-        """A list with one sentence about the regressions that rules accept; empty if there are
-        none.
+        """Returns a list with one sentence about the regressions that rules accept, or an empty
+        list if there are none.
         """
         commits = {
             f"commit {accepted.commit} until {accepted.until} ({accepted.reason})"
@@ -613,13 +614,13 @@ class Comparison(Document):
         )
 
     def of(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
-        """The configurations that have a result for a metric, each with this result."""
+        """Returns the configurations that have a result for `metric`, each with this result."""
         results = ((entry, result) for entry in self.entries for result in entry.results)
         return [pair for pair in results if pair[1].metric is metric]
 
     def about(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
-        """The configurations that affect the exit code, each with its result for a metric. The
-        worst results are first.
+        """Returns the configurations that affect the exit code, each with its result for `metric`.
+        The worst results are first.
         """
         results = (pair for pair in self.of(metric) if pair[0].decides)
         return sorted(results, key=lambda pair: pair[1].severity)
@@ -630,8 +631,8 @@ class Comparison(Document):
         return [entry for entry in self.by_severity() if entry.decides]
 
     def by_severity(self) -> list[ComparedConfiguration]:
-        """The configurations, sorted from worst to best: by verdict, then by the size of the
-        change.
+        """Returns the configurations, sorted from worst to best: by verdict, then by the size of
+        the change.
         """
         return sorted(self.entries, key=lambda entry: entry.main.severity)
 
@@ -699,8 +700,8 @@ _SHORT_SECONDS = 4.0
 
 
 def undecided_results(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:
-    """The configurations with an inconclusive result, each with the inconclusive result that needs
-    the most pairs or processes.
+    """Returns each configuration with an inconclusive result, and its inconclusive result that
+    needs the most pairs or processes.
 
     Configurations for which the number of further runs is known are first.
     """
