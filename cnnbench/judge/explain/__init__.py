@@ -1,5 +1,5 @@
-"""Explains from profiled training steps why one side of a comparison is slower than the other. Does
-not import TensorFlow.
+"""Explains from profiled training steps why A or B is slower in a comparison of A and B. Does not
+import TensorFlow.
 """
 
 from cnnbench.judge.explain.explanation import explain

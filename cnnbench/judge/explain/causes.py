@@ -1,13 +1,12 @@
-"""Finds the causes of a difference in step time between two sides, from profiled steps of several
+"""Finds the causes of a difference in step time between A and B, from profiled steps of several
 processes.
 
 Slow steps are searched for in the times of each part of the profiled steps (such as the forward
 pass of a layer, or the wait for input), because some parts have little variance. If no part has
-slow steps, they are searched for in the times of whole steps. The steps of all processes are
-divided into slow and ordinary steps together (`cnnbench.base.slow_steps`), so the limit is the same
-for both sides. Fisher's exact test ("The Design of Experiments", 1935) shows whether one side has
-significantly more slow steps. If neither side has, these slow steps are removed and the remaining
-steps are divided again.
+slow steps, the times of whole steps are searched. The steps of all processes are divided into slow
+and ordinary steps together (`cnnbench.base.slow_steps`), so the limit is the same for A and B.
+Fisher's exact test ("The Design of Experiments", 1935) shows whether A or B has significantly more
+slow steps. If not, these slow steps are removed and the remaining steps are divided again.
 
 Each recogniser looks for one kind of cause. It claims the parts of the step that its cause explains
 and that no earlier recogniser has claimed, so the times of all causes add up. If there is evidence
@@ -52,35 +51,35 @@ from cnnbench.records.profiles import (
     StepProfile,
 )
 
-# Finds pauses, which are recurring steps that take longer than other steps of the same side.
+# Finds pauses, which are recurring steps that take longer than other steps of the same process.
 
 _CHANCE = 0.016
-"""Significance level of Fisher's test. If both sides have equally many steps, six slow steps on one
-side and none on the other side are significant, such as two in each of three processes.
+"""Significance level of Fisher's test. If A and B have equally many steps, six slow steps in B and
+none in A are significant, such as two in each of three processes.
 """
 
 _RATIO = 1.5
-"""Minimum ratio between the shares of slow steps in any process of one side and in any process of
-the other side. The ratio is needed because processes of one side differ by more than chance.
+"""Minimum ratio between the share of slow steps in any process with pauses and the share in any
+process without pauses. A test is not enough, because equal processes differ by more than chance.
 """
 
-_BUSY = 0.5  # With this many CPU seconds per second, the process computes during a pause.
-_LARGEST = 3  # The evidence for a pause names this many parts.
+_BUSY = 0.5  # With this many CPU seconds per second of a pause, a process computes.
+_LARGEST = 3  # The evidence for a pause names at most this many parts of the step.
 
 Runs: TypeAlias = Sequence[Sequence[float]]
-"""Seconds of each profiled step of a process; optionally followed by those of each timed step."""
+"""Seconds of each profiled step of a process, optionally followed by the timed steps."""
 
 _Profile: TypeAlias = tuple[StepProfile, SlowSteps | None]
 """A process and its slow steps. Profiled steps are numbered from 0; the timed steps follow."""
 
 
 class RecurringPauses(NamedTuple):
-    """Slow steps that recur in all processes of one side, and less often in the processes of the
-    other side.
+    """Slow steps that recur in all processes of A and less often in the processes of B, or the
+    reverse.
 
     Attributes:
       place, text, evidence: as in `cnnbench.records.profiles.Cause`.
-      others: the sides without slow steps. The additional time of slow steps is in the part
+      others: steps of A and B without slow steps. The additional time of slow steps is in the part
         `PAUSES`.
     """
 
@@ -91,8 +90,8 @@ class RecurringPauses(NamedTuple):
 
 
 def find_pauses(sides: Sides) -> RecurringPauses | None:
-    """Returns the longest pauses in the times of any part of the step. If no part has pauses,
-    returns the pauses in the times of whole steps.
+    """Searches the times of each part of the step for pauses, and returns the longest pauses. If no
+    part has pauses, searches the times of whole steps.
     """
     operations = sides.unclaimed_operations
     pause_causes = []
@@ -115,14 +114,14 @@ def _find_recurring_pauses(
     layer.
 
     `runs_of_processes` contains the times of each process, first of A, then of B. The result is
-    None unless all processes of one side have significantly more slow steps.
+    None unless all processes of A, or all processes of B, have significantly more slow steps.
     """
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_mean_of_faster_half(profile.record.step_seconds) for profile in profiles]
     series = [
         _shift_to_usual(base, runs) for base, runs in zip(usual, runs_of_processes, strict=True)
     ]
-    # Most parts are skipped here, because their slow steps cannot have a relevant effect.
+    # Parts of the step that vary little are skipped: their slow steps have no relevant effect.
     if (
         max(fmean(values) - min(values) for values in series)
         < SMALLEST * sides.step.means_by_side[0]
@@ -137,7 +136,7 @@ def _find_recurring_pauses(
             [[step for n, step in some if n == process] for process in range(len(series))]
             for some in (sorted(slow), left)
         )
-        # If most steps of a side are slow, the cause is not a pause.
+        # If most steps of A or of B are slow, the cause is not a pause.
         if any(_most_steps_are_slow(indices[index], ordinary[index]) for index in (of_a, of_b)):
             return None
         slow_steps = [*map(SlowSteps.of, series, indices, ordinary)]
@@ -170,8 +169,8 @@ def _find_recurring_pauses(
 
 
 def _most_steps_are_slow(slow: Sequence[Sequence[int]], ordinary: Sequence[Sequence[int]]) -> bool:
-    """Whether the processes of one side have more slow than ordinary steps, by more than one step
-    per process on average.
+    """Whether the given processes have more slow than ordinary steps, by more than one step per
+    process on average.
     """
     more = sum(map(len, slow)) - sum(map(len, ordinary))
     return more > len(slow)
@@ -182,8 +181,8 @@ def _mean_of_faster_half(seconds: Sequence[float]) -> float:
 
 
 def _shift_to_usual(usual: float, runs: Runs) -> list[float]:
-    """Returns the seconds of all steps of one process, shifted so that the ordinary steps of each
-    run take `usual` seconds.
+    """Returns the seconds of all steps of one process, shifted so that ordinary steps take `usual`
+    seconds, both in the profiled and in the timed steps.
     """
     steps = []
     for run in runs:
@@ -193,8 +192,8 @@ def _shift_to_usual(usual: float, runs: Runs) -> list[float]:
 
 
 def _fisher_p_value(few: int, of_few: int, many: int, of_many: int) -> float:
-    """P-value of Fisher's exact test: one side has `many` slow steps of `of_many`, the other side
-    has `few` slow steps of `of_few`.
+    """Returns the p-value of Fisher's exact test for two groups of steps: `many` of `of_many` steps
+    are slow in one group, and `few` of `of_few` steps in the other group.
     """
     slow = few + many
     ways = (comb(of_many, own) * comb(of_few, slow - own) for own in range(many, slow + 1))
@@ -218,7 +217,7 @@ def _pause_place_and_evidence(
     total = sum(map(sum, extra.values()))
     if total <= 0:
         return "steps that were not profiled", ()
-    # Medians are used, because unrelated parts also take much longer in some of the steps.
+    # Medians are used, because unrelated parts of the step also take much longer in some steps.
     largest = sorted(extra, key=lambda part: -median(extra[part]))[:_LARGEST]
     shares = ", ".join(
         f"{_part_text(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest
@@ -237,8 +236,8 @@ def _part_text(part: Part) -> str:
 
 
 def _cpu_time_evidence(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
-    """Evidence from the CPU time that says whether the process computes or waits during pauses; ()
-    if unknown.
+    """Returns a text that says whether processes compute or wait during pauses, based on their CPU
+    time; () if the CPU time is unknown.
     """
     shares = []
     for profile in profiles:
@@ -260,7 +259,7 @@ def _cpu_time_evidence(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
     return (f"{number(max(0.0, share))} CPU seconds per second of a pause: {doing}",)
 
 
-# Recognises the causes of a difference between two sides.
+# Recognises the causes of a difference in step time between A and B.
 
 _ALIKE = ("threads", "everything", "batch")
 _OF_LAYERS = ("precision", "layers", "work", "operations", "kernel")
@@ -272,8 +271,8 @@ _NORM = re.compile(r"FusedBatchNorm")
 _LOAD = 0.02
 _MOST = 3  # A text names at most this many layers or operations.
 _DOMINATES = 0.8
-_MORE = 0.1  # With this share of additional operations, gaps between operations are affected.
-_MUCH = 0.4  # A changed layer must have this share of all additional parameters.
+_MORE = 0.1  # This share of additional operations can change the gaps between operations.
+_MUCH = 0.4  # A layer with this share of all additional parameters explains slower updates.
 
 _DIRECTIONS = {
     FORWARD: "forward",
@@ -287,9 +286,9 @@ class CauseClaim:
     """A cause that a recogniser found, and the parts of the step (such as layers) whose difference
     in time the cause explains.
 
-    `facts` are texts about flags and facts that differ; the first one is the most likely reason.
-    `is_effect` says whether the cause may be only a consequence of other causes, for example
-    because they change waits or the use of caches and cores. For the other fields, see `Cause`.
+    `facts` are texts about flags and recorded properties that differ. The first text is the most
+    likely reason. `is_effect` says whether the cause may be only a consequence of other causes,
+    which may change waits or the use of caches and cores. For all other fields, see `Cause`.
     """
 
     kind: str
@@ -302,10 +301,10 @@ class CauseClaim:
 
 
 def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
-    """Finds the significant causes of a difference. Also returns the sides, divided so that the
-    times of their parts add up to the times of the causes.
+    """Returns the profiled steps of A and B, and the significant causes of the difference in step
+    time.
 
-    If there are pauses, the returned sides have a separate part for pauses. All other causes are
+    If there are pauses, the returned steps have a separate part for pauses. All other causes are
     then found in the steps without pauses, so that no cause is reported twice.
     """
     paused = find_pauses(sides)
@@ -316,12 +315,12 @@ def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
 
 
 def find_causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tuple[Cause, ...]:
-    """Returns the significant causes of a difference, sorted by size. Causes that may only be
-    consequences of other causes are last.
+    """Returns the significant causes of a difference in step time, sorted by size. Causes that may
+    only be consequences of other causes are last.
 
-    The time of a cause is the sum of the mean times of its parts. A cause is ignored if the
-    difference of typical times and the difference of mean times have different signs. The default
-    of `recognisers` is `RECOGNISERS`.
+    The time of a cause is the sum of the mean times of its parts of the step. A cause is ignored if
+    the difference of typical times and the difference of mean times have different signs. The
+    default of `recognisers` is `RECOGNISERS`.
     """
     sides.free = dict.fromkeys(sides.times)
     found_causes: list[tuple[bool, Cause]] = []
@@ -352,8 +351,8 @@ def find_causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -
 
 
 def _further_evidence(sides: Sides, claim: CauseClaim) -> tuple[str, ...]:
-    """Evidence for a cause other than time, as texts: the state of the machine, and different
-    oneDNN kernels.
+    """Returns evidence for a cause other than time, as texts: differences in the state of the
+    machine and in oneDNN kernels.
     """
     if claim.kind in _ALIKE:
         kernels = (fact_change_text(primitive.fact) for primitive in sides.primitives)
@@ -370,8 +369,8 @@ def _further_evidence(sides: Sides, claim: CauseClaim) -> tuple[str, ...]:
 
 
 def _machine_state_evidence(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
-    """Texts about clocks, load and similar conditions that differ and can make all operations of
-    the slower side slower.
+    """Returns texts about differences in clocks, load and similar conditions. Only differences that
+    can make all operations of the slower of A and B slower are returned.
     """
     slower = 1 if sides.typical_sum(parts).difference > 0 else -1
     return tuple(
@@ -382,7 +381,8 @@ def _machine_state_evidence(sides: Sides, parts: Iterable[Part]) -> tuple[str, .
 def recognise_input_wait(sides: Sides) -> Iterator[CauseClaim]:
     """Recognises that steps take longer because they wait for the input pipeline."""
     parts = tuple(part for part in sides.free if part.direction == INPUT)
-    # Each input part is also tested alone: the wait for input varies less than other input parts.
+    # Each part of the input pipeline is also tested alone.
+    # The wait for input varies less than the rest of the pipeline.
     for some in (parts, *((part,) for part in parts)):
         if some and (sides.stands_out(some) or sides.differs_significantly(some)):
             text, facts = (
@@ -399,7 +399,7 @@ def recognise_program_time(sides: Sides) -> Iterator[CauseClaim]:
     """
     if PROGRAM not in sides.free:
         return
-    # Minima resist disturbances by other programs; means also show work in only some steps.
+    # Minima resist disturbances by other programs; means also contain work of only some steps.
     for times in (sides.times[PROGRAM], sides.means[PROGRAM]):
         sides.times[PROGRAM] = times
         if sides.stands_out([PROGRAM]) or sides.differs_significantly([PROGRAM]):
@@ -415,9 +415,7 @@ def recognise_program_time(sides: Sides) -> Iterator[CauseClaim]:
 
 
 def recognise_other_network(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises that the sides train networks that differ too much to be compared layer by
-    layer.
-    """
+    """Recognises that A and B train networks that differ too much to be compared layer by layer."""
     alignment = sides.alignment
     parts = tuple(part for part in sides.unclaimed_operations if part.layer != REST)
     if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
@@ -435,8 +433,8 @@ def recognise_other_network(sides: Sides) -> Iterator[CauseClaim]:
 
 
 def recognise_batch_size(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises that the sides have different batch sizes, so that all operations have more or
-    less of the same work.
+    """Recognises that A and B have different batch sizes, so that all operations have more or less
+    of the same work.
     """
     facts = _differing_fact_texts(sides, FACTS_OF["batch"])
     parts = sides.unclaimed_operations
@@ -481,7 +479,9 @@ def recognise_threads_or_libraries(sides: Sides) -> Iterator[CauseClaim]:
 
 
 def _have_same_sign(sides: Sides, parts: Iterable[Part]) -> bool:
-    """Whether nearly all of the time difference in the given parts has the same sign."""
+    """Whether the time differences in the given parts of the step mostly have the same sign,
+    weighted by their size.
+    """
     differences = [sides.times[part].difference for part in parts]
     return abs(sum(differences)) >= (2 * _DOMINATES - 1) * sum(map(abs, differences))
 
@@ -512,8 +512,8 @@ def recognise_precision(sides: Sides) -> Iterator[CauseClaim]:
 
 
 def recognise_unfused_batch_norm(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises batch norm that is a fused operation on only one side, in layers that both sides
-    have.
+    """Recognises batch norm that is a fused operation only in A or only in B, in layers that both
+    networks have.
 
     Batch norm that is not fused consists of several operations with other types.
     """
@@ -589,7 +589,7 @@ def recognise_remaining_variable_operations(sides: Sides) -> Iterator[CauseClaim
 
 
 def recognise_added_layers(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises layers that only one side has."""
+    """Recognises layers that only A or only B has."""
     parts_by_layer = _parts_by_layer(sides)
     names = [{part.layer for part in side.parts} for side in (sides.a, sides.b)]
     own = {
@@ -614,7 +614,7 @@ def recognise_added_layers(sides: Sides) -> Iterator[CauseClaim]:
 
 
 def recognise_changed_layers(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises layers whose variables have different shapes on the two sides, such as a wider
+    """Recognises layers whose variables have different shapes in A and B, such as a wider
     convolution.
     """
     parts_by_layer = _parts_by_layer(sides)
@@ -636,7 +636,7 @@ def recognise_changed_layers(sides: Sides) -> Iterator[CauseClaim]:
         ]
         more = sum(b.parameters - a.parameters for a, b in pairs)
         changed = [a.name for a, _ in pairs if a.name in own]
-        # The first layer was changed; later layers only follow its new number of channels.
+        # Only the first layer was changed; later layers receive its new number of channels.
         first = next((a.name for a, _ in pairs if a.kind and a.name in own), changed[0])
         place = first_few([first, *(name for name in changed if name != first)], 1)
         evidence += [
@@ -688,7 +688,7 @@ def recognise_slower_layers(sides: Sides) -> Iterator[CauseClaim]:
 
 
 def recognise_gaps(sides: Sides) -> Iterator[CauseClaim]:
-    """Recognises that there is more time in which no operation runs."""
+    """Recognises that a step has more time in which no operation runs."""
     if GAPS in sides.free and sides.stands_out([GAPS]):
         text = "no operation runs between the first and the last of the step"
         yield CauseClaim("gaps", (GAPS,), "gaps between operations", text, is_effect=True)
@@ -766,7 +766,7 @@ def _parts_by_layer(sides: Sides) -> dict[str, list[Part]]:
 
 
 def _have_products(sides: Sides, parts: Collection[Part]) -> bool:
-    """Whether the given parts of the step contain convolutions or matrix products on any side."""
+    """Whether the given parts of the step contain convolutions or matrix products in A or in B."""
     return any(map(_PRODUCT.search, itertools.chain(*sides.operation_counts(parts))))
 
 
@@ -777,7 +777,7 @@ def _number_formats(kernels: Iterable[str]) -> tuple[str, ...]:
 
 def _work_differs(sides: Sides, part: Part) -> bool:
     """Whether a part of the step (such as a layer's forward pass) certainly has different
-    operations, FLOPs or bytes on the two sides.
+    operations, FLOPs or bytes in A and B.
     """
     works = [side.work(part) for side in (sides.a, sides.b)]
     lacking = any(part not in side.parts for side in (sides.a, sides.b))
@@ -785,15 +785,15 @@ def _work_differs(sides: Sides, part: Part) -> bool:
 
 
 def _layers_text(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]) -> str:
-    """Text with the name of the layer with the largest difference, and the number of other layers:
-    "conv1 and 3 more".
+    """Returns text with the name of the layer with the largest difference, and the number of other
+    layers: "conv1 and 3 more".
     """
     size = {name: abs(sides.typical_sum(layers[name]).difference) for name in names}
     return first_few(sorted(names, key=lambda name: -size[name]), 1)
 
 
 def _operation_count_changes(sides: Sides, parts: Collection[Part]) -> str:
-    """Text about the numbers of operations by type that side B has more or less than side A:
+    """Returns text with the change from A to B in the number of operations of each type:
     "operations of B: +2 Cast float32, -1 Relu".
     """
     before, after = sides.operation_counts(parts)
@@ -807,8 +807,8 @@ def _operation_count_changes(sides: Sides, parts: Collection[Part]) -> str:
 
 
 def _add_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Adds the gaps between operations to the given parts of the step, if most of the additional
-    operations are in these parts. Returns the parts.
+    """Returns the given parts of the step and, if most of the additional operations are in these
+    parts, also the gaps between operations.
     """
     if GAPS not in sides.free:
         return parts
@@ -822,9 +822,7 @@ def _add_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _amount_ratio_texts(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[str]:
-    """Yields texts with the FLOPs or bytes of side B relative to side A, such as "1.500 times the
-    FLOPs".
-    """
+    """Yields texts with the FLOPs or bytes of B relative to A, such as "1.500 times the FLOPs"."""
     for name in amounts:
         before, after = sides.total(name.lower(), parts)
         if before and after and abs(after / before - 1) >= SMALLEST:
@@ -837,7 +835,7 @@ def _slowdown_text(sides: Sides, parts: Iterable[Part]) -> str:
 
 
 def _differing_fact_texts(sides: Sides, names: Iterable[str]) -> tuple[str, ...]:
-    """Texts about the named flags and facts, if they differ between the sides, such as "xla: false
-    in A, true in B".
+    """Returns texts about the flags and recorded properties in `names` that differ between A and B,
+    such as "xla: false in A, true in B".
     """
     return possible_reasons(sides.a.profiles, sides.b.profiles, names)

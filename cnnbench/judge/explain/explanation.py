@@ -1,4 +1,4 @@
-"""Explains the difference in step time between two sides, as text, a table, Markdown or a chart."""
+"""Explains the difference in step time between A and B, as text, a table, Markdown or a chart."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def explain(
     """
     sides = Sides(base, new)
     significant: tuple[Cause, ...] = ()
-    # With one process on a side, a difference may be specific to this process.
+    # If A or B has a single process, a difference may be specific to this process.
     if min(len(base), len(new)) > 1:
         sides, significant = significant_causes(sides)
     work = () if significant else find_causes(sides.comparing_work_only())
@@ -78,15 +78,15 @@ def explain(
 
 
 def _answer_sentences(explanation: Explanation) -> str:
-    """The answer of an explanation: a sentence about the step time and, if only the work differs
-    significantly, a second sentence about the work.
+    """Returns the answer of an explanation: a sentence about the step time and, if only the work
+    differs significantly, a second sentence about the work.
     """
     step = f"a step takes {_more_or_less_text(explanation.difference)}"
     if explanation.causes and not explanation.by_work:
         return _answer_of_causes(explanation)
     if min(explanation.base_processes, explanation.new_processes) < 2:
         answer = (
-            f"Not distinguishable from one process to the next: {step}, and one process of a side "
+            f"Not distinguishable from one process to the next: {step}, and one process of A or B "
             "is no evidence of a cause. Profile two or more of each, as --rounds=3 does."
         )
     elif abs(explanation.difference) > explanation.chance:
@@ -109,8 +109,8 @@ def _answer_sentences(explanation: Explanation) -> str:
 
 
 def _answer_of_causes(explanation: Explanation) -> str:
-    """The answer if there are significant causes: the difference in step time, its largest causes,
-    and how much of the difference no cause explains.
+    """Returns the answer of an explanation with significant causes: the difference in step time,
+    its largest causes, and how much of the difference no cause explains.
     """
     difference, step = (
         explanation.difference,
@@ -146,7 +146,9 @@ def _answer_of_causes(explanation: Explanation) -> str:
 
 
 def _cause_answer_text(cause: Cause, *, with_spread: bool) -> str:
-    """Text for a cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms): ..."."""
+    """Returns the text about a cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms):
+    ...".
+    """
     size = _difference_size_text(cause.difference)
     if with_spread:
         size = f"{_more_or_less_text(cause.difference)} (+/- {_ms_text(cause.spread)})"
@@ -178,8 +180,8 @@ _SMALLEST = 1e-6  # Shorter times, in seconds, are shown as 0.
 
 
 def explanation_rows(explanation: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
-    """The rows of a table: the largest `most` rows (0 means all), the sum of all other rows, the
-    time that was not profiled, and the whole step.
+    """Returns the rows of the table of an explanation: the largest `most` rows (0 means all), the
+    sum of all other rows, the time that was not profiled, and the whole step.
 
     The spread is NaN in the rows for the sum and for the time that was not profiled.
     """
@@ -267,8 +269,8 @@ def markdown_body(explanation: Explanation, most: int = SHOWN) -> list[str]:
 
 
 def differences_chart(explanation: Explanation, most: int = SHOWN) -> Rows:
-    """Returns a chart of the differences between the sides in the largest rows, with their
-    spreads.
+    """Returns a chart of the differences between A and B in the largest rows, with twice their
+    standard errors.
     """
     rows = []
     of = f"the {most} largest of" if 0 < most < len(explanation.rows) else "all"
@@ -303,15 +305,15 @@ def _unexplained_text(explanation: Explanation) -> Iterator[str]:
 
 
 def cause_text(cause: Cause) -> str:
-    """Text for a cause in one line, with its times on both sides: "+9.8 ms in conv1 (14.1 to 23.9
-    ms, +/- 0.5): ...".
+    """Returns text for a cause in one line, with its times in A and B: "+9.8 ms in conv1 (14.1 to
+    23.9 ms, +/- 0.5): ...".
     """
     times = f"{in_ms(cause.base)} to {_ms_text(cause.new)}, +/- {in_ms(cause.spread)}"
     return f"{signed_ms(cause.difference)} ms in {cause.place} ({times}): {cause.text}"
 
 
 def measurement_sentence(explanation: Explanation) -> str:
-    """A sentence that says from how many processes and steps the explanation was computed."""
+    """Returns a sentence with the numbers of processes and steps that were measured."""
     a, b = explanation.base_processes, explanation.new_processes
     processes = f"{a} and {b}" if a != b else f"{a} + {b}"
     steps = count_text(explanation.steps, "profiled step", "profiled steps")
@@ -339,7 +341,7 @@ def _fact_texts(explanation: Explanation) -> Iterator[str]:
     facts = [f"{fact.fact} is {fact.base} in A and {fact.new} in B" for fact in explanation.facts]
     yield from facts[:_MOST_FACTS]
     if len(facts) > _MOST_FACTS:
-        yield f"and {item_count(explanation.facts) - _MOST_FACTS} more, which JSON has"
+        yield f"and {item_count(explanation.facts) - _MOST_FACTS} more (see the JSON output)"
 
 
 def in_ms(seconds: float) -> str:

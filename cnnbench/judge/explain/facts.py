@@ -1,5 +1,5 @@
-"""Finds differences between the profiled processes of two sides in flags, facts, measured
-quantities and oneDNN kernels.
+"""Finds differences between the profiled processes of A and B in flags, recorded properties,
+measured quantities and oneDNN kernels.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ FACTS_OF: Mapping[str, tuple[str, ...]] = {
     ),
     "looping": ("summary_verbosity", "save_*", "train_dir", "print_training_accuracy"),
 }
-"""Names of flags and facts that may be the reason for a kind of cause, by kind. The kinds "threads"
-and "libraries" affect all operations; "threads" also affects the gaps between operations.
+"""Names of flags and recorded properties that may be the reason for a kind of cause, by kind of
+cause. The kinds "threads" and "libraries" affect all operations; "threads" also affects the gaps
+between operations.
 """
 
 _SENDING = ("_Send", "_HostSend")
@@ -80,8 +81,8 @@ _STOLEN = 0.02  # A smaller difference in the share of withheld CPU time is igno
 
 
 def fact_changes(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[FactChange]:
-    """Returns the flags and facts that differ between the two sides. Flags that users set are
-    first.
+    """Returns the flags and recorded properties that differ between A and B. Flags that users set
+    are first.
     """
     return [
         FactChange(
@@ -96,10 +97,10 @@ def fact_changes(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> lis
 def possible_reasons(
     base: Sequence[StepProfile], new: Sequence[StepProfile], patterns: Iterable[str]
 ) -> tuple[str, ...]:
-    """Texts about flags and facts that may be the reason for a difference in time. Only names that
-    match `patterns` are considered.
+    """Returns texts about flags and recorded properties that may be the reason for a difference in
+    time. Only names that match `patterns` are considered.
 
-    A fact is not a reason if one of its values occurs on both sides, or if it follows from an
+    A property is not a reason if one of its values occurs in A and in B, or if it follows from an
     earlier flag. For example, the global batch follows from the batch size.
     """
     wanted = tuple(patterns)
@@ -137,11 +138,11 @@ def _fact_differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -
 
 
 class MeasuredQuantity(NamedTuple):
-    """A quantity of a profiled process that is compared between the sides, such as peak memory or
-    the CPU clock.
+    """A quantity of a profiled process that is compared between A and B, such as peak memory or the
+    CPU clock.
 
     Attributes:
-      tolerance: largest difference between the sides that is not reported, as a share.
+      tolerance: largest difference between A and B that is not reported, as a share.
       least: smallest difference that is reported.
       slows: 1 if a higher value makes all operations slower, -1 if a lower value does, otherwise 0.
     """
@@ -157,11 +158,11 @@ class MeasuredQuantity(NamedTuple):
 def measured_quantity_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile], slower: int = 0
 ) -> Iterator[FactChange]:
-    """Yields the measured quantities (start-up, memory, graph, machine) that differ between the
-    sides.
+    """Yields the measured quantities (start-up, memory, graph, machine) that differ between A and
+    B.
 
-    If `slower` is 1 (or -1), only quantities that can make all operations of side B slower (or
-    faster) are considered.
+    If `slower` is 1 (or -1), only quantities that can make all operations of B slower (or faster)
+    are considered.
     """
     for quantity in _QUANTITIES:
         sides = ([quantity.value(profile) for profile in side] for side in (base, new))
@@ -184,7 +185,9 @@ def measured_quantity_changes(
 
 
 def fact_change_text(change: FactChange) -> str:
-    """Text about a fact that differs between the sides: "num_intra_threads: 2 in A, 1 in B"."""
+    """Returns text about a flag or recorded property that differs between A and B:
+    "num_intra_threads: 2 in A, 1 in B".
+    """
     return f"{change.fact}: {change.base} in A, {change.new} in B"
 
 
@@ -202,7 +205,7 @@ def _condition_value(name: str, profile: StepProfile) -> Any:
 
 
 def _gpu_clock(profile: StepProfile) -> float | None:
-    """Clock frequency of the slowest GPU in the run, in MHz; None if unknown."""
+    """Returns the clock frequency of the slowest GPU in the run, in MHz; None if unknown."""
     clocks = _condition_value("gpu_clocks_mhz", profile)
     return min(clocks, default=None) if isinstance(clocks, (list, tuple)) else None
 
@@ -216,7 +219,7 @@ def _throttled_gpu_count(reason: str, profile: StepProfile) -> float | None:
 
 
 def _cpu_time_ms(profile: StepProfile) -> float | None:
-    """Mean CPU time of a step in milliseconds; None if unknown."""
+    """Returns the mean CPU time of a step in milliseconds; None if unknown."""
     seconds = profile.record.step_cpu_seconds
     return 1e3 * fmean(seconds) if seconds else None
 
@@ -292,7 +295,7 @@ _MOST = 3
 
 
 class PrimitiveChange(NamedTuple):
-    """A oneDNN primitive, such as a convolution, that the two sides call with different kernels or
+    """A oneDNN primitive, such as a convolution, that A and B call with different kernels or
     layouts.
     """
 
@@ -317,8 +320,8 @@ class PrimitiveChange(NamedTuple):
 def primitive_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile]
 ) -> list[PrimitiveChange]:
-    """Returns the oneDNN primitives that the two sides call differently. Empty if a side has no
-    oneDNN log.
+    """Returns the oneDNN primitives that A and B call differently. Empty if A or B has no oneDNN
+    log.
     """
     before, after = map(_logged_primitives, (base, new))
     if before is None or after is None:
@@ -350,8 +353,8 @@ def _logged_primitives(
 
 
 def _call_texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:
-    """Texts about the oneDNN calls of both sides: the kernels if they differ, otherwise kernels
-    with layouts. None if both are equal.
+    """Returns texts about the oneDNN calls of A and of B: only the kernels if they differ,
+    otherwise kernels with layouts. Returns None if all calls are equal.
     """
     for text in (
         _kernel_text,
@@ -359,7 +362,7 @@ def _call_texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tupl
     ):
         a, b = (_call_counts(side, text) for side in (before, after))
         if a != b:
-            # Of the layouts, only those that differ between the sides are shown.
+            # Only layouts that differ between A and B are shown.
             return (
                 (_calls_text(a), _calls_text(b))
                 if text is _kernel_text
@@ -382,6 +385,6 @@ def _kernel_text(primitive: Primitive) -> str:
 
 
 def _calls_text(calls: Counter[str]) -> str:
-    """Text about the oneDNN calls in a step, such as "2 jit:avx2 (f32), 1 gemm:jit (f32)"."""
+    """Returns text about oneDNN calls in a step, such as "2 jit:avx2 (f32), 1 gemm:jit (f32)"."""
     texts = [f"{times} {name}".rstrip() for name, times in calls.most_common()]
     return first_few(texts, _MOST, ", ") if texts else NONE

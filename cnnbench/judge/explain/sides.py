@@ -1,15 +1,15 @@
 """Compares the profiled steps of sides A and B: finds corresponding layers, adds up times, and
 tests whether differences exceed the noise.
 
-Layers of both sides are paired by kind, shapes and order. Names only break ties, because inserting
-a layer changes the numbers of later layers.
+Layers of A and B are paired by kind, shapes and order. Names only break ties, because inserting a
+layer changes the numbers of later layers.
 
-A side consists of a few processes with some profiled steps each. Reported times are means over all
+A and B each consist of a few processes with some profiled steps. Reported times are means over all
 steps after rare disturbances are removed, as in `cnnbench compare`; the means of parts add up to
 the mean step. Whether the difference of a row is significant is decided from the medians over the
-steps of each process, because medians are robust against single delays. For the program, the
+steps of each process, because medians are robust against single delays. For the Python program, the
 minimum is used instead of the median, because other programs can only add to its time. The noise is
-estimated from differences between processes of the same side.
+estimated from differences among the processes of A and among the processes of B.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from cnnbench.records.profiles import (
 
 # Scores for a pair of layers, by how similar they are. An unpaired layer scores 0.
 _EQUAL, _SAME_SHAPES, _SAME_KIND, _SAME_CLASS, _TIE = 1.0, 0.8, 0.6, 0.3, 0.01
-_SHAPES = 0.1  # This is added to the score if all shapes agree.
-_NO_PRODUCT = 0.5  # Scores of layers such as batch norm, which look alike, are multiplied by this.
+_SHAPES = 0.1  # If all shapes agree, the score of a pair increases by this number.
+_NO_PRODUCT = 0.5  # The scores of layers without products, such as batch norm, get this weight.
 # With fewer equal layers than this share, the networks may be from different families.
 _FEW = 0.5
 # With more layers of equal kinds than this share, the networks are from the same family.
@@ -172,8 +172,8 @@ def _layer_class(layer: ProfiledLayer) -> str:
 
 
 def _match_score(layer: ProfiledLayer, other: ProfiledLayer) -> float:
-    """The score for pairing two layers, which is higher the more similar they are; 0 if they must
-    not be paired.
+    """Returns a score for pairing two layers, which is higher the more similar they are; 0 if they
+    must not be paired.
     """
     if _layer_class(layer) != _layer_class(other):
         return 0.0
@@ -214,8 +214,8 @@ def _align_layers(base: Layers, new: Layers) -> list[Pair]:
 def _layer_count_texts(
     only: Layers, word: str, side: Layers, names: Mapping[str, str]
 ) -> list[str]:
-    """Texts about the layers that only one side has, by class: "2 convolutions more (3x3, after
-    conv1)".
+    """Returns texts about the layers in `only`, which the other network lacks, by class: "2
+    convolutions more (3x3, after conv1)".
     """
     products = [layer for layer in only if layer.kind] or only
     texts = []
@@ -232,7 +232,7 @@ def _layer_count_texts(
     return texts
 
 
-# Adds up the times of both sides by part, and tests whether a difference exceeds the noise.
+# Adds up the times of A and of B by part of the step, and tests whether differences exceed noise.
 
 CERTAIN = 5.0
 """If there is no evidence other than time, a difference must exceed this number of standard errors.
@@ -251,11 +251,11 @@ SMALLEST = 0.01
 """A cause must explain at least this share of the step time."""
 
 _LEAST_NOISE = 0.01  # Processes are assumed to differ by at least this share of the time.
-_ONE_PROCESS = 0.05  # With one process on a side, processes are assumed to differ by 5 %.
-_HARDLY_ANY = 10  # If the ratio of the sides is larger, times are also tested without logarithms.
+_ONE_PROCESS = 0.05  # If A or B has one process, processes are assumed to differ by this share.
+_HARDLY_ANY = 10  # Times with a larger ratio of A to B are also tested without logarithms.
 _SETTLED = 20.0  # A difference below `SMALLEST` must exceed this number of standard errors.
 _SMALLEST_SETTLED = 0.002  # A difference below this share of the step time is never a cause.
-_COMPARED = 10  # Speed factors of processes are computed from this many of the largest parts.
+_COMPARED = 10  # Speed factors of processes are computed from this many operations.
 
 PAUSES = Part("pauses", "slow steps", HOST)
 """The part that contains the additional time of slow steps, if pauses are a cause."""
@@ -270,7 +270,7 @@ class StepTimes:
     several parts together.
 
     Attributes:
-      each: times of the processes of A and of B. If a side has a single process, the times of its
+      each: times of the processes of A and of B. If A or B has a single process, the times of its
         steps.
       within: variance of a process's time that results from the variance between its steps; mean
         over the processes, 0 if unknown.
@@ -291,7 +291,7 @@ class StepTimes:
         """Computes the typical (median) time per step that each process spends in a part of the
         step. Only steps with a weight above 0 are used. For the arguments, see `mean`.
 
-        If a side has a single process, its steps are treated as processes.
+        If A or B has a single process, its steps are treated as processes.
         """
         kept = [
             [
@@ -307,10 +307,10 @@ class StepTimes:
 
     @classmethod
     def mean(cls, values: Sequence[Values], weights: Sequence[Values]) -> StepTimes:
-        """Computes the weighted mean time per step that each process of both sides spends in a part
+        """Computes the weighted mean time per step that each process of A and of B spends in a part
         of the step.
 
-        If a side has a single process, its steps (multiplied by their weights) are treated as
+        If A or B has a single process, its steps (multiplied by their weights) are treated as
         processes.
 
         Args:
@@ -342,26 +342,28 @@ class StepTimes:
 
     @property
     def difference(self) -> float:
-        """The mean of side B minus the mean of side A, in seconds."""
+        """The mean of B minus the mean of A, in seconds."""
         base, new = self.means_by_side
         return new - base
 
     @property
     def variance(self) -> float:
-        """Pooled variance between the processes of one side; 0 if both sides have one process."""
+        """The variance between processes, pooled over A and B; 0 if A and B have one value each."""
         squares = sum((value - fmean(side)) ** 2 for side in self.each for value in side)
         return squares / max(1, sum(map(len, self.each)) - 2)
 
     def standard_error(self, noise: float = 0.0) -> float:
-        """Standard error of the difference. `noise` is the minimum standard deviation between
-        processes, as a share of the time.
+        """Returns the standard error of the difference between A and B. `noise` is the minimum
+        standard deviation between processes, as a share of the time.
         """
         return self.standard_error_for(
             max(math.sqrt(self.variance), noise * fmean(self.means_by_side))
         )
 
     def standard_error_for(self, deviation: float) -> float:
-        """Standard error of the difference if processes have the given standard deviation."""
+        """Returns the standard error of the difference between A and B if processes have the given
+        standard deviation.
+        """
         return deviation * math.sqrt(sum(1 / len(side) for side in self.each))
 
     @property
@@ -382,7 +384,7 @@ class StepTimes:
 
     @property
     def sides_are_separated(self) -> bool:
-        """Whether all processes of one side are slower than all processes of the other side."""
+        """Whether all processes of A are slower than all processes of B, or all of them faster."""
         base, new = self.each
         return min(new) > max(base) or min(base) > max(new)
 
@@ -396,14 +398,16 @@ class StepTimes:
         return StepTimes(logs, self.within / fmean(chain(*self.each)) ** 2, self.steps)
 
     def divided_by(self, by: Values) -> StepTimes:
-        """Returns the times, divided by one number (`by`) for each process."""
+        """Returns the times of all processes, each divided by the number in `by` for this
+        process.
+        """
         ratios = [tuple(map(truediv, *sides)) for sides in zip(self.each, by, strict=True)]
         return StepTimes(ratios, self.within / fmean(chain(*by)) ** 2, self.steps)
 
 
 class ProfiledSide:
-    """The profiled processes of one side. The function `named` converts a part to the corresponding
-    part of side A.
+    """The profiled processes of A or of B. The function `named` returns the part of the step in A
+    that corresponds to a given part.
     """
 
     def __init__(self, profiles: Sequence[StepProfile], named: Callable[[Part], Part]) -> None:
@@ -457,7 +461,7 @@ class Sides:
     Args:
       base, new: the profiles of A and of B.
       weights: weights of the profiled steps of each process, first of A, then of B. By default, the
-        weights are those of `step_weights`.
+        weights are computed by `step_weights`.
     """
 
     by_work = False
@@ -511,8 +515,8 @@ class Sides:
     def with_pauses_as_part(
         self, slow: Sequence[Collection[int]], ordinary: Sequence[Collection[int]]
     ) -> Sides | None:
-        """Returns the sides without slow steps. The additional time of slow steps becomes a
-        separate part, `PAUSES`.
+        """Returns a copy without slow steps. The additional time of slow steps becomes a separate
+        part of the step, `PAUSES`.
 
         The mean times of other parts are computed as if slow steps took as long as ordinary steps.
         Therefore all parts, including `PAUSES`, still add up to the step time.
@@ -554,16 +558,16 @@ class Sides:
         return tuple(filter(_is_operation, self.free))
 
     def total(self, amount: str, parts: Collection[Part]) -> tuple[int, int]:
-        """Returns the FLOPs or bytes that the given parts of the step have in the first process of
-        side A, and in the first process of side B.
+        """Returns the FLOPs or bytes (`amount`) of the given parts of the step in the first process
+        of A and in the first process of B.
         """
         rows = [side.rows_of_first_process(parts) for side in (self.a, self.b)]
         base, new = (sum(getattr(row, amount) for row in side) for side in rows)
         return base, new
 
     def operation_counts(self, parts: Collection[Part]) -> tuple[Counter[str], Counter[str]]:
-        """Counts the operations in the given parts of the step by kernel name, for the first
-        process of side A, and for the first process of side B.
+        """Counts the operations in the given parts of the step by kernel name, in the first process
+        of A and in the first process of B.
         """
         counters = Counter[str](), Counter[str]()
         for kernels, side in zip(counters, (self.a, self.b), strict=True):
@@ -573,8 +577,8 @@ class Sides:
 
     @cached_property
     def speed_factors(self) -> StepTimes:
-        """For each process, a factor by which all its operations are slower or faster than usual.
-        The mean over both sides is 1.
+        """For each process, a factor by which its operations are slower or faster than average. The
+        geometric mean of A and B is 1.
         """
         counting = [
             (times, math.sqrt(math.prod(times.means_by_side)))
@@ -592,13 +596,13 @@ class Sides:
 
     @cached_property
     def primitives(self) -> list[PrimitiveChange]:
-        """The oneDNN primitives that the two sides call differently."""
+        """The oneDNN primitives that A and B call differently."""
         return primitive_changes(self.a.profiles, self.b.profiles)
 
     @cached_property
     def noise(self) -> float:
-        """Standard deviation between the processes of one side, as a share of the time, estimated
-        from the longest operations.
+        """Standard deviation among the processes of A and among the processes of B, as a share of
+        the time, estimated from the longest operations.
 
         The times of each process are first divided by its speed factor (see `speed_factors`).
         """
@@ -619,15 +623,15 @@ class Sides:
         """Whether the difference in the time of the given parts of the step is relevant and larger
         than `errors` standard errors.
 
-        If `errors` is at least `CERTAIN`, the times of the two sides must also not overlap.
+        If `errors` is at least `CERTAIN`, the times of A and B must also not overlap.
         """
-        return self.is_beyond_errors(self.typical_sum(parts), errors, self.noise_of(parts))
+        return self.exceeds_standard_errors(self.typical_sum(parts), errors, self.noise_of(parts))
 
-    def is_beyond_errors(
+    def exceeds_standard_errors(
         self, times: StepTimes, errors: float = CERTAIN, noise: float | None = None
     ) -> bool:
         """Whether the difference of the given times is relevant and larger than `errors` standard
-        errors. The default of `noise` is the noise of operations.
+        errors. By default, `noise` is the noise of operations.
         """
         if self.by_work:
             return errors < CERTAIN
@@ -637,11 +641,11 @@ class Sides:
         if errors < CERTAIN:
             return size > errors * times.standard_error(noise)
         expected = times.standard_error_for(noise * fmean(times.means_by_side))
-        return size > errors * expected and self.is_beyond_chance(times)
+        return size > errors * expected and self.exceeds_chance(times)
 
-    def is_beyond_chance(self, times: StepTimes) -> bool:
-        """Whether the times of the two sides do not overlap and their difference is larger than
-        chance can explain.
+    def exceeds_chance(self, times: StepTimes) -> bool:
+        """Whether the times of A and B do not overlap and their difference is larger than chance
+        can explain.
         """
         # Logarithms of times near 0 vary too much, so the times themselves are tested, too.
         scales = [times.logarithms() or times]
@@ -671,7 +675,7 @@ class Sides:
             size >= _SMALLEST_SETTLED * self.step.means_by_side[0]
             and size
             > _SETTLED * times.standard_error(math.sqrt(times.within) / fmean(times.means_by_side))
-            and self.is_beyond_chance(times)
+            and self.exceeds_chance(times)
         )
 
     def differs_from_other_parts(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
@@ -683,14 +687,18 @@ class Sides:
         times = self.typical_sum(parts)
         usual = zip(self.speed_factors.means_by_side, times.each, strict=True)
         of_sides = times.divided_by([[factor] * len(side) for factor, side in usual])
-        # Both scalings are tried: the host's load does not affect the speed of GPU kernels.
+        # Times are also scaled by the means of A and of B, because load does not slow GPU kernels.
         if not any(
-            times.difference * own.difference > 0 and self.is_beyond_errors(own, errors)
+            times.difference * own.difference > 0 and self.exceeds_standard_errors(own, errors)
             for own in (times.divided_by(self.speed_factors.each), of_sides)
         ):
             return False
-        # If time is the only evidence, the unscaled difference must be significant, too.
-        return self.is_relevant(times) if errors < CERTAIN else self.is_beyond_errors(times, LIKELY)
+        # If time is the only evidence, the difference without scaling must also be significant.
+        return (
+            self.is_relevant(times)
+            if errors < CERTAIN
+            else self.exceeds_standard_errors(times, LIKELY)
+        )
 
     def _largest_common_rows(self) -> list[StepTimes]:
         """Returns the times of the longest operations among those that run in all processes."""
@@ -709,8 +717,8 @@ def _is_operation(part: Part) -> bool:
 
 
 def _variance_of_median(values: Sequence[float]) -> float:
-    """Variance of the median of normally distributed values, estimated from the median absolute
-    deviation.
+    """Returns the variance of the median of normally distributed values, estimated from the median
+    absolute deviation.
     """
     centre = median(values)
     deviation = 1.4826 * median([abs(value - centre) for value in values])
@@ -718,8 +726,8 @@ def _variance_of_median(values: Sequence[float]) -> float:
 
 
 def _name_on_side_a(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
-    """Returns a part of the step in which the layer has the name of its counterpart on side A."""
-    # With one tower, nothing is reduced, so such an operation belongs to the update.
+    """Returns the part of the step, with its layer renamed to the corresponding layer of A."""
+    # With one tower, no gradients are reduced, so an operation named reduction is an update.
     if part.layer == REST:
         return part if reduces or part.kind != REDUCTION else part._replace(kind=UPDATE)
     return part._replace(layer=names.get(part.layer, part.layer))
