@@ -1,5 +1,5 @@
 """Writes a history as text, CSV or JSON, and as a web page, Markdown or a picture with a chart for
-each series.
+each time series.
 """
 
 from __future__ import annotations
@@ -57,28 +57,29 @@ from cnnbench.version import __version__
 
 _MOST_FACTS = 4
 _MOST_SERIES = 2
-"""If a step occurs in only some of the series, at most this many of them are named."""
+"""If a level change occurs in only some of the time series, at most this many are named."""
 
 
 @dataclass(frozen=True)
 class HistoryDocument(Document):
-    """The result of ``cnnbench history``: all series with their steps and outliers, schema 1.
+    """The result of ``cnnbench history``: all time series with their level changes and outliers,
+    schema 1.
 
     Attributes:
       metric: name of the metric.
-      unit: unit of its values.
+      unit: unit of the metric's values.
       higher_is_better: whether higher values are better.
       relative: whether changes are shares of the level before; otherwise they are differences.
-      series: all series. Each contains measurements of one configuration on one machine.
-      shared_steps: all steps of all series, grouped by the commit that explains them.
+      series: all time series. Each contains measurements of one configuration on one machine.
+      shared_steps: the level changes of all time series, grouped by the commit that explains them.
       remarks: sentences about machines and commits, such as commits that are no longer on any
         branch.
       skipped: files that contain no valid record.
       fail_on: words of --fail_on; absent without the flag.
-      failed_on: words of --fail_on whose steps set exit code 1; absent if there are none.
+      failed_on: words of --fail_on whose level changes set exit code 1; absent if there are none.
       regressions: indices in `shared_steps` of regressions that were neither undone nor accepted.
-      accepted: indices in `shared_steps` of regressions that rules accept; absent without.
-      shared_outliers: outliers of all series, grouped by point.
+      accepted: indices in `shared_steps` of regressions that rules accept; absent if there are none.
+      shared_outliers: outliers of all time series, grouped by point.
     """
 
     kind: ClassVar[str] = "history"
@@ -99,7 +100,7 @@ class HistoryDocument(Document):
     @cached_property
     @computed(before="remarks")
     def shared_steps(self) -> tuple[SharedStep, ...]:
-        """The steps of all series, grouped by the commit that caused them."""
+        """The level changes of all time series, grouped by the commit that caused them."""
         return tuple(shared_steps(self.series))
 
     @cached_property
@@ -115,7 +116,9 @@ class HistoryDocument(Document):
     @cached_property
     @computed(if_any=True, **ABSENT)
     def accepted(self) -> tuple[int, ...]:
-        """Indices in `shared_steps` of regressions that the rules accept in all of their series."""
+        """Indices in `shared_steps` of regressions that the rules accept in all affected time
+        series.
+        """
         return tuple(
             place
             for place in (self._lasting_step_indices(worse=True) if self.rules.accept else ())
@@ -137,7 +140,7 @@ class HistoryDocument(Document):
     @property
     @computed(before="regressions", if_any=True, **ABSENT)
     def failed_on(self) -> tuple[str, ...]:
-        """The words of --fail_on that set exit code 1, because a step of this kind has not been
+        """The words of --fail_on that set exit code 1, because a regression (or gain) has not been
         undone.
         """
         failing = {"faster": self.failing_gains}
@@ -154,15 +157,17 @@ class HistoryDocument(Document):
     @cached_property
     @computed()
     def shared_outliers(self) -> tuple[SharedOutlier, ...]:
-        """The outliers of all series, grouped by point. A group may contain a single outlier."""
+        """The outliers of all time series, grouped by point. A group may contain a single
+        outlier.
+        """
         return tuple(group_outliers_by_point(self.series))
 
 
 def table_text(document: HistoryDocument, last: int = 0) -> str:
-    """Returns a history as text for a terminal: for each series, its last `last` points (0 means
-    all) and its steps.
+    """Returns a history as text for a terminal: for each time series, its last `last` points (0
+    means all) and its level changes.
 
-    The text ends with steps that several series share, and with remarks about commits.
+    The text ends with level changes that several time series share, and remarks about commits.
     """
     metric = document.metric
     direction = "higher" if metric.higher_is_better else "lower"
@@ -216,8 +221,8 @@ def _terminal_row(trend: Trend, point: SeriesPoint, metric: Metric) -> Row:
 
 
 def point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str = "") -> Row:
-    """Returns the table row of a point: name, value, range, number of processes and so on. For
-    `commit_url`, see `linked_name_cell`.
+    """Returns the table row of a point of a time series: name, value, range, number of processes
+    and so on. For `commit_url`, see `linked_name_cell`.
     """
     value, *ends = (
         metric.value_text(statistic(point.values) if point.values else None, unit=False)
@@ -242,8 +247,8 @@ _TONES = {"-": "bad", "+": "good", "?": "unsure"}
 
 
 def _point_mark(trend: Trend, point: SeriesPoint, metric: Metric) -> str:
-    """Text that marks a point in a table, such as "- step -5.1 %", if the point begins a step or is
-    an outlier; otherwise "".
+    """Returns text that marks a point in a table, such as "- step -5.1 %", if a new level begins at
+    the point or the point is an outlier; otherwise "".
     """
     marks = [
         f"{_change_sign(step)} {'trend' if step.is_trend else 'step'} "
@@ -261,7 +266,7 @@ def _point_mark(trend: Trend, point: SeriesPoint, metric: Metric) -> str:
 
 def linked_name_cell(point: SeriesPoint, commit_url: str) -> TableCell:
     """Returns a table cell with the name of a point. If the name is a commit, the cell links to
-    `commit_url`, in which {commit} is replaced.
+    `commit_url`, in which {commit} is replaced by the commit.
     """
     link = commit_url.replace("{commit}", point.name) if is_commit(point) else ""
     return TableCell(point.short, link=link, kinds="code steady")
@@ -276,13 +281,13 @@ _COMMIT = re.compile("[0-9a-f]{7,64}")
 
 
 def time_text(point: SeriesPoint) -> str:
-    """Text with the start time of a point's first run: "2026-01-31 12:00"."""
+    """Returns text with the start time of a point's first run: "2026-01-31 12:00"."""
     return point.started.strftime("%Y-%m-%d %H:%M")
 
 
 def step_text(step: LevelChange, metric: Metric) -> str:
-    """A sentence about a step: its direction and size, the levels before and after the step, and
-    the points between which the step occurred.
+    """Returns a sentence about a level change: whether it is a regression or a gain, its size, the
+    levels before and after, and the points between which the level changed.
     """
     kind, *ends = (
         ("worse", "last good", "first bad")
@@ -305,8 +310,8 @@ def step_text(step: LevelChange, metric: Metric) -> str:
 
 
 def undone_text(step: LevelChange) -> str:
-    """Text that says where a change was undone, such as "; undone at 1a2b3c4"; "" if the change was
-    not undone.
+    """Returns text that says where a change was undone, such as "; undone at 1a2b3c4"; "" if the
+    change was not undone.
     """
     if step.stands:
         return ""
@@ -314,8 +319,8 @@ def undone_text(step: LevelChange) -> str:
 
 
 def series_names_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
-    """Text that names a selection of the series: the only name, "all 5 series", or "3 of 5 series
-    (a; b; c)".
+    """Returns text that names some of the time series: the only name, "all 5 series", or "3 of 5
+    series (a; b; c)".
     """
     names = [trend.series.configuration for trend in some]
     if len(some) == 1:
@@ -326,8 +331,8 @@ def series_names_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
 
 
 def change_range_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str:
-    """Text with the smallest and the largest change in a group of steps or outliers; a single
-    number if they are equal.
+    """Returns text with the smallest and the largest change in a group of level changes or
+    outliers; a single number if they are equal.
     """
     ends = shared.smallest, shared.largest
     texts = {metric.change_text(end) for end in ends}
@@ -335,8 +340,8 @@ def change_range_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str
 
 
 def shared_step_text(shared: SharedStep, of: HistoryDocument) -> str:
-    """A sentence about steps in one or more series that one commit caused, with the names of the
-    series.
+    """Returns a sentence about level changes that one commit caused in one or more time series,
+    with the names of the time series.
     """
     (trend, step), *others = shared.steps
     if not others:
@@ -355,7 +360,9 @@ def _change_sign(step: LevelChange) -> str:
 
 
 def changed_facts_text(step: LevelChange) -> str:
-    """Text about facts, such as the TensorFlow version, that changed at a step; "" if none did."""
+    """Returns text about recorded properties, such as the TensorFlow version, that changed together
+    with a level; "" if none changed.
+    """
     shown = [
         f"{fact.fact} {readable_fact(fact.fact, fact.before)} "
         f"-> {readable_fact(fact.fact, fact.after)}"
@@ -366,8 +373,8 @@ def changed_facts_text(step: LevelChange) -> str:
 
 
 def series_outcome_text(trend: Trend, metric: Metric) -> str:
-    """Text that says why a series has no steps, and which noise could hide steps or look like
-    steps; "" if there is nothing to say.
+    """Returns text that says why a time series has no level changes, and which noise could hide or
+    imitate level changes; "" if there is nothing to say.
     """
     parts = []
     if not trend.enough:
@@ -382,8 +389,8 @@ def series_outcome_text(trend: Trend, metric: Metric) -> str:
 
 
 def noise_texts(trend: Trend, metric: Metric) -> list[str]:
-    """Texts about recognized kinds of noise in a series. Because of such noise, a step is found
-    only after more points are measured.
+    """Returns texts about recognized kinds of noise in a time series. Because of such noise, a
+    level change is found only after more points are measured.
     """
     texts = []
     states = trend.noise.states
@@ -406,8 +413,8 @@ def noise_texts(trend: Trend, metric: Metric) -> list[str]:
 
 
 def history_remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) -> list[str]:
-    """Sentences about the machines, imported measurements and commits of all series. `commits` is
-    None without --git.
+    """Returns sentences about the machines, imported measurements and commits of all time series.
+    `commits` is None without --git.
     """
     machines: dict[str, set[str]] = {}
     names: dict[str, None] = {}
@@ -436,8 +443,8 @@ def history_remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | 
 def _merge_or_branch_sentences(
     trend: Trend, step: LevelChange, metric: Metric, commits: Commits
 ) -> Iterator[str]:
-    """Yields a sentence if a step is at a merge commit or between two branches. For a merge, the
-    sentence contains what was measured on the merged branches.
+    """Yields a sentence if a level change is at a merge commit or between two branches. For a
+    merge, the sentence contains the values that were measured on the merged branches.
     """
     before, after = step.last_good.runs[0].commit, step.first_bad.runs[0].commit
     last = []
@@ -504,7 +511,7 @@ def _csv_rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
 
 
 def figures_of_history(document: HistoryDocument) -> list[Figure]:
-    """Returns a `Figure` (an exported metric) for each point of each series, in order."""
+    """Returns a `Figure` (an exported metric) for each point of each time series, in order."""
     return [
         Figure(
             metric=document.metric,
@@ -560,8 +567,8 @@ def render(
 
 
 def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
-    """Returns the page of a history: its steps, then a chart for each series, then a table of all
-    points.
+    """Returns the page of a history: its level changes, then a chart for each time series, then a
+    table of all points.
 
     The names of commits link to `commit_url`, in which {commit} is replaced. If it is "", there are
     no links.
@@ -603,8 +610,8 @@ def history_answers(document: HistoryDocument) -> tuple[Answer, ...]:
 
 
 def history_section(document: HistoryDocument) -> Section:
-    """Returns the section of a report about records of several commits: steps, remarks, and a chart
-    for each series.
+    """Returns the section of a report about records of several commits: level changes, remarks, and
+    a chart for each time series.
     """
     name = document.metric.name
     contents = [*_steps_contents(document, ""), *_series_contents(document.series, document.metric)]
@@ -627,8 +634,8 @@ def _period_text(trends: Sequence[Trend]) -> str:
 
 
 def _regressions_answer(document: HistoryDocument) -> Answer:
-    """The answer about regressions that have not been undone and, if --fail_on contains `faster`,
-    about gains.
+    """Returns the answer about regressions that have not been undone and, if --fail_on contains
+    `faster`, about gains.
     """
     shared = document.shared_steps
     numbers = {"regression": document.regressions, "gain": document.failing_gains}
@@ -664,10 +671,11 @@ def _shorten_texts(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _trends_to_draw(trends: Sequence[Trend]) -> list[Trend]:
-    """Selects the most important series, which get charts. The order of the series is kept.
+    """Selects the most important time series, which get charts. The order of the time series is
+    kept.
 
-    The most important series are those with a regression that was not undone, then other series
-    with steps, then series with the newest measurements.
+    Time series with a regression that was not undone are the most important. Other time series with
+    level changes follow, then time series with the newest measurements.
     """
 
     def drawing_priority(trend: Trend) -> tuple[bool, bool, datetime]:
@@ -682,8 +690,8 @@ def _trends_to_draw(trends: Sequence[Trend]) -> list[Trend]:
 def _series_charts(
     trends: Sequence[Trend], metric: Metric, most: int | None = None
 ) -> tuple[Lines, ...]:
-    """Returns a chart for each series. All charts together have about `most` marks. If `most` is
-    None, every point is drawn.
+    """Returns a chart for each time series. All charts together have about `most` marks. If `most`
+    is None, every point is drawn.
     """
     there = [trend for trend in trends if trend.series.points]
     return tuple(_series_chart(trend, metric, most and most // len(there)) for trend in there)
@@ -735,8 +743,8 @@ def _series_chart(trend: Trend, metric: Metric, most: int | None = None) -> Line
 
 
 def _group_points(trend: Trend, most: int) -> list[range]:
-    """Divides the points of a series into about `most` groups, each within one level. A chart draws
-    one mark for each group.
+    """Divides the points of a time series into about `most` groups, each within one level. A chart
+    draws one mark for each group.
     """
     size = math.ceil(len(trend.series.points) / most)
     return [
@@ -749,8 +757,8 @@ def _group_points(trend: Trend, most: int) -> list[range]:
 def _value_range(
     points: Sequence[SeriesPoint], group: range, scale: float
 ) -> tuple[float, float] | None:
-    """The smallest and the largest value in a group: of the processes if the group is one point,
-    otherwise of the medians of its points.
+    """Returns the smallest and the largest value in a group of points. If the group is a single
+    point, the values are from its processes; otherwise they are the medians of the points.
     """
     alone = len(group) == 1
     values = points[group[0]].values if alone else [points[i].value for i in group]
@@ -763,7 +771,7 @@ def _group_hint(trend: Trend, group: range, metric: Metric) -> str:
         ends = f"{points[group[0]].short} to {points[group[-1]].short}"
         value = metric.value_text(median(points[i].value for i in group))
         return f"{ends}: {value}, {len(group)} points"
-    # The series of outliers has its own hover texts.
+    # The marks of outliers have their own hover texts.
     is_outlier = any(outlier.index == group[0] for outlier in trend.outliers)
     return "" if is_outlier else _point_hint(points[group[0]], metric)
 
@@ -782,8 +790,8 @@ def _outlier_series(trend: Trend, metric: Metric, scale: float) -> ChartSeries:
 
 
 def _point_axis(points: Sequence[SeriesPoint]) -> Axis:
-    """Returns an axis with equal distances between points. It shows as many commits or dates as
-    fit.
+    """Returns an axis with equal distances between the points of a time series. The axis shows as
+    many commits or dates as fit.
     """
     ticks = tuple(float(place) for place in range(len(points)))
     if all(map(is_commit, points)):

@@ -3,7 +3,7 @@ SQLite table.
 
 The table consists of blocks, each of which contains many files. A block has one column that
 describes the files in JSON, and a column of numbers for each metric. A reader reads only the
-columns of the metrics that it needs. Long texts that many processes share (flags, facts about the
+columns of the metrics that it needs. Long texts that many processes share (flags, properties of the
 environment, the measured code) are stored once in a block, and also shared by decoded entries.
 
 The table is an SQLite file in the directory of the records. It is only a cache and may be deleted
@@ -85,8 +85,8 @@ class EncodedEntry(NamedTuple):
 
 
 class EncodedProcess(NamedTuple):
-    """The serialized measurements of one process. Facts and source (the measured code) are JSON
-    text.
+    """The serialized measurements of one process. The fields `facts` and `source` (the measured
+    code) are JSON text.
     """
 
     run_id: str
@@ -103,7 +103,7 @@ defect. None if the file contains no measurements.
 """
 
 SAME: Encoded = ("", False)
-"""Stands for a content that is equal to the content in the table."""
+"""Marker for a file whose content is equal to the content in the table."""
 
 
 class FileRow(NamedTuple):
@@ -133,8 +133,8 @@ class FileRow(NamedTuple):
 
 
 def file_stamp(status: os.stat_result) -> str:
-    """Text with the size, modification time and change time of a file. The text changes when the
-    file changes.
+    """Returns text with the size, modification time and change time of a file. The text changes
+    when the file changes.
     """
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
@@ -491,8 +491,8 @@ def _insert_block(database: sqlite3.Connection, rows: Sequence[FileRow]) -> str:
 
 
 def _column_digest(block: str, name: str, data: bytes) -> str:
-    """Digest of the data of a cached column and of the code of cnnbench. If the stored digest
-    differs, the column must not be used.
+    """Returns a digest of the data of a cached column and of the code of cnnbench. If the stored
+    digest differs, the column must not be used.
     """
     return content_digest(b"\0".join((_code_digest(), block.encode(), name.encode(), data)))
 
@@ -506,8 +506,8 @@ _DECIDING = tuple(
 
 @functools.cache
 def _code_digest() -> bytes:
-    """Digest of all source code that determines which values are read from files, including the
-    metrics of plug-ins.
+    """Returns a digest of all source code that determines which values are read from files,
+    including the metrics of plug-ins.
     """
     folders = [Path(place) for module in _DECIDING for place in import_module(module).__path__]
     files = {file for folder in folders for file in folder.rglob("*.py")}

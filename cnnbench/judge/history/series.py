@@ -1,5 +1,5 @@
-"""Sorts the measurements in a results directory into series, each of which consists of points such
-as commits or days.
+"""Groups the measurements in a results directory into time series. Each point of a time series
+contains the measurements of one commit, day or label.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class HistoryEntry:
       started: start of the process, in UTC.
       status: status of the measurement: "ok", "failed" or "interrupted".
       error: type and message of the error; "" if there was none.
-      facts: facts about the environment that may affect measurements, and versions.
-      values: finite values by metric.
+      facts: recorded properties of the environment that may affect measurements, and versions.
+      values: finite values by name of the metric.
       pair: seed of an experiment of `cnnbench ab`, and number of the pair; None for other runs.
       slow: slow steps of a run; None if there are none.
     """
@@ -153,7 +153,7 @@ def _metric_values(row: Measurement, metrics: Collection[str]) -> dict[str, floa
 
 
 POINTS = ("commit", "day", "run")
-"""Values of --by other than names of labels and facts."""
+"""Values of --by other than names of labels and recorded properties."""
 
 _Points: TypeAlias = dict[tuple[str, Origin, str], list[HistoryEntry]]
 """Measurements by the name of their point, their origin, and the commit they were compared with."""
@@ -161,8 +161,8 @@ _Points: TypeAlias = dict[tuple[str, Origin, str], list[HistoryEntry]]
 
 @dataclass(frozen=True, eq=False)
 class SeriesPoint:
-    """A point of a series: the runs of one commit, day or label, with the same code, TensorFlow
-    version and machine.
+    """A point of a time series: the runs of one commit, day or label, with the same code,
+    TensorFlow version and machine.
 
     Attributes:
       title: name of the point, unique in its series.
@@ -178,8 +178,8 @@ class SeriesPoint:
       runs: runs in order of their start.
       detail: origin, and commit with which the point was compared, if they distinguish it from
         points with the same name; otherwise "".
-      newest: whether the point is of the newest revision (and not the base in an experiment with
-        that revision).
+      newest: whether the point is of the newest revision, and not of the base in an experiment with
+        this revision.
       hosts: name of the host for each value; "" if unknown.
     """
 
@@ -196,8 +196,8 @@ class SeriesPoint:
 
     @property
     def value(self) -> float:
-        """Median of the metric over the processes of the point. There must be at least one
-        value.
+        """The median of the metric over the processes of the point. The point must have at least
+        one value.
         """
         return median(self.values)
 
@@ -212,16 +212,16 @@ class SeriesPoint:
 
     @property
     def origin(self) -> Origin:
-        """What the runs of the point measured: code, TensorFlow version and machine. It is the same
-        for all runs.
+        """The code, TensorFlow version and machine that the runs of the point measured. They are
+        equal for all runs of the point.
         """
         return self.runs[0].origin
 
     @property
     @computed(key="name", before="value")
     def title(self) -> str:
-        """The name of the point, with a detail in parentheses if the series contains another point
-        with the same name.
+        """The name of the point, with a detail in parentheses if its time series contains another
+        point with the same name.
         """
         return f"{self.name} ({self.detail})" if self.detail else self.name
 
@@ -250,8 +250,8 @@ class SeriesPoint:
 
     @property
     def slow(self) -> SlowSteps | None:
-        """The slow steps that most successful runs of the point have in common; None if there are
-        none.
+        """The slow steps that most successful runs of the point have in common, or None if there
+        are none.
         """
         return median_slow_steps([run.slow for run in self.runs if run.status == "ok"])
 
@@ -310,12 +310,12 @@ def all_series(
     selection: Selection | None = None,
     order: Mapping[str, int] | None = None,
 ) -> tuple[TimeSeries, ...]:
-    """Sorts measurements into series of points. The measurements must be in order of their start
-    times.
+    """Groups measurements by configuration and machine into time series, which consist of points.
+    The measurements must be in order of their start times.
 
     `by` determines which measurements form a point: "commit" (or the day if the commit is unknown),
-    "day", "run", or the name of a label or fact. Raises FlagError if no measurement has this label
-    or fact. For `order`, see `Revisions`.
+    "day", "run", or the name of a label or recorded property. Raises FlagError if no measurement
+    has this label or property. For `order`, see `Revisions`.
     """
     resolved = _resolve_entries([entry for entry in entries if entry.kind in metric.kinds])
     _check_grouping(by, resolved)
@@ -336,7 +336,8 @@ def all_series(
     newest = revisions.newest(measured)
     series = []
     for (configuration, machine), points in all_points.items():
-        # With --by=commit, sorts by revision; otherwise by first run of the name, then revision.
+        # With --by=commit, points are sorted by revision.
+        # Otherwise, they are sorted by the first run with their name, then by revision.
         first: dict[str, int] = {}
         for index, measured_point in enumerate(points):
             first.setdefault(measured_point.name, 0 if by == "commit" else index)
@@ -381,8 +382,8 @@ def _selected_entries(
 
 
 def _series_points(runs_by_point: _Points, metric: Metric) -> list[SeriesPoint]:
-    """Returns the points of a series. The details of points with equal names are the parts in which
-    their origins differ.
+    """Returns the points of a time series. If points have equal names, the detail of each point
+    contains the components of its origin that differ.
     """
     alike: dict[str, list[Origin]] = {}
     others: dict[tuple[str, Origin], list[str]] = {}
@@ -441,7 +442,7 @@ def _resolve_entries(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
     known, origins = tuple(whole.values()), complete_origins(entry.origin for entry in entries)
     entries_resolved = []
-    # A run that ended before its network was built gets the network of the previous run.
+    # A run that ended before its network was built gets the network of the run before it.
     last: dict[str, ModelInfo] = {}
     for entry in entries:
         configuration, origin = entry.configuration, origins[entry.origin]
@@ -482,12 +483,11 @@ def _matches_pattern(pattern: str, name: str, part: bool = True) -> bool:
 
 
 class Revisions:
-    """Sorts the revisions of measurements. The revision of an experiment's base comes before the
-    revision that was compared with the base.
+    """Sorts the measured revisions of the code. The base of an experiment comes before the revision
+    that the experiment compared with the base.
 
-    Measurements must be in order of their start times. Because `cnnbench ab` runs its sides in
-    random order, either side may have been measured first. `pairs` contains the pairs of such
-    experiments.
+    Measurements must be in order of their start times. Because `cnnbench ab` runs A and B in random
+    order, A or B may have been measured first. `pairs` contains the pairs of all experiments.
 
     `order` maps commits to positions, such as their positions in the history of a repository. A
     commit that is not in `order` follows the commit that was measured before it. If `order` is
@@ -515,7 +515,9 @@ class Revisions:
         self._places = {revision: place for place, revision in enumerate(placed)}
 
     def sort_key(self, entry: HistoryEntry) -> tuple[int, str]:
-        """Sort key of a measurement: the position of its revision, then side A before side B."""
+        """Returns the sort key of a measurement: the position of its revision, then side A before
+        side B.
+        """
         return self._places[revision_of(entry)], entry.origin.side
 
     def newest(self, entries: Iterable[HistoryEntry]) -> Revision | None:
@@ -530,11 +532,13 @@ class Revisions:
         return last
 
     def is_newest(self, newest: Revision | None, entry: HistoryEntry) -> bool:
-        """Whether a measurement has the newest revision. If both sides of an experiment have this
-        revision, only side B is the newest.
+        """Whether a measurement has the newest revision. If both A and B of an experiment have this
+        revision, only B is the newest.
         """
         revision = revision_of(entry)
-        if newest is None or revision[:-1] != newest[:-1]:  # The day is not compared.
+        if (
+            newest is None or revision[:-1] != newest[:-1]
+        ):  # Revisions are compared without their day.
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
 
@@ -542,8 +546,8 @@ class Revisions:
 def _order_bases_first(
     revisions: Iterable[Revision], bases: Mapping[Revision, Sequence[Revision]]
 ) -> list[Revision]:
-    """Sorts revisions so that each revision comes after its bases, which are the revisions that it
-    was compared with. Apart from this, the order is kept. Cycles are ignored.
+    """Sorts revisions so that each revision comes after its bases, with which experiments compared
+    it. Apart from this, the order is kept. Cycles are ignored.
     """
     placed: dict[Revision, None] = {}
     seen: set[Revision] = set()

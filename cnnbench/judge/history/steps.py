@@ -1,9 +1,9 @@
-"""Finds changes in a series of measurements over commits: steps, trends, undone changes, outliers
-and changed facts.
+"""Finds changes in time series of measurements: level changes, trends, undone changes, outliers and
+changed properties of machine and software.
 
-`cnnbench.base.levels` divides a series into levels. This module describes the changes between
-levels: whether a change is a regression or a gain, whether it was undone, and in which series the
-same commit caused a change.
+`cnnbench.base.levels` divides a time series into levels. This module describes the changes between
+levels: whether a change is a regression or a gain, whether it was undone, and in which time series
+the same commit caused a change.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ factor times the difference between the two speeds.
 """
 
 _QUIET = {"hostname", "git_commit", "git_dirty", "git_changes", "git_unknown", "gpu_processes"}
-"""Facts that are not listed among the changed facts of a step."""
+"""Properties that texts about a level change do not contain, even if they changed."""
 
 
 @dataclass(frozen=True)
 class ChangedFact:
-    """A fact, such as the TensorFlow version, that differs between the last point before a step and
-    the first point after it.
+    """A recorded property, such as the TensorFlow version, that differs between the last point
+    before a level change and the first point after it.
 
     Attributes:
-      fact: name of the fact.
-      before, after: values of the fact as text.
+      fact: name of the property.
+      before, after: values of the property as text.
     """
 
     fact: str
@@ -74,25 +74,26 @@ _SLOW = key_metadata("slow_steps", lambda slow: slow and slow.text, str | None)
 
 @dataclass(frozen=True, kw_only=True)
 class LevelChange:
-    """A change of the level of a series: a step, or a trend over several points.
+    """A change of the level of a time series: a step between two points, or a trend over several
+    points.
 
     Attributes:
       kind: step; trend; undone: a change that was undone later, or the change that undid it;
-        plateau: the same for a level of at most six points; two_machines: a step between levels
-        that were measured on different machines.
+        plateau: like undone, if the level has at most six points; two_machines: a step between
+        levels that were measured on different machines.
       index: index in `points` of the first point of the new level, or of the trend.
-      change: change as a share of the previous level; a difference if the metric is not relative.
+      change: change as a share of the previous level, or a difference for metrics such as accuracy.
       before, after: values of the levels.
       worse: whether the change is a regression.
       stands: whether the change has not been undone up to the last level.
       last_good, first_bad: names of the last point before and the first point after the change,
-        even if it is a gain. For a trend, the point before it and its first point.
+        even if the change is a gain. For a trend, the point before the trend and its first point.
       earliest, latest: points between which the new level begins with 95 % probability. For a
         trend, its first and last point.
       range_start: the point before `earliest`. Pass it and `latest` as GOOD and BAD to cnnbench
         bisect.
       undone: first point of the level that undid the change; null if it was not undone.
-      facts: other facts that changed between last_good and first_bad.
+      facts: recorded properties that changed between last_good and first_bad.
       slow: text about slow steps that explain a change of speed, because the runs of only one of
         the two levels have them; null if there are none.
     """
@@ -121,11 +122,11 @@ class LevelChange:
 
 @dataclass(frozen=True)
 class Outlier:
-    """A point of a series that is far from the level of its neighbours.
+    """A point of a time series that is far from the level of its neighbours.
 
     Attributes:
       index: index in `points`.
-      change: difference from the level, in the unit of a step's change.
+      change: difference from the level, in the unit of `LevelChange.change`.
       kind: always "outlier".
     """
 
@@ -136,16 +137,16 @@ class Outlier:
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """A series with its levels, the changes between these levels, outliers, and recognized kinds of
-    noise.
+    """A time series with its levels, the changes between these levels, outliers, and recognized
+    kinds of noise.
 
     Attributes:
-      enough: whether there are enough points to look for steps.
+      enough: whether there are enough points to search for level changes.
       levels: levels in order.
       fitted: value of the level, or of the trend, at each point.
-      steps: steps between levels.
+      steps: changes between levels.
       outliers: points far from their level.
-      noise: recognized kinds of noise that are easily mistaken for steps.
+      noise: recognized kinds of noise that are easily mistaken for level changes.
     """
 
     series: TimeSeries = field(metadata=INLINE)
@@ -158,13 +159,13 @@ class Trend:
 
     @property
     def setbacks(self) -> tuple[LevelChange, ...]:
-        """The regressions in the series that have not been undone."""
+        """The regressions in the time series that have not been undone."""
         return tuple(step for step in self.steps if step.worse and step.stands)
 
 
 def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) -> Trend:
-    """Finds the levels and changes of a series. The default of `threshold` (the smallest relevant
-    change) is the threshold of the metric.
+    """Finds the levels of a time series and the changes between them. The default of `threshold`
+    (the smallest relevant change) is the threshold of the metric.
     """
     least = Policy().threshold_of(metric) if threshold is None else threshold
     runs = [point.values for point in series.points]
@@ -197,7 +198,9 @@ def _level_changes(
     metric: Metric,
     floor: float,
 ) -> list[LevelChange]:
-    """Returns the changes between consecutive levels that are larger than `floor`, in order."""
+    """Returns the changes between consecutive levels that are larger than `floor`, the smallest
+    relevant change, in order.
+    """
     changes = []
     for number in range(1, len(levels)):
         before, after = levels[number - 1], levels[number]
@@ -253,8 +256,8 @@ def _level_changes(
 def _mark_undone_changes(
     points: Sequence[SeriesPoint], changes: Sequence[LevelChange], metric: Metric, floor: float
 ) -> list[LevelChange]:
-    """Adds to each change the point at which the change was undone. A change and the later change
-    that undoes it both get the kind "undone" or "plateau".
+    """Adds to each undone change the point at which it was undone. An undone change and the later
+    change that undoes it both get the kind "undone" or "plateau".
     """
     changed = list(changes)
     for place, step in enumerate(changes):
@@ -290,8 +293,8 @@ def _slow_steps_of_slower_level(
 
 
 def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact, ...]:
-    """Returns the facts that differ between the runs of two points. Facts that affect speed are
-    first.
+    """Returns the recorded properties that differ between the runs of two points of a time series.
+    Properties that affect speed are first.
     """
     sides = (_fact_texts(before), _fact_texts(after))
     names = [
@@ -316,16 +319,16 @@ def _fact_texts(point: SeriesPoint) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class SharedStep:
-    """Steps in one or more series that were caused by the same commit.
+    """Level changes in one or more time series that were caused by the same commit.
 
     Attributes:
-      first_bad: name of the first point of the new level in most of these series.
-      series: indices in the document's `series`, ascending.
-      places: for each of these series, the index of the step in its `steps`.
+      first_bad: name of the first point of the new level in most of the time series.
+      series: indices of the time series in the document's `series`, ascending.
+      places: for each of the time series, the index of the level change in its `steps`.
       worse: whether the changes are regressions.
       stands: whether the changes have not been undone up to the last level.
       smallest, largest: the most negative and the most positive of the changes.
-      steps: pairs of a step and its series.
+      steps: pairs of a time series and its level change.
     """
 
     first_bad: SeriesPoint = field(metadata=_TITLE)
@@ -339,12 +342,12 @@ class SharedStep:
 
 
 def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
-    """Groups the steps of all series by the commit that caused them, in the order of the first
-    series of each group.
+    """Groups the level changes of all time series by the commit that caused them, in the order of
+    the first time series of each group.
 
-    Steps form a group if they have the same direction, if all or none of them have been undone, and
-    if the point at which the new level of one step begins is in the 95 % ranges of the other steps.
-    A group contains at most one step of each series.
+    Level changes form a group if all are regressions or all are gains, if all or none of them have
+    been undone, and if the first point of one new level is in the 95 % ranges of all other changes.
+    A group contains at most one level change of each time series.
     """
     left = [(trend, step) for trend in trends for step in trend.steps]
     places = {id(step): place for place, (_, step) in enumerate(left)}
@@ -382,11 +385,11 @@ def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
 
 @dataclass(frozen=True)
 class SharedOutlier:
-    """Outliers at the same point, such as a commit, in one or more series.
+    """Outliers at the same point, such as a commit, in one or more time series.
 
     Attributes:
       point: name of the point.
-      series: indices in `series` of the document, ascending.
+      series: indices of the time series in the document's `series`, ascending.
       smallest, largest: the most negative and the most positive of the changes.
     """
 
@@ -397,8 +400,8 @@ class SharedOutlier:
 
 
 def group_outliers_by_point(trends: Sequence[Trend]) -> list[SharedOutlier]:
-    """Groups the outliers of all series by the name of their point, in the order of the first
-    series of each group.
+    """Groups the outliers of all time series by the name of their point, in the order of the first
+    time series of each group.
     """
     outliers = [
         (number, trend.series.points[outlier.index], outlier.change)
@@ -417,8 +420,8 @@ def _step_group_key(step: LevelChange, name: str) -> tuple[str, bool, bool, bool
 
 
 def _candidate_points(trend: Trend, step: LevelChange) -> set[str]:
-    """Names of the points at which the new level of a step may begin: the points of its 95 %
-    range.
+    """Returns the names of the points at which the new level may begin: the points of the 95 %
+    range of the level change.
     """
     points = trend.series.points
     ends = (points.index(step.earliest), step.index, points.index(step.latest))

@@ -64,8 +64,8 @@ different kinds are never compared. ALL_REDUCE, BUILD, PEER and COPY are rows of
 """
 
 CONTEXT = (PEER, COPY)
-"""Kinds that never affect the exit code, because they do not measure the code that is compared.
-They show changes of the machine or of TensorFlow.
+"""Kinds of measurements that never affect the exit code, because they do not measure the compared
+code. They show changes of the machine or of TensorFlow.
 """
 
 _COMMIT, _CHANGES = 12, 7
@@ -84,7 +84,7 @@ class MeasuredReduction:
       status: "failed" if the reduction could not be measured or has wrong sums, "interrupted" if it
         was cut short, otherwise "ok", even if the process failed later.
       config: flags of the process. Flags that list what is measured have the value of this row.
-      facts: names and values of facts about the process and the row, as text.
+      facts: names and values of recorded properties of the process and the row, as text.
       seconds: seconds of the median reduction or copy; None if none was timed or sums were wrong.
       bytes_per_sec: bus bandwidth; for a copy, the bytes per second that all devices write
         together.
@@ -117,8 +117,8 @@ def kind_of(measured: Measurement) -> str:
 
 
 def fact_text(value: Any, name: str = "") -> str:
-    """Converts the value of a fact to text: strings are unchanged, other values are written as JSON
-    (see `comparable_fact`).
+    """Converts the value of a recorded property to text: strings are unchanged, other values are
+    written as JSON (see `comparable_fact`).
     """
     value = comparable_fact(name, value)
     if isinstance(value, str):
@@ -127,8 +127,8 @@ def fact_text(value: Any, name: str = "") -> str:
 
 
 def readable_fact(name: str, value: Any) -> str:
-    """Converts the value of a fact to text for people: like `fact_text`, but bytes are written as
-    KiB, MiB and so on.
+    """Converts the value of a recorded property to text for people: like `fact_text`, but bytes are
+    written as KiB, MiB and so on.
     """
     text = fact_text(value, name)
     return binary(int(text)) if name.endswith("_bytes") and text.isdecimal() else text
@@ -141,8 +141,8 @@ def short_commit(text: str) -> str:
 
 
 def process_facts(record: RunRecord | AllReduceRecord) -> tuple[tuple[str, str], ...]:
-    """Returns (name, text) for each fact about a process, its environment and the measured code.
-    Commits are shortened.
+    """Returns (name, text) for each recorded property of a process, its environment and the
+    measured code. Commits are shortened.
     """
     facts = [
         (name, fact_text(value, name)[: _COMMIT if name == "git_commit" else None])
@@ -157,12 +157,12 @@ def process_facts(record: RunRecord | AllReduceRecord) -> tuple[tuple[str, str],
 
 
 Machine: TypeAlias = tuple[tuple[str, str], ...]
-"""The facts that identify a machine, as pairs of name and text."""
+"""The recorded properties that identify a machine, as pairs of name and text."""
 
 _MACHINE = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
-"""Facts that identify a machine. Host names are excluded, so that a pool of equal machines counts
-as one machine. Facts that may change on a machine, such as a driver, are excluded, so that
-histories show their effect.
+"""Properties that identify a machine. Host names are excluded, so that a pool of equal machines
+counts as one machine. Properties that may change on a machine, such as a driver, are excluded, so
+that histories show their effect.
 """
 
 
@@ -175,8 +175,8 @@ class Origin:
     part of the origin.
 
     Attributes:
-      side: side of an experiment, "a" or "b".
-      revision: commit of the measured code. If it is unknown, the commit of cnnbench itself.
+      side: "a" or "b" for a process of side A or B of an experiment, otherwise "".
+      revision: commit of the measured code or, if it is unknown, the commit of cnnbench itself.
       dirty: whether files differed from the revision.
       changes: digest of the uncommitted changes.
       network: parameters and FLOPs per image of a run; None for all-reduces, and for runs that
@@ -202,7 +202,9 @@ class Origin:
         if subject.revision is None and not subject.unknown and isinstance(commit, str):
             dirty, changes = facts.get("git_dirty"), fact_text(facts.get("git_changes", ""))
             dirty = dirty if isinstance(dirty, bool) else None
-            if subject.changes is not None:  # Code outside of a repository has only a digest.
+            if (
+                subject.changes is not None
+            ):  # Code outside of a repository has a digest, but no revision.
                 dirty, changes = True, subject.changes + changes
             subject = replace(subject, revision=commit, dirty=dirty, changes=changes)
         return cls(
@@ -226,16 +228,16 @@ class Origin:
 
     @property
     def short(self) -> str:
-        """The revision with a shortened commit. If files were changed, "+" and digits of the digest
-        of the changes follow.
+        """The shortened commit of the revision. If files were changed, "+" and the first digits of
+        the digest of the changes follow.
         """
         text = short_commit(self.revision)
         return f"{text}+{self.changes[:_CHANGES]}" if self.dirty and text else text
 
     @cached_property
     def network_size(self) -> str:
-        """Text with the exact numbers of parameters and FLOPs; "" if unknown. Any difference means
-        that the network is a different one.
+        """Text with the exact numbers of parameters and FLOPs of the network; "" if unknown. If two
+        texts differ, the networks are different.
         """
         if (network := self.network) is None:
             return ""
@@ -266,10 +268,10 @@ class Origin:
 
 
 def complete_origins(origins: Iterable[Origin]) -> dict[Origin, Origin]:
-    """Maps each origin to an origin in which missing facts are added, as far as other origins
-    contain these facts.
+    """Maps each origin to a copy in which missing values, such as the network, are taken from other
+    origins that are otherwise equal.
 
-    An abbreviated commit is completed if the longer commits that begin with it agree. A run that
+    An abbreviated commit is completed if all longer commits that begin with it agree. A run that
     ended before its network was known gets the network of an origin that is otherwise equal.
     """
     distinct = tuple(dict.fromkeys(origins))
@@ -298,8 +300,8 @@ def complete_origins(origins: Iterable[Origin]) -> dict[Origin, Origin]:
 
 
 def varying_parts(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
-    """Maps each part that differs between the origins, such as "revision", to its different values
-    as text, in the order of appearance.
+    """Maps the name of each component that differs between the origins, such as "revision", to its
+    different values as text, in the order of appearance.
     """
     texts_by_name: dict[str, dict[str, None]] = {}
     distinct = tuple(dict.fromkeys(origins))
@@ -313,8 +315,8 @@ def varying_parts(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
 
 
 def origin_titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origin, str]:
-    """Maps each origin to a unique name, made of the parts that differ between the origins. Parts
-    in `without` are not used. A single origin has the name "".
+    """Maps each origin to a unique name, made of the components that differ between the origins.
+    Components in `without` are not used. A single origin has the name "".
     """
     distinct = tuple(dict.fromkeys(origins))
     if len(distinct) == 1:
@@ -371,8 +373,8 @@ def machine_name(facts: Mapping[str, str]) -> str:
 
 
 def origin_part_text(part: str, text: str) -> str:
-    """Text for one part of an origin in a name with several parts, such as "side A" or "unknown
-    revision".
+    """Returns the text for one component of an origin, such as "TensorFlow 2.21.0" or "unknown
+    revision". Names of origins consist of several of these texts.
     """
     if not text:
         return f"unknown {part}"
@@ -387,7 +389,9 @@ _GIGA = 1e9
 
 
 def _bus_bandwidth(row: MeasuredReduction) -> float | None:
-    """Bus bandwidth in GB/s. For a memory copy, the rate at which all devices write together."""
+    """Returns the bus bandwidth in GB/s or, for a memory copy, the rate at which all devices write
+    together.
+    """
     return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
 
 
@@ -444,8 +448,8 @@ DEFAULT_METRICS = tuple(name for name, metric in METRICS.items() if metric.by_de
 
 
 def metrics_to_judge(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
-    """Returns the metrics that judge measurements of the given kinds, if --metrics contains
-    `names`.
+    """Returns the metrics by which measurements of the given kinds are judged, if --metrics
+    contains `names`.
 
     The metrics are in the order of `METRICS`. The order of the names has no effect.
     """
@@ -477,25 +481,27 @@ class Policy:
     Attributes:
       threshold: smallest relevant change of throughput, and of other metrics without an own
         threshold, as a share (0.03: 3 %). On a quiet machine, the medians of equal processes have a
-        standard deviation of about 1.3 %, so confidence intervals from 5 to 8 processes per side
-        reach 1.4 to 2 % to each side. A lower threshold would never give the verdict "same". A
-        threshold above 5 % would miss relevant changes.
+        standard deviation of about 1.3 %, so confidence intervals from 5 to 8 processes of each of
+        BASE and NEW extend by 1.4 to 2 % in both directions. A lower threshold would never give the
+        verdict "same". A threshold above 5 % would miss relevant changes.
       alpha: two-sided significance level of the tests over all configurations of a comparison, and
         over all requested metrics (Holm). A false alarm is one of the two tails: with 0.04, at most
-        2 % of comparisons of equal sides are called slower, whatever the noise, if the runs of both
-        sides were interleaved. Confidence intervals have the level 1 - alpha, or 1 - share * alpha.
+        2 % of comparisons of equal code are called slower, whatever the noise, if the runs of BASE
+        and NEW were interleaved. Confidence intervals have the level 1 - alpha, or
+        1 - share * alpha.
       further_alpha: significance level for each metric that has an own threshold and no share of
         alpha. The values of such a metric are nearly constant, or its threshold is large, so a low
         level costs little power: 5 values that are all above 5 other values have p = 0.008. Without
         --metrics, memory and accuracy add at most half a per cent each to the 2 % of throughput.
-      min_processes: minimum number of processes per side for a verdict. The smallest p-value of 4
-        against 4 processes is 2/70 = 0.029. For 3 against 3 it is 0.1, which is above any alpha in
-        use.
+      min_processes: minimum number of processes of each of BASE and NEW for a verdict. The smallest
+        p-value of 4 against 4 processes is 2/70 = 0.029. For 3 against 3 it is 0.1, which is above
+        any alpha in use.
       noise_factor: number of standard deviations of single A/A processes in the A/A spread. It is
         not divided by the number of processes, because more processes per session do not reduce
         the difference between sessions.
-      same_limit: largest change for the verdict "same", even if the A/A spread makes the floor
-        larger. With a spread of 30 %, a slowdown of 10 % would otherwise be "the same".
+      same_limit: largest change for the verdict "same", even if the A/A spread makes the smallest
+        relevant change larger. With a spread of 30 %, a slowdown of 10 % would otherwise be "the
+        same".
       memory_threshold, startup_threshold, accuracy_threshold: smallest relevant change of peak
         memory, start-up time and accuracy.
       memory_bytes: smallest relevant change of peak memory, in bytes.
@@ -546,8 +552,8 @@ class Policy:
         return usual if self.own_threshold is None else self.own_threshold
 
     def alpha_of(self, metric: Metric) -> float:
-        """Two-sided significance level for the tests of a metric. If several metrics share alpha,
-        this is the whole alpha.
+        """Returns the two-sided significance level for the tests of a metric. If several metrics
+        share alpha, this is the whole alpha.
         """
         if self.share is not None:
             return self.alpha
@@ -568,8 +574,8 @@ class Policy:
 
 
 def common_slow_steps(runs: Iterable[RunRecord]) -> SlowSteps | None:
-    """Returns the slow steps that most successful runs have in common; None if they have none in
-    common.
+    """Returns the slow steps that most successful runs have in common, or None if there are
+    none.
     """
     return median_slow_steps(
         [find_slow_steps(run.step_seconds) for run in runs if run.status == "ok"]
@@ -577,8 +583,8 @@ def common_slow_steps(runs: Iterable[RunRecord]) -> SlowSteps | None:
 
 
 def median_step_text(runs: Sequence[RunRecord], threshold: float) -> str:
-    """Text about the images per second at the median step, and the slow steps that make the mean
-    speed lower; "" if they make little difference.
+    """Returns text about the images per second at the median step, and about the slow steps that
+    lower the mean speed; "" if slow steps make little difference.
 
     The difference is little if the speed at the median step exceeds the throughput of the
     successful runs by at most `threshold` (a share). The text is also "" if a run has too few

@@ -75,7 +75,7 @@ class ConfigurationRule:
       configurations: patterns that match names of configurations.
       threshold: like --threshold, in per cent. If it is absent, the threshold is 3 %.
       fail_on: like --fail_on. If it is absent, slower and changed set exit code 1.
-      metrics: metrics that judge the configurations. If it is absent, the default metrics do.
+      metrics: metrics by which the configurations are judged. If absent, the default metrics.
     """
 
     configurations: tuple[str, ...] = field(default=_ALL, metadata=OPTIONAL)
@@ -168,12 +168,12 @@ class Rules:
         return next(fitting, (0, ConfigurationRule()))
 
     def title(self, number: int) -> str:
-        """Text with the number and the patterns of a rule: "rule 2 (vgg*)"."""
+        """Returns text with the number and the patterns of a rule: "rule 2 (vgg*)"."""
         return f"rule {number} ({', '.join(self.rules[number - 1].configurations)})"
 
     def title_for(self, configuration: str) -> str:
-        """Text with the number and the patterns of the rule for a configuration; "" if no rule
-        matches.
+        """Returns text with the number and the patterns of the rule for a configuration; "" if no
+        rule matches.
         """
         number, _ = self.of(configuration)
         return self.title(number) if number else ""
@@ -185,7 +185,9 @@ class Rules:
 
     @property
     def divides(self) -> bool:
-        """Whether any rule contains metrics. If so, metrics share alpha."""
+        """Whether any rule contains metrics. If so, these metrics share the significance level
+        alpha.
+        """
         return bool(self.named_metrics)
 
     @property
@@ -226,8 +228,8 @@ class Rules:
         return usual.replace(own_threshold=scaled, share=share, fail_on=fail_on)
 
     def threshold(self, configuration: str, metric: Metric) -> float | None:
-        """The smallest relevant change of a metric according to the rules; None if the rules
-        contain no threshold for the metric.
+        """Returns the smallest relevant change of a metric according to the rules; None if the
+        rules contain no threshold for the metric.
         """
         return self.policy(Policy(), configuration, metric, ()).own_threshold
 
@@ -250,8 +252,8 @@ class Rules:
         """Returns the accepted commit that is among the changes from revision `base` to revision
         `new`; None if there is none.
 
-        `base` and `new` contain the revision of each run. Also returns None if the runs of one side
-        have several revisions. Commits whose acceptance has ended are considered last.
+        `base` and `new` contain the revision of each run. Also returns None if the runs of BASE or
+        of NEW have several revisions. Commits whose acceptance has ended are considered last.
         """
         if len({*new}) != 1 or len({*base}) != 1:
             return None
@@ -265,7 +267,7 @@ class Rules:
 
 
 def _metric_names(metric: Metric) -> set[str]:
-    """The names in --metrics that select a metric."""
+    """Returns the names in --metrics that select a metric."""
     return {metric.name, *metric.judged.values()}
 
 
@@ -303,8 +305,8 @@ def load_rules(flag_value: str | None) -> Rules:
 
 
 def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
-    """Returns the value of --rules that selects the same rules as they are in a commit:
-    COMMIT:FILE.
+    """Returns the value of --rules (COMMIT:FILE) that selects the file with the same rules as it is
+    in `commit`.
 
     Without --rules, it selects the rules in the current folder. Values that do not name a file of
     the repository are returned unchanged. Raises FlagError if the commit does not contain the file.
