@@ -78,7 +78,7 @@ class HistoryDocument(Document):
       fail_on: words of --fail_on; absent without the flag.
       failed_on: words of --fail_on whose level changes set exit code 1; absent if there are none.
       regressions: indices in `shared_steps` of regressions that were neither undone nor accepted.
-      accepted: indices in `shared_steps` of regressions that rules accept; absent if there are none.
+      accepted: indices in `shared_steps` of regressions that rules accept; absent if none.
       shared_outliers: outliers of all time series, grouped by point.
     """
 

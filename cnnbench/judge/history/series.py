@@ -536,9 +536,7 @@ class Revisions:
         revision, only B is the newest.
         """
         revision = revision_of(entry)
-        if (
-            newest is None or revision[:-1] != newest[:-1]
-        ):  # Revisions are compared without their day.
+        if newest is None or revision[:-1] != newest[:-1]:  # The last item, a day, is ignored.
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
 

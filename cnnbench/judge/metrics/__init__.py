@@ -202,9 +202,7 @@ class Origin:
         if subject.revision is None and not subject.unknown and isinstance(commit, str):
             dirty, changes = facts.get("git_dirty"), fact_text(facts.get("git_changes", ""))
             dirty = dirty if isinstance(dirty, bool) else None
-            if (
-                subject.changes is not None
-            ):  # Code outside of a repository has a digest, but no revision.
+            if subject.changes is not None:  # Code outside of a repository has no revision.
                 dirty, changes = True, subject.changes + changes
             subject = replace(subject, revision=commit, dirty=dirty, changes=changes)
         return cls(

@@ -65,10 +65,10 @@ _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
 
 
 def configuration_rows(results: ReportSubject) -> list[dict[str, Any]]:
-    """The rows of the table `configurations`: one for each configuration, with medians, intervals
-    and ranges over its processes.
+    """Returns the rows of the table `configurations`: one for each configuration, with medians,
+    intervals and ranges over its processes.
     """
-    # This import is late: the formats of `cnnbench compare` need no sections of reports.
+    # The module is imported here, because the formats of `cnnbench compare` do not need it.
     from cnnbench.judge.report.sections.scaling import scaling_curves
 
     efficiencies = {
@@ -123,8 +123,8 @@ def _configuration_facts(group: RunGroup) -> dict[str, Any]:
 
 
 def run_rows(results: ReportSubject) -> list[dict[str, Any]]:
-    """The rows of the table `runs`: one for each run, with the columns of --result_csv and further
-    columns of the report.
+    """Returns the rows of the table `runs`: one for each run, with the columns of --result_csv and
+    further columns of the report.
     """
     names = {record.run_id: group.name for group in results.configured for record in group.records}
     speed, step = HISTORY["throughput"].value, HISTORY["step_seconds"].value
@@ -146,15 +146,15 @@ def run_rows(results: ReportSubject) -> list[dict[str, Any]]:
 
 
 def all_reduce_rows(results: ReportSubject) -> list[dict[str, Any]]:
-    """The rows of the table `allreduce`: one for each measured reduction, with the columns of
-    `cnnbench allreduce --result_csv`.
+    """Returns the rows of the table `allreduce`: one for each measured reduction, with the columns
+    of `cnnbench allreduce --result_csv`.
     """
     return [all_reduce_row(record, point) for record in results.allreduces for point in record.rows]
 
 
 def comparison_rows(results: ReportSubject) -> list[dict[str, Any]]:
-    """The rows of the table `comparison`: one for each configuration and metric that was compared
-    with the baseline.
+    """Returns the rows of the table `comparison`: one for each configuration and metric that was
+    compared with the baseline.
     """
     entries = () if results.comparison is None else results.comparison.entries
     names = ("base_median", "new_median", "change", "low", "high", "p", "p_adjusted", "floor")
@@ -203,7 +203,7 @@ def to_csv(results: ReportSubject, table: str) -> str:
     return csv_text(header, (map(row.get, header) for row in rows))
 
 
-# Converts results to `Figure` objects, and exports these in the formats of other programs.
+# Converts results to `Figure` objects, and exports the objects in the formats of other programs.
 
 BASE, NEW = "base", "new"
 
@@ -247,9 +247,9 @@ class Figure:
         """The name of the data series to which other programs add this metric. The name is the same
         for every commit.
 
-        It contains the configuration's name, the side, the TensorFlow version, the machine, and a
-        hash of these, all flags and the repository. It does not depend on the revision, the size of
-        the network, or other figures.
+        It contains the configuration's name, side A or B of an experiment, the TensorFlow version,
+        the machine, and a hash that also covers all flags and the repository. It does not depend on
+        the revision, the size of the network, or other figures.
         """
         origin, parts = self.origin, self.origin.parts()
         shown = (
@@ -262,8 +262,8 @@ class Figure:
         )
 
     def statistics(self) -> dict[str, float]:
-        """The known statistics of the metric by name: the median (name ""), its interval, the
-        number of processes, and the change with its interval.
+        """Returns the known statistics of the metric by name: the median (name ""), its interval,
+        the number of processes, and the change with its interval.
         """
         low, high = self.sample.interval or (None, None)
         values = {
@@ -278,8 +278,8 @@ class Figure:
         return {name: value for name, value in values.items() if value is not None}
 
     def subject(self) -> dict[str, str]:
-        """The known facts about what was measured, as texts by name: configuration, revision,
-        TensorFlow version, machine and so on.
+        """Returns the description of the measured code and machine, as texts by name:
+        configuration, revision, TensorFlow version, machine and so on. Unknown values are left out.
         """
         origin = self.origin
         values = {
@@ -304,8 +304,8 @@ def _short_digest(*parts: object) -> str:
 
 
 def shared_labels(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Returns the labels that all processes have in common. Labels that are part of the origin are
-    left out.
+    """Returns the labels that all processes have in common. Labels such as `commit`, which are part
+    of the origin, are left out.
     """
     first, *others = labels
     return {
@@ -316,8 +316,8 @@ def shared_labels(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def figures_of_comparison(comparison: Comparison) -> list[Figure]:
-    """Returns a `Figure` for each metric, configuration and origin on both sides of a comparison.
-    Figures of side NEW contain verdicts.
+    """Returns a `Figure` for each metric, configuration and origin in BASE and in NEW. Figures of
+    NEW contain verdicts.
     """
     return [
         figure
@@ -351,8 +351,8 @@ def _side_figures(
 
 
 def newest_figures(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
-    """Returns the figures (exported metrics) that measured the newest code, and a sentence about
-    omitted figures, or "".
+    """Returns the figures (exported metrics) of the newest code, and a sentence about omitted
+    figures, or "" if none are omitted.
 
     If a measurement was repeated, only the last one is used. The sentence does not count figures of
     the base of a comparison.
@@ -604,8 +604,8 @@ def _metric_families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]
 
 
 def _openmetrics_labels(figure: Figure) -> str:
-    """The OpenMetrics labels of an exported metric as text: NAME="TEXT", separated by commas.
-    Labels that users set are named label_NAME.
+    """Returns the OpenMetrics labels of an exported metric as text: NAME="TEXT", separated by
+    commas. Labels that users set are named label_NAME.
     """
     labels = {
         f"label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": plain(text)

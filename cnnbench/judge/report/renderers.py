@@ -77,7 +77,7 @@ _SPREAD = "and so are changes within the A/A spread"
 
 
 def exit_code_meaning(comparison: Comparison) -> str:
-    """Text with the meaning of the comparison's exit code, such as "a regression" or
+    """Returns text with the meaning of the comparison's exit code, such as "a regression" or
     "undecided".
     """
     code = comparison.exit_code
@@ -97,8 +97,8 @@ def exit_code_meaning(comparison: Comparison) -> str:
 
 
 def confidence_text(comparison: Comparison) -> str:
-    """Text with the confidence level of the intervals: "96 %", or "96 to 98 %" if metrics share the
-    significance level.
+    """Returns text with the confidence level of the intervals: "96 %", or "96 to 98 %" if metrics
+    share the significance level.
     """
     usual = comparison.policy.confidence
     own = (result.confidence for entry in comparison.entries for result in entry.results)
@@ -108,7 +108,7 @@ def confidence_text(comparison: Comparison) -> str:
 
 
 def verdict_tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
-    """The tone (colour) of a verdict in a table cell: "good", "bad", "unsure" or ""."""
+    """Returns the tone (colour) of a verdict in a table cell: "good", "bad", "unsure" or ""."""
     level = comparison.level(entry, result)
     if result.verdict is Verdict.FASTER and level is AnnotationLevel.ERROR:
         return "bad"
@@ -116,8 +116,8 @@ def verdict_tone(comparison: Comparison, entry: ComparedConfiguration, result: M
 
 
 def verdict_with_reason(result: MetricResult) -> str:
-    """Text with the word for a verdict and the reason. If the first 40 characters of the reason
-    contain this word, returns only the reason.
+    """Returns text with the word for a verdict and the reason. If the first 40 characters of the
+    reason contain this word, returns only the reason.
     """
     reason = result.judgement.reason
     return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
@@ -148,10 +148,10 @@ def metric_tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
 
 
 def change_column_titles(comparison: Comparison) -> tuple[str, str]:
-    """The titles of the table columns with the change and its confidence interval.
+    """Returns the titles of the table columns with the change and its confidence interval.
 
-    If the sides were compared in pairs, the title says so, because the change then differs from the
-    change of the medians in the same row.
+    If BASE and NEW were compared in pairs, the title says so, because the change then differs from
+    the change of the medians in the same row.
     """
     change = "paired change" if comparison.paired else "change"
     return change, f"{confidence_text(comparison)} interval"
@@ -195,8 +195,8 @@ def verdict_cell(
 
 
 def verdict_counts_text(comparison: Comparison, metric: Metric) -> str:
-    """Text with the number of configurations for each verdict on a metric, the worst verdict first:
-    "1 slower, 2 same".
+    """Returns text with the number of configurations for each verdict on a metric, the worst
+    verdict first: "1 slower, 2 same".
     """
     tallies = (
         verdicts for verdicts in comparison.summary.tallies if verdicts.metric == metric.name
@@ -207,7 +207,9 @@ def verdict_counts_text(comparison: Comparison, metric: Metric) -> str:
 
 
 def outcome_text(comparison: Comparison) -> str:
-    """Text with the number of configurations for each verdict, for each requested metric."""
+    """Returns text with the number of configurations for each verdict, for each requested
+    metric.
+    """
     tallies = {metric.name: verdict_counts_text(comparison, metric) for metric in comparison.asked}
     if len(tallies) == 1:
         return next(iter(tallies.values())) or "nothing was compared"
@@ -215,8 +217,8 @@ def outcome_text(comparison: Comparison) -> str:
 
 
 def conditions_sentence(comparison: Comparison) -> str:
-    """A sentence that says whether the sides were compared in pairs, and which changes are too
-    small to be relevant.
+    """Returns a sentence that says whether BASE and NEW were compared in pairs, and which changes
+    are too small to be relevant.
     """
     text = "Compared by one value per process"
     if comparison.paired:
@@ -234,8 +236,8 @@ def conditions_sentence(comparison: Comparison) -> str:
 
 
 def _floor_range(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:
-    """Returns the smallest and the largest floor (smallest relevant change) of a metric, with its
-    name for `_floors_text`; None if there are no floors.
+    """Returns the range of the smallest relevant changes of a metric over all configurations, and
+    the name that `_floors_text` needs; None if no smallest relevant change is known.
     """
     judged = [result.judgement for _, result in comparison.about(metric)]
     floors = [judgement.floor for judgement in judged if judgement.floor is not None]
@@ -243,8 +245,8 @@ def _floor_range(comparison: Comparison, metric: Metric) -> tuple[float, float, 
 
 
 def _floors_text(low: float, high: float, name: str) -> str:
-    """Text with the range of the floors (smallest relevant changes): "3.0 to 5.0 %". `name` is the
-    metric, or "" for relative changes.
+    """Returns text with a range of smallest relevant changes: "3.0 to 5.0 %". `name` is the metric,
+    or "" for relative changes.
     """
     metric = ALL[name] if name else THROUGHPUT
     if metric.shows_change(high - low):
@@ -253,8 +255,8 @@ def _floors_text(low: float, high: float, name: str) -> str:
 
 
 def mean_sentences(comparison: Comparison) -> Iterator[str]:
-    """Yields a sentence for each speed with the geometric mean of its changes, if there are several
-    configurations.
+    """Yields a sentence for each metric of speed with the geometric mean of its changes, if there
+    are several configurations.
     """
     for metric in SPEEDS:
         mean = comparison.means.get(metric.name)
@@ -265,7 +267,9 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
 
 
 def mentioned_differences(comparison: Comparison) -> list[str]:
-    """Texts about the facts that differ within a configuration but do not prevent a verdict."""
+    """Returns texts about recorded properties that differ between BASE and NEW but do not prevent a
+    verdict.
+    """
     values: dict[str, tuple[set[str], set[str]]] = {}
     for entry in comparison.entries:
         for difference in entry.differences:
@@ -273,7 +277,8 @@ def mentioned_differences(comparison: Comparison) -> list[str]:
                 base, new = values.setdefault(difference.fact, (set(), set()))
                 base.update(difference.base)
                 new.update(difference.new)
-    # The measured code differs on purpose, and so does the commit of a measured cnnbench.
+    # The measured code differs on purpose, so its revision is not mentioned.
+    # If cnnbench itself was measured, its commit is not mentioned either.
     revision = values.get("subject_revision")
     return [
         differing_values_text(fact, tuple(sorted(base)), tuple(sorted(new)))
@@ -338,12 +343,13 @@ def _summary_contents(comparison: Comparison) -> Iterator[Content]:
     yield f"exit code {int(comparison.exit_code)}: {exit_code_meaning(comparison)}"
 
 
-# Writes Markdown for a pull request. Text from records or paths is untrusted: formatted as code.
+# Writes Markdown for a pull request.
+# Text from records and paths is untrusted, and is therefore formatted as code.
 
 LIMIT = 65_536
 """Maximum number of characters in a GitHub comment."""
 
-# Maximum numbers of characters for tables and for remarks. Reasons get the remaining ones.
+# Maximum numbers of characters for tables and for remarks. Reasons get the rest of `LIMIT`.
 _TABLES, _REMARKS = 32_000, 12_000
 
 _SYMBOLS, _CHANGED_WORK = {"good": "🟢", "bad": "🔴", "unsure": "🟡", "": "⚪"}, "🔵"
@@ -434,8 +440,8 @@ def _character_count(lines: Sequence[str]) -> int:
 
 
 def _lines_that_fit(lines: Sequence[str], room: int, more: str) -> list[str]:
-    """Returns the first lines that fit into `room` characters. If lines are left out, `more` with
-    their number follows.
+    """Returns the first lines that fit into `room` characters. If lines are left out, the last line
+    is `more`, in which {} is replaced by their number.
     """
     for index, line in enumerate(lines):
         room -= len(line) + 1

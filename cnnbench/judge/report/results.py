@@ -68,7 +68,7 @@ class RunGroup:
 
     Attributes:
       opponent: the shortened commit that the runs were compared with; "" if there is none.
-      order: sort key: name of the configuration, side, then the position of the revision.
+      order: sort key: name of the configuration, side A or B, then the position of the revision.
     """
 
     name: str
@@ -83,7 +83,7 @@ class RunGroup:
 
     @cached_property
     def successful(self) -> tuple[RunRecord, ...]:
-        """The successful runs. Only these are used to compute values."""
+        """The successful runs. Values are computed only from successful runs."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def sample(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
@@ -144,8 +144,8 @@ class RunGroup:
 
     @property
     def family(self) -> str:
-        """Text with network, data set and kind of work. Groups with the same text are in the same
-        chart.
+        """Text with network, data set and kind of work. A chart contains all groups with the same
+        text.
         """
         further = (str(self.flag("data_name") or "imagenet"), self.work)
         return ", ".join((self.model, *(part for part in further if part not in _USUAL)))
@@ -285,8 +285,8 @@ def distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
 def newest_groups(
     configured: Sequence[RunGroup], most: int, first: Container[str] = ()
 ) -> list[RunGroup]:
-    """Selects at most `most` groups, in their order: groups whose keys are in `first`, then the
-    newest other groups.
+    """Selects at most `most` groups. Groups whose keys are in `first` have priority, followed by
+    the newest groups. The order of the groups is kept.
     """
     order = sorted(configured, key=lambda group: (group.configuration.key in first, group.latest))
     chosen = {*order[-most:]}
@@ -294,8 +294,8 @@ def newest_groups(
 
 
 def shown_count_text(shown: int, total: int) -> str:
-    """Text that says how many of `total` items are shown: ", the newest 24 of 60"; "" if all are
-    shown.
+    """Returns text that says how many of `total` items are shown: ", the newest 24 of 60"; "" if
+    all are shown.
     """
     return f", the newest {shown} of {integer(total)}" if shown < total else ""
 
@@ -330,8 +330,8 @@ class ReportSubject(Loaded):
 
     @cached_property
     def rooflines(self) -> tuple[Roofline, ...]:
-        """The rooflines of profiled processes. All use the highest peak FLOP/s of their machine and
-        number format.
+        """The rooflines of profiled processes. Each roofline uses the highest peak FLOP/s that was
+        measured on its machine in its number format.
         """
         studies = []
         for study in self.studies:
@@ -433,8 +433,8 @@ def gather(
 
 
 def add_start_times(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
-    """Adds the start time to the names that occur more than once. Each name belongs to
-    a document.
+    """Returns the given pairs of name and document. Names that occur more than once get the start
+    time of their document.
     """
     named = list(named)
     taken = Counter(name for name, _ in named)

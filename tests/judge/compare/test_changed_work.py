@@ -48,7 +48,7 @@ def test_a_wider_model_is_an_answer_and_no_change_of_speed(wider):
     assert result.judgement.reason.startswith(ANSWER)
     assert (result.judgement.base_median, result.judgement.change) == (pytest.approx(100), None)
     # 100 images/sec of 3 MFLOP are 0.3 GFLOP/s.
-    assert result.judgement.reason.endswith("Both sides: 0.3000 → 1.593 GFLOP/s.")
+    assert result.judgement.reason.endswith("Measured rate: 0.3000 → 1.593 GFLOP/s.")
 
 
 def test_nothing_is_red_and_no_change_is_told(wider):

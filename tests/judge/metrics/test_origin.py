@@ -138,7 +138,7 @@ def test_a_mixture_is_named_with_what_differs(made):
     base = made([(Subject(revision="a" * 40, side=side), {}, 100.0) for side in "ab" * 4])
     new = made([(Subject(revision="b" * 40, side="b"), {}, 100.0) for _ in range(8)])
     (entry,) = compare_records(base, new, metrics=["throughput"]).entries
-    assert entry.main.judgement.reason == "side is A or B within BASE; give the runs of one"
+    assert entry.main.judgement.reason == "side is A or B within BASE; select runs with one value"
 
 
 def test_facts_of_any_type_are_read(made):

@@ -42,7 +42,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
 }
 """Maps the key of a section to its title and the function that yields its contents, in order."""
 
-_FOLDED = (  # The page shows these sections folded.
+_FOLDED = (  # The page shows sections with these keys folded.
     "memory",
     "accuracy",
     "warmup",
@@ -67,7 +67,7 @@ _FACTS = (
     ("cnnbench", ("cnnbench_version", "git_commit")),
     ("operating system", ("platform",)),
 )
-"""Titles of the summary with their facts. They are shown if the first fact is known."""
+"""Titles of the summary, and the properties that each shows. The first must be known."""
 
 _UNITS = {"usable_cpus": " CPUs", "memory_bytes": " of memory"}
 _MOST = 3
@@ -92,7 +92,7 @@ def build(
     bounded = results.bounded()
     verdict: Sequence[Answer | None] = answers
     if not answers and (results.comparison is not None or not results.studies):
-        verdict = (baseline.baseline_answer(results),)  # Searches have their own answers.
+        verdict = (baseline.baseline_answer(results),)  # Searches for flags have other answers.
     sections = (
         Section.of(
             key, title, contents(results if key in _WHOLE else bounded), folded=key in _FOLDED

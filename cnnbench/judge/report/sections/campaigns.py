@@ -75,7 +75,7 @@ def modes_section(results: ReportSubject) -> Iterable[Content]:
     images. Weights are compared after the same number of steps; one_tower processes a different
     batch.
     """
-    for title, document in titled_comparisons(results):
+    for title, document in titled_strategies(results):
         if document.incomplete is not None:
             yield Text(f"Incomplete: {document.incomplete}", "bad")
         for text, right in weight_comparison_lines(document.rows, document.weights_tolerance):
@@ -118,7 +118,7 @@ def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
     """Yields an answer for each `cnnbench strategies` result: the fastest of the modes that train
     equal weights.
     """
-    for title, document in titled_comparisons(results):
+    for title, document in titled_strategies(results):
         alike = [row for row in document.rows if row.weights in (REFERENCE, EQUAL)]
         known = [row for row in alike or document.rows if row.mode != ONE_TOWER]
         right = all(row.weights != DIFFERENT and not row.problem for row in document.rows)
@@ -160,7 +160,7 @@ def _fastest_text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
     )
 
 
-def titled_comparisons(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
+def titled_strategies(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
     """Returns the `cnnbench strategies` results with their titles: network, batch and devices.
     Equal titles also contain the start time.
     """
@@ -168,7 +168,7 @@ def titled_comparisons(results: ReportSubject) -> list[tuple[str, StrategiesDocu
 
 
 def work_text(document: StrategiesDocument) -> str:
-    """Text with the network, batch size and devices of a `cnnbench strategies` result."""
+    """Returns text with the network, batch size and devices of a `cnnbench strategies` result."""
     parts = work_name_parts(document.config)
     if document.config.get("precision") not in (None, "fp32"):
         parts.append(str(document.config["precision"]))
@@ -277,14 +277,14 @@ def tune_verdict(document: TuneDocument) -> tuple[str, str]:
 
 
 def _command_candidate(document: TuneDocument) -> str:
-    """Name of the candidate in the final command line of a search: the fastest candidate if its
-    gain is proven, otherwise the given flags.
+    """Returns the name of the candidate in the final command line of a search: the fastest
+    candidate if its gain is proven, otherwise the given flags.
     """
     return document.leader if document.proven else AS_GIVEN
 
 
 def searched_network(document: TuneDocument) -> str:
-    """The name of the network for which a `cnnbench tune` search looked for flags."""
+    """Returns the name of the network for which a `cnnbench tune` search looked for flags."""
     words = (word.removeprefix(_MODEL) for word in document.command if word.startswith(_MODEL))
     return next(words, "the default network")
 
@@ -391,7 +391,7 @@ def baseline_answer(results: ReportSubject) -> Answer:
     if comparison.exit_code is not ExitCode.INCONCLUSIVE:
         outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
     elif len(comparison.entries) == 1:
-        outcome = ""  # The first line of the answer already says this.
+        outcome = ""  # The first line of the answer already contains the outcome.
     details = (*lines[1:], outcome, *_worst_result_texts(comparison), *_mean_texts(comparison))
     return Answer(name, lines[0], tone, tuple(filter(None, details)))
 
@@ -419,8 +419,8 @@ def _mean_texts(comparison: Comparison) -> list[str]:
 def _baseline_table_row(
     comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> Row:
-    """Returns the cells of `renderers.result_cells` in the order of a page. Some titles
-    are longer.
+    """Returns the table row of a result for a page: the cells of `renderers.result_cells` in
+    another order, some with longer titles.
     """
     cells, unit = renderers.result_cells(comparison, entry, result), result.metric.unit_text
     order = (

@@ -54,10 +54,10 @@ _group = attrgetter("kind", "direction")
 
 @prepend_docstring
 def roofline_section(results: ReportSubject) -> Iterable[Content]:
-    """Operations of profiled steps by layer, kind and direction (cnnbench roofline). Each row has
-    an estimate, which is the larger of two times: the FLOPs of the row at the rate of a large
-    matrix product, and its bytes at the rate of copying memory. A row can be faster than its
-    estimate if its values are in a cache. The time above the estimate could be saved.
+    """Operations of profiled steps by layer, kind and direction (cnnbench roofline). The estimate
+    of a row is the larger of two times: its FLOPs divided by the rate of a large matrix product,
+    and its bytes divided by the rate of copying memory. A row can be faster than its estimate if
+    its values are in a cache. The time above the estimate could be saved.
     """
     named = add_start_times(
         (results.profiled[study.run.run_id].name, study) for study in results.rooflines
@@ -227,7 +227,7 @@ def _roof_series(machine: Machine, places: Iterable[float]) -> ChartSeries:
 
 
 def _gflops_per_sec(row: RooflineRow) -> float:
-    """Rate of the operations of a row in GFLOP/s."""
+    """Returns the rate of the operations of a row in GFLOP/s."""
     return row.flops / row.seconds / 1e9
 
 

@@ -107,8 +107,8 @@ class QuantitySection:
         return prepend_docstring(contents)
 
     def _chart(self, family: str, members: Sequence[RunGroup]) -> Rows:
-        """Returns a chart with a row for each configuration. The title contains the parts that
-        their names have in common.
+        """Returns a chart with a row for each configuration. The title contains the parts that the
+        names of the configurations have in common.
         """
         shown = newest_groups(members, MOST_DRAWN)
         shared, labels = distinct_names(shown)
@@ -183,8 +183,8 @@ def _slow_step_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
 
 
 def _requested_images(run: RunRecord) -> int | None:
-    """The number of images per step that the user requested with --find_batch_size; None if the
-    flag was not used.
+    """Returns the number of images per step that the user requested with --find_batch_size; None if
+    the flag was not used.
     """
     batch = run.batch
     if batch is None or batch.requested_per_device is None:
@@ -248,9 +248,9 @@ def mfu(group: RunGroup) -> Row:
     """Model FLOP/s utilisation (MFU) is images/sec at the mean step, times the FLOPs per image,
     divided by the peak FLOP/s of all devices of the job. A multiply-add of convolutions and affine
     layers counts as two FLOPs; for inference, only the forward pass counts. If processes measured
-    the peak, the highest value on that machine in that number format is used for all of them.
-    Energy is the energy of processors and GPUs during the timed loop, if counters can be read. CPU
-    time includes all threads of the recording process. Values are medians over processes.
+    the peak, all processes use the highest value that was measured on their machine in their number
+    format. Energy is the energy of processors and GPUs during the timed loop, if counters can be
+    read. CPU time includes all threads of the recording process. Values are medians over processes.
     """
     return {
         "MFU": _median_cell(group, "mfu", percent),
@@ -379,7 +379,7 @@ def best_configurations(results: ReportSubject) -> list[_Reached]:
     """Returns the fastest configuration for each network, kind of work, number format, kind of
     device and origin.
     """
-    # The sides of an experiment are left out, because the verdict already compares them.
+    # Runs of an experiment are left out, because its verdict already compares A and B.
     whole = (
         group for group in results.configured if not (group.origin.side or group.flag("input_only"))
     )
@@ -407,7 +407,9 @@ def best_configurations(results: ReportSubject) -> list[_Reached]:
 
 
 def _roofline_work_key(group: RunGroup) -> object:
-    """A key that is equal for two configurations if they have the same roofline estimate."""
+    """Returns a key that is equal for two configurations if they have the same roofline
+    estimate.
+    """
     images = next((run.batch.global_ for run in group.successful if run.batch is not None), None)
     precision = str(group.flag("precision"))
     return (group.family, precision, group.device, group.devices, images, group.origin.machine)
@@ -449,8 +451,8 @@ def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _shares_of_estimate(group: RunGroup, roofline: Roofline | None) -> ProcessValues:
-    """The images/sec of each process, divided by the images/sec of the roofline estimate; empty if
-    there is no estimate.
+    """Returns the images/sec of each process, divided by the images/sec of the roofline estimate;
+    empty if there is no estimate.
     """
     estimate = None if roofline is None else roofline.bound_images_per_sec
     values = (speed / estimate for speed in group.throughput.values) if estimate else ()

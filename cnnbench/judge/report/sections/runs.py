@@ -38,7 +38,7 @@ from cnnbench.judge.report.results import (
     shown_count_text,
     start_time_text,
 )
-from cnnbench.judge.report.sections.campaigns import titled_comparisons
+from cnnbench.judge.report.sections.campaigns import titled_strategies
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
@@ -287,7 +287,9 @@ def _resource_use_row(group: RunGroup) -> Row:
 
 
 def _memory_growth(of: ResourceUse) -> float | None:
-    """Bytes by which the memory of a process grew during the timed loop; None if unknown."""
+    """Returns the bytes by which the memory of a process grew during the timed loop; None if
+    unknown.
+    """
     if of.loop_start is None or of.loop_end is None:
         return None
     inside = [
@@ -410,7 +412,7 @@ def _process_cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
 
 
 def error_text(run: RunRecord | AllReduceRecord) -> str:
-    """Text with the error of a run that failed or was interrupted."""
+    """Returns text with the error of a run that failed or was interrupted."""
     error = run.error
     return "stopped before its end" if error is None else f"{error.type}: {error.message}"
 
@@ -479,7 +481,7 @@ def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[st
     """Yields, for each command, the name of the measurement, the words of the command, the number
     of processes, and the start time.
     """
-    for title, document in titled_comparisons(results):
+    for title, document in titled_strategies(results):
         yield f"modes of {title}", document.command, len(document.processes), document.started_at
     for tuning in results.tunings:
         processes = sum(row.processes for row in tuning.rows) + 2 * tuning.pairs
@@ -498,7 +500,8 @@ def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[st
         sweep = place.get("command")
         if isinstance(sweep, list) and sweep and all(isinstance(word, str) for word in sweep):
             return f"suite {place.get('suite')}", tuple(sweep)
-        if isinstance(record, RunRecord):  # Commands of equal runs differ in the output file.
+        # The commands of repeated runs differ only in the name of the output file.
+        if isinstance(record, RunRecord):
             return name, first.setdefault(name, record.command)
         return name, record.command
 
@@ -507,7 +510,7 @@ def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[st
         yield name, words, len(alike), min(starts, key=started)
 
 
-# Shows disturbances of the measurements, and facts about the machine and the software.
+# Shows disturbances of the measurements, and properties of the machine and the software.
 
 _UNKNOWN = "unknown"
 _MOST_NAMED = 3
@@ -600,14 +603,14 @@ def _disturbance_row(group: RunGroup) -> Row:
 
 
 def environment_section(results: ReportSubject) -> Iterable[Content]:
-    """Yields a table of the facts that are equal in all runs, and a table of all other facts with a
-    row per run.
+    """Yields a table of the properties of machine and software that are equal in all runs, and a
+    table of all other properties with a row per run.
     """
     described = [(name, record) for name, record in results.processes if record.environment]
     environments = [record.environment for _, record in described]
     names = sorted({name for facts in environments for name in facts}, key=natural_key)
     alike = [name for name in names if _is_same_everywhere(name, environments)]
-    # Facts that affect speed are shown before other facts.
+    # Properties that affect speed are shown before other properties.
     unlike = [name for name in names if name not in alike]
     unlike.sort(key=lambda name: [*DifferenceEffect].index(fact_rule(name).effect))
     shared: Iterable[Row] = (
@@ -623,7 +626,8 @@ def environment_section(results: ReportSubject) -> Iterable[Content]:
             "configuration": configuration,
             "run": record.run_id[:8],
         }
-        for name in unlike:  # A fact of an imported record may be named like a column of the table.
+        # A property of an imported record may have the name of one of the columns above.
+        for name in unlike:
             row.setdefault(name, readable_fact(name, record.environment.get(name, "")))
         runs.append(row)
     which = shown_count_text(len(runs), len(described)) if runs else ""
@@ -631,8 +635,8 @@ def environment_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _mixed_facts_remark(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
-    """Returns a remark with the facts that affect speed and differ between runs of the same
-    configuration; None if there are none.
+    """Returns a remark with the recorded properties that affect speed and differ between runs of
+    the same configuration; None if there are none.
     """
     groups = [
         [run.environment for run in group.successful if run.environment]
@@ -642,7 +646,9 @@ def _mixed_facts_remark(results: ReportSubject, unlike: Sequence[str]) -> Text |
     differing = [
         name for name in deciding if not all(_is_same_everywhere(name, group) for group in groups)
     ]
-    message = "Runs of the same configuration differ in facts that affect speed, so their medians "
+    message = (
+        "Runs of the same configuration differ in properties that affect speed, so their medians "
+    )
     message += f"mix different conditions: {', '.join(differing)}."
     return Text(message, "unsure") if differing else None
 

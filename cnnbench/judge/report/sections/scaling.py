@@ -51,7 +51,7 @@ def all_reduce_section(results: ReportSubject) -> Iterable[Content]:
     (busbw) is algbw · 2(n−1)/n on n devices; you can compare it with the speed of a link. 1 GB is
     10⁹ bytes. #wrong is the number of elements with a wrong sum; a speed with wrong sums is not a
     result. The copy estimate is the time in which the machine copies the bytes that must be moved.
-    It is no bound, because devices that share a memory may be faster.
+    It is not a limit, because devices that share a memory may be faster.
     """
     rows = [(record, point) for record in results.allreduces for point in record.rows]
     if wrong := sum(point.failed for _, point in rows):
@@ -121,7 +121,7 @@ def _bandwidth_curves(
 ) -> Iterator[ChartSeries]:
     specs: dict[str, dict[int, float]] = {point.spec: {} for point in points}
     for point in sorted(points, key=lambda point: (point.bytes, _gigabytes_per_sec(point, name))):
-        # A faster point replaces a slower one of the same size, because points are sorted by speed.
+        # Points are sorted by speed, so the fastest measurement of each size is kept.
         specs[point.spec][point.bytes] = _gigabytes_per_sec(point, name)
     for spec, best in specs.items():
         hints = (f"{spec}, {binary(size)}: {number(speed)} GB/s" for size, speed in best.items())
@@ -134,8 +134,8 @@ def _bandwidth_curves(
 def _copy_bandwidths(
     record: AllReduceRecord, points: Iterable[Point], name: str
 ) -> dict[int, float]:
-    """Maps the size in bytes to the bandwidth in GB/s that the copy estimate gives, for the sizes
-    with a known estimate.
+    """Maps sizes in bytes to the bandwidth in GB/s that corresponds to the copy estimate. Sizes
+    without a copy estimate are left out.
     """
     shares = ((point, record.share_of_estimate(point)) for point in points)
     return {
@@ -144,8 +144,8 @@ def _copy_bandwidths(
 
 
 def _gigabytes_per_sec(point: Point, name: str) -> float:
-    """Bus bandwidth (`name` is "busbw") or algorithm bandwidth ("algbw") of a measurement in GB/s;
-    0 if unknown.
+    """Returns the bus bandwidth (`name` is "busbw") or algorithm bandwidth ("algbw") of a
+    measurement in GB/s; 0 if unknown.
     """
     speed = point.bus_bandwidth if name == "busbw" else point.algorithm_bandwidth
     return (speed or 0.0) / _GIGA
@@ -212,8 +212,8 @@ class ScalingCurve:
         ]
 
     def efficiency(self, group: RunGroup) -> float | None:
-        """Images/sec per device of a group, divided by the images/sec per device of the base; None
-        if unknown.
+        """Returns the images/sec per device of a group, divided by the images/sec per device of the
+        base; None if unknown.
         """
         speeds = [(of.throughput.median or 0.0) / (of.devices or 1) for of in (group, self.base)]
         return speeds[0] / speeds[1] if all(speeds) else None
@@ -222,8 +222,8 @@ class ScalingCurve:
 def scaling_curves(
     configured: Sequence[RunGroup], predictions: Sequence[Predictions] = ()
 ) -> list[ScalingCurve]:
-    """Returns a scaling curve for each configuration that was run on at least two numbers of
-    devices, including the base.
+    """Returns a scaling curve for each configuration that was run on at least two different numbers
+    of devices, including its base.
     """
     measured = [group for group in configured if group.throughput.values and group.devices]
     singles = {_curve_key(group, _AGGREGATION): group for group in measured if group.devices == 1}
@@ -232,7 +232,7 @@ def scaling_curves(
         members.sort(key=lambda group: group.devices or 0)
         base = members[0]
         if base.devices != 1:
-            # On one device, all modes of aggregation do the same, so any of them can be the base.
+            # On one device, all modes of aggregation are equal, so any mode can be the base.
             base = singles.get(_curve_key(base, _AGGREGATION), base)
         if len({group.devices for group in (base, *members)}) > 1:
             predicted = _predicted_speeds(base, predictions)
@@ -243,8 +243,8 @@ def scaling_curves(
 def _predicted_speeds(
     base: RunGroup, predictions: Iterable[Predictions]
 ) -> Mapping[str, Mapping[int, float]]:
-    """Returns `ScalingCurve.predicted`: images/sec if a step takes the time on one device plus the
-    time of the fastest predicted reduction.
+    """Returns predicted images/sec (see `ScalingCurve.predicted`). A predicted step takes the time
+    on one device plus the time of the fastest predicted reduction.
     """
     speed = base.throughput.median
     images = next(
@@ -347,8 +347,8 @@ def _scaling_charts(family: str, drawn: Sequence[ScalingCurve]) -> list[Lines]:
 
 
 def _reference_series(drawn: Sequence[ScalingCurve], devices: Sequence[float]) -> list[ChartSeries]:
-    """Returns the lines of linear scaling and of predicted scaling, if all curves have the same
-    base.
+    """Returns the lines of linear scaling and of predicted scaling if all curves have the same
+    base; otherwise an empty list.
     """
     first, speed, base = drawn[0].points[0]
     if any(curve.base is not base for curve in drawn) or first >= devices[-1]:
