@@ -26,7 +26,7 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare import Comparison, compare_records
 from cnnbench.judge.compare.comparability import check_fact_names
-from cnnbench.judge.compare.configuration import measurements_of_sides
+from cnnbench.judge.compare.configuration import records_to_measurements
 from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.judge.metrics.rules import Rules
 
@@ -111,7 +111,7 @@ def _compare_files(
     aa = options.load_aa()
     if options.allowed:
         check_fact_names(
-            options.allowed, chain(*measurements_of_sides(base.all_records, new.all_records))
+            options.allowed, chain(*records_to_measurements(base.all_records, new.all_records))
         )
     warn_of_unknown_commits(record.subject for record in (*base.all_records, *new.all_records))
     skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))

@@ -26,7 +26,7 @@ from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.judge.compare.comparability import check_fact_names
-from cnnbench.judge.compare.configuration import measurements_of_sides
+from cnnbench.judge.compare.configuration import records_to_measurements
 from cnnbench.judge.compare.result import FAIL_ON
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series, trend
 from cnnbench.judge.history.page import (
@@ -236,7 +236,8 @@ def _make_report_subject(
     )
     if judging.allowed:
         check_fact_names(
-            judging.allowed, chain(*measurements_of_sides(baseline.all_records, loaded.all_records))
+            judging.allowed,
+            chain(*records_to_measurements(baseline.all_records, loaded.all_records)),
         )
     return gather(
         loaded,

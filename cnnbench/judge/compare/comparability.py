@@ -85,7 +85,7 @@ class MeasurementGroup:
         """The successful measurements. Values are computed only from successful measurements."""
         return tuple(record for record in self.records if record.status == "ok")
 
-    def origins(self) -> dict[Origin, list[Measurement]]:
+    def by_origin(self) -> dict[Origin, list[Measurement]]:
         """Groups the measurements by origin (code, TensorFlow version, machine). Origins are in the
         order of their first measurement.
         """
@@ -136,7 +136,7 @@ def fact_differences(
     """
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
-    unlike_flags = set(base.configuration.differing(new.configuration))
+    unlike_flags = set(base.configuration.differing_flags(new.configuration))
     differing = []
     for name in dict.fromkeys((*sides[0], *sides[1])):
         if name in unlike_flags:
@@ -316,7 +316,7 @@ def are_sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bo
     experiment.
     """
     return all(
-        records and all(_ab_placement(record).get("side") == side for record in records)
+        records and all(_ab_metadata(record).get("side") == side for record in records)
         for side, records in (("a", base), ("b", new))
     )
 
@@ -343,7 +343,7 @@ def pair_id_of(record: object) -> tuple[int, int] | None:
     """Returns the seed of the `cnnbench ab` experiment and the pair number of a run; None if the
     run does not belong to a pair.
     """
-    place = _ab_placement(record)
+    place = _ab_metadata(record)
     seed, number = place.get("seed"), place.get("pair")
     return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
 
@@ -390,7 +390,7 @@ def match_complete_pairs(processes: Iterable[MeasuredProcess]) -> list[Pair]:
         if process.pair is not None and process.origin.side in ("a", "b"):
             both = sides.setdefault(process.pair, ([], []))
             both[process.origin.side == "b"].append(process)
-    # Pairs of two experiments with the same seed have equal keys.
+    # Pairs of different experiments with the same seed have equal keys.
     pairs = [pair for both in sides.values() for pair in zip(*both, strict=False)]
     return sorted(pairs, key=lambda pair: min(process.started for process in pair))
 
@@ -427,19 +427,19 @@ def _runs_by_pair(group: MeasurementGroup) -> dict[tuple[int, int], Measurement]
     return by_pair if len(by_pair) == len(group.records) else {}
 
 
-def _ab_placement(record: object) -> Mapping[str, object]:
+def _ab_metadata(record: object) -> Mapping[str, object]:
     return record.ab or {} if isinstance(record, RunRecord) else {}
 
 
 def find_resolved_match(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
     """Returns the only configuration in `resolved` that agrees with `early`, the configuration of a
-    run that failed before all its flags had final values. If no or several configurations agree,
+    run that failed before all its flags had final values. If no configuration or several agree,
     returns `early`.
     """
     agreeing = [
         configuration
         for configuration in resolved
-        if configuration.kind == early.kind and not configuration.differing(early)
+        if configuration.kind == early.kind and not configuration.differing_flags(early)
     ]
     return agreeing[0] if len(agreeing) == 1 else early
 
@@ -481,7 +481,7 @@ def _pair_nearest_groups(
         return [(left[0], right[0])]
     variants = group_by(range(len(right)), lambda j: _variant_key(right[j]))
     distances = sorted(
-        (len(group.configuration.differing(right[j].configuration)), i, j)
+        (len(group.configuration.differing_flags(right[j].configuration)), i, j)
         for i, group in enumerate(left)
         for j in variants.get(_variant_key(group), ())
     )

@@ -34,19 +34,19 @@ from cnnbench.judge.compare.configuration import (
     WORK,
     configuration_name,
     expand_fact_names,
-    imported_note,
-    measurements_of_sides,
+    imported_measurements_note,
+    records_to_measurements,
     unique_configuration_names,
 )
 from cnnbench.judge.compare.estimate import TwoSamples, Verdict, aa_spread_of_runs
 from cnnbench.judge.compare.judgement import (
     Judgement,
-    cpu_time_cases,
     joint_judgement,
     judge_all,
     median_change_text,
     median_step_and_slow_steps,
     repeated_pairs_and_causes,
+    throughput_and_cpu_time_cases,
 )
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,
@@ -146,7 +146,7 @@ def _prepare_configuration(
             filled[case.metric.name] = replace(case, known=known)
     speed = filled.get(THROUGHPUT.name)
     if speed is not None and speed.known is None:
-        for case in cpu_time_cases(speed, *kept, aa) or ():
+        for case in throughput_and_cpu_time_cases(speed, *kept, aa) or ():
             own = filled.get(case.metric.name, replace(case, asked=False))
             filled[case.metric.name] = replace(case, asked=own.asked, policy=own.policy)
     draft = ComparedConfiguration(
@@ -232,7 +232,7 @@ def _incomparable_outcomes(
             yield Verdict.CHANGED_WORK, answer
         yield Verdict.NOT_COMPARABLE, first_few([*map(str, blocking)], _FACTS_NAMED)
     for side, group in sides:
-        if mixed := varying_parts(group.origins()):
+        if mixed := varying_parts(group.by_origin()):
             parts = ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in mixed.items())
             yield Verdict.NOT_COMPARABLE, f"{parts} within {side}; select runs with one value"
 
@@ -329,7 +329,7 @@ def _changed_work_text(
     names = [name for name, parts in (("network", network), ("batch", batch)) if parts]
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
     text = f"Different {' and '.join(names)}: {', '.join((*network, *batch))}. {judged} not judged."
-    rates = [_flops_per_sec(side) for side in (base, new)]
+    rates = [_median_flops_per_sec(side) for side in (base, new)]
     known = [number(rate / 1e9) for rate in rates if rate]
     if len(known) == len(rates):
         text += f" Measured rate: {_before_after_text(known)} GFLOP/s."
@@ -365,7 +365,7 @@ def _before_after_text(both: Sequence[str]) -> str:
     return f"{before} → {after}"
 
 
-def _flops_per_sec(group: MeasurementGroup) -> float | None:
+def _median_flops_per_sec(group: MeasurementGroup) -> float | None:
     values = [
         speed * flops
         for record in group.successful
@@ -457,7 +457,7 @@ def _match_runs(
     The first list contains notes about configurations without these metrics. The second list
     contains notes about A/A runs.
     """
-    sides = group_by_configuration(*measurements_of_sides(*processes, aa, patterns=patterns))
+    sides = group_by_configuration(*records_to_measurements(*processes, aa, patterns=patterns))
     base, new, alike = (
         [group for group in side if metrics_to_judge(names, {group.configuration.kind})]
         for side in sides
@@ -489,7 +489,7 @@ def _cases_to_judge(
     kinds = [configuration.kind for configuration in configurations]
     chosen: list[tuple[tuple[Metric, ...], tuple[Metric, ...]]] = []
     for kind, name in zip(kinds, names, strict=True):
-        _, rule = rules.of(name)
+        _, rule = rules.rule_for(name)
         requested = given if given is not None else {metric.name for metric in rule.metrics}
         metrics = asked = metrics_to_judge(requested, {kind})
         if given is None and not asked:
@@ -499,10 +499,13 @@ def _cases_to_judge(
     deciding = [
         () if kind in CONTEXT else asked for kind, (_, asked) in zip(kinds, chosen, strict=True)
     ]
-    divides = rules.divides or len({metric.name for asked in deciding for metric in asked}) > 1
+    shares_alpha = (
+        rules.metrics_share_alpha
+        or len({metric.name for asked in deciding for metric in asked}) > 1
+    )
     number = len({kind for kind, asked in zip(kinds, deciding, strict=True) if asked})
     for name, sharing, (metrics, asked) in zip(names, deciding, chosen, strict=True):
-        shared = (sharing if divides else (), number)
+        shared = (sharing if shares_alpha else (), number)
         cases = []
         for metric in metrics:
             own = rules.policy(policy, name, metric, *shared)
@@ -625,7 +628,12 @@ def _comparison_notes(
     if any(record.environment.get("emulated_gpus") for side in processes for record in side):
         yield EMULATED_NOTICE
     yield from filter(
-        None, [imported_note(record.config.get(IMPORTED) for side in processes for record in side)]
+        None,
+        [
+            imported_measurements_note(
+                record.config.get(IMPORTED) for side in processes for record in side
+            )
+        ],
     )
     yield from _unsuccessful_run_notes(entries)
     _, repeated = repeated_pairs_and_causes(run for entry in entries for run in entry.runs)
@@ -695,7 +703,7 @@ def _usable_aa_runs(
     for group, other in match_groups(base, aa, patterns):
         if not (group.records and other.records):
             continue
-        reason = _aa_refusal_reason(group, other, policy, patterns)
+        reason = _reason_to_exclude_aa_runs(group, other, policy, patterns)
         if reason is None:
             by_key[group.configuration.key] = other.records
         elif group.configuration.kind not in CONTEXT:
@@ -715,7 +723,7 @@ def _usable_aa_runs(
     return by_key, notes
 
 
-def _aa_refusal_reason(
+def _reason_to_exclude_aa_runs(
     base: MeasurementGroup, aa: MeasurementGroup, policy: Policy, patterns: tuple[str, ...]
 ) -> str | None:
     for difference in fact_differences(base, aa, patterns):

@@ -202,7 +202,7 @@ FACTS: dict[str, FactRule] = {
         _mentioned("often the subject of the comparison"),
     ),
 }
-"""Rules for recorded properties. Properties of the environment have the names in records."""
+"""Rules for recorded properties, by name. Records contain properties by the same names."""
 
 PATTERNS: dict[str, FactRule] = {
     "env_TF_CPP_*": _mentioned("affects only the log of TensorFlow", NOTHING),
@@ -336,7 +336,7 @@ OWN = ("all_reduce_spec", *_POINT, *_PACKING)
 """Values that identify a row of an all-reduce record."""
 
 
-def measurements_of_sides(
+def records_to_measurements(
     *sides: Iterable[RunRecord | AllReduceRecord], patterns: tuple[str, ...] = ()
 ) -> list[list[Measurement]]:
     """Converts each of the given sets of records to measurements: run records are unchanged, and
@@ -347,7 +347,11 @@ def measurements_of_sides(
     """
     listed = [tuple(side) for side in sides]
     processes = [
-        [(record, reduction_rows(record)) for record in side if not isinstance(record, RunRecord)]
+        [
+            (record, reduction_measurements(record))
+            for record in side
+            if not isinstance(record, RunRecord)
+        ]
         for side in listed
     ]
     everything = list(chain.from_iterable(processes))
@@ -356,20 +360,22 @@ def measurements_of_sides(
     known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
     if any(record.status == "failed" for record, _ in everything):
         for may, (record, rows) in product(((), patterns), everything):
-            known[may, _flags_text(record, may)].update((_row_identity(row), row) for row in rows)
+            known[may, _comparable_flags_text(record, may)].update(
+                (_row_identity(row), row) for row in rows
+            )
     measured_sides: list[list[Measurement]] = []
     for side, of_side in zip(listed, processes, strict=True):
         measured: list[Measurement] = [record for record in side if isinstance(record, RunRecord)]
         for record, rows in of_side:
             measured += rows
             if record.status == "failed":
-                alike = (known[may, _flags_text(record, may)] for may in ((), patterns))
-                measured += unreached_rows(record, rows, next(filter(None, alike), {}))
+                alike = (known[may, _comparable_flags_text(record, may)] for may in ((), patterns))
+                measured += failed_unreached_rows(record, rows, next(filter(None, alike), {}))
         measured_sides.append(measured)
     return measured_sides
 
 
-def reduction_rows(record: AllReduceRecord) -> list[MeasuredReduction]:
+def reduction_measurements(record: AllReduceRecord) -> list[MeasuredReduction]:
     """Converts the rows of an all-reduce record to measurements. Rows with one device are left out,
     because one device reduces nothing.
     """
@@ -380,7 +386,7 @@ def reduction_rows(record: AllReduceRecord) -> list[MeasuredReduction]:
     for kind, points in ((own, record.points), (PEER, record.peers)):
         for point in points:
             if point.devices > 1:
-                row = _measured_row(
+                row = _row_to_measurement(
                     kind, point, record, empty, in_turn[point.workload, point.devices]
                 )
                 # If a record contains the same row twice, only the first one is used.
@@ -388,7 +394,7 @@ def reduction_rows(record: AllReduceRecord) -> list[MeasuredReduction]:
     return [*by_identity.values(), *_memory_copy_rows(record, empty)]
 
 
-def unreached_rows(
+def failed_unreached_rows(
     record: AllReduceRecord,
     rows: Sequence[MeasuredReduction],
     alike: Mapping[str, MeasuredReduction],
@@ -405,15 +411,15 @@ def unreached_rows(
     if not missing and not any(row.error is not None for row in rows):
         asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
         return [replace(empty, config={**empty.config, **asked})]
-    # The record of a process that failed early has no final values of these two flags.
+    # The record of a process that failed early has no final values of `device` and `num_gpus`.
     late = () if record.placement is not None else ("device", "num_gpus")
     flags = {name: value for name, value in empty.config.items() if name not in late}
     return [replace(empty, kind=row.kind, config={**row.config, **flags}) for row in missing]
 
 
 def reduction_name_parts(kind: str, flags: Mapping[str, Any]) -> list[str]:
-    """Returns the parts of the name that identifies a row of an all-reduce record, such as
-    ["all-reduce ring", "vgg16 gradients", "4 gpu"].
+    """Returns the parts of the name of a row in an all-reduce record, such as ["all-reduce ring",
+    "vgg16 gradients", "4 gpu"].
     """
     device = f"{flags.get('devices')} {flags.get('device')}"
     if kind == COPY:
@@ -450,8 +456,8 @@ def _packing_flags(packing: Packing) -> dict[str, Any]:
 
 
 def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
-    """Returns a failed row without values. The other rows of the same record are copies with
-    changed fields.
+    """Returns a failed row of an all-reduce record, without values. All other rows of the record
+    are copies of it with changed fields.
     """
     config = {
         name: value
@@ -479,7 +485,7 @@ def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
     )
 
 
-def _measured_row(
+def _row_to_measurement(
     kind: str, point: Point, record: AllReduceRecord, empty: MeasuredReduction, in_turn: int
 ) -> MeasuredReduction:
     config = {
@@ -542,7 +548,7 @@ def _row_identity(row: MeasuredReduction) -> str:
     return json.dumps([row.kind, *(row.config.get(name) for name in (*OWN, "model"))])
 
 
-def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
+def _comparable_flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
     """Returns text that is equal for two processes with equal flags. File names and the flags in
     `may_differ` are ignored.
     """
@@ -557,7 +563,7 @@ def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
 # Finds the configuration of a measurement, and names configurations.
 
 IMPORTED = "imported_from"
-"""Key in the `config` of imported records. Its value is the measured program."""
+"""Key in the `config` of imported records. Its value is the program that measured the values."""
 
 UNRESOLVED = GROUPS["device"]
 """Flags that may be unresolved in the record of a run that failed early."""
@@ -599,9 +605,9 @@ class Configuration:
         """Returns the flags whose values are not the defaults."""
         return _non_default_flags(self.flags, self.kind)
 
-    def differing(self, other: Configuration) -> tuple[str, ...]:
-        """Returns the names of the flags that differ between this configuration and `other`, which
-        is of the same kind. Flags without final values are not compared.
+    def differing_flags(self, other: Configuration) -> tuple[str, ...]:
+        """Returns the names of the flags that differ between this configuration and `other`, a
+        configuration of the same kind of measurement. Flags without final values are not compared.
         """
         names = dict.fromkeys((*self.flags, *other.flags))
         if self.flags.get(IMPORTED) != other.flags.get(IMPORTED):
@@ -664,7 +670,7 @@ def unique_configuration_names(configurations: Iterable[Configuration]) -> dict[
         configuration_name,
     ).values():
         first = members[0]
-        varying = sorted({name for other in members[1:] for name in first.differing(other)})
+        varying = sorted({name for other in members[1:] for name in first.differing_flags(other)})
         explicit = frozenset[str]().union(*(member.given for member in members))
         asked = [name for name in varying if name in explicit]
         values = {json.dumps([member.flags.get(name) for name in asked]) for member in members}
@@ -700,7 +706,7 @@ def _run_name_parts(flags: Mapping[str, Any]) -> list[str]:
     return parts + [name for name in names_of_flags(FLAGS, RunPart.WORK) if flags.get(name)]
 
 
-def imported_note(programs: Iterable[object]) -> str:
+def imported_measurements_note(programs: Iterable[object]) -> str:
     """Returns a note that says how many measurements were imported from which programs, or "" if
     `programs` contains only None.
     """

@@ -110,9 +110,9 @@ class TwoSamples:
     policy: Policy = field(default=Policy(), repr=False)
 
     @property
-    def part(self) -> float:
-        """The share of alpha that the tests of this metric use: `share`, multiplied by the share
-        that the rules give to the metric.
+    def alpha_share(self) -> float:
+        """The share of the significance level alpha that the tests of this metric use: `share`,
+        multiplied by the share that the rules give to the metric.
         """
         return self.share * (1.0 if self.policy.share is None else self.policy.share)
 
@@ -208,7 +208,7 @@ def compute_evidence(case: TwoSamples, policy: Policy) -> Evidence:
     usable values; paired samples must have equal length.
     """
     metric = case.metric
-    confidence = 1 - case.part * policy.alpha
+    confidence = 1 - case.alpha_share * policy.alpha
     base = [log_or_value(value, metric) for value in case.base]
     new = [log_or_value(value, metric) for value in case.new]
     if case.paired:
@@ -355,8 +355,8 @@ def estimate_text(
 def magnitude_text(
     metric: Metric, change: float | None, low: float | None, high: float | None
 ) -> str:
-    """Text with the size and the direction of a change, and its confidence interval: "13.2 % slower
-    (10.1 to 16.0 %)".
+    """Returns text with the size and the direction of a change, and its confidence interval: "13.2
+    % slower (10.1 to 16.0 %)".
     """
     assert change is not None
     assert low is not None

@@ -89,7 +89,7 @@ rounded up to the next interim analysis, the probability becomes 0.8 to 0.87.
 """
 
 _DRAWS = 1000
-_VALUES = 101  # The variance needs one value; each of up to fifty interim analyses needs two.
+_VALUES = 101  # One number for the variance, and two for each of up to fifty interim analyses.
 _SEED = 1
 _PLAUSIBLE = 2.0  # The unit is standard errors.
 _KNOWN = 2
@@ -104,8 +104,8 @@ _Floats: TypeAlias = NDArray[np.float64]
 
 
 def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> int | None:
-    """Estimates how many pairs a verdict needs in total or, without pairs, how many processes BASE
-    or NEW needs, whichever has fewer.
+    """Estimates the total number of pairs that a verdict needs. Without pairs, estimates the number
+    of processes that BASE or NEW needs, whichever has fewer.
 
     With this number, the verdict is correct with 80 % power in two cases: "same" if nothing
     changed; "slower" or "faster" if the change is twice the smallest relevant change or, if larger,
@@ -242,8 +242,7 @@ class _SimulatedEstimates:
         return float(clear.mean())
 
     def simulate(self, analyses: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
-        """Yields the simulated change and its standard deviation at each analysis, shape [draws].
-        """
+        """Yields the simulated change and standard deviation at each analysis, shape [draws]."""
         count, start, measured_squares, freedom = self._start
         centre, squares = (np.full(_DRAWS, value) for value in (start, measured_squares))
         measured = self._measured
@@ -361,20 +360,21 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
     """
     if policy is not None:
         cases = [replace(case, policy=policy) for case in cases]
-    open_cases = group_by((case for case in cases if case.known is None), _test_family)
+    open_cases = group_by((case for case in cases if case.known is None), _test_family_key)
     kinds = sum(those[0].policy.share is not None for those in open_cases.values())
     sizes = {
         name: _family_size([_case_weight(case, kinds) for case in family_cases])
         for name, family_cases in open_cases.items()
     }
-    judgements = [_judge_untestable(c, c.policy, sizes.get(_test_family(c), 0)) for c in cases]
+    judgements = [_judge_untestable(c, c.policy, sizes.get(_test_family_key(c), 0)) for c in cases]
     tested = (index for index, judgement in enumerate(judgements) if judgement is None)
-    for family in group_by(tested, lambda index: _test_family(cases[index])).values():
+    for family in group_by(tested, lambda index: _test_family_key(cases[index])).values():
         weights = [_case_weight(cases[index], kinds) for index in family]
         size = _family_size(weights)
         tests = [compute_evidence(replace(cases[i], family=size), cases[i].policy) for i in family]
-        # P-values are divided by the share of alpha of their test, so alpha is the limit for all.
-        scaled = [min(1.0, test.p / test.part) if test.part else 1.0 for test in tests]
+        # Each p-value is divided by its test's share of alpha, so alpha is the limit for all tests.
+        shares = [test.alpha_share for test in tests]
+        scaled = [min(1.0, t.p / s) if s else 1.0 for t, s in zip(tests, shares, strict=True)]
         for index, evidence, p in zip(
             family, tests, inference.holm_adjust(scaled, weights), strict=True
         ):
@@ -382,7 +382,7 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
     return [judgement for judgement in judgements if judgement is not None]
 
 
-def _test_family(case: TwoSamples) -> tuple[str, ...]:
+def _test_family_key(case: TwoSamples) -> tuple[str, ...]:
     """Returns the key of the tests that Holm's correction treats together: the metric or, if
     metrics share alpha, the kind of measurement.
     """
@@ -396,11 +396,11 @@ def _family_size(weights: Sequence[float]) -> int:
 
 
 def _case_weight(case: TwoSamples, kinds: int) -> float:
-    """Returns the weight of a test in Holm's correction. A test with the whole alpha has weight 1.
+    """Returns the weight of a test in Holm's correction. A test that uses all of alpha weighs 1.
 
     `kinds` is the number of kinds of measurements that share alpha.
     """
-    return 1.0 if case.policy.share is None else case.part * kinds
+    return 1.0 if case.policy.share is None else case.alpha_share * kinds
 
 
 def processes_needed(
@@ -421,8 +421,7 @@ def processes_needed(
 
 
 def processes_to_decide(configurations: int) -> int:
-    """Returns the number of processes in each of BASE and NEW that suffices for a verdict on every
-    configuration.
+    """Returns how many processes each of BASE and NEW needs for a verdict on every configuration.
 
     With this number, changes in all configurations can be significant together (Holm). A change in
     one configuration can be significant even if one process contradicts it.
@@ -466,7 +465,7 @@ def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgemen
         before, after = (median(side) if side else None for side in (case.base, case.new))
         again: dict[str, Any] = {}
         if verdict is Verdict.INCONCLUSIVE and case.fewest:
-            least = _minimum_to_prove(case, policy, 1 / max(1, family))
+            least = _minimum_runs_to_prove_change(case, policy, 1 / max(1, family))
             again = {"at_least": least, "new_experiment": _needs_new_experiment(case)}
         return Judgement(
             verdict=verdict, reason=reason, base_median=before, new_median=after, **again
@@ -485,7 +484,7 @@ def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgemen
         reason = f"{side} has no value of {name}"
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=case.noise)
     if fewest < policy.min_processes:
-        least = _minimum_to_prove(case, policy, 1 / family)
+        least = _minimum_runs_to_prove_change(case, policy, 1 / family)
         tested = {
             "at_least": least,
             "verdict_needs": least,
@@ -512,7 +511,7 @@ def _needs_new_experiment(case: TwoSamples) -> bool | None:
     return (case.plan is not None and case.plan.begins) or None
 
 
-def _minimum_to_prove(case: TwoSamples, policy: Policy, share: float) -> int:
+def _minimum_runs_to_prove_change(case: TwoSamples, policy: Policy, share: float) -> int:
     """Returns the minimum number of pairs (or processes in each of BASE and NEW) that can prove a
     change at the significance level `share` times alpha.
     """
@@ -522,19 +521,20 @@ def _minimum_to_prove(case: TwoSamples, policy: Policy, share: float) -> int:
 
 
 def _judge_evidence(evidence: Evidence, p: float, policy: Policy) -> Judgement:
-    metric, alpha, share = evidence.metric, policy.alpha_of(evidence.metric), evidence.part or 0.5
+    metric, alpha = evidence.metric, policy.alpha_of(evidence.metric)
+    share = evidence.alpha_share or 0.5
     plan, family, verdict = evidence.plan, evidence.family, Verdict.INCONCLUSIVE
     values: dict[str, Any] = {}
     best = inference.smallest_p(len(evidence.base), len(evidence.new), evidence.paired)
-    separated = family * best > evidence.part * alpha and math.isclose(evidence.p, best)
+    separated = family * best > evidence.alpha_share * alpha and math.isclose(evidence.p, best)
     if p <= alpha and evidence.interval_exceeds_floor:
         better = (evidence.change > 0) == metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
     elif evidence.interval_within_margin:
         verdict = Verdict.SAME
     elif evidence.low is None or evidence.high is None or separated:
-        # A test of so few values cannot be significant, so the minimum number is reported.
-        least = _minimum_to_prove(evidence, policy, share / family)
+        # So few values cannot be significant, so the minimum number of values is reported.
+        least = _minimum_runs_to_prove_change(evidence, policy, share / family)
         level = alpha if plan is None else plan.analyses(least)[-1].alpha
         size = detectable_change(evidence, least, share * level / family)
         values = {
@@ -709,11 +709,11 @@ _WAITS = "its steps wait longer: for input, for each other, or with fewer thread
 _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 
 
-def cpu_time_cases(
+def throughput_and_cpu_time_cases(
     throughput: S, base: MeasurementGroup, new: MeasurementGroup, of_aa: Sequence[Measurement]
 ) -> tuple[S, S] | None:
-    """Returns the samples of throughput and CPU time of disturbed pairs, each with a share of
-    alpha. Returns None if only the throughput is judged.
+    """Returns the samples of throughput and CPU time of disturbed pairs, each with a share of the
+    significance level. Returns None if only the throughput is judged.
 
     Only the throughput is judged if runs are not paired, were not disturbed, did not compute on a
     CPU in one process, or recorded no CPU time.
@@ -749,12 +749,11 @@ def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
     were interleaved in short time slices, the ratio is computed from the time slices.
     """
     means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
-    return log_ratio_of_turns(
-        cpu_seconds_by_turn(base), cpu_seconds_by_turn(new), math.log(means[1] / means[0])
-    )
+    slices = [cpu_seconds_by_time_slice(run) for run in (base, new)]
+    return log_ratio_of_time_slices(slices[0], slices[1], math.log(means[1] / means[0]))
 
 
-def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
+def log_ratio_of_time_slices(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
     """Returns the Hodges-Lehmann estimate of the logarithm of the ratio NEW to BASE. Each value is
     from a time slice in which the other process of the pair waited. With too few time slices,
     returns `of_means`.
@@ -767,7 +766,7 @@ def log_ratio_of_turns(base: Sequence[float], new: Sequence[float], of_means: fl
     return paired_shift(turns, 0.5).estimate if len(turns) >= _FEWEST_TURNS else of_means
 
 
-def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
+def cpu_seconds_by_time_slice(run: RunRecord) -> tuple[float, ...]:
     """Returns the mean CPU seconds per step in each time slice of a run, during which the other
     process of the pair waited; () if the processes were not interleaved.
     """
@@ -779,8 +778,8 @@ def cpu_seconds_by_turn(run: RunRecord) -> tuple[float, ...]:
 
 
 def split_significance_level(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
-    """Gives half of alpha to each of the two samples (throughput and CPU time). If there are too
-    few pairs for half of alpha, CPU time gets the whole alpha.
+    """Gives half of the significance level alpha to each of the two samples (throughput and CPU
+    time). If there are too few pairs for half of alpha, CPU time gets all of it.
     """
     pairs = len(throughput.base)
     share = 0.5 if smallest_p(pairs, pairs, paired=True) <= policy.alpha / 2 else 0.0
@@ -815,7 +814,7 @@ def joint_judgement(
     if work is not Verdict.SAME:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
-        # CPU time needs fewer further pairs, so it determines the recommended number.
+        # CPU time needs fewer further pairs than throughput, so its number of pairs is recommended.
         sooner = {name: getattr(cpu_time, name) for name in _SETTLED}
         return replace(throughput, reason=f"CPU time: {cpu_time.reason}", **sooner)
     p, change, floor = throughput.p_adjusted, throughput.change, throughput.floor

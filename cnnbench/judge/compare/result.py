@@ -484,8 +484,8 @@ class Comparison(Document):
     @property
     @computed(before="next_step", form=int)
     def exit_code(self) -> ExitCode:
-        """The exit code. If several apply, the order is: regression, failed runs, then inconclusive
-        results or faulty files.
+        """The exit code. If several exit codes apply, the first of these is used: regression,
+        failed runs, inconclusive results or faulty files.
         """
         if self.ends_with is not None:
             return self.ends_with
@@ -773,8 +773,8 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
 def _further_metric_sentences(
     comparison: Comparison, entries: Sequence[ComparedConfiguration]
 ) -> Iterator[str]:
-    """Yields sentences about further metrics that are worse, inconclusive or missing. Each sentence
-    is about the worst configuration.
+    """Yields a sentence for each further metric that is worse, inconclusive or missing in a
+    configuration. The sentence is about the worst configuration.
 
     `entries` are sorted from worst to best. The main result of the first entry is excluded, because
     the answer contains it.

@@ -119,7 +119,8 @@ def _find_recurring_pauses(
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_mean_of_faster_half(profile.record.step_seconds) for profile in profiles]
     series = [
-        _shift_to_usual(base, runs) for base, runs in zip(usual, runs_of_processes, strict=True)
+        _shift_to_usual_time(base, runs)
+        for base, runs in zip(usual, runs_of_processes, strict=True)
     ]
     # Parts of the step that vary little are skipped: their slow steps have no relevant effect.
     if (
@@ -180,7 +181,7 @@ def _mean_of_faster_half(seconds: Sequence[float]) -> float:
     return fmean(seconds[step] for step in faster_half(seconds))
 
 
-def _shift_to_usual(usual: float, runs: Runs) -> list[float]:
+def _shift_to_usual_time(usual: float, runs: Runs) -> list[float]:
     """Returns the seconds of all steps of one process, shifted so that ordinary steps take `usual`
     seconds, both in the profiled and in the timed steps.
     """

@@ -204,14 +204,14 @@ def _condition_value(name: str, profile: StepProfile) -> Any:
     return None if conditions is None else conditions.during.get(name)
 
 
-def _gpu_clock(profile: StepProfile) -> float | None:
+def _gpu_clock_mhz(profile: StepProfile) -> float | None:
     """Returns the clock frequency of the slowest GPU in the run, in MHz; None if unknown."""
     clocks = _condition_value("gpu_clocks_mhz", profile)
     return min(clocks, default=None) if isinstance(clocks, (list, tuple)) else None
 
 
 def _throttled_gpu_count(reason: str, profile: StepProfile) -> float | None:
-    if _gpu_clock(profile) is None:
+    if _gpu_clock_mhz(profile) is None:
         return None
     return sum(
         reason in str(value) for value in _condition_value("gpu_throttle_reasons", profile) or ()
@@ -256,7 +256,9 @@ _QUANTITIES: tuple[MeasuredQuantity, ...] = (
         _CLOCKS,
         slows=-1,
     ),
-    MeasuredQuantity("GPU clock", _gpu_clock, _unit_formatter("MHz", integer), _CLOCKS, slows=-1),
+    MeasuredQuantity(
+        "GPU clock", _gpu_clock_mhz, _unit_formatter("MHz", integer), _CLOCKS, slows=-1
+    ),
     *(
         MeasuredQuantity(
             f"GPUs with {reason}", partial(_throttled_gpu_count, reason), integer, slows=1

@@ -582,7 +582,7 @@ class Sides:
         """
         counting = [
             (times, math.sqrt(math.prod(times.means_by_side)))
-            for times in self._largest_common_rows()
+            for times in self._times_of_longest_common_operations()
         ]
         return StepTimes(
             [
@@ -608,12 +608,12 @@ class Sides:
         """
         if 1 in (len(self.a.profiles), len(self.b.profiles)):
             return _ONE_PROCESS
-        rows = self._largest_common_rows()
+        rows = self._times_of_longest_common_operations()
         adjusted = [times.divided_by(self.speed_factors.each) for times in rows]
         shares = [times.variance / fmean(times.means_by_side) ** 2 for times in adjusted]
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
-    def noise_of(self, parts: Iterable[Part]) -> float:
+    def noise_of_parts(self, parts: Iterable[Part]) -> float:
         """Returns the `noise` to assume for the given parts of the step. For the Python program,
         the noise is at most 5 %, even if operations vary more.
         """
@@ -625,7 +625,9 @@ class Sides:
 
         If `errors` is at least `CERTAIN`, the times of A and B must also not overlap.
         """
-        return self.exceeds_standard_errors(self.typical_sum(parts), errors, self.noise_of(parts))
+        return self.exceeds_standard_errors(
+            self.typical_sum(parts), errors, self.noise_of_parts(parts)
+        )
 
     def exceeds_standard_errors(
         self, times: StepTimes, errors: float = CERTAIN, noise: float | None = None
@@ -700,7 +702,7 @@ class Sides:
             else self.exceeds_standard_errors(times, LIKELY)
         )
 
-    def _largest_common_rows(self) -> list[StepTimes]:
+    def _times_of_longest_common_operations(self) -> list[StepTimes]:
         """Returns the times of the longest operations among those that run in all processes."""
         of_operations = (times for part, times in self.times.items() if _is_operation(part))
         everywhere = (times for times in of_operations if min(map(min, times.each)) > 0)

@@ -33,7 +33,7 @@ from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
 from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.terminal import Progress
 from cnnbench.base.text import count_text, first_few, integer, item_count
-from cnnbench.judge.compare.configuration import IMPORTED, imported_note
+from cnnbench.judge.compare.configuration import IMPORTED, imported_measurements_note
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
     LevelChange,
@@ -431,7 +431,9 @@ def history_remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | 
             f"{len(machines)} machines are not compared with each other: {'; '.join(shares)}."
         )
     runs = (run for trend in trends for point in trend.series.points for run in point.runs)
-    if imported := imported_note(run.configuration.flags.get(IMPORTED) for run in runs):
+    if imported := imported_measurements_note(
+        run.configuration.flags.get(IMPORTED) for run in runs
+    ):
         texts.append(imported)
     if commits is None:
         return texts

@@ -30,7 +30,7 @@ from cnnbench.judge.compare.configuration import (
     Configuration,
     DifferenceEffect,
     fact_rule,
-    measurements_of_sides,
+    records_to_measurements,
     unique_configuration_names,
 )
 from cnnbench.judge.metrics import (
@@ -92,7 +92,7 @@ class HistoryEntry:
         """Returns the measurements in a record: one for a run record, or one for each row of an
         all-reduce record.
         """
-        (rows,) = measurements_of_sides([record])
+        (rows,) = records_to_measurements([record])
         labels = labels_from_config(record.config)
         facts = {
             name: fact_text(value, name)

@@ -118,7 +118,7 @@ class AcceptedCommit:
 
     def applies_to(self, configuration: str, metric: Metric) -> bool:
         """Whether a regression of this configuration and metric is accepted."""
-        is_named = not self.metrics or not _metric_names(metric).isdisjoint(self.metrics)
+        is_named = not self.metrics or not _names_selecting_metric(metric).isdisjoint(self.metrics)
         return is_named and _matches_any_pattern(configuration, self.configurations)
 
     def is_between(self, base: str, new: str) -> bool:
@@ -156,7 +156,7 @@ class Rules:
     rules: tuple[ConfigurationRule, ...] = field(default=(), metadata=_LIST)
     accept: tuple[AcceptedCommit, ...] = field(default=(), metadata=_LIST)
 
-    def of(self, configuration: str) -> tuple[int, ConfigurationRule]:
+    def rule_for(self, configuration: str) -> tuple[int, ConfigurationRule]:
         """Returns the number (from 1) and the rule for a configuration. If no rule matches, the
         number is 0 and the rule is empty.
         """
@@ -175,7 +175,7 @@ class Rules:
         """Returns text with the number and the patterns of the rule for a configuration; "" if no
         rule matches.
         """
-        number, _ = self.of(configuration)
+        number, _ = self.rule_for(configuration)
         return self.title(number) if number else ""
 
     @property
@@ -184,10 +184,8 @@ class Rules:
         return {metric.name for rule in self.rules for metric in rule.metrics}
 
     @property
-    def divides(self) -> bool:
-        """Whether any rule contains metrics. If so, these metrics share the significance level
-        alpha.
-        """
+    def metrics_share_alpha(self) -> bool:
+        """Whether any rule contains metrics. If so, the tests of these metrics share alpha."""
         return bool(self.named_metrics)
 
     @property
@@ -214,14 +212,14 @@ class Rules:
             metric that is not one of them.
           kinds: number of kinds of measurements, which also share alpha.
         """
-        _, rule = self.of(configuration)
-        own = _rule_metric(rule, metric)
+        _, rule = self.rule_for(configuration)
+        own = _metric_rule(rule, metric)
         threshold, fail_on = rule.threshold if metric.threshold is None else None, rule.fail_on
         share = 1 / len(asked) if metric in asked else None
         if own is not None:
             threshold = threshold if own.threshold is None else own.threshold
             fail_on = fail_on if own.fail_on is None else own.fail_on
-            if share is not None and all(_rule_metric(rule, metric) for metric in asked):
+            if share is not None and all(_metric_rule(rule, metric) for metric in asked):
                 share = rule.shares()[own.name]
         share = None if share is None else share / kinds
         scaled = None if threshold is None else threshold * metric.scale
@@ -266,14 +264,18 @@ class Rules:
         )
 
 
-def _metric_names(metric: Metric) -> set[str]:
+def _names_selecting_metric(metric: Metric) -> set[str]:
     """Returns the names in --metrics that select a metric."""
     return {metric.name, *metric.judged.values()}
 
 
-def _rule_metric(rule: ConfigurationRule, metric: Metric) -> MetricRule | None:
+def _metric_rule(rule: ConfigurationRule, metric: Metric) -> MetricRule | None:
     return next(
-        (rule_metric for rule_metric in rule.metrics if rule_metric.name in _metric_names(metric)),
+        (
+            rule_metric
+            for rule_metric in rule.metrics
+            if rule_metric.name in _names_selecting_metric(metric)
+        ),
         None,
     )
 

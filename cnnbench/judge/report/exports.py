@@ -330,7 +330,7 @@ def figures_of_comparison(comparison: Comparison) -> list[Figure]:
 def _side_figures(
     entry: ComparedConfiguration, role: str, records: tuple[Measurement, ...]
 ) -> Iterable[Figure]:
-    origins = MeasurementGroup(entry.configuration, records).origins()
+    origins = MeasurementGroup(entry.configuration, records).by_origin()
     for origin, members in origins.items():
         good = [record for record in members if record.status == "ok"]
         for result in entry.results:

@@ -183,7 +183,7 @@ def group_configurations(
     measured = {
         group.configuration.key: [
             _PairedRecord(record, origin, started(record.started_at), pair_id_of(record))
-            for origin, members in group.origins().items()
+            for origin, members in group.by_origin().items()
             for record in members
         ]
         for group in grouped_runs

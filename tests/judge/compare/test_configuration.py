@@ -81,7 +81,7 @@ def test_runs_that_failed_early_differ_only_in_what_is_resolved_late(runs):
     assert key(early) != key(whole)
     assert not only(early).resolved
     assert only(whole, early).resolved
-    assert only(whole).differing(only(other)) == ("xla",)
+    assert only(whole).differing_flags(only(other)) == ("xla",)
 
 
 def test_labels_are_short_and_unique(runs):
