@@ -63,7 +63,7 @@ _RATIO = 1.5
 process without pauses. A test is not enough, because equal processes differ by more than chance.
 """
 
-_BUSY = 0.5  # With this many CPU seconds per second of a pause, a process computes.
+_BUSY = 0.5  # A process that uses this many CPUs during a pause computes; otherwise it waits.
 _LARGEST = 3  # The evidence for a pause names at most this many parts of the step.
 
 Runs: TypeAlias = Sequence[Sequence[float]]
@@ -90,14 +90,15 @@ class RecurringPauses(NamedTuple):
 
 
 def find_pauses(sides: Sides) -> RecurringPauses | None:
-    """Searches the times of each part of the step for pauses, and returns the longest pauses. If no
-    part has pauses, searches the times of whole steps.
+    """Searches the times of each part of the step for pauses (recurring slow steps), and returns
+    the longest pauses. If no part has pauses, searches the times of whole steps.
     """
     operations = sides.unclaimed_operations
     pause_causes = []
     for part in sides.times:
         runs = [(value,) for value in (*sides.a.seconds(part), *sides.b.seconds(part))]
-        level = _CHANCE / (len(operations) if part in operations else 1)  # Bonferroni
+        # The significance level is divided by the number of operations (Bonferroni correction).
+        level = _CHANCE / (len(operations) if part in operations else 1)
         if recurring := _find_recurring_pauses(sides, runs, level, part):
             pause_causes.append(recurring)
     if pause_causes:
@@ -110,8 +111,8 @@ def find_pauses(sides: Sides) -> RecurringPauses | None:
 def _find_recurring_pauses(
     sides: Sides, runs_of_processes: Sequence[Runs], level: float, part: Part | None = None
 ) -> RecurringPauses | None:
-    """Finds pauses in the times of whole steps, or of one part of the step (`part`), such as a
-    layer.
+    """Finds pauses (recurring slow steps) in the times of whole steps, or of one part of the step
+    (`part`), such as a layer.
 
     `runs_of_processes` contains the times of each process, first of A, then of B. The result is
     None unless all processes of A, or all processes of B, have significantly more slow steps.
@@ -370,8 +371,8 @@ def _further_evidence(sides: Sides, claim: CauseClaim) -> tuple[str, ...]:
 
 
 def _machine_state_evidence(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
-    """Returns texts about differences in clocks, load and similar conditions. Only differences that
-    can make all operations of the slower of A and B slower are returned.
+    """Returns texts about differences in clocks, load and similar conditions that can explain why
+    all operations are slower in A or in B.
     """
     slower = 1 if sides.typical_sum(parts).difference > 0 else -1
     return tuple(

@@ -129,8 +129,8 @@ class LayerAlignment:
         return {**scopes, **names_in_a}
 
     def text(self) -> str:
-        """Text about layers that were added, removed or moved in B: "B has a convolution more (1x1,
-        after conv3)"; "" if there are none.
+        """Returns text about layers that were added, removed or moved in B: "B has a convolution
+        more (1x1, after conv3)"; "" if there are none.
         """
         parts = [
             *_layer_count_texts(self.layers_only_in_b, "more", self.b, self.names),

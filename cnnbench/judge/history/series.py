@@ -337,7 +337,7 @@ def all_series(
     series = []
     for (configuration, machine), points in all_points.items():
         # With --by=commit, points are sorted by revision.
-        # Otherwise, they are sorted by the first run with their name, then by revision.
+        # Otherwise, points are sorted by the first run with the same name, then by revision.
         first: dict[str, int] = {}
         for index, measured_point in enumerate(points):
             first.setdefault(measured_point.name, 0 if by == "commit" else index)
@@ -536,7 +536,8 @@ class Revisions:
         revision, only B is the newest.
         """
         revision = revision_of(entry)
-        if newest is None or revision[:-1] != newest[:-1]:  # The last item, a day, is ignored.
+        # The day, which is the last item of a revision, is not compared.
+        if newest is None or revision[:-1] != newest[:-1]:
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
 

@@ -277,7 +277,7 @@ def complete_origins(origins: Iterable[Origin]) -> dict[Origin, Origin]:
     whole = {}
     for place, text in enumerate(revisions):
         if _ABBREVIATED.fullmatch(text):
-            # Finds commits that begin with the text: "g" sorts after all hexadecimal digits.
+            # Finds all commits that begin with `text`. "g" sorts after all hexadecimal digits.
             longer = revisions[place : bisect_left(revisions, f"{text}g")]
             if all(map(longer[-1].startswith, longer)):
                 whole[text] = longer[-1]
@@ -551,7 +551,7 @@ class Policy:
 
     def alpha_of(self, metric: Metric) -> float:
         """Returns the two-sided significance level for the tests of a metric. If several metrics
-        share alpha, this is the whole alpha.
+        share alpha, returns the whole alpha, not a share.
         """
         if self.share is not None:
             return self.alpha

@@ -84,7 +84,9 @@ class ConfigurationRule:
     metrics: tuple[MetricRule, ...] = field(default=(), metadata=_LIST)
 
     def shares(self) -> dict[str, float]:
-        """Maps each metric of the rule to its share of alpha. The shares add up to 1."""
+        """Maps each metric of the rule to its share of the significance level. The shares add up to
+        1.
+        """
         explicit = {
             metric.name: metric.share for metric in self.metrics if metric.share is not None
         }
@@ -185,13 +187,15 @@ class Rules:
 
     @property
     def metrics_share_alpha(self) -> bool:
-        """Whether any rule contains metrics. If so, the tests of these metrics share alpha."""
+        """Whether any rule contains metrics. If so, the tests of these metrics share the
+        significance level alpha.
+        """
         return bool(self.named_metrics)
 
     @property
     def smallest_share(self) -> float:
-        """The smallest share of alpha that any rule gives to a metric; 1 if no rule contains
-        metrics.
+        """The smallest share of the significance level that any rule gives to a metric; 1 if no
+        rule contains metrics.
         """
         return min((one for rule in self.rules for one in rule.shares().values()), default=1.0)
 
@@ -307,8 +311,8 @@ def load_rules(flag_value: str | None) -> Rules:
 
 
 def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
-    """Returns the value of --rules (COMMIT:FILE) that selects the file with the same rules as it is
-    in `commit`.
+    """Returns the value COMMIT:FILE of --rules that selects the version of the rules file in
+    `commit`.
 
     Without --rules, it selects the rules in the current folder. Values that do not name a file of
     the repository are returned unchanged. Raises FlagError if the commit does not contain the file.

@@ -17,6 +17,6 @@ __all__ = ["FORMATS", "Report", "ReportSubject", "build", "gather", "load", "ren
 
 
 def __getattr__(name: str) -> Any:
-    if name == "build":  # `cnnbench compare` does not need the sections.
+    if name == "build":  # `cnnbench compare` does not need this import.
         return import_module("cnnbench.judge.report.sections").build
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -203,8 +203,8 @@ class ScalingCurve:
 
     @property
     def points(self) -> list[tuple[float, float, RunGroup]]:
-        """For the base and each member: the number of devices, the median images/sec, and the group
-        of runs.
+        """The number of devices, the median images/sec and the group of runs, for the base and each
+        member of the curve.
         """
         groups = dict.fromkeys((self.base, *self.members))
         return [
