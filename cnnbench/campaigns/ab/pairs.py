@@ -843,6 +843,6 @@ def verdict_probability(
     drawn = np.hstack([np.tile(so_far, (_DRAWS, 1)), to_come])
     clear = np.zeros(_DRAWS, bool)
     for analysis in later:
-        low, high = paired_bounds(drawn[:, : analysis.pairs], 1 - case.part * analysis.alpha)
+        low, high = paired_bounds(drawn[:, : analysis.pairs], 1 - case.alpha_share * analysis.alpha)
         clear |= (low > floor) | (high < -floor) | ((-margin <= low) & (high <= margin))
     return float(clear.mean())
