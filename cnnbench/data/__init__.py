@@ -1,5 +1,5 @@
-"""Input of a run: data sets, and the batch of each tower for each step, either synthetic or read
-from files.
+"""Provides the input of a run: for each step, one batch for each tower (device). The batches are
+synthetic or read from the files of a data set.
 
 Importing this package does not import TensorFlow. Creating an input does.
 """

@@ -75,7 +75,8 @@ def mix_with_neighbours(
 def own_shares_in_mixes(
     positions: tf.Tensor, height: int, width: int, spec: InputSpec
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws how much of each image remains in its mix with another image.
+    """Draws, for mixup and CutMix, how much of each image remains when it is mixed with another
+    image.
 
     Returns:
       The share of each pixel, float32 [n, height, width, 1] or, without CutMix, [n, 1, 1, 1]; and
@@ -100,12 +101,12 @@ def own_shares_in_mixes(
 
 
 def _inside_rectangle(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Tensor:
-    """Whether each row (or column) of n images is inside the rectangle that CutMix replaces: bool
-    [n, size].
+    """Returns, for each row (or column) of n images, whether it is inside the rectangle that CutMix
+    replaces: bool [n, size].
 
-    Before it is cut off at the border, the rectangle has the share 1 - `drawn` of the area, and
-    sides in the ratio of the image's sides. They are rounded down to an even number of pixels, as
-    in the authors' program.
+    The rectangle has the aspect ratio of the image, and its area is the share 1 - `drawn` of the
+    image's area. Height and width are rounded down to an even number of pixels, as in the authors'
+    program. Then the rectangle is cut off at the border of the image.
     """
     half = tf.cast(float(size) * tf.sqrt(1.0 - drawn), tf.int64) // 2
     numbers = tf.range(size, dtype=tf.int64)
@@ -113,8 +114,8 @@ def _inside_rectangle(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Ten
 
 
 def draw_beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
-    """Draws numbers from the distribution Beta(alpha, alpha), float32 [n], for positions int64 [n]
-    and alphas [n].
+    """Draws a number from the distribution Beta(alpha, alpha) for each position (int64 [n]) and its
+    alpha: float32 [n].
 
     If A and B are gamma variables of shape alpha, A / (A + B) has this distribution. A gamma
     variable of shape alpha is one of shape alpha + 1 times U^(1 / alpha), with U uniform in (0, 1].
@@ -139,15 +140,18 @@ def draw_beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
 
 
 class Augmentation(NamedTuple):
-    """How many operations change an image, and how strongly.
+    """Settings of an augmentation: how many operations change an image, and how strongly.
 
     Attributes:
       operations: number of operations per image.
-      strength: strength of all operations, from 0 to 1; None to draw one of 31 for each.
+      strength: strength of all operations, from 0 to 1; None to draw one of 31 strengths for each
+        operation.
       shear: largest shift in pixels of a row by pixel of height, or of a column by pixel of width.
-      translation: largest shift for a side of so many pixels.
+      translation: function from the height or width of the image, in pixels, to the largest shift
+        in pixels.
       angle: largest angle of a rotation in degrees.
-      factors: of colour, contrast, brightness and sharpness, for strengths 0 and 1; 1 is no change.
+      factors: factors of colour, contrast, brightness and sharpness at strength 0 and at strength
+        1. A factor of 1 does not change the image.
       bits: number of bits of a posterized value at strength 1.
     """
 
@@ -161,11 +165,11 @@ class Augmentation(NamedTuple):
 
 
 AUGMENTATIONS = {
-    # N = 2 and M = 9 of 10, with the ranges of AutoAugment, which shifts images of 331 pixels.
+    # RandAugment makes 2 changes of strength 9 (of 10), in the ranges of AutoAugment (331 pixels).
     "randaugment": Augmentation(
         2, 0.9, 0.3, lambda side: side * 150.0 / 331.0, 30.0, (0.1, 1.9), 4
     ),
-    # TrivialAugment with the wide ranges of the paper
+    # TrivialAugment uses the ranges that its paper calls wide.
     "trivialaugment": Augmentation(1, None, 0.99, lambda side: 32.0, 135.0, (0.01, 2.0), 2),
 }
 """Augmentations by the values of --augment."""
@@ -197,7 +201,7 @@ def augmented(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tens
 
 def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> tf.Tensor:
     """Changes images, uint8 [n, height, width, 3], by the augmentation that --augment names.
-    Positions are [n]. See `augmented`.
+    `positions`, int64 [n], determine the random choices; see `augmented`.
     """
 
     def augment_one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
@@ -208,8 +212,8 @@ def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> t
     return tf.map_fn(augment_one, (images, positions), fn_output_signature=made)
 
 
-# Operations of both augmentations, which round as Pillow does.
-# Arguments: uint8 image, strength from 0 to 1, strength with a random sign, kind of augmentation
+# Operations of RandAugment and TrivialAugment. They round values as Pillow does.
+# Their arguments: uint8 image, strength from 0 to 1, strength with a random sign, augmentation.
 
 
 def _rotate(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
@@ -242,11 +246,11 @@ def _translate_y(image: Any, strength: Any, signed: Any, kind: Augmentation) -> 
 def _resample_affine(
     image: Any, column: tuple[Any, Any, Any], row: tuple[Any, Any, Any]
 ) -> tf.Tensor:
-    """Moves the pixels of an image: its new pixel (x, y) is the old pixel nearest to (column, row),
-    or black outside of the image.
+    """Applies an affine transformation to an image: the new pixel (x, y) is the old pixel nearest
+    to (column, row), or black if that point is outside of the image.
 
-    `column` and `row` are factors of x, y and 1. Places are measured to the centres of pixels, so
-    the first pixel is at (0.5, 0.5).
+    `column` and `row` contain the factors of x, y and 1. Coordinates refer to the centres of
+    pixels, so the first pixel is at (0.5, 0.5).
     """
     flat = []
     for x, y, constant in (column, row):
@@ -314,7 +318,7 @@ def _change_sharpness(image: Any, strength: Any, signed: Any, kind: Augmentation
     )[0]
     inner = [[1, 1], [1, 1], [0, 0]]
     smooth = tf.pad(tf.floor(sums / 13.0 + 0.5), inner)
-    # The filter has no result at the border, which remains unchanged.
+    # The smoothing filter has no result at the border, so the pixels there remain unchanged.
     inside = tf.pad(tf.ones_like(sums, tf.bool), inner)
     return _blend_with(tf.where(inside, smooth, exact), image, strength, kind)
 
@@ -331,7 +335,7 @@ def _blend_with(without: Any, image: Any, strength: Any, kind: Augmentation) -> 
 
 
 def _luma(image: Any) -> tf.Tensor:
-    """The luma of an image, int32 [height, width]."""
+    """Computes the luma (brightness) of an image, int32 [height, width]."""
     weights = tf.constant([19595, 38470, 7471])
     return (tf.reduce_sum(tf.cast(image, tf.int32) * weights, 2) + 2**15) // 2**16
 
@@ -356,4 +360,4 @@ OPERATIONS: Mapping[str, Callable[[Any, Any, Any, Augmentation], tf.Tensor]] = {
     "translate_x": _translate_x,
     "translate_y": _translate_y,
 }
-"""The operations of both augmentations."""
+"""The operations of RandAugment and TrivialAugment, by name."""

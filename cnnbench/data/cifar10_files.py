@@ -51,7 +51,8 @@ Integers = npt.NDArray[np.int64]
 
 
 def find_files(data_dir: str, subset: str) -> list[Path]:
-    """Finds the files of a subset, in the order of their numbers. FlagError if there are none.
+    """Finds the files of a subset ("train" or "validation"), in the order of the numbers in their
+    names. FlagError if there are no files.
 
     Searches ``data_dir``, then its subfolders ``cifar-10-batches-py`` and ``cifar-10-batches-bin``.
     If a folder contains both formats, pickles are preferred.
@@ -189,10 +190,11 @@ def _batch_entry(path: Path, batch: object, key: str) -> object:
 
 
 class _PickledPlaceholder:
-    """Placeholder for a class or function that a pickle contains, with its arguments and its state.
+    """Placeholder for a class or function that a pickle contains. Stores the arguments of the call
+    and the state of the object.
 
-    It replaces every class and function, so a pickle cannot call anything. NumPy receives no state
-    from a pickle, because some states would crash it.
+    The placeholder replaces every class and function, so a pickle cannot call anything. NumPy
+    receives no state from a pickle, because some states would crash it.
     """
 
     def __init__(self, name: str, arguments: tuple[Any, ...] = ()) -> None:
@@ -201,7 +203,7 @@ class _PickledPlaceholder:
         self.state: object = None
 
     def __call__(self, *arguments: Any) -> _PickledPlaceholder | bytes:
-        # Python 3 writes bytes as a call of one of two functions in pickle protocols 0 to 2.
+        # In pickle protocols 0 to 2, Python 3 represents bytes as a call of one of two functions.
         if self.name == "_codecs.encode" and isinstance(arguments[0], str):
             return arguments[0].encode("latin1")
         if self.name in ("__builtin__.bytes", "builtins.bytes"):
@@ -226,7 +228,7 @@ def unpickle_safely(data: bytes) -> Any:
     UnpicklingError for damaged data.
     """
     try:
-        # Indices in a pickle's memo are checked, because Python allocates memory up to the largest.
+        # Indices of the pickle memo are checked: Python allocates memory up to the largest index.
         # `genops` cannot decode some strings of Python 2, so the check ends at such a string.
         with contextlib.suppress(UnicodeDecodeError):
             for opcode, argument, _ in pickletools.genops(data):
@@ -249,7 +251,7 @@ def decode_integers(value: object) -> Any:
     """
     if not isinstance(value, _PickledPlaceholder):
         return value
-    # The module is named numpy.core in old files, and numpy._core since NumPy 2.
+    # Old pickles refer to the module numpy.core, which NumPy 2 has renamed to numpy._core.
     match value.name.removeprefix("numpy.").lstrip("_"), value.arguments, value.state:
         case "core.multiarray._reconstruct", _, (_, tuple(shape), dtype, fortran, bytes(content)):
             order = "F" if fortran else "C"
@@ -260,7 +262,7 @@ def decode_integers(value: object) -> Any:
         case _:
             raise pickle.UnpicklingError(f"{value.name[:60]!r} is not an array of integers")
     kind = _parse_dtype(dtype)
-    # The sides are Python integers, so their product cannot overflow.
+    # The sizes in the shape are Python integers, so their product cannot overflow.
     natural = all(isinstance(side, int) and side >= 0 for side in shape)
     if not natural or math.prod(shape) * kind.itemsize != len(content):
         raise pickle.UnpicklingError(f"{len(content)} bytes for an array of shape {shape}")

@@ -52,7 +52,8 @@ class CocoObject(NamedTuple):
     """An object in an image: its class, its box, and whether it is a crowd.
 
     `label` is the class, starting at 1. `box` is top, left, bottom and right, as fractions of the
-    image's sides. `is_crowd` means that the box contains many objects without separate annotations.
+    height and width of the image. `is_crowd` means that the box contains many objects without
+    separate annotations.
     """
 
     label: int
@@ -245,7 +246,9 @@ def random_window(
 
 
 def _draw_random_windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, Any]:
-    """Draws random windows, [tries, 4]. Also returns whether each window is valid, bool [tries]."""
+    """Draws random windows of an image, [tries, 4]. Also returns, as bool [tries], which of the
+    windows `random_window` may use.
+    """
     drawn = tf.random.stateless_uniform([4, CROP_TRIES], stateless_seed(position, seed, "window"))
     height, width = (_SMALLEST_SIDE + (1 - _SMALLEST_SIDE) * side for side in tf.unstack(drawn[:2]))
     top, left = drawn[2] * (1 - height), drawn[3] * (1 - width)
@@ -258,7 +261,9 @@ def _draw_random_windows(boxes: Any, overlap: Any, position: Any, seed: int) -> 
 
 
 def _windows_contain_centres(windows: Any, boxes: Any) -> Any:
-    """Whether each window contains the centre of each box: bool [windows, boxes]."""
+    """Returns, for each window and each box, whether the window contains the centre of the box:
+    bool [windows, boxes].
+    """
     centres = (boxes[None, :, :2] + boxes[None, :, 2:]) / 2
     inside = (centres > windows[:, None, :2]) & (centres < windows[:, None, 2:])
     return tf.reduce_all(inside, axis=-1)

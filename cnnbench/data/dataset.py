@@ -1,5 +1,5 @@
-"""Base classes: data sets, the specification of an input (`InputSpec`), and the source of its
-batches (`InputSource`).
+"""Defines the base class of data sets (`Dataset`), the specification of an input (`InputSpec`), and
+the base class of inputs (`InputSource`).
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Dataset:
         return examples
 
     def describe_gaps(self, subset: str, data_dir: str) -> list[str]:
-        """Notices about missing files of a subset, and about files with similar names that are not
-        read.
+        """Returns notices about missing files of a subset, and about files with similar names that
+        are not read.
         """
         files, notices = self._find_existing_files(data_dir, subset), []
         if missing := self.missing(files):
@@ -131,7 +131,7 @@ class Dataset:
         found: list[str] = []
 
         def look_for_defects() -> None:
-            # The caller reports an error already; an error of the check must not hide it.
+            # An error in this check is ignored: it must not hide the error that the caller reports.
             with contextlib.suppress(Exception):
                 files = self._find_existing_files(str(spec.data_dir), spec.subset)
                 found.extend(self.check(files, spec.num_classes).defects)
@@ -185,13 +185,13 @@ def load_plugin(path: str) -> tuple[str, ...]:
 
 
 def dataset_names() -> tuple[str, ...]:
-    """The values that ``--data_name`` accepts, in the order of registration."""
+    """Returns the values that ``--data_name`` accepts, in the order of registration."""
     return tuple(_DATASETS)
 
 
 def find_dataset(data_name: str | None, data_dir: str | None, model: str | None = None) -> Dataset:
-    """The data set that --data_name, --data_dir and --model select. FlagError if the name is
-    unknown or the choice is ambiguous.
+    """Returns the data set that --data_name, --data_dir and --model select. FlagError if the name
+    is unknown or the choice is ambiguous.
 
     If no name is given, it is the first data set with a name that is part of ``data_dir``, or else
     the data set with files in this directory. If neither name nor directory is given, it is the
@@ -235,7 +235,7 @@ plugins.add_plugin_kind(
         noun="data set",
         call="cnnbench.data.register_dataset(Dataset(...))",
         table=lambda: _DATASETS,
-        # Nothing to load: the package imports the module that registers data sets.
+        # The package cnnbench.data has already imported the module that registers data sets.
         prepare=lambda: None,
     )
 )
@@ -252,7 +252,9 @@ _OF_MIXED = (
     Element(OTHER_LABEL, (), "label", "int64"),
     Element(OWN_SHARE, (), "label"),
 )
-"""Further labels of a mixed image: the label of the other image, and the share of its own label."""
+"""Additional labels of a mixed image: the label of the other image, and the share of the image's
+own label.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +277,7 @@ class InputSpec(DataParams):
       preprocess: function that makes the elements from an example; None if they are the same.
       dtype: dtype of floating-point features: "float32", "float16" or "bfloat16". Preprocessing
         uses float32.
-      num_shards: number of processes that share the data. Each reads its own part.
+      num_shards: number of processes that share the data. Each process reads its own part.
       shard_index: the part to read. For synthetic data, it selects rows from the global batch of
         all shards.
       shard_files: True if a training shard consists of whole files, so that shards may differ in
@@ -304,7 +306,9 @@ class InputSpec(DataParams):
     shuffle_buffer: int = 10_000
 
     def __post_init__(self) -> None:
-        """Sets the attributes that follow from other attributes."""
+        """Replaces unset attributes, such as `num_classes`, by values that follow from the data set
+        and from other attributes.
+        """
         if self.num_classes == 0:
             object.__setattr__(self, "num_classes", self.dataset.num_classes)
         if not self.examples:
@@ -329,21 +333,23 @@ class InputSpec(DataParams):
 
     @property
     def mixes(self) -> bool:
-        """Whether each image is mixed with another image, and its label with the other label (mixup
-        or CutMix).
+        """Whether mixup or CutMix mixes each image with another image of its batch, and the labels
+        of the two images.
         """
         return self.training and bool(self.data_dir) and self.mixup_alpha + self.cutmix_alpha > 0
 
     @property
     def batch_unit(self) -> int:
-        """The batch size per device must be a multiple of this number: 2 if images are mixed in
+        """Number of which the batch size per device must be a multiple: 2 if images are mixed in
         pairs, otherwise 1.
         """
         return 2 if self.mixes else 1
 
     @property
     def delivered(self) -> tuple[Element, ...]:
-        """The elements of a batch: `elements`, and additional labels if images are mixed."""
+        """The elements of a delivered batch: `elements` and, if images are mixed, additional
+        labels.
+        """
         return (*self.elements, *_OF_MIXED) if self.mixes else self.elements
 
     @property
@@ -352,8 +358,8 @@ class InputSpec(DataParams):
         return self.batch_per_device * self.num_devices
 
     def dtype_of(self, element: Element) -> str:
-        """The dtype of an element in batches. Floating-point features have the dtype of the run:
-        float32, float16 or bfloat16.
+        """Returns the dtype of an element in batches. Floating-point features have the dtype of the
+        run: float32, float16 or bfloat16.
         """
         by_precision = element.role == "feature" and element.dtype == "float32"
         return self.dtype if by_precision else element.dtype
@@ -375,8 +381,6 @@ class InputSpec(DataParams):
     def from_flags(cls, flags: object, **fields: Any) -> InputSpec:
         """Creates the specification of an input from the attributes in ``fields``. All other
         attributes are taken from data flags of the same name in ``flags``.
-
-        Attributes that are not in ``fields`` are set from the data flags in ``flags``.
         """
         names = {field.name for field in dataclasses.fields(DataParams)} - fields.keys()
         taken = {name: getattr(flags, name) for name in names if hasattr(flags, name)}
@@ -417,7 +421,7 @@ class TowerBatch(NamedTuple):
     def of(
         cls, elements: Sequence[Element], values: Mapping[str, Any], weights: Any = None
     ) -> TowerBatch:
-        """Creates a batch from tensors by element name."""
+        """Creates a batch from a mapping of element names to tensors."""
         features = group_values(elements, "feature", values)
         return cls(features, group_values(elements, "label", values), weights)
 
@@ -461,7 +465,9 @@ class InputSource(AbstractContextManager["InputSource"]):
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:
-        """Specs of the arguments with which a step that uses this input is traced."""
+        """Specs (``tf.TensorSpec``) of the arguments with which a step that uses this input is
+        traced.
+        """
         return self.element_spec
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
@@ -477,24 +483,24 @@ class InputSource(AbstractContextManager["InputSource"]):
         """
 
     def waiting(self) -> dict[int, float]:
-        """For each call of `next` that is blocked now: seconds since the call, by number of the
-        shard.
+        """Returns, by shard number, the seconds for which each call of `next` that is blocked now
+        has been waiting.
         """
         return {}
 
     def stages(self) -> list[Any]:
-        """The stages of the pipeline (`PipelineStage` in `cnnbench.data.pipeline`), for
-        measurements; empty if the input is synthetic.
+        """Returns the stages of the input pipeline (`PipelineStage` in `cnnbench.data.pipeline`),
+        so that their speed can be measured; empty if the input is synthetic.
         """
         return []
 
     def skipped(self) -> SkippedRecords:
-        """The bad records that were skipped so far; see `Pipeline.skipped`."""
+        """Returns the bad records that were skipped so far; see `Pipeline.skipped`."""
         return SkippedRecords()
 
     def passed_over(self, steps: int) -> list[int]:
-        """Number of bad records that were skipped during a number of training steps, for each shard
-        that this process reads.
+        """Returns, for each shard that this process reads, how many bad records were skipped during
+        the first `steps` training steps.
 
         Records that earlier runs skipped (see `resume`) are included.
         """

@@ -18,15 +18,15 @@ from cnnbench.errors import DataError, FlagError, PathError, UsageError, first_l
 
 
 class RecordDefect(ValueError):
-    """A defect in a record. In messages, its text follows "FILE: record N: "."""
+    """Raised for a record that cannot be used. Messages show its text after "FILE: record N: "."""
 
 
 @dataclass
 class Findings:
-    """Result of checking the files of a data set: number of valid records, facts about them, and
-    defects.
+    """Result of checking the files of a data set: the number of valid records, lines with
+    statistics about them, and the defects.
 
-    A defect names file and record.
+    The text of a defect names the file and the record.
     """
 
     records: int = 0
@@ -36,8 +36,8 @@ class Findings:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """Facts about a valid record with a labelled image: class, size in pixels, and number of
-    boxes.
+    """Properties of a valid record with a labelled image: class, size in pixels and in bytes, and
+    number of boxes.
     """
 
     label: int
@@ -66,7 +66,7 @@ class ImageTally:
         self._boxes += facts.boxes
 
     def lines(self) -> list[str]:
-        """The statistics as lines of text; empty if no record was added."""
+        """Formats the statistics as lines of text; empty if no record was added."""
         if not self._labels:
             return []
         per_class = self._labels.values()
@@ -92,13 +92,13 @@ _REMEMBERED = 4096
 
 
 def os_error_text(error: OSError) -> str:
-    """The operating system's error message, without the error number and the path."""
+    """Returns the operating system's message for an error, without the error number and the path."""
     return error.strerror or str(error) or type(error).__name__
 
 
 def unfinished_subfolder(folder: Path) -> str:
-    """Name of a subfolder with files that an interrupted process left behind while it created a
-    data set; "" if there is none.
+    """Returns the name of a subfolder with files that an interrupted process left behind while it
+    created a data set; "" if there is no such subfolder.
     """
     made = (path for path in folder.iterdir() if path.name.startswith(UNFINISHED))
     held = (path.name for path in made if (path / SCRATCH).is_file() and len([*path.iterdir()]) > 1)
@@ -207,8 +207,8 @@ def temporary_output_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path
     """Context manager that creates the folder ``out`` and, in it, a temporary folder that is
     removed at the end.
 
-    ``out`` is locked in the block. It must be writable and must not contain files of such a data
-    set, whose names match `patterns`. Files that killed processes have left in it are removed.
+    ``out`` is locked inside the block. It must be writable, and no file in it may have a name that
+    matches `patterns`. Files that killed processes have left in ``out`` are removed.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -380,7 +380,7 @@ def _is_image(path: Path) -> bool:
 
 
 def _visible_entries(folder: Path) -> list[Path]:
-    """The sorted entries of a folder, without files that operating systems and file servers
+    """Returns the sorted entries of a folder, without files that operating systems and file servers
     create.
     """
     return sorted(

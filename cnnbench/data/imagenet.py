@@ -33,14 +33,14 @@ from cnnbench.errors import DataError, UsageError, first_line
 
 # Preprocessing of JPEG images for networks: decoding, cropping, resizing and normalising
 
-# An evaluation uses the central 1/1.145 of each side of an image, for example 224 of 256 pixels.
+# An evaluation crops an image to the central 1/1.145 of its height and width (224 of 256 pixels).
 CENTRAL_SCALE = 1.145
 # TensorFlow's official models resize the shorter side to this size before they crop.
 OFFICIAL_SHORTER_SIDE = 256
 # Mean red, green and blue values of the images in ImageNet, in the range 0..255
 CHANNEL_MEANS = (123.68, 116.78, 103.94)
 
-# Limits of random colour changes: the hue is a fraction of pi in YIQ, or of a full turn in HSV
+# Limits of random colour changes; the hue limit is a fraction of pi (YIQ) or of 2 pi (HSV).
 _BRIGHTNESS = 32.0 / 255.0
 _CONTRAST = (0.5, 1.5)
 _SATURATION = (0.5, 1.5)
@@ -95,7 +95,7 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
         if spec.official:
             sides = sides * max(OFFICIAL_SHORTER_SIDE, size) // tf.reduce_min(sides)
         else:
-            # The float32 factors have the order of tf_cnn_benchmarks, so that sizes are equal.
+            # The float32 factors are multiplied in the order of tf_cnn_benchmarks to get equal sizes.
             exact = tf.cast(sides, tf.float32)
             sides = tf.cast(exact * tf.reduce_max(size / exact) * CENTRAL_SCALE, tf.int32)
         image = resize_image(image, sides[0], sides[1], position, spec)
@@ -168,7 +168,7 @@ def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: Inpu
 
 
 def _crop_margins(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Number of rows and of columns by which the image is larger than the crop: int32 >= 0."""
+    """Returns by how many rows and columns the image is larger than the crop: int32 >= 0."""
     shape = tf.shape(image)
     checked = tf.debugging.assert_greater_equal(shape[:2], size, "image smaller than the crop")
     with tf.control_dependencies([checked]):
@@ -215,7 +215,7 @@ def scale_and_rotate_chroma(image: Any, scale: Any, angle: Any) -> tf.Tensor:
 
     Luma (Y of YIQ) does not change. A scale of 0 results in grey. The result is not clipped.
     """
-    # All operations are linear, so applying them to the unit colours gives a 3x3 matrix.
+    # All colour operations are linear, so their results for pure red, green and blue form a matrix.
     y, i, q = tf.unstack(tf.image.rgb_to_yiq(tf.eye(3)), axis=-1)
     cosine, sine = scale * tf.cos(angle), scale * tf.sin(angle)
     turned = tf.stack([y, cosine * i - sine * q, sine * i + cosine * q], axis=-1)
@@ -229,7 +229,9 @@ LABEL = "image/class/label"
 BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 
 MAX_ASPECT = 100
-"""Maximum ratio of the sides. Resizing a narrower image would need too much memory."""
+"""Maximum ratio of height to width, and of width to height. Resizing a narrower image would need
+too much memory.
+"""
 MAX_PIXELS = 2**27
 """Maximum number of pixels in an image, which take 1.5 GiB as float32."""
 
@@ -259,7 +261,7 @@ def boxes_are_inside(boxes: Any) -> tf.Tensor:
     in a graph.
     """
     ahead = [[0, 0]] * (len(boxes.shape) - 1)
-    # In 0, 0, top, left, bottom, right, 1, 1, no value may exceed the value two places later.
+    # In the list 0, 0, top, left, bottom, right, 1, 1, each value must be <= the value two later.
     bounded = tf.pad(tf.pad(boxes, [*ahead, [2, 0]]), [*ahead, [0, 2]], constant_values=1.0)
     return tf.reduce_all(bounded[..., :-2] <= bounded[..., 2:])
 
@@ -402,7 +404,7 @@ def serialize_features(
         value = text if isinstance(text, bytes) else text.encode(errors="surrogateescape")
         features[key] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
     example = tf.train.Example(features=tf.train.Features(feature=features))
-    # Without `deterministic`, the order is undefined, but equal input must give equal files.
+    # Without `deterministic`, the order of the keys varies, but equal images must give equal files.
     data: bytes = example.SerializeToString(deterministic=True)
     return data
 
@@ -469,7 +471,7 @@ def write_imagenet_records(images: ImageFolder, out: Path, shards: Mapping[str, 
         ]
         return write_images(path, made)
 
-    # In the file of labels, the line number (starting at 0) is the label.
+    # In labels.txt, the line number (starting at 0) is the label.
     lines = ["background"]
     lines += [c.name if c.text == c.name else f"{c.name} {c.text}" for c in images.classes]
     return sum(
@@ -534,7 +536,7 @@ def read_as_rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
                 encoded = tf.io.encode_jpeg(
                     image, format="rgb", quality=100, chroma_downsampling=False
                 )
-            # A JPEG cannot have, for example, a side of more than 65,500 pixels.
+            # Encoding fails, for example, if the image is wider or higher than 65,500 pixels.
             except tf.errors.OpError as error:
                 raise DataError(
                     f"{path}: cannot be encoded as a JPEG: {first_line(error)}"

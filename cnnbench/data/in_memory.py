@@ -31,8 +31,8 @@ class Cifar10Pipeline(ArrayPipeline):
         super().__init__(spec, images, labels.astype(np.int64))
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """See `ArrayPipeline.prepare`. The rows are images, uint8 [n, 32, 32, 3], and labels, int64
-        [n].
+        """See `ArrayPipeline.prepare`. `rows` are the images, uint8 [n, 32, 32, 3], and the labels,
+        int64 [n].
         """
         images, labels = rows
         spec = self.spec
@@ -62,7 +62,7 @@ def pad_crop_flip(images: tf.Tensor, positions: tf.Tensor, seed: int) -> tf.Tens
     return tf.gather(cropped, columns, axis=2, batch_dims=1)
 
 
-# Draws per unrated item: with a third of all items rated, all draws fail once in 7000 times.
+# Attempts to draw an unrated item. If a user has rated a third of all items, 1 in 7000 draws fails.
 _TRIES = 8
 
 

@@ -69,7 +69,7 @@ def count_wav_samples(content: bytes) -> int:
 def examine(
     record: bytes, max_frames: int | None = None, max_letters: int | None = None
 ) -> tuple[int, int]:
-    """Checks the parts of a record that a run uses. Returns the number of spectrogram frames and
+    """Checks the audio and the transcript in a record. Returns the number of spectrogram frames and
     the number of letters.
     """
     features = parse_features(record)
@@ -98,7 +98,7 @@ def examine(
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Checks every record in the files of a subset; see `Dataset.check`."""
-    # The number of classes follows from the alphabet, which is fixed.
+    # `num_classes` is not needed: the classes are the letters of the fixed alphabet.
     del num_classes
     facts: list[tuple[int, int]] = []
     findings = check_records(files, examine, facts.append)
@@ -119,13 +119,15 @@ def serialize(audio: bytes, text: str, utterance: str) -> bytes:
     return serialize_features({}, {}, {AUDIO: audio, TEXT: text, UTTERANCE: utterance})
 
 
-# This constant is added to the power, so that its logarithm is finite.
+# This constant is added to the power of a frequency, so that the logarithm of 0 is avoided.
 _SILENCE = 1e-10
 _NUMBERS = np.array([ALPHABET.find(byte) for byte in range(256)])
 
 
 class LibriSpeechPipeline(RecordPipeline):
-    """Pipeline of spectrograms of log power. Each frequency is normalised over the utterance."""
+    """Pipeline that computes the log-power spectrogram of each utterance, and normalises each
+    frequency over the utterance.
+    """
 
     def __init__(self, spec: InputSpec) -> None:
         super().__init__(spec)
@@ -135,7 +137,7 @@ class LibriSpeechPipeline(RecordPipeline):
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
-        # Nothing in this pipeline is random.
+        # `position` is the seed of random choices, and this pipeline makes none.
         del position
         keys = {key: tf.io.FixedLenFeature([], tf.string) for key in (AUDIO, TEXT)}
         features = tf.io.parse_single_example(record, keys)
@@ -187,7 +189,8 @@ Utterance: TypeAlias = tuple[Path, str, str]
 
 
 def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Utterance]]:
-    """Reads the utterances in the folders ``train-*`` and in the validation folder, by subset.
+    """Reads the utterances in the folders ``train-*`` and in the validation folder. Returns them by
+    subset.
 
     These folders contain files SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt with one line per
     utterance: name, space, text. The audio file NAME.wav is in the same folder.

@@ -48,8 +48,8 @@ def make_input(
 
 
 def _import_on_call(name: str) -> Callable[..., Any]:
-    """Returns a function that calls ``MODULE.NAME`` of this package, and imports the module only
-    then.
+    """Returns a function that calls ``MODULE.NAME`` of this package. The module is imported when
+    the function is called.
     """
     module, _, attribute = name.partition(".")
 
@@ -60,9 +60,7 @@ def _import_on_call(name: str) -> Callable[..., Any]:
 
 
 def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
-    """Attributes for a `Dataset` whose examples are in TFRecord files
-    ``<prefix><subset>-*-of-*``.
-    """
+    """Returns arguments of `Dataset` for a data set in TFRecord files ``<prefix><subset>-*-of-*``."""
     return {
         "files": f"{prefix}train-*-of-* and {prefix}validation-*-of-*",
         "find": partial(tfrecord.find_files, prefix=prefix),
@@ -130,7 +128,7 @@ LIBRISPEECH = Dataset(
     num_classes=29,
     examples={"train": 281_241, "validation": 2_620},
     **_in_records("librispeech.LibriSpeechPipeline", "librispeech-"),
-    # Models determine the maximum length, and the minimum length of synthetic examples.
+    # Models set max_frames, max_letters and min_frames (the minimum length of synthetic examples).
     elements=(
         Element(
             "spectrogram",

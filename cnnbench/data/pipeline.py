@@ -45,8 +45,8 @@ def positions_of(turns: Any, spec: InputSpec) -> Any:
 
 
 def count_examples_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
-    """Number of training examples of this shard before ``position`` (an int64 scalar) in the stream
-    of the whole run.
+    """Counts the training examples of this shard before ``position`` (an int64 scalar) in the
+    stream of the whole run.
     """
     share = spec.global_batch
     together = share * spec.num_shards
@@ -88,10 +88,11 @@ _DENSE = (tf.Tensor, tf.TensorSpec)
 
 
 class PipelineStage(NamedTuple):
-    """A stage of a pipeline with all earlier stages, so that their speed can be measured.
+    """A pipeline that ends after one of its stages, so that the speed up to this stage can be
+    measured.
 
-    In training, the dataset is endless. `examples` is the number of examples in one element of the
-    dataset.
+    In training, `dataset` is endless. `examples` is the number of examples in one element of
+    `dataset`.
     """
 
     name: str
@@ -103,8 +104,8 @@ class Pipeline(abc.ABC):
     """Base class of pipelines, which read one subset of a data set on the host.
 
     `num_examples` includes all shards. `start` is the number of training examples of this shard
-    that an earlier run read, including records that it skipped. Only pipelines with `resumable` use
-    it. `delivered` is the same number without skipped records.
+    that an earlier run read, including skipped records; only pipelines with `resumable` use it.
+    `delivered` is the same number without skipped records.
     """
 
     resumable = False
@@ -131,14 +132,14 @@ class Pipeline(abc.ABC):
         """
 
     def stages(self) -> list[PipelineStage]:
-        """The pipeline up to each of its stages, for measurements. The last stage is the whole
-        pipeline.
+        """Returns the pipeline up to each of its stages, so that their speed can be measured. The
+        last stage is the whole pipeline.
         """
         return [PipelineStage("batch", self.tower_batches(), self.spec.batch_per_device)]
 
     def explain(self, error: Exception) -> DataError:
-        """Converts the error of a failed read to an error of one line that names the file and the
-        record if they are known.
+        """Converts the error of a failed read to a DataError with one line of text, which names the
+        file and the record if they are known.
 
         For a data set of a plug-in, the line names the first defect that its `check` finds or, if
         there is none, the code that was reading.
@@ -153,18 +154,18 @@ class Pipeline(abc.ABC):
         return DataError(": ".join(filter(None, (place, str(self.spec.data_dir), message))))
 
     def skipped(self) -> SkippedRecords:
-        """The records that were skipped so far because of --on_bad_record=skip."""
+        """Returns the records that were skipped so far because of --on_bad_record=skip."""
         return SkippedRecords()
 
     def passed_over(self, examples: int) -> int:
-        """Number of bad records that were skipped while the first `examples` training examples were
-        read. Reading began at position ``start`` of the data.
+        """Returns how many bad records were skipped while this run read its first `examples`
+        training examples. Reading began at position ``start`` of the data.
         """
         del examples
         return 0
 
     def run_dry(self) -> DataError:
-        """The error for training data that has ended although it should be endless."""
+        """Returns the error that is raised if training data ends although it should be endless."""
         return DataError(f"{self.spec.data_dir}: the {self.spec.subset} data has ended")
 
 
@@ -172,7 +173,7 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
     """Checks a plug-in's pipeline before anything is read. UsageError if it does not deliver the
     elements of its data set.
 
-    UsageError names its class, what it must deliver, and what it delivers.
+    The error names the class of the pipeline, what the pipeline must deliver, and what it delivers.
     """
     name = type(pipeline).__name__
     if not isinstance(pipeline, Pipeline):
@@ -202,7 +203,7 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
     """
     spec = pipeline.spec
     all_specs = spec.batch_specs(spec.batch_per_device if spec.training else None)
-    # The additional labels of mixed images are not in the batch yet: images are mixed later.
+    # The batch does not yet contain the additional labels of mixed images: mixing follows later.
     specs = {one.name: all_specs[one.name] for one in spec.elements}
     wanted, found = f"a mapping with {', '.join(specs)}", plugins.value_text(batch)
     if isinstance(batch, Mapping):
@@ -225,16 +226,16 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
 
 
 def _matches_spec(value: Any, spec: tf.TensorSpec) -> bool:
-    """Whether a tensor, or its spec, has the dtype and shape of the given spec. Unknown sizes match
-    all sizes.
+    """Whether a tensor or a ``tf.TensorSpec`` has the dtype and shape of the given spec. Unknown
+    sizes match all sizes.
     """
     same = isinstance(value, _DENSE) and value.dtype == spec.dtype
     return same and bool(spec.shape.is_compatible_with(value.shape))
 
 
 def _place_of_definition(pipeline: Pipeline, dataset: Dataset) -> str:
-    """The file and line where a plug-in defines its pipeline or, if that is not known, the function
-    that opens its data set.
+    """Returns the file and line where a plug-in defines its pipeline or, if the pipeline is a class
+    of cnnbench, the function that opens the data set.
     """
     kind = type(pipeline)
     places = (kind.tower_batches, kind, dataset.open)
@@ -263,8 +264,8 @@ def prepared(
 def prepared_batch(
     examples: Mapping[str, tf.Tensor], positions: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
-    """Applies the model's preprocessing to a batch: values [batch, ...] and positions [batch]. See
-    `prepared`.
+    """Applies the model's preprocessing to a batch of examples, whose values are [batch, ...] and
+    whose positions are [batch]. See `prepared`.
     """
     if spec.preprocess is None:
         return {e.name: tf.cast(examples[e.name], spec.dtype_of(e)) for e in spec.elements}
@@ -286,8 +287,8 @@ def with_private_threads(dataset: tf.data.Dataset, private_threads: int | None) 
 
 
 def shuffled_index_dataset(count: int, spec: InputSpec, start: int = 0) -> tf.data.Dataset:
-    """An endless data set of the indices 0..count-1 (int64 scalars), in a new random order for each
-    epoch.
+    """Creates an endless data set of the indices 0..count-1 (int64 scalars), in a new random order
+    for each epoch.
 
     The order depends only on the seed and the epoch. A shard receives the indices at its positions,
     so all shards together have the same batches as a single process. The first `start` indices of
@@ -312,8 +313,8 @@ def shuffled_index_dataset(count: int, spec: InputSpec, start: int = 0) -> tf.da
 
 
 class ArrayPipeline(Pipeline):
-    """Pipeline of a data set in host memory. Shuffles the whole subset in every epoch, and gathers
-    each batch from the rows of arrays.
+    """Pipeline of a data set that is stored as arrays in host memory. Shuffles the whole subset in
+    every epoch, and gathers the examples of each batch from the arrays.
 
     There is one array for each element, in the order of declaration. Row i is example i.
     """
@@ -332,8 +333,8 @@ class ArrayPipeline(Pipeline):
             self._arrays = tuple(tf.constant(array) for array in arrays)
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Converts the rows of a batch, [batch, ...], to the elements of an example. By default,
-        the rows are the elements.
+        """Converts gathered rows of the arrays, [batch, ...], to the elements of the examples. By
+        default, the rows are the elements.
 
         Random choices may depend only on the positions, int64 [batch]; see the docstring of this
         module.
@@ -363,8 +364,8 @@ class ArrayPipeline(Pipeline):
         return tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
 
     def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Gathers the rows of the arrays with the given indices, int64 [batch]. `positions`, int64
-        [batch], are as in `prepare`.
+        """Gathers the rows of the arrays with the given indices, int64 [batch]. Random choices may
+        depend only on `positions`, int64 [batch].
         """
         del positions
         return tuple(tf.gather(array, indices) for array in self._arrays)
@@ -383,8 +384,8 @@ class ArrayPipeline(Pipeline):
 
 
 def make_copy_to_device(device: str, nest: Any) -> Callable[[Any], Any]:
-    """Returns a thread-safe function that copies nested structures of tensors to a device, all
-    tensors in one call.
+    """Returns a thread-safe function that copies all tensors of a nested structure to a device with
+    one call of TensorFlow.
 
     The structures have the same nesting and dtypes as `nest`, may have any shapes, and may contain
     None. In TensorFlow 2.21, a copy between host and GPU, in either direction, first waits for
@@ -454,8 +455,7 @@ class ScalarReader:
                 with tf.device(device):
                     packed = tf.stack([tf.cast(scalar, tf.float32) for scalar in scalars])
                     bits = tf.bitcast(packed, tf.int32)
-                    # tf.maximum reads int32 operands in host memory, so TensorFlow copies the
-                    # unchanged values.
+                    # tf.maximum reads int32 operands in host memory, so TensorFlow copies the bits.
                     copied = tf.maximum(bits, tf.int32.min)
                     with tf.control_dependencies([bits]):
                         behind = tf.shape(packed) + 1
@@ -466,7 +466,7 @@ class ScalarReader:
                     called = tf.numpy_function(issued, [behind], tf.int32, stateful=False)
                     return values, stamp, called
 
-        # Known shapes would allow TensorFlow to replace `behind` by a constant.
+        # Shapes are unknown, because TensorFlow would replace `behind` (a shape) by a constant.
         specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of_nest(nest)]
         self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
 
@@ -476,7 +476,7 @@ class ScalarReader:
         Do not start the next call before `events.issued` has been called.
         """
         self._issued = events.issued
-        # The results of the function are placed on this device.
+        # The host is the device where TensorFlow places the results of the function.
         with tf.device(self._host):
             values, stamp, _ = self._read(*_tensors_of_nest(nest))
         events.arrived(time.time() - float(stamp))
@@ -485,7 +485,7 @@ class ScalarReader:
 
 # Synthetic data, which stays on the devices and adds no work to a step
 
-# Up to this number, rows are drawn eagerly, because tracing takes as long as about 200 rows.
+# Up to this many rows are drawn eagerly, because tracing takes as long as drawing 200 rows.
 _FEW = 128
 
 
@@ -497,7 +497,8 @@ class SyntheticInput(InputSource):
     a standard deviation of about one half. The labels are fixed, so that the loss can decrease and
     stays finite. Row i of the global batch depends only on the seed and on i. With batch size b,
     tower t (numbered over all shards) has rows [t*b, (t+1)*b), for any number of towers. With
-    several passes per step, b is the batch of all passes, which get its rows in turn.
+    several passes per step, b is the number of examples in all passes together, and each pass uses
+    the next part of the rows.
     """
 
     synthetic = True
@@ -512,7 +513,7 @@ class SyntheticInput(InputSource):
         spec = self.spec
         number = spec.shard_index * spec.num_devices + tower
         count = spec.batch_per_device * spec.passes
-        # Values are drawn on the host, so that every kind of device gets the same bits.
+        # Values are drawn on the host, so that they are bit-identical for every kind of device.
         with tf.device(spec.host):
             rows = tf.range(number * count, (number + 1) * count)
             values = synthetic_rows(rows, spec.seed, spec.examples, spec.preprocess)
@@ -532,7 +533,7 @@ class SyntheticInput(InputSource):
         return () if self.spec.passes == 1 else (TowerBatch(tf.TensorSpec([], tf.int32), None),)
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """See `InputSource.of_tower`. Reads the variables of the tower."""
+        """See `InputSource.of_tower`. Reads the examples from the tower's variables."""
         elements, count = self.spec.elements, self.spec.batch_per_device
         values = [variable.read_value() for variable in self._towers[tower]]
         if batches:
@@ -544,8 +545,8 @@ class SyntheticInput(InputSource):
         return TowerBatch.of(elements, dict(zip((e.name for e in elements), values, strict=True)))
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """Returns the number of the pass if a step has several passes. The step itself reads the
-        variables.
+        """Returns the number of the pass if a step has several passes, otherwise (). The traced
+        step reads the examples from variables.
         """
         number, self.batches = self.batches % self.spec.passes, self.batches + 1
         return () if self.spec.passes == 1 else (TowerBatch(self._numbers[number], None),)
@@ -602,7 +603,7 @@ def _draw_example(
     numbers.
     """
     streams = streams or len(elements)
-    # Each row and each element needs its own pair of seeds.
+    # Each element of each row needs its own pair of seeds.
     seeds = [tf.stack([seed, streams * row + stream]) for stream in range(len(elements))]
     example = {e.name: _draw_element(e, pair) for e, pair in zip(elements, seeds, strict=True)}
     for element in elements:
@@ -630,8 +631,8 @@ def _draw_element(element: Element, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _draw_boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
-    """Draws random boxes inside the image. Their sides are 0.1 to 0.9 times as long as those of the
-    image.
+    """Draws random boxes inside an image. The height and width of a box are 0.1 to 0.9 times the
+    height and width of the image.
     """
     drawn = tf.random.stateless_uniform([*shape[:-1], 2, 2], seed)
     size = 0.1 + 0.8 * drawn[..., 0, :]

@@ -58,7 +58,7 @@ class PipelineInput(InputSource):
         self._copies: DeviceCopier | None = None
         if not all(map(is_cpu, devices)):
             self._copies = DeviceCopier(devices, 1 + spec.datasets_prefetch_buffer_size)
-        # The data set is stored, because evaluations read it several times.
+        # The tf.data data set is kept, because evaluations read it several times.
         self._dataset: tf.data.Dataset | None = None
         self._steps: BatchReader | None = None
         self._prefetcher: _Prefetcher | None = None
@@ -83,7 +83,9 @@ class PipelineInput(InputSource):
             self.batches += 1
 
     def waiting(self) -> dict[int, float]:
-        """For each call of `next` that is blocked now: seconds since the call, by shard number."""
+        """Returns, by shard number, the seconds for which a blocked call of `next` has been
+        waiting.
+        """
         since = self._waits_since
         return {} if since is None else {self.spec.shard_index: time.perf_counter() - since}
 
@@ -138,7 +140,7 @@ class PipelineInput(InputSource):
 
     def _start_reading(self) -> Callable[[], PendingStep]:
         ends = ExitStack()
-        # The finalizer stops the threads even if close() is never called.
+        # The finalizer stops the reading threads even if close() is never called.
         self._stop = weakref.finalize(self, ends.close)
         begin_copy = None
         if self._copies is not None:
@@ -188,7 +190,7 @@ class BatchReader:
             self._iterator = opened()
 
     def close(self) -> None:
-        """Deletes the iterator of the pipeline."""
+        """Deletes the iterator of the pipeline in a background thread."""
         dropped, self._iterator = [self._iterator], None
         delete_in_background(dropped)
 
@@ -208,7 +210,7 @@ class BatchReader:
         except StopIteration:
             self._error = self._pipeline.run_dry()
             raise self._error from None
-        # UnicodeDecodeError: the message of a TensorFlow error is not valid UTF-8.
+        # UnicodeDecodeError is raised if the message of a TensorFlow error is not valid UTF-8.
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             self._error = self._pipeline.explain(error)
             raise self._error from error
@@ -233,8 +235,8 @@ class BatchReader:
         )
 
     def _check_first_batch(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
-        """Checks the first batch of a plug-in's pipeline, whose specs may have unknown sizes, and
-        returns the batch.
+        """Returns the batch. If it is the first batch of a plug-in's pipeline, also checks its
+        dtypes and shapes, because the specs of the pipeline may have unknown sizes.
         """
         if not self._is_checked:
             check_batch(self._pipeline, batch)
@@ -252,7 +254,7 @@ class BatchReader:
         """
         spec = self._pipeline.spec
         with tf.device(self._host):
-            # The error of next() at the end of the data would cancel operations of other threads.
+            # At the end of the data, next() would raise an error that cancels operations of other threads.
             batch = self._iterator.get_next_as_optional()
             if batch.has_value():
                 values = self._check_first_batch(batch.get_value())
@@ -285,7 +287,8 @@ def copy_to_device(batch: TowerBatch, device: str) -> TowerBatch:
 
 
 class DeviceCopier:
-    """Copies batches to the devices of the towers, with one thread for each device and step.
+    """Copies batches to the devices of the towers in a pool of threads, with one thread for each
+    device and prefetched step.
 
     In TensorFlow 2.21, a copy to a GPU begins when everything that was enqueued on the GPU before
     has finished (``GPUUtil::CopyCPUTensorToGPU``): the current step and often the next step, too. A
@@ -302,13 +305,15 @@ class DeviceCopier:
         self._threads: ThreadPoolExecutor
 
     def start(self) -> None:
-        """Starts the threads that copy batches.
+        """Creates the pool of threads that copy batches.
 
         Call this before the first copy, and again after `stop`."""
         self._threads = ThreadPoolExecutor(self._most, "cnnbench-copy")
 
     def begin(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:
-        """Starts copying a batch to the device of a tower. Calls must not overlap."""
+        """Starts copying a batch to the device of a tower, and returns a future. Calls must not
+        overlap.
+        """
         if tower not in self._functions:
             self._functions[tower] = make_copy_to_device(self._devices[tower], batch)
         return self._threads.submit(self._copy_batch, tower, batch)
@@ -328,7 +333,7 @@ def use_separate_tf_executor() -> None:
     operations. So reading a batch for one worker would wait until another worker's step has ended.
     """
     run_synchronously = tf.config.experimental.set_synchronous_execution
-    # TensorFlow gives a thread a new executor when the mode of the thread changes.
+    # Changing the execution mode of a thread makes TensorFlow give it a new executor.
     run_synchronously(False)
     run_synchronously(True)
 
@@ -337,13 +342,14 @@ class _Prefetcher(threading.Thread):
     """A thread that calls ``produce`` before its results are needed, and stores a limited number of
     results.
 
-    It has no reference to the input that owns it, so that the input can be garbage-collected.
+    The thread has no reference to the input that owns it, so that the input can be
+    garbage-collected.
     """
 
     def __init__(self, produce: Callable[[], PendingStep], depth: int) -> None:
         super().__init__(name=THREAD_NAME, daemon=True)
         self._ready: queue.SimpleQueue[PendingStep | BaseException] = queue.SimpleQueue()
-        # Besides `depth` stored results, one more result is being produced.
+        # In addition to `depth` stored results, the thread produces one more result.
         self._room = threading.Semaphore(1 + max(1, depth))
         self._stopping = False
         self._error: BaseException | None = None
@@ -368,7 +374,7 @@ class _Prefetcher(threading.Thread):
         """
         self._stopping = True
         self._room.release()
-        # The new queue frees the memory of unused batches.
+        # Replacing the queue frees the memory of unused batches.
         self._ready = queue.SimpleQueue()
         self._error = self._error or RuntimeError("the input has been closed")
 
@@ -391,7 +397,7 @@ class _Prefetcher(threading.Thread):
 
 
 class InputDistribution:
-    """How a tf.distribute strategy distributes the batches of a pipeline to the devices.
+    """Defines how a tf.distribute strategy distributes the batches of a pipeline to the devices.
 
     Args:
       strategy: strategy for the towers' devices.
@@ -417,7 +423,7 @@ class InputDistribution:
         self._on_device = not self._per_replica if on_device is None else on_device
 
     def examples_per_step(self, spec: InputSpec) -> int:
-        """Number of examples that one step of all workers takes from one pipeline."""
+        """Returns how many examples one step of all workers takes from one pipeline."""
         if self.by_pipeline or self._policy == "off":
             return spec.global_batch * spec.passes
         return spec.batch_per_device * spec.passes * int(self.strategy.num_replicas_in_sync)
@@ -461,8 +467,8 @@ class InputDistribution:
 
 
 def _declare_infinite(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Declares that training batches are endless. Otherwise the workers would synchronise before
-    each batch.
+    """Declares that a data set of training batches is endless. Otherwise tf.distribute would
+    synchronise the workers before each batch.
     """
     endless = tf.data.experimental.INFINITE_CARDINALITY
     return batches.apply(tf.data.experimental.assert_cardinality(endless))
@@ -536,13 +542,13 @@ class JobInput(InputSource):
         super().__init__(whole, devices, first.examples_per_epoch)
         self.synthetic = first.synthetic
         self._sources = tuple(sources)
-        # For each tower: the index of its source, and the number of the tower in this source
+        # Each tower has two numbers: the index of its source, and its own number within this source.
         self._places = [
             (which, tower)
             for which, source in enumerate(sources)
             for tower in range(len(source.devices))
         ]
-        # For each source: the slice of the step's arguments that belongs to the source
+        # Each source has a slice: the arguments of the step that belong to the source.
         ends = list(itertools.accumulate(len(source.signature) for source in sources))
         self._shares = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
 
@@ -566,7 +572,9 @@ class JobInput(InputSource):
             self.batches += 1
 
     def waiting(self) -> dict[int, float]:
-        """For each call of `next` that is blocked now: seconds since the call, by shard number."""
+        """Returns, by shard number, the seconds for which a blocked call of `next` has been
+        waiting.
+        """
         return {shard: s for source in self._sources for shard, s in source.waiting().items()}
 
     def stages(self) -> list[Any]:
@@ -597,8 +605,8 @@ class JobInput(InputSource):
 
 
 class CoordinatedInput(JobInput):
-    """Joins the inputs of all workers if any idle worker may run a step: the step reads from the
-    input of the worker that runs it.
+    """Joins the inputs of all workers of a job in which any idle worker may run the next step. A
+    step reads its batch from the input of the worker that runs the step.
 
     Each worker has one source with one tower. For each worker, a thread fills the worker's queue
     with as many batches as its pipeline prefetches. An enqueue operation must never wait for space,
@@ -628,7 +636,9 @@ class CoordinatedInput(JobInput):
 
     @property
     def error(self) -> Exception | None:
-        """The error because of which a worker receives no more batches; None if there is none."""
+        """The first error that stopped the batches of a worker; None if all workers receive
+        batches.
+        """
         return self._error
 
     @property
@@ -637,7 +647,9 @@ class CoordinatedInput(JobInput):
         return ()
 
     def worker(self) -> tf.Tensor:
-        """Number of the worker that runs the traced step, an int64 scalar."""
+        """Returns the number of the worker that runs the traced step, as an int64 scalar in the
+        graph.
+        """
         with tf.device(WORKER_HOST):
             return _read_variable(_NUMBER, tf.int64, [])
 
@@ -680,8 +692,8 @@ class CoordinatedInput(JobInput):
         return ()
 
     def refill_queue(self, worker: int) -> None:
-        """Allows one more batch in a worker's queue. Call this when a step on the worker has
-        ended.
+        """Allows the thread of a worker to put one more batch into the worker's queue. Call this
+        when a step on the worker has ended.
         """
         self._wanted[worker].release()
 
@@ -705,10 +717,10 @@ class CoordinatedInput(JobInput):
                 with tf.device(host):
                     tf.raw_ops.QueueEnqueueV2(handle=self._queues[number], components=parts)
             except Exception as error:
-                # UnavailableError means that the worker was lost, which is reported elsewhere.
+                # UnavailableError means that the worker was lost; other code reports the loss.
                 if not isinstance(error, tf.errors.UnavailableError):
                     self._error = self._error or error
-                    # Closing the queue makes steps fail that wait for a batch.
+                    # Closing the queue makes all steps fail that are waiting for a batch.
                     with tf.device(host):
                         tf.raw_ops.QueueCloseV2(handle=self._queues[number])
                 return

@@ -2,8 +2,9 @@
 
 ``ratings-train.npz`` contains ``users`` and ``items``, integers [n]. Each pair is a rating.
 ``ratings-validation.npz`` contains ``users`` and ``items`` [m] with the last item that each user
-rated, and ``negatives`` [m, k] with items that the user never rated. These are the candidates in an
-evaluation (He et al., Neural Collaborative Filtering, 2017). Numbers of users and items start at 0.
+rated, and ``negatives`` [m, k] with items that the user never rated. The unrated items are the
+candidates in an evaluation (He et al., Neural Collaborative Filtering, 2017). Numbers of users and
+items start at 0.
 """
 
 from __future__ import annotations
@@ -110,9 +111,7 @@ def _count_examples(path: Path) -> int:
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Checks every record in the file of a subset. `num_classes` is not used. See
-    `Dataset.check`.
-    """
+    """Checks every record in the file of a subset; see `Dataset.check`. `num_classes` is not used."""
     del num_classes
     findings = Findings()
     (path,) = files
@@ -145,7 +144,7 @@ def _candidate_defects(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
     try:
         train = load_ratings(beside)
     except DataError:
-        # The check of the training file reports this error.
+        # A separate check of the training file reports this error.
         return defects
     rated = np.sort(pair_keys(train["users"], train["items"]))
     for name, candidates in (("item", items[:, None]), ("negative", negatives)):
@@ -287,7 +286,7 @@ def _draw_negatives(users: Any, items: Any, num_items: int, count: int, seed: in
     drawn = np.empty((len(ends) + 1, count), np.int32)
     for row, rated in zip(drawn, np.split(items, ends), strict=True):
         ranks = generator.choice(num_items - len(rated), count, replace=False)
-        # For each rated item, the number of unrated items with a smaller number
+        # `before` contains, for each rated item, how many unrated items have a smaller item number.
         before = np.sort(rated) - np.arange(len(rated))
         row[:] = ranks + np.searchsorted(before, ranks, side="right")
     return drawn

@@ -81,10 +81,10 @@ def _read_records(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
     """Yields the number and the data of each record in a file. For a damaged record, yields the
     error instead of the data.
 
-    TensorFlow's reader verifies checksums quickly. But it stops at the first damage, interprets a
-    truncated header as the end of the file, and allocates as much memory as a damaged length field
-    specifies. Therefore it is only used up to the first damage of the framing. After damage, our
-    own reader continues.
+    TensorFlow's reader verifies checksums quickly. But the reader stops at the first damage,
+    interprets a truncated header as the end of the file, and allocates as much memory as a damaged
+    length field specifies. Therefore TensorFlow's reader is only used up to the first damage of the
+    framing. After the damage, cnnbench's own reader continues.
     """
     sound = 0
     try:
@@ -112,7 +112,7 @@ _IN_FLIGHT = 1024
 _EXAMINED = 1000
 _NAMED = 3
 
-# AutoGraph has nothing to convert here, and its temporary files would remain on disk.
+# AutoGraph is disabled: it has nothing to convert, and its temporary files would remain on disk.
 _UNCONVERTED = tf.autograph.experimental.do_not_convert
 
 
@@ -122,12 +122,12 @@ def _missing_element_text(value: Any, given: Sequence[Any]) -> str:
 
 
 class RecordPipeline(Pipeline):
-    """Pipeline that reads the records of several files in turn, shuffles them and decodes them in
+    """Pipeline that interleaves the records of several files, shuffles them and decodes them in
     parallel.
 
-    An error inside TensorFlow names neither file nor record. To find the record, a ledger (a hash
-    table in the graph) contains the records that are being decoded, keyed by their number in the
-    stream. Skipped records remain in the ledger.
+    The message of an error inside TensorFlow names neither the file nor the record. To find the
+    record, a ledger (a hash table in the graph) contains the records that are being decoded, keyed
+    by their number in the stream. Skipped records remain in the ledger.
 
     By default, the data set finds the files and counts their examples.
     """
@@ -149,10 +149,10 @@ class RecordPipeline(Pipeline):
             self._paths = tf.constant([str(path) for path in self._files])
             self._ledger = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
             self._skips = spec.on_bad_record == "skip"
-            # Number of records that were read before the first damaged record, for each file
+            # For each file, this variable counts the records before the first damaged record.
             self._undamaged = tf.Variable(tf.zeros([len(self._files)], tf.int64))
             self._last_used = tf.Variable(0, dtype=tf.int64)
-        # References keep the variables alive that graphs of data sets use.
+        # This list keeps the variables alive that the graphs of the tf.data data sets use.
         self._iterations: list[tf.Variable] = []
 
     @abc.abstractmethod
@@ -198,11 +198,11 @@ class RecordPipeline(Pipeline):
         if not self._skips:
             return self._parallel_map(records, lambda *record: self._decode_record(*record)[1])
         self._last_used.assign(self.start)
-        # If all records of an epoch are skipped, the data set ends: no example would ever come.
+        # If all records of an epoch are skipped, the data set ends, instead of searching forever.
         most = self.num_examples + _IN_FLIGHT
         records = records.take_while(lambda turn, _: turn - self._last_used <= most)
         decoded = self._parallel_map(records, self._decode_record)
-        # A failed preprocessing is not a defect of the record, so its errors are not ignored.
+        # An error in the preprocessing is not a defect of the record, so it is not ignored.
         return self._parallel_map(decoded.ignore_errors(), self._prepare_used_example)
 
     def _parallel_map(
@@ -220,8 +220,8 @@ class RecordPipeline(Pipeline):
             return prepared(example, positions_of(tf.identity(turn), self.spec), self.spec)
 
     def _record_dataset(self) -> tf.data.Dataset:
-        """Data set of (file number, record number, record) for this shard: endless in training,
-        otherwise one pass.
+        """Creates the data set of (file number, record number, record) of this shard: endless in
+        training, otherwise one pass.
         """
         spec = self.spec
         kept = spec.datasets_use_caching or spec.datasets_repeat_cached_sample
@@ -239,8 +239,8 @@ class RecordPipeline(Pipeline):
         return records.skip(self.start) if self.start else records
 
     def _record_ranges(self) -> list[tuple[int, int, int]]:
-        """The records that this shard reads in one pass, as ranges in files: file number, first
-        record, and end of the range.
+        """Returns the records that this shard reads in one pass, as ranges: file number, first
+        record, and end of the range (exclusive).
 
         If the records of all files are numbered, the training records of a shard are consecutive.
         The sizes of shards differ by at most one record. Files without records of this shard are
@@ -255,7 +255,7 @@ class RecordPipeline(Pipeline):
             return [(file, 0, _MOST_RECORDS) for file in files[shard::shards]]
         ends = list(itertools.accumulate(count_records_by_file(self._files, spec.subset)))
         low, high = (ends[-1] * end // shards for end in (shard, shard + 1))
-        # As the end of a range, `_MOST_RECORDS` means the end of the file, counted or not.
+        # The end `_MOST_RECORDS` means the end of the file, whose records may not have been counted.
         return [
             (file, max(low - begin, 0), _MOST_RECORDS if end <= high else high - begin)
             for file, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
@@ -272,8 +272,8 @@ class RecordPipeline(Pipeline):
 
     @_UNCONVERTED
     def _dataset_of_one_pass(self, behind: int = 0) -> tf.data.Dataset:
-        """Data set of (file number, record number, record) for one pass over the records of this
-        shard.
+        """Creates a data set of (file number, record number, record) for one pass over the records
+        of this shard.
 
         The first `behind` iterations deliver blank elements and do not open files. This preserves
         the random order of later iterations: in tf.data, it depends on the numbers of earlier
@@ -296,7 +296,7 @@ class RecordPipeline(Pipeline):
 
         blank = (tf.constant(-1, tf.int64), tf.constant(-1, tf.int64), tf.constant(""))
         first = tf.data.Dataset.from_tensors((blank,)).flat_map(blank_records)
-        # The filter keeps the random order of the files, which is drawn anew for each iteration.
+        # The filter preserves the random order of the files, which tf.data draws for each iteration.
         return first.concatenate(
             self._interleave_files(files.filter(lambda *_: iterations > behind))
         )
@@ -329,12 +329,12 @@ class RecordPipeline(Pipeline):
         """Numbers the records of a file, and continues after damaged records. The number of a
         damaged record is inverted (~number).
 
-        TensorFlow's reader ends at the first damage. Our own reader, which is slower, continues
-        there.
+        TensorFlow's reader ends at the first damage. cnnbench's own reader, which is slower,
+        continues after the damage.
         """
 
         def count_undamaged(number: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # Other iterators may read the same file, so the largest number is stored.
+            # Several iterators may read the same file, so the largest of their record numbers is stored.
             read = self._undamaged.scatter_max(tf.IndexedSlices(number + 1, file))
             with tf.control_dependencies([read]):
                 return tf.identity(number), data
@@ -385,8 +385,8 @@ class RecordPipeline(Pipeline):
         return self._find_record_defect() or super().explain(error)
 
     def _find_record_defect(self) -> DataError | None:
-        """Finds the record that could not be decoded, and the reason: `examine` finds a defect, or
-        decoding only this record fails.
+        """Finds the record that could not be decoded, and returns an error that names it. A record
+        is at fault if `examine` finds a defect in it, or if decoding only this record fails.
         """
         turns = self._records_being_decoded()
         for key in turns:
@@ -410,7 +410,7 @@ class RecordPipeline(Pipeline):
             return SkippedRecords()
         keys = [*self._records_being_decoded()]
         examined = map(self._defect_of_record, keys[:_EXAMINED])
-        # A listed record without a defect is still being decoded, so it does not count as skipped.
+        # A record in the ledger without a defect is still being decoded, so it is not counted.
         lines = [str(defect) for defect in examined if defect]
         count = len(lines) + len(keys[_EXAMINED:])
         return SkippedRecords(count=count, first=tuple(lines[:_NAMED]))
@@ -419,7 +419,7 @@ class RecordPipeline(Pipeline):
         """See `Pipeline.passed_over`."""
         with tf.device(self.spec.host):
             turns, _ = self._ledger.export()
-        # Records after the last example are still being decoded or will be skipped later.
+        # Records in the ledger after the last example are not counted: their decoding has not ended.
         skipped = 0
         for turn in sorted(turns.numpy().tolist()):
             if turn - self.start >= examples + skipped:
@@ -433,8 +433,8 @@ class RecordPipeline(Pipeline):
         return DataError(f"no {self.spec.subset} record can be used; {reason}")
 
     def _records_being_decoded(self) -> dict[int, int]:
-        """Maps the key of each record that is being decoded, or could not be decoded, to the number
-        of the record in the stream.
+        """Returns the records that are being decoded or could not be decoded: maps the key of each
+        record to its number in the stream.
         """
         with tf.device(self.spec.host):
             turns, keys = self._ledger.export()
@@ -460,7 +460,7 @@ def pad_rows(values: Any, length: int) -> Any:
 
 
 def assert_in_graph(condition: Any, *shown: Any) -> tf.Operation:
-    """An assertion that is a single operation in the graph. `tf.debugging.Assert` would be slower,
-    because it creates a branch.
+    """Creates an assertion that is a single operation in the graph. `tf.debugging.Assert` would be
+    slower, because it creates a branch.
     """
     return tf.raw_ops.Assert(condition=condition, data=[tf.convert_to_tensor(x) for x in shown])

@@ -42,8 +42,8 @@ _CASTAGNOLI = 0x82F63B78
 
 
 class FramingError(DataError):
-    """The framing of a TFRecord file is damaged, so that this record (numbered from 0) and all
-    later records are lost.
+    """Raised if the framing of a TFRecord file is damaged, so that the named record (numbered from
+    0) and all later records are lost.
     """
 
     def __init__(self, path: Path, record: int, problem: str) -> None:
@@ -157,9 +157,9 @@ def find_defect_at(path: Path, offset: int) -> DataError | None:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum that TFRecord files use: a CRC-32C, rotated, plus a constant.
+    """Computes the checksum that TFRecord files use: a CRC-32C, rotated, plus a constant.
 
-    It takes about 100 ns per byte, which is fast enough for headers and for single records.
+    This takes about 100 ns per byte, which is fast enough for headers and for single records.
     """
     crc = 0xFFFFFFFF
     table = _crc_table()
@@ -198,7 +198,7 @@ _SHARD = re.compile(
 _COMPANION = re.compile(r".*(~|\.(idx|index|crc\w*|md5|sha\d+|txt|json))")
 
 PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
-# Numbers of files in the published ImageNet, which are always the same
+# The published ImageNet always has these numbers of files.
 _PUBLISHED_FILES = {"train": 1024, "validation": 128}
 
 cached_record_count = cache_by_file_version(count_records)
@@ -208,8 +208,7 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
     """Finds the files (shards) ``<prefix><subset>-i-of-n`` of a subset, in order. FlagError if
     there are none.
 
-    They are searched in the directory itself, then in its subfolders for the subset
-    (`SUBSET_FOLDERS`).
+    Searches the directory itself, then its subfolders for the subset (`SUBSET_FOLDERS`).
     """
     with converting_read_errors(data_dir):
         shards = _find_shards(place(data_dir), subset, prefix)
@@ -228,7 +227,7 @@ def _find_shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
     for folder in (data_dir, *(data_dir / name for name in SUBSET_FOLDERS[subset])):
         paths = _files_matching(folder, f"{prefix}{subset}-*-of-*") if folder.is_dir() else []
         names = {path.name for path in paths if _SHARD.fullmatch(path.name)}
-        # `gunzip --keep` leaves NAME.gz next to NAME: the file with the suffix is ignored.
+        # `gunzip --keep` leaves NAME.gz next to NAME. In this case, NAME.gz is ignored.
         if shards := [
             p for p in paths if p.name in names and (not p.suffix or p.stem not in names)
         ]:
@@ -242,8 +241,8 @@ def _files_matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def find_left_out_files(shards: Sequence[Path]) -> list[Path]:
-    """Files with names similar to the shards of a subset that are not read. Indexes, checksums and
-    backups are ignored.
+    """Finds files that are not read although their names resemble the shards of a subset. Indexes,
+    checksums and backups are ignored.
     """
     match = _SHARD.fullmatch(shards[0].name)
     alike = _files_matching(shards[0].parent, f"{match[1]}-*-of-*") if match else []
@@ -254,14 +253,15 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
     """Counts the examples in the files of a subset. DataError if a file is truncated or unreadable.
 
     The published ImageNet is not counted, because the record headers are distributed over 150 GB.
-    It is recognised by the number of files and the number of records in the first file.
+    The published ImageNet is recognised by the number of files and the number of records in the
+    first file.
     """
     return sum(count_records_by_file(files, subset))
 
 
 def count_records_by_file(files: Sequence[Path], subset: str) -> list[int]:
-    """Number of records in each file of a subset. For the published ImageNet, only the first file
-    is counted.
+    """Returns the number of records in each file of a subset. For the published ImageNet, only the
+    first file is counted.
     """
     number = len(files)
     if number == _PUBLISHED_FILES[subset]:
@@ -272,8 +272,8 @@ def count_records_by_file(files: Sequence[Path], subset: str) -> list[int]:
 
 
 def missing_shard_names(files: Sequence[Path]) -> list[str]:
-    """Names of the missing files, according to the numbers ``-i-of-n`` in the names of the existing
-    files.
+    """Returns the names of missing shards. They follow from the numbers ``-i-of-n`` in the names of
+    the existing files.
     """
     matches = [match for path in files if (match := _SHARD.fullmatch(path.name))]
     present = {match[0] for match in matches}
