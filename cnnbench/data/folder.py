@@ -92,7 +92,7 @@ _REMEMBERED = 4096
 
 
 def os_error_text(error: OSError) -> str:
-    """Returns the operating system's message for an error, without the error number and the path."""
+    """Returns the operating system's message for an error, without error number and path."""
     return error.strerror or str(error) or type(error).__name__
 
 

@@ -95,7 +95,7 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
         if spec.official:
             sides = sides * max(OFFICIAL_SHORTER_SIDE, size) // tf.reduce_min(sides)
         else:
-            # The float32 factors are multiplied in the order of tf_cnn_benchmarks to get equal sizes.
+            # The factors are multiplied in the order of tf_cnn_benchmarks, so that sizes are equal.
             exact = tf.cast(sides, tf.float32)
             sides = tf.cast(exact * tf.reduce_max(size / exact) * CENTRAL_SCALE, tf.int32)
         image = resize_image(image, sides[0], sides[1], position, spec)

@@ -60,7 +60,9 @@ def _import_on_call(name: str) -> Callable[..., Any]:
 
 
 def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
-    """Returns arguments of `Dataset` for a data set in TFRecord files ``<prefix><subset>-*-of-*``."""
+    """Returns the arguments of `Dataset` for a data set whose examples are in TFRecord files
+    ``<prefix><subset>-*-of-*``.
+    """
     return {
         "files": f"{prefix}train-*-of-* and {prefix}validation-*-of-*",
         "find": partial(tfrecord.find_files, prefix=prefix),

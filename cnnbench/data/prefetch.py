@@ -254,7 +254,7 @@ class BatchReader:
         """
         spec = self._pipeline.spec
         with tf.device(self._host):
-            # At the end of the data, next() would raise an error that cancels operations of other threads.
+            # At the end of the data, next() would cancel running operations of other threads.
             batch = self._iterator.get_next_as_optional()
             if batch.has_value():
                 values = self._check_first_batch(batch.get_value())
@@ -542,7 +542,7 @@ class JobInput(InputSource):
         super().__init__(whole, devices, first.examples_per_epoch)
         self.synthetic = first.synthetic
         self._sources = tuple(sources)
-        # Each tower has two numbers: the index of its source, and its own number within this source.
+        # The two numbers of a tower are the index of its source and its own index in the source.
         self._places = [
             (which, tower)
             for which, source in enumerate(sources)

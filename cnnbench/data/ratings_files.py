@@ -111,7 +111,7 @@ def _count_examples(path: Path) -> int:
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Checks every record in the file of a subset; see `Dataset.check`. `num_classes` is not used."""
+    """Checks every record in the file of a subset; see `Dataset.check`. Ignores `num_classes`."""
     del num_classes
     findings = Findings()
     (path,) = files

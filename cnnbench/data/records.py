@@ -255,7 +255,7 @@ class RecordPipeline(Pipeline):
             return [(file, 0, _MOST_RECORDS) for file in files[shard::shards]]
         ends = list(itertools.accumulate(count_records_by_file(self._files, spec.subset)))
         low, high = (ends[-1] * end // shards for end in (shard, shard + 1))
-        # The end `_MOST_RECORDS` means the end of the file, whose records may not have been counted.
+        # The end `_MOST_RECORDS` means the end of the file, whose records may be uncounted.
         return [
             (file, max(low - begin, 0), _MOST_RECORDS if end <= high else high - begin)
             for file, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
@@ -296,7 +296,7 @@ class RecordPipeline(Pipeline):
 
         blank = (tf.constant(-1, tf.int64), tf.constant(-1, tf.int64), tf.constant(""))
         first = tf.data.Dataset.from_tensors((blank,)).flat_map(blank_records)
-        # The filter preserves the random order of the files, which tf.data draws for each iteration.
+        # The filter preserves the order of the files, which tf.data draws for each iteration.
         return first.concatenate(
             self._interleave_files(files.filter(lambda *_: iterations > behind))
         )
@@ -334,7 +334,7 @@ class RecordPipeline(Pipeline):
         """
 
         def count_undamaged(number: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # Several iterators may read the same file, so the largest of their record numbers is stored.
+            # Several iterators may read the same file, so the largest record number is stored.
             read = self._undamaged.scatter_max(tf.IndexedSlices(number + 1, file))
             with tf.control_dependencies([read]):
                 return tf.identity(number), data
@@ -419,7 +419,7 @@ class RecordPipeline(Pipeline):
         """See `Pipeline.passed_over`."""
         with tf.device(self.spec.host):
             turns, _ = self._ledger.export()
-        # Records in the ledger after the last example are not counted: their decoding has not ended.
+        # Records in the ledger after the last example are not counted: they may be in progress.
         skipped = 0
         for turn in sorted(turns.numpy().tolist()):
             if turn - self.start >= examples + skipped:

@@ -1,4 +1,6 @@
-"""Flags and parameters, each declared once as a dataclass field. Does not import TensorFlow."""
+"""Declares the flags of all commands, each as one dataclass field, and parses command lines. Does
+not import TensorFlow.
+"""
 
 from __future__ import annotations
 

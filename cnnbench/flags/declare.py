@@ -1,4 +1,5 @@
-"""Declares flags as dataclass fields, with their kinds of values, roles and checks.
+"""Declares flags as dataclass fields. A declaration contains the type of the values, their limits,
+the help, and the purpose (role) of the flag.
 
 `flag` makes the field, and `specs_of` returns the declarations of a dataclass as `FlagSpec`. The
 parser, the checks, ``--help`` and docs/flags.md use only `FlagSpec`. A declaration also contains
@@ -23,12 +24,12 @@ from cnnbench.base.text import Duration, boolean_text, exact_number, parse_integ
 from cnnbench.errors import FlagError
 from cnnbench.records.files import raising_flag_errors
 
-# Roles of a flag: how it identifies a run, and which parts of a run use it
+# Purposes of flags: which flags identify a run, and which parts of a run a flag affects
 
 
 class IdentityShare(enum.Enum):
-    """How much of a flag's value must be equal in two runs, so that one run is a repetition of the
-    other.
+    """What two runs must have in common in the value of a flag, so that one run counts as a
+    repetition of the other.
     """
 
     VALUE = "the value"
@@ -38,8 +39,8 @@ class IdentityShare(enum.Enum):
 
 
 class FlagRole(enum.Enum):
-    """What a flag is for. The role explains why some values must be equal in repetitions of a run
-    only partly or not at all.
+    """What a flag is used for. The role determines whether repetitions of a run must have the same
+    value of the flag (see `identity_share`).
     """
 
     IDENTITY = "decides what is computed, or how it is computed"
@@ -56,7 +57,7 @@ class FlagRole(enum.Enum):
 
     @property
     def identity_share(self) -> IdentityShare:
-        """How much of the flag's value must be equal in repetitions of a run."""
+        """What repetitions of a run must have in common in the values of flags with this role."""
         return _COUNTED.get(self, IdentityShare.NOTHING)
 
 
@@ -68,8 +69,8 @@ _COUNTED = {
 
 
 class RunPart(enum.Flag):
-    """Parts of a run that a flag affects, such as the input or the update of weights. Most flags
-    have none, some have several.
+    """Parts of a run that a flag affects, such as the input or the update of weights. A flag may
+    have several parts or none.
     """
 
     NONE = 0
@@ -125,7 +126,7 @@ class RunPart(enum.Flag):
     """Changes the speed but not the trained weights."""
 
 
-# Kinds of flag values: how text is parsed, which values are valid, and what the help says
+# Types of flag values: how text is parsed, which values are valid, and what the help says
 
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
@@ -138,8 +139,8 @@ _HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FlagKind:
-    """A kind of flag values, such as integers or paths, with functions that parse, check and format
-    the values.
+    """A type of flag values, such as integers or paths, with functions that parse, check and format
+    values.
 
     Attributes:
       name, form: type and value in the help, such as "integer" and "N".
@@ -175,8 +176,8 @@ BOOLEAN = FlagKind(
 
 
 def numeric_kind(of: type[int] | type[float], **bounds: float) -> FlagKind:
-    """Creates the kind of integers or finite numbers within the given bounds. The default maximum
-    is the largest int32 or float32.
+    """Creates the `FlagKind` of integers or finite numbers within the given bounds. Without a
+    maximum, the largest int32 or float32 is the maximum.
     """
     whole = of is int
     return FlagKind(
@@ -195,7 +196,9 @@ def numeric_kind(of: type[int] | type[float], **bounds: float) -> FlagKind:
 
 
 def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = "") -> FlagKind:
-    """Creates the kind of texts: any text, one of the given choices, or comma-separated paths."""
+    """Creates the `FlagKind` of texts: any text, one of the given choices, or comma-separated
+    paths.
+    """
 
     def stored(value: Any) -> Any:
         if not isinstance(value, str):
@@ -221,8 +224,8 @@ def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = ""
 
 
 def parsed_kind(type: type, parser: Callable[[str], Any]) -> FlagKind:
-    """Creates the kind of values that a parser returns. Their attribute `source` must be the text
-    that was parsed.
+    """Creates the `FlagKind` of values that a parser returns. The attribute `source` of a value
+    must be the text that was parsed.
     """
     return FlagKind(
         name="string",
@@ -235,8 +238,8 @@ def parsed_kind(type: type, parser: Callable[[str], Any]) -> FlagKind:
 
 
 def tuple_kind(of: FlagKind, separator: str = ",") -> FlagKind:
-    """Creates the kind of tuples of values. A text without the separator becomes a tuple with one
-    value.
+    """Creates the `FlagKind` of tuples of values. A text without the separator becomes a tuple with
+    one value.
     """
 
     def has(value: Any) -> bool:
@@ -264,8 +267,8 @@ def tuple_kind(of: FlagKind, separator: str = ",") -> FlagKind:
 
 
 def union_kind(*kinds: FlagKind) -> FlagKind:
-    """Creates a kind that accepts the values of several kinds. A text is parsed by the first kind
-    that can parse it.
+    """Creates a `FlagKind` that accepts the values of several kinds. A text is parsed by the first
+    kind that can parse it.
     """
 
     def read(text: str) -> Any:
@@ -293,7 +296,7 @@ def union_kind(*kinds: FlagKind) -> FlagKind:
 
 
 def duration_kind() -> FlagKind:
-    """Creates the kind of durations, which are written with a unit, such as 500ms or 10s."""
+    """Creates the `FlagKind` of durations, which are written with a unit, such as 500ms or 10s."""
     words = "a duration such as 500ms, 10s or 2m"
     kind = parsed_kind(Duration, Duration.parse)
     return replace(kind, name="duration", form="TIME", wording=words, accepted=lambda: words)
@@ -323,14 +326,14 @@ T = TypeVar("T")
 
 _METADATA = "cnnbench.flag"
 
-# Scripts with wrong quoting pass an empty value as two quote characters.
+# Scripts with wrong quoting pass two quote characters instead of an empty value.
 _EMPTY = ("''", '""')
 _BOUNDS = ("minimum", "maximum", "above", "below")
 
 
 def flag(default: Any, help: str, **limits: Any) -> Any:
-    """Declares a flag as a dataclass field. The annotation of the field determines the kind of
-    values.
+    """Declares a flag as a dataclass field. The type annotation of the field determines which
+    values are valid.
 
     If the default is None, the type must be optional. A union such as ``int | Duration`` accepts
     values of several kinds. The limits are attributes of `FlagSpec`.
@@ -340,7 +343,7 @@ def flag(default: Any, help: str, **limits: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class FlagSpec:
-    """The declaration of a flag: its kind of values, default, limits, help and roles.
+    """The declaration of a flag: type of the values, default, limits, help, and purpose (role).
 
     Attributes:
       kind: how values are read, checked and written.
@@ -402,7 +405,7 @@ class FlagSpec:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """The conditions for the flag to have an effect: `only_with` as a tuple."""
+        """Conditions that must be true for the flag to have an effect (`only_with`), as a tuple."""
         return (self.only_with,) if isinstance(self.only_with, str) else self.only_with
 
     @property
@@ -435,7 +438,9 @@ class FlagSpec:
             raise FlagError(self.name, text, f"must be {self.kind.wording}") from None
 
     def read(self, value: Any) -> Any:
-        """Normalises a value that Python code has set. A text is parsed as on the command line."""
+        """Normalises a value that Python code has set. A text for a flag of another type is parsed
+        as on the command line.
+        """
         if isinstance(value, str) and not self.kind.has(value):
             value = self.parse(value)
         return self.normalise(value)
@@ -488,8 +493,8 @@ def specs_of(group: type) -> tuple[FlagSpec, ...]:
 
 
 def names_of_flags(specs: Iterable[FlagSpec], of: FlagRole | RunPart) -> tuple[str, ...]:
-    """Names of the flags that have the given role, or that affect one of the given parts of a run,
-    in the order of declaration.
+    """Returns the names of the flags that have the given role, or that affect one of the given
+    parts of a run, in the order of declaration.
     """
     if isinstance(of, FlagRole):
         return tuple(spec.name for spec in specs if spec.role is of)
@@ -508,7 +513,9 @@ def split_options(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[
 
 
 def flag_texts(values: Mapping[str, Any], specs: Mapping[str, FlagSpec]) -> dict[str, str]:
-    """Formats flag values as on the command line, by name of the flag."""
+    """Formats flag values as they are written on the command line. Returns the texts by name of the
+    flag.
+    """
     return {name: specs[name].text(value) for name, value in values.items()}
 
 
@@ -538,7 +545,7 @@ def _flag_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
 
 
 def _kind_of_type(of: Any, limits: Mapping[str, Any]) -> FlagKind:
-    """The kind of values that belongs to a type annotation, with the limits of the flag."""
+    """Returns the `FlagKind` for a type annotation, with the limits of the flag."""
     if typing.get_origin(of) is tuple:
         return tuple_kind(
             _kind_of_type(typing.get_args(of)[0], limits), limits.get("separator", ",")

@@ -39,32 +39,35 @@ MOST_USED = (
 _SHORT = {
     "--model=NAME": "network, such as resnet50; cnnbench models lists them",
     "--batch_size=N": "images per step and device",
-    "--num_gpus=N": "devices, logical CPU devices included",
-    "--device=auto|cpu|gpu": "GPUs where there are any, else the CPU",
+    "--num_gpus=N": "devices, including logical CPU devices",
+    "--device=auto|cpu|gpu": "auto: GPUs if there are any, otherwise the CPU",
     "--precision=FORMAT": "fp32, fp16, bf16 or int8",
     "--num_batches=N": "steps to time, after --num_warmup_batches=N",
-    "--forward_only": "inference in place of training",
-    "--data_dir=DIR": "data set; without it synthetic images",
-    "--train_dir=DIR": "checkpoints; with --eval they are evaluated",
-    "--variable_update=MODE": "where variables live, how gradients are reduced",
-    "--all_reduce_spec=SPEC": "algorithm, such as xring#2 or nccl",
+    "--forward_only": "inference instead of training",
+    "--data_dir=DIR": "data set; if not given, synthetic images",
+    "--train_dir=DIR": "folder of checkpoints; --eval evaluates them",
+    "--variable_update=MODE": "where variables are, how gradients are reduced",
+    "--all_reduce_spec=SPEC": "all-reduce algorithm, such as xring#2 or nccl",
     "--xla_compile": "compile the step with XLA",
-    "--result_json=FILE": "the record of the run",
-    "--result_csv=FILE": "a row per run",
+    "--result_json=FILE": "write the record of the run",
+    "--result_csv=FILE": "append one row per run",
 }
 """The flags in the overview, each with a short description."""
 
 _RUN = """\
 Usage: cnnbench [run] [FLAGS]
 
-Measures training, evaluation or inference. --flag=value or --flag value, one dash or two; --flag
-and --noflag for booleans; --flagfile=FILE reads flags from a file. --only_check_args prints what
-the flags mean and runs nothing.
+Measures training, evaluation or inference. Write --flag=value or --flag value, with one dash or
+two; --flag or --noflag for booleans. --flagfile=FILE reads flags from a file. --only_check_args
+prints what the flags mean and runs nothing.
 """
 
 _OTHERS: tuple[Section, ...] = (
-    ("Without meaning in TensorFlow 2 (accepted, change nothing)", specs_of(ObsoleteParams)),
-    ("Of absl.app (without effect, except the first)", ABSL),
+    (
+        "Flags of tf_cnn_benchmarks without effect in TensorFlow 2 (still accepted)",
+        specs_of(ObsoleteParams),
+    ),
+    ("Flags of absl.app (only the first has an effect)", ABSL),
 )
 
 _HEAD = """\
@@ -82,8 +85,8 @@ from tf_cnn_benchmarks.
 
 
 def flag_sections_of_run() -> tuple[Section, ...]:
-    """The flags of a run in sections with titles. Flags of loaded plug-ins are included, obsolete
-    flags are not.
+    """Returns the flags of a run in sections with titles. Flags of loaded plug-ins are included,
+    obsolete flags are not.
     """
     return tuple(
         (
@@ -95,15 +98,15 @@ def flag_sections_of_run() -> tuple[Section, ...]:
 
 
 def all_sections() -> tuple[Section, ...]:
-    """All flags of a run in sections with titles. Obsolete flags and flags of absl.app come
+    """Returns all flags of a run in sections with titles. Obsolete flags and flags of absl.app come
     last.
     """
     return (*flag_sections_of_run(), *_OTHERS)
 
 
 def commands_overview(commands: Mapping[str, str]) -> str:
-    """The overview that fits on one screen: all commands with descriptions, and the most used flags
-    of runs.
+    """Returns the overview that ``cnnbench help`` prints: all commands with descriptions, and the
+    most used flags of runs. It fits on one screen.
     """
     width = max(map(len, commands))
     flag_width = max(map(len, _SHORT))
@@ -123,10 +126,10 @@ def commands_overview(commands: Mapping[str, str]) -> str:
 
 
 def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
-    """The text of ``cnnbench run --help``: first the most used flags, then all other flags by
-    section.
+    """Returns the text of ``cnnbench run --help``: first the most used flags, then all other flags
+    by section.
 
-    `obsolete` appends obsolete flags and those of absl.app.
+    If `obsolete` is True, obsolete flags and flags of absl.app are appended.
     """
     first = ("Most used", [SPECS[name] for name in MOST_USED])
     others = (
@@ -138,8 +141,8 @@ def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
 
 
 def command_help(about: str, flags: Iterable[Section], end: str = "") -> str:
-    """The help text of a command other than ``cnnbench run``. `end` (for example, exit codes)
-    follows the flags.
+    """Returns the help text of a command other than ``cnnbench run``. `end` (for example, exit
+    codes) follows the flags.
     """
     return "\n".join(part for part in (about, flags_help(flags), end) if part)
 

@@ -1,4 +1,5 @@
-"""All flags of a run as one value (`Params`), the flags that identify a run, and obsolete flags.
+"""Defines `Params` (the values of all flags of a run), the obsolete flags, and which flag values
+identify a run.
 
 Obsolete flags of tf_cnn_benchmarks are accepted and have no effect. If the value of one is not its
 old default, a notice names the alternatives (`help`).
@@ -56,12 +57,12 @@ class ObsoleteParams:
     use_datasets: bool = flag(True, "To measure without input by tf.data, leave out --data_dir.")
     single_l2_loss_op: bool = flag(False, "To measure without the L2 loss, use --weight_decay=0.")
     use_tf_layers: bool = flag(
-        True, "There is only one way to build a network; leave the flag out."
+        True, "Networks are always built in the same way; leave the flag out."
     )
     use_resource_vars: bool = flag(
         False, "Variables are always resource variables; leave the flag out."
     )
-    use_python32_barrier: bool = flag(False, "There is no producer thread; leave the flag out.")
+    use_python32_barrier: bool = flag(False, "cnnbench has no producer thread; leave the flag out.")
     compute_lr_on_cpu: bool = flag(
         False, "The host always computes the learning rate; leave the flag out."
     )
@@ -91,14 +92,16 @@ class ObsoleteParams:
     flush_stdout: bool = flag(False, "Every line is flushed at once; leave the flag out.")
     use_nccl: bool = flag(True, "Use --all_reduce_spec=nccl.")
     use_multi_device_iterator: bool = flag(
-        True, "Each device has its own copies; leave the flag out."
+        True, "Each device always gets its own batches; leave the flag out."
     )
     use_data_sets: bool = flag(False, "Input always comes from tf.data; leave the flag out.")
     datasets_prefetch_threadpool_size: int = flag(1, "Use --datasets_num_private_threads.")
     enable_layout_optimizer: bool = flag(
         False, "To switch the graph optimizer off, use --noenable_optimizations."
     )
-    memory_optimization: str = flag("", "TensorFlow's graph optimizer decides; leave the flag out.")
+    memory_optimization: str = flag(
+        "", "TensorFlow's graph optimizer decides this; leave the flag out."
+    )
     gpu_pending_cap: int = flag(0, _GPU_TRACKER)
     num_omp_threads: int = flag(0, _OPENMP)
     result_storage: str | None = flag(None, "Use --result_json or --benchmark_log_dir.")
@@ -255,7 +258,7 @@ class Params(
 
     added_constants: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
 
-    # Type checkers must accept constants of optimizers, and texts instead of parsed values.
+    # Type checkers see this signature, which accepts plug-in flags and texts instead of values.
     if TYPE_CHECKING:
 
         def __init__(self, **values: Any) -> None: ...
@@ -277,8 +280,8 @@ class Params(
             object.__setattr__(self, "num_gpus", 1)
 
     def __getattr__(self, name: str) -> Any:
-        """The value of a flag that a plug-in adds. The plug-in may have been loaded after this
-        object was created.
+        """Returns the value of a flag that a plug-in adds. The plug-in may have been loaded after
+        this object was created.
         """
         if not name.startswith("_") and (spec := flags_of_plugins().get(name)):
             return self.added_constants.get(name, spec.default)
@@ -300,14 +303,15 @@ class Params(
         return dataclasses.replace(self, **changes)
 
     def group(self, kind: type[G]) -> G:
-        """The values of the flags that one of the base classes declares, as an instance of that
-        class.
+        """Returns the values of the flags that the base class `kind` declares, as an instance of
+        this class.
         """
         names = (field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
         return kind(**{name: getattr(self, name) for name in names})
 
     def as_dict(self) -> dict[str, Any]:
-        """The values of all flags by name, as records store them, in the order of declaration.
+        """Returns the values of all flags by name, as records store them, in the order of
+        declaration.
 
         Constants that plug-ins add are included if the optimizer or the schedule in use has them.
         """
@@ -315,7 +319,7 @@ class Params(
         added = flags_of_plugins().keys() & {flag for spec in used if spec for flag in spec.flags}
         own = ((spec.name, getattr(self, spec.name)) for spec in FLAGS)
         return {
-            # Parsed values are stored as their original text, which is their attribute `source`.
+            # Objects that a parser created are stored as the parsed text (attribute `source`).
             **{name: getattr(value, "source", value) for name, value in own},
             **{name: getattr(self, name) for name in sorted(added)},
         }
@@ -373,13 +377,15 @@ def load_plugin_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
     plugins.load_plugins_of_flags(values)
     for owner, table in REGISTRIES.items():
         if isinstance(values.get(owner), str):
-            # `find` loads installed plug-ins (entry points), which may register the name.
+            # `find` loads installed plug-ins, which may register this optimizer or schedule.
             table.find(values[owner])
     return flags_of_plugins()
 
 
 def _check_constant(owner: str, name: str, constant: Constant) -> None:
-    """Raises UsageError if a plug-in must not add a flag with this name, help or default."""
+    """Raises UsageError if a plug-in adds a flag with an invalid or existing name, an invalid help
+    text, or an invalid default.
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(constant.help, str):
         wanted = "a name of lower-case letters, digits and _, and a text as its help"
         raise UsageError(f"a flag that a plug-in adds needs {wanted}; its name is {name!r}")
@@ -403,19 +409,19 @@ _ROLES = {spec.name: spec.role for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values(
 
 
 def flags_with_identity_share(*counted: IdentityShare) -> tuple[str, ...]:
-    """Names of the flags whose value, presence or number of items (as given) must be equal in
-    repetitions of a run.
+    """Returns the names of the flags with one of the given identity shares. For example,
+    `IdentityShare.VALUE` selects the flags whose value must be equal in all repetitions of a run.
     """
     return tuple(name for name, role in _ROLES.items() if role.identity_share in counted)
 
 
 def identity(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str, Any]:
-    """The flag values that identify a run: two runs with equal values are repetitions of each
-    other. Flag values are given by name, as records store them.
+    """Selects the flag values that identify a run: two runs for which the result is equal are
+    repetitions of each other. `values` are flag values by name, as records store them.
 
-    `of_places` includes data, code, machines and devices, so that a run with others is a different
-    run. Without it, runs on several machines can have the same identity. Unknown flags of older
-    records are included.
+    If `of_places` is True, the result includes data, code, machines and devices, so that a run with
+    a different data set is a different run. If it is False, runs on several machines can have the
+    same identity. Unknown flags of older records are included.
     """
     by_name = {}
     for name, value in values.items():

@@ -37,7 +37,9 @@ _TEXT = absl_flags.ArgumentParser()
 _NEEDS_VALUE = "{0} needs a value: write {0}=value"
 
 BeforePlugins = Callable[[Mapping[str, Any]], object]
-"""Called with the values of all known flags, before plug-ins are loaded that may add flags."""
+"""Function that is called with the values of all known flags before plug-ins are loaded, because
+plug-ins may add flags.
+"""
 
 _OF_JOBS = {
     **dict.fromkeys(("workers", "ps", "controller"), "launch, ab, explain and tune"),
@@ -47,7 +49,7 @@ _OF_JOBS = {
 
 @dataclass(frozen=True)
 class ParsedArgs:
-    """The flags that were given for a run.
+    """The flags that the user gave for a run.
 
     Attributes:
       given: values by name, including obsolete flags.
@@ -59,7 +61,9 @@ class ParsedArgs:
 
     @cached_property
     def params(self) -> Params:
-        """The values of all flags of the run. FlagError if --use_fp16 contradicts --precision."""
+        """The values of all flags of the run, including defaults. FlagError if --use_fp16
+        contradicts --precision.
+        """
         values = self.given
         # `Params` would silently change one of the two flags so that it matches the other.
         if {"precision", "use_fp16"} <= values.keys():
@@ -111,8 +115,8 @@ def load_plugins(argv: Sequence[str]) -> None:
 
 
 def parse_flag_texts(texts: Mapping[str, str], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
-    """Parses the texts of flags, by name, into values. The order of the result is that of `specs`.
-    FlagError for an invalid text.
+    """Parses the texts of flags. Returns the values by name, in the order of `specs`. FlagError for
+    an invalid text.
     """
     return _parse_values({name: [text] for name, text in texts.items()}, specs)
 
@@ -173,7 +177,7 @@ def split_command_line(
             absl_flags.DEFINE_alias(old, new, flags, __name__)
     words = ["cnnbench", *_expand_flag_files(before)]
     try:
-        # Without `known_only`, absl would search for similar names, which takes 0.1 seconds.
+        # `known_only` prevents that absl searches for similar names, which takes 0.1 seconds.
         _, *rest = flags(words, known_only=True)
     # The text of the error is, for example, "Missing value for flag --batch_size".
     except absl_flags.Error as error:
@@ -250,10 +254,8 @@ def _read_command_line(
     """Returns the flag values by name in the order of `specs`, the arguments, and the texts of the
     flags.
 
-    They are as in `split_command_line`.
-
-    If there are unknown flags, loads the plug-ins that the words name, because these may add the
-    flags.
+    The arguments and texts are as in `split_command_line`. If there are unknown flags, loads the
+    plug-ins that the command line names, because plug-ins may add flags.
     """
     added = flags_of_plugins()
     specs = {name: spec for name, spec in specs.items() if name not in added}
@@ -282,7 +284,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _may_add_flags(texts: Mapping[str, Sequence[str]]) -> bool:
-    """Whether the given flags name a plug-in, which may add flags of its own."""
+    """Whether the given flags name a plug-in. A plug-in may declare additional flags."""
     names = ((texts.get(owner, [""])[-1], table) for owner, table in REGISTRIES.items())
     return not texts.keys().isdisjoint(plugins.FLAGS) or any(
         name and name not in table for name, table in names

@@ -1,1 +1,1 @@
-"""The groups of flags. Each is a frozen dataclass."""
+"""Declarations of flags, grouped by topic. Each group of flags is a frozen dataclass."""

@@ -1,5 +1,5 @@
-"""The flags of ``cnnbench allreduce``. Flags that `cnnbench run` also has are declared again, with
-changes.
+"""Declares the flags of ``cnnbench allreduce``. Flags that also exist in `cnnbench run` are
+declared again, with a different help text, default or role.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TIMED = "not build_only: only building is timed"
 class AllReduceParams:
     """All flags of ``cnnbench allreduce``. Each field is the flag of the same name."""
 
-    # Flags for the tensors to reduce.
+    # Flags for the tensors that are reduced.
     sizes: str | None = flag(
         None,
         "Bytes of the tensors of one device: single sizes (4K,1M), ranges with a factor "
@@ -147,7 +147,7 @@ class AllReduceParams:
         "--device=cpu) or on the host (cpu).",
     )
 
-    # Flags for the devices.
+    # Flags for the compute devices.
     num_gpus: tuple[int, ...] = redeclare_flag(
         RuntimeParams,
         "num_gpus",
@@ -173,7 +173,7 @@ class AllReduceParams:
     controller_host: str | None = redeclare_flag(ClusterParams, "controller_host")
     cluster_timeout: int = redeclare_flag(ClusterParams, "cluster_timeout")
 
-    # Flags for the number of repetitions.
+    # Flags for the number of timed calls, and for the seed.
     iters_per_step: int = redeclare_flag(
         VariableUpdateParams,
         "iters_per_step",
@@ -199,7 +199,7 @@ class AllReduceParams:
         "unless --iters_per_step is given.",
     )
 
-    # Flags for the output.
+    # Flags for printed output and result files.
     verbose: bool = flag(
         False, "Also print build times, as comment lines.", role=FlagRole.DISPLAY, only_with=_TIMED
     )
@@ -222,7 +222,7 @@ class AllReduceParams:
     quiet_conditions: str = redeclare_flag(OutputParams, "quiet_conditions")
 
     def as_dict(self) -> dict[str, Any]:
-        """The values of all flags by name, in the order of declaration."""
+        """Returns the values of all flags by name, in the order of declaration."""
         return {spec.name: getattr(self, spec.name) for spec in ALL_REDUCE_FLAGS}
 
 
@@ -245,7 +245,9 @@ def params_from_values(values: Mapping[str, Any]) -> AllReduceParams:
 
 
 def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
-    """Parses the all-reduce algorithms in --all_reduce_spec; None if the flag is not given."""
+    """Parses the comma-separated all-reduce algorithms in --all_reduce_spec; None if the flag is
+    not given.
+    """
     if text is None:
         return None
     known = names()

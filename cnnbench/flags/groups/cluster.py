@@ -38,8 +38,8 @@ class ClusterParams:
     )
     cluster: str = _discovery(
         "flags",
-        "Source of the identity of a process and of the addresses of the job: these flags, "
-        "TF_CONFIG, or the environment of Slurm, Kubernetes or MPI (docs/cluster.md).",
+        "Where a process reads its own task and the addresses of the job: from these flags, from "
+        "TF_CONFIG, or from the environment of Slurm, Kubernetes or MPI (docs/cluster.md).",
         choices=("flags", "tf_config", "slurm", "kubernetes", "mpi"),
         lower=True,
     )
@@ -68,13 +68,13 @@ class ClusterParams:
     )
     rendezvous: str | None = _discovery(
         None,
-        "host:port at which the process of rank 0 serves the addresses of --cluster=mpi, if "
-        "mpi4py is not installed.",
+        "With --cluster=mpi, if mpi4py is not installed: host:port at which the process of rank 0 "
+        "serves the addresses of all processes.",
         fault=lambda address: "" if is_address(address) else "is not of the form host:port",
     )
     server_protocol: str = flag("grpc", "Protocol between the processes.")
     cross_replica_sync: bool = flag(
         True,
-        "Workers wait for each other in every step. If false, they train asynchronously.",
+        "Workers wait for each other in every step. If false, workers train asynchronously.",
         only_with="job_name: there are no other workers to wait for",
     )

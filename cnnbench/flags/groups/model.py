@@ -38,7 +38,8 @@ class ModelParams:
     num_classes: int | None = flag(
         None,
         "Number of outputs of the network. Labels must be smaller than this number. If not given, "
-        "the number of the data set is used. With ImageNet and CIFAR-10, one output is unused.",
+        "the number of classes of the data set is used. With ImageNet and CIFAR-10, one output is "
+        "unused.",
         minimum=1,
         maximum=2**20,
     )
@@ -49,8 +50,8 @@ class ModelParams:
     keras_layers: str = flag(
         "fused",
         "Operations of batch norms, convolutions and dense layers of a Keras model. fused: the "
-        "operations that cnnbench uses in its own networks. own: the operations of Keras. The "
-        "losses are the same.",
+        "operations that cnnbench uses in its own networks. own: the operations that Keras uses. "
+        "Both result in the same losses.",
         choices=("fused", "own"),
         lower=True,
     )
@@ -66,8 +67,8 @@ class ModelParams:
     recompute: str = flag(
         "none",
         "With blocks, a training step stores only the inputs of the network's blocks. The "
-        "backward pass computes the values inside the blocks again: less memory, more time, the "
-        "same losses. The flag is refused for networks without blocks.",
+        "backward pass computes the values inside the blocks again, which needs less memory and "
+        "more time. The losses are the same. The flag is refused for networks without blocks.",
         choices=("none", "blocks"),
         lower=True,
     )
@@ -87,7 +88,7 @@ class ModelParams:
         "gradients are divided by it afterwards. If not given, the factor is 128 for every model. "
         "With --fp16_enable_auto_loss_scale, this is the first factor.",
         above=0,
-        # Within these bounds, the factor and its inverse are normal float32 numbers.
+        # For loss scales within these bounds, the scale and its inverse are normal float32 numbers.
         fault=lambda scale: (
             "" if 2.0**-126 <= scale <= 2.0**126 else "must be from 2^-126 to 2^126; 128 is usual"
         ),

@@ -52,8 +52,8 @@ def _constant_help(constant: Constant, owner: str, users: str) -> str:
 
 
 def flags_of_plugins() -> dict[str, FlagSpec]:
-    """The flags that loaded plug-ins add, by name. They set constants of optimizers and learning
-    rate schedules.
+    """Returns the flags that loaded plug-ins add, by name. These flags set constants of optimizers
+    and learning rate schedules.
     """
     return {
         name: flag_of_constant(name, constant, owner, registry.users(name))
@@ -88,8 +88,10 @@ class OptimizerParams:
 
     optimizer: str = _update(
         "sgd",
-        "Update of weight w by gradient g at learning rate lr; constants are flags of the "
-        "optimizer. " + ". ".join(f"{o.name}: {o.formula}" for o in OPTIMIZERS.values()) + ".",
+        "How weight w is updated with gradient g and learning rate lr. Each constant in the "
+        "formulas is a flag, such as --adam_beta1. "
+        + ". ".join(f"{o.name}: {o.formula}" for o in OPTIMIZERS.values())
+        + ".",
         choices=OPTIMIZERS.keys(),
         checked_late=True,
     )
@@ -149,8 +151,8 @@ class OptimizerParams:
     )
     weight_decay: float = _update(
         4e-5,
-        "Factor of the L2 term, half the squared norm of the weights; with "
-        f"--optimizer={', '.join(o.name for o in OPTIMIZERS.values() if o.decoupled)}, of decay as "
-        "a part of the update and not of the loss.",
+        "Factor of the L2 term of the loss (half the squared norm of the weights). With "
+        f"--optimizer={', '.join(o.name for o in OPTIMIZERS.values() if o.decoupled)}, the loss "
+        "has no L2 term; the flag is then the factor of the weight decay in the update.",
         minimum=0,
     )

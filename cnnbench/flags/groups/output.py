@@ -11,7 +11,7 @@ from cnnbench.flags.declare import FlagRole, RunPart, flag
 
 
 def _invalid_conditions_reason(text: str) -> str:
-    # Imported late, because the module's own imports take 15 ms.
+    # `machine.checks` is imported here, because its import takes 15 ms.
     from cnnbench.machine.checks import parse_silenced_conditions
 
     parse_silenced_conditions(text)
@@ -64,8 +64,8 @@ class OutputParams:
     )
     result_label: str | None = _note(
         None,
-        "Labels of the run in its record, as key=value,key=value. cnnbench history shows one "
-        "point for each label commit=... .",
+        "Labels of the run in its record, as key=value,key=value. The label commit=... replaces "
+        "the detected commit of the measured code, for example in cnnbench history.",
         fault=labels.record_text_fault,
     )
     quiet_conditions: str = _display(
@@ -106,7 +106,7 @@ class OutputParams:
     )
     eval_dir: str = _output(
         "/tmp/tf_cnn_benchmarks/eval",
-        "Folder for event files of evaluations, with --summary_verbosity.",
+        "With --summary_verbosity: folder for the event files of evaluations.",
         path="folder or URL",
         only_with="summary_verbosity",
     )
@@ -148,8 +148,8 @@ class OutputParams:
     )
     profile_json: str | None = _profile(
         None,
-        "Profile the last steps of the warm-up, and write their times by layer, kind and "
-        "direction to this file. cnnbench explain compares two such files.",
+        "Profile the last steps of the warm-up, and write their times to this file, by layer, kind "
+        "of operation and direction (such as forward). cnnbench explain compares two such files.",
         path="file",
         part=RunPart.PER_PROCESS,
     )
@@ -170,8 +170,8 @@ class OutputParams:
     partitioned_graph_file_prefix: str | None = _profile(
         None,
         "Write the graph of every device to the files PREFIX0, PREFIX1, ..., as TensorFlow "
-        "optimized and partitioned it in the first warm-up step. A suffix of the prefix becomes "
-        "the suffix of the files; files that end in txt contain text.",
+        "optimized and partitioned it in the first warm-up step. If PREFIX has a suffix, such as "
+        ".txt, the number is inserted before the suffix. Files that end in txt contain text.",
         path="file prefix",
     )
     benchmark_log_dir: str | None = _output(

@@ -132,7 +132,7 @@ class RunParams:
     )
     global_batch_size: int = flag(
         0,
-        "Images of one update, on all devices and in all passes together. Replaces --batch_size, "
+        "Images per update, on all devices and in all passes together. Replaces --batch_size, "
         "which is per device. With 0, --batch_size is used.",
         minimum=0,
         maximum=MOST_IMAGES,
@@ -142,25 +142,25 @@ class RunParams:
         False,
         "If memory runs out, try again in a new process with half the batch size, until the batch "
         "fits. The record contains the requested batch size and the batch size that was used. "
-        "Only for cnnbench run, in one process.",
+        "Works only in cnnbench run with a single process.",
         # The record contains the batch size that was used, so repetitions may differ in this flag.
         role=FlagRole.NOTE,
     )
     gradient_accumulation_steps: int = flag(
         1,
-        "Passes of one update: each device computes the gradients of this number of batches and "
-        "adds them before they are exchanged and applied once. A step is an update, and "
-        "--batch_size is the batch size of a pass.",
+        "Number of passes per update. In each pass, every device computes the gradients of one "
+        "batch. Each device adds the gradients of all passes before gradients are exchanged and "
+        "applied once. A step is an update, and --batch_size is the batch size of a pass.",
         minimum=1,
         maximum=MOST_IMAGES,
         part=RunPart.UPDATE,
     )
     steps_per_execution: int = flag(
         1,
-        "Steps of one call by the host, in a loop of the traced function. The time of each call "
-        "is measured, and the record contains the mean time of its steps. --num_batches and the "
-        "warm-up are rounded up to whole calls. Checkpoints, evaluations, step lines and "
-        "conditions to stop wait for the end of a call.",
+        "Number of steps that the host starts with one call; a loop in the traced function runs "
+        "them. The time of each call is measured, and the record contains the mean time of its "
+        "steps. --num_batches and the warm-up are rounded up to whole calls. Checkpoints, "
+        "evaluations, step lines and checks whether to stop wait for the end of a call.",
         minimum=1,
         maximum=1_000_000,
         part=RunPart.TUNABLE,

@@ -77,17 +77,19 @@ class RuntimeParams:
     )
     num_intra_threads: int | None = flag(
         None,
-        "Threads of one operation. With 0, TensorFlow chooses. If not given: 1 on GPUs. On the "
-        "CPU, TensorFlow chooses; but if there are several devices, at least as many as cores, "
-        "and --num_inter_threads is not given, the value is 1.",
+        "Number of threads that one operation may use. With 0, TensorFlow chooses. If not given, "
+        "the value is 1 on GPUs. On the CPU, TensorFlow chooses, with one exception: the value is "
+        "1 if there are several devices, at least as many as cores, and --num_inter_threads is "
+        "not given.",
         minimum=0,
         maximum=MOST_THREADS,
         part=RunPart.THREADS | RunPart.TUNABLE,
     )
     num_inter_threads: int = flag(
         0,
-        "Threads that run operations at the same time. With 0, TensorFlow chooses; if "
-        "--num_intra_threads becomes 1 on the CPU, there is one thread per core.",
+        "Number of threads that run different operations at the same time. With 0, TensorFlow "
+        "chooses; but if cnnbench sets --num_intra_threads to 1 on the CPU, there is one thread "
+        "per core.",
         minimum=0,
         maximum=MOST_THREADS,
         part=RunPart.THREADS | RunPart.TUNABLE,
@@ -113,7 +115,7 @@ class RuntimeParams:
     )
     winograd_nonfused: bool = _gpu(True, "Allow cuDNN to use non-fused Winograd algorithms.")
     batchnorm_persistent: bool = _gpu(True, "Allow cuDNN to use its persistent batch-norm kernels.")
-    xla: bool = _tunable(False, "XLA compiles the clusters of operations that it finds.")
+    xla: bool = _tunable(False, "Let XLA compile clusters of operations that it selects.")
     xla_compile: bool = _tunable(
         False,
         "Compile the whole forward and backward pass of every device with XLA. If this is "
@@ -129,7 +131,9 @@ class RuntimeParams:
         part=RunPart.TUNABLE,
         only_with="xla_compile,xla",
     )
-    enable_optimizations: bool = _tunable(True, "TensorFlow's graph optimizer rewrites the step.")
+    enable_optimizations: bool = _tunable(
+        True, "Let TensorFlow's graph optimizer rewrite the step."
+    )
     peak_flops: float | None = flag(
         None,
         "Peak FLOP/s in the precision of the run, of one GPU or of the whole CPU (for any "
@@ -137,7 +141,7 @@ class RuntimeParams:
         "which share of the peak the run reached (MFU). With 0, the record has no MFU, and "
         "cnnbench does not measure the peak of a CPU, which takes one or two seconds.",
         minimum=0,
-        # A smaller value was probably meant in GFLOP/s or TFLOP/s.
+        # A value below 1e9 was probably meant in GFLOP/s or TFLOP/s.
         fault=lambda peak: (
             "must be 0 or at least 1e9, because the unit is FLOP/s, as in 312e12"
             if 0 < peak < 1e9

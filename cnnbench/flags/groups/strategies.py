@@ -20,20 +20,20 @@ class StrategyParams:
     cross_device_ops: str = flag(
         "auto",
         "How mirrored_strategy and multi_worker_mirrored_strategy reduce gradients. auto is a ring "
-        "on CPUs and NCCL on GPUs. Between workers: auto, ring or nccl.",
+        "on CPUs and NCCL on GPUs. Between workers, only auto, ring and nccl are valid.",
         choices=CROSS_DEVICE_OPS,
         part=RunPart.ALGORITHM | RunPart.CROSS_DEVICE | RunPart.TUNABLE,
     )
     bytes_per_pack: int = _reduction(
         0,
-        "Bytes of gradients that ring and auto, and nccl between workers, join to one pack. With "
-        "0, all gradients are one pack.",
+        "Size in bytes of the packs into which gradients are joined with --cross_device_ops=ring "
+        "or auto and, between workers, also with nccl. With 0, all gradients are one pack.",
         minimum=0,
     )
     num_packs: int = _reduction(
         1,
-        "Number of packs to which hierarchical_copy and nccl of mirrored_strategy join all "
-        "gradients. With 0, gradients are not packed.",
+        "Number of packs into which mirrored_strategy joins all gradients with "
+        "--cross_device_ops=hierarchical_copy or nccl. With 0, gradients are not packed.",
         minimum=0,
         only_with="cross_device_ops=hierarchical_copy,cross_device_ops=nccl",
     )
@@ -67,5 +67,5 @@ class StrategyParams:
     prefetch_on_device: bool | None = _distribution(
         None,
         "With --input_distribution=strategy: batches are kept ready on the devices, not on the "
-        "host. This is the default with per_worker.",
+        "host. This is the default with --input_replication=per_worker.",
     )

@@ -55,18 +55,19 @@ class VariableUpdateParams:
     )
     local_parameter_device: str = flag(
         "gpu",
-        "gpu: the compute devices (also if --device=cpu). cpu: the host. Place of the variables "
-        "with parameter_server, of the updated variables with distributed_replicated, and of the "
-        "sums of the algorithm copy, which replicated uses without --all_reduce_spec. Other "
-        "algorithms ignore this flag.",
+        "Device of the variables of parameter_server, of the updated variables of "
+        "distributed_replicated, and of the sums of the all-reduce algorithm copy, which "
+        "replicated uses without --all_reduce_spec. gpu: the compute devices (also if "
+        "--device=cpu). cpu: the host. Other modes and algorithms ignore this flag.",
         choices=("cpu", "gpu"),
         lower=True,
         part=RunPart.TUNABLE,
     )
     ps_strategy: str = flag(
         "greedy_bytes",
-        "How variables are divided among the tasks of --ps_hosts: each variable to the task with "
-        "the fewest bytes so far, or to the tasks in turn.",
+        "How variables are distributed over the tasks of --ps_hosts. greedy_bytes: each variable "
+        "goes to the task that has the fewest bytes so far. round_robin: one variable after the "
+        "other goes to the next task.",
         choices=PS_STRATEGIES,
         only_with="ps_hosts",
     )
@@ -86,10 +87,10 @@ class VariableUpdateParams:
     )
     bn_stats: str = _update(
         "first",
-        "Batch norm with several devices. With sync, all devices normalise with the mean and "
-        "variance of all batches. Otherwise each device uses the mean and variance of its own "
-        "batch, and the moving averages are the averages of the first device, or the mean over "
-        "all devices.",
+        "Batch norm with several devices. sync: all devices normalise with the mean and variance "
+        "of all batches. first and mean: each device normalises with the mean and variance of its "
+        "own batch; evaluations use the moving averages of the first device (first), or their "
+        "mean over all devices (mean).",
         choices=("first", "mean", "sync"),
     )
     variable_consistency: str = _aggregation(
@@ -108,8 +109,8 @@ class VariableUpdateParams:
         None,
         "All-reduce algorithm of replicated and distributed_all_reduce, such as xring#2 or "
         "nccl/rechd; docs/all_reduce.md lists them. distributed_all_reduce also takes "
-        "algorithms by size, as in pscpu:32K:xring, with limits in bytes of a gradient as sent. "
-        "If not given, replicated copies all gradients to one device.",
+        "algorithms by size, as in pscpu:32K:xring. The limit (32K) is the size of a gradient in "
+        "bytes as it is sent. If not given, replicated copies all gradients to one device.",
         parser=parse_all_reduce_spec,
         known=names,
         part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.TUNABLE,
@@ -139,8 +140,8 @@ class VariableUpdateParams:
     )
     hierarchical_copy: bool = _algorithm(
         False,
-        "Without --all_reduce_spec: copy within two halves of the devices first, then between "
-        "the halves.",
+        "Without --all_reduce_spec: add gradients by copies within each half of the devices first, "
+        "then by copies between the halves.",
         only_with="not all_reduce_spec",
     )
     network_topology: str = _aggregation(
