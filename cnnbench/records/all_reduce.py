@@ -33,16 +33,16 @@ from cnnbench.records.run import (
 )
 from cnnbench.variable_mgr.modes import Packing
 
-# `AllReduceRecord` stores the raw times. Statistics are computed from them.
+# `AllReduceRecord` stores the raw times. Statistics are computed from the raw times.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Measurement of one all-reduce algorithm with one size of data on one number of devices: a row
-    of the table.
+    """A row of the table of `cnnbench allreduce`: measurement of one all-reduce algorithm with one
+    data size on one number of devices.
 
     Attributes:
-      spec: all-reduce spec, or the name of the peer.
+      spec: all-reduce spec, or the name of the reduction of another library (--peers).
       packing: packing of the tensors around the reduction.
       workload: the requested size, or the model whose gradients were reduced.
       dtype: dtype of the tensors.
@@ -53,7 +53,7 @@ class Point:
       seconds: raw seconds per reduction, one value per timed call.
       wrong: number of elements with a wrong sum, over all devices and both data sets.
       checked: number of elements whose sums were checked.
-      error: why the case could not be measured; None if it was measured.
+      error: why the algorithm could not be measured; None if it was measured.
       trace_seconds: seconds to trace the call; None if it was not traced.
       build_seconds: seconds to trace the call and to run it for the first time; None if it was not
         run.
@@ -116,8 +116,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """Memory copies on all devices at the same time, for comparison with the all-reduces of the
-    same size.
+    """Measurement of memory copies on all devices at the same time, to compare them with
+    all-reduces of the same size.
 
     Attributes:
       bytes: bytes copied by each device, in one tensor.
@@ -131,16 +131,16 @@ class Copying:
 
     @property
     def rate(self) -> float:
-        """Bytes per second that all devices together write, computed from the median time."""
+        """Bytes per second that all devices together write, computed from the median time of a
+        copy.
+        """
         return self.bytes * self.devices / median(self.seconds)
 
     def estimated_seconds(self, num_bytes: int, devices: int) -> float:
         """Seconds to copy as many bytes as an all-reduce of S bytes on n devices moves: n x
         2(n-1)/n x S.
 
-        An all-reduce can be faster than this estimate, because devices may share a memory.
-
-        No bound: devices that share a memory can be faster.
+        An all-reduce can be faster than this estimate if devices share a memory.
         """
         return 2 * (devices - 1) * num_bytes / self.rate
 
@@ -159,9 +159,9 @@ class AllReduceRecord(Document):
       explicit_flags: names of the flags that were given.
       placement: the devices; None if the run ended before they were known.
       copies: memory copies, one per size and number of devices.
-      points: measured cases, in order.
+      points: measurements, in the order of the table.
       peers: reductions of other libraries.
-      environment: facts about machine and software; unknown facts are absent.
+      environment: properties of machine and software by name; unknown properties are absent.
       conditions: disturbances on the machine; absent in older records.
       subject: the measured code; absent if unknown.
       sweep: position in a sweep; absent in other runs.
@@ -203,21 +203,22 @@ class AllReduceRecord(Document):
 
     @property
     def rows(self) -> tuple[Point, ...]:
-        """All measured points. The reductions of other libraries come last."""
+        """All rows of the table. The reductions of other libraries come last."""
         return (*self.points, *self.peers)
 
     @property
     @computed()
     def copy_bytes_per_sec(self) -> float | None:
-        """Bytes per second that all devices together write, for the largest copied size; None if no
-        copies were measured.
+        """Bytes per second that all devices together write while they copy the largest measured
+        size; None if no copies were measured.
         """
         largest = max(self.copies, key=lambda copy: copy.bytes * copy.devices, default=None)
         return None if largest is None else largest.rate
 
     def share_of_estimate(self, point: Point) -> float | None:
-        """Estimated time of the same amount of memory copies, divided by the median time of the
-        reduction; None if either is unknown.
+        """Compares a reduction with plain memory copies: returns the estimated time of copying as
+        many bytes, divided by the median time of the reduction. None if one of the two times is
+        unknown.
         """
         if point.median is None:
             return None
@@ -227,7 +228,7 @@ class AllReduceRecord(Document):
         return None
 
 
-# Times that ``cnnbench allreduce --predict`` calculates for other numbers of devices.
+# Predictions of ``cnnbench allreduce --predict`` for other numbers of devices.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +275,7 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions(Document):
-    """Predictions of ``cnnbench allreduce --predict`` (schema 1), with only the keys that reports
+    """Document of ``cnnbench allreduce --predict`` (schema 1). Only the keys that reports need are
     read.
 
     Attributes:

@@ -43,12 +43,12 @@ F = TypeVar("F", bound="Callable[..., Any]")
 # A document without the key `kind`, as in the first versions, is a run record.
 IMPLIED_KIND = "run"
 
-# OPTIONAL: metadata of a field that a document may lack.
-# ABSENT: metadata of a field that is not written to the document if its value is None.
+# OPTIONAL is the metadata of a field that a document may lack.
+# ABSENT is the metadata of a field that is not written to the document if its value is None.
 OPTIONAL: Mapping[str, bool] = {"optional": True}
 ABSENT: Mapping[str, bool] = {**OPTIONAL, "absent": True}
 
-# Metadata of a field that contains a time in the ISO 8601 format that `started` parses.
+# TIME is the metadata of a field that contains an ISO 8601 time.
 TIME: Mapping[str, str] = {"format": "date-time"}
 
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -61,8 +61,8 @@ _NAMES = {
 }
 
 
-# HIDDEN: metadata that marks a dataclass field as not written to the document.
-# INLINE: metadata that marks a field whose keys are written into the document of its parent.
+# HIDDEN is the metadata of a field that is never written to the document.
+# INLINE is the metadata of a field whose own keys are written into the parent document.
 HIDDEN: Mapping[str, bool] = {"hidden": True}
 INLINE: Mapping[str, bool] = {"inline": True}
 
@@ -90,7 +90,7 @@ def key_metadata(
     key: str = "", value: Callable[[Any], Any] | None = None, form: Any = None, **rules: Any
 ) -> dict[str, Any]:
     """Creates the metadata of a dataclass field whose key, value or type in the JSON document
-    differs from the field's.
+    differs from the name, value or type of the field.
 
     Args:
       key: name of the key; "" means the name of the attribute.
@@ -107,8 +107,8 @@ _COMPUTED: dict[object, Mapping[str, Any]] = {}
 
 
 def computed(**rules: Any) -> Callable[[F], F]:
-    """Decorator for a method or getter of a dataclass: `encode` calls the method and writes the
-    result to the JSON document, but `decode` does not read it.
+    """Decorator for a method or getter of a dataclass. `encode` calls the method and writes the
+    result to the JSON document; `decode` ignores it.
 
     See `key_metadata` for the rules.
     """
@@ -121,16 +121,16 @@ def computed(**rules: Any) -> Callable[[F], F]:
 
 
 def computed_path(path: str, form: Any, **rules: Any) -> Any:
-    """Creates a property with the value at a path of attributes, such as "metric.unit". `encode`
-    writes the value, as for `computed`.
+    """Creates a property that returns the value at a path of attributes, such as "metric.unit".
+    `encode` writes the value to the JSON document, as for `computed`.
     """
     return property(computed(form=form, **rules)(attrgetter(path)))
 
 
 @functools.cache
 def document_keys(cls: Any) -> tuple[DocumentKey, ...]:
-    """The keys of the JSON documents of a dataclass, in order: first the fields, then the computed
-    keys (unless the rule ``before`` gives another place).
+    """Returns the keys of the JSON documents of a dataclass, in order: first the fields, then the
+    computed keys. The rule ``before`` moves a computed key in front of another key.
     """
     keys: list[DocumentKey] = []
     for field in dataclasses.fields(cls):
@@ -160,8 +160,8 @@ def _compose(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callab
 
 
 def choice_metadata(choices: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Metadata of a dataclass field that contains one of the given texts. The dataclass itself
-    checks the value.
+    """Returns the metadata of a dataclass field that contains one of the given texts. The dataclass
+    itself must check the value.
     """
     return {"choices": tuple(choices)}
 
@@ -192,8 +192,8 @@ def encode(value: object) -> Json:
 
 
 def _encoded_fields(value: Any) -> dict[str, Json]:
-    """The keys and JSON values of a dataclass instance, without the keys that its metadata omits
-    (for example, if the value is None).
+    """Returns the keys and JSON values of a dataclass instance. Leaves out keys that the metadata
+    of a field excludes (for example, if the value is None).
     """
     encoded = {}
     for key in document_keys(value.__class__):
@@ -251,19 +251,19 @@ class Document:
     indented: ClassVar[bool] = False
 
     def to_dict(self) -> dict[str, Json]:
-        """The JSON document as a dict."""
+        """Returns the JSON document as a dict."""
         kind: dict[str, Json] = {} if self.kind == IMPLIED_KIND else {"kind": self.kind}
         return {"schema": self.schema, **kind, **_encoded_fields(self)}
 
     def to_json(self) -> str:
-        """The document as JSON text, formatted as in `json_text`."""
+        """Returns the document as JSON text, formatted as in `json_text`."""
         if self.indented:
             return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
         return json_text(self.to_dict(), self.item_lines)
 
     @classmethod
     def from_json(cls: type[D], text: str | bytes) -> D:
-        """Reads the record in a JSON text. ValueError as in `from_dict`."""
+        """Creates the record from a JSON text. ValueError as in `from_dict`."""
         return cls.from_dict(parse_json(text))
 
     @classmethod
@@ -306,14 +306,14 @@ def started(started_at: str) -> datetime:
 
 
 def json_key(field: dataclasses.Field[Any]) -> str:
-    """The JSON key of a dataclass field."""
+    """Returns the JSON key of a dataclass field."""
     return str(field.metadata.get("key") or field.name.rstrip("_"))
 
 
 @functools.cache
 def _field_readers(cls: Any) -> tuple[tuple[str, str, _Reader, bool], ...]:
-    """For each field of a dataclass: name, JSON key, function that reads the JSON value, and
-    whether the key is optional.
+    """Returns, for each field of a dataclass, its name, its JSON key, the function that reads its
+    JSON value, and whether the key is optional.
     """
     hints = typing.get_type_hints(cls)
     return tuple(
@@ -329,7 +329,9 @@ def _field_readers(cls: Any) -> tuple[tuple[str, str, _Reader, bool], ...]:
 
 
 _Reader: TypeAlias = "Callable[[Any, str], Any]"
-"""Reads a JSON value at a place in a document, such as "batch.global"."""
+"""Function that converts a JSON value. Its arguments are the value and the path of the value in the
+document, such as "batch.global", for error messages.
+"""
 
 
 @functools.cache
@@ -358,7 +360,8 @@ def _read_items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any,
     if not isinstance(data, list):
         raise ValueError(f"{path}: expected a list, got {_short_repr(data)}")
     if hint is float and set(map(type, data)) <= {float}:
-        return tuple(data)  # Fast path: a record may contain series of thousands of floats.
+        # This path is fast, because a record may contain thousands of step times.
+        return tuple(data)
     return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(data))
 
 
@@ -419,13 +422,13 @@ def dataclass_from_sources(cls: type[T], *sources: object, **own: Any) -> T:
     names = (field.name for field in dataclasses.fields(typing.cast("Any", cls)))
     for name in (name for name in names if name not in own):
         source = next((candidate for candidate in sources if hasattr(candidate, name)), None)
-        # If no source has the attribute, the field keeps its default.
+        # If no source has an attribute with this name, the field keeps its default.
         if source is not None:
             own[name] = getattr(source, name)
     return cls(**own)
 
 
-# Range of the times, sizes and rates that records accept.
+# Checks of the range that records accept for times, sizes and rates.
 
 AMOUNTS = (1e-40, 1e40)
 """Smallest and largest accepted time, size or rate. Statistics of values in this range, including
@@ -460,11 +463,11 @@ def is_valid_amount(value: float) -> bool:
 
 
 def index_of_invalid_amount(values: Sequence[float], or_zero: bool = False) -> int | None:
-    """Index of the first time, size or rate that is outside of the accepted range (1e-40 to 1e40);
-    None if all are valid.
+    """Returns the index of the first time, size or rate that is outside of the accepted range
+    (1e-40 to 1e40); None if all are valid.
     """
     checked = [value for value in values if value] if or_zero else values
-    # All values are checked at once: a sum that contains NaN is not equal to itself.
+    # NaN is detected by the sum of the values: if one value is NaN, the sum is not equal to itself.
     if not checked or (
         AMOUNTS[0] <= min(checked) and max(checked) <= AMOUNTS[1] and sum(checked) == sum(checked)
     ):

@@ -5,8 +5,8 @@ An existing file is replaced only if it contains a result of the same kind.
 A checkpoint of global step N is ``model.ckpt-N.index`` and its data files; TensorFlow moves the
 index to its place last. These files alone determine which checkpoints exist. The file
 ``checkpoint``, in which other programs look for the newest checkpoint, is written and never read: a
-run must not start over because that file is torn, stale or gone. This module does not import
-TensorFlow.
+run must not start over because that file is incomplete, outdated or missing. This module does not
+import TensorFlow.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 # Result files: checked before a run starts, and written completely or not at all
 
-# Names of temporary files contain the host, because locks may not work between machines.
+# Names of temporary files contain the host name, because locks may not work between machines.
 _UNFINISHED = f".cnnbench-{zlib.crc32(os.uname().nodename.encode()):08x}-"
 _State = tuple[int, int]
 _noted: dict[Path, _State | None] = {}
-# The keys are the failures to write; a dict keeps their order and removes duplicates.
+# The keys are messages about failed writes; a dict keeps their order and removes duplicates.
 _failures: dict[str, None] = {}
 _SAVED_MODEL = ("variables", "assets", "assets.extra", "fingerprint.pb", "debug")
 
@@ -94,10 +94,10 @@ def check_folder_writable(flag: str, path: str) -> None:
 
 
 def resolve_export_folder(path: str) -> Path:
-    """The folder that --export_dir will create or replace, with resolved symbolic links.
+    """Returns the folder that --export_dir will create or replace, with resolved symbolic links.
 
-    Creates parent folders. FlagError unless the path is free, an empty folder, or a folder that
-    contains only a SavedModel.
+    Creates parent folders. FlagError unless nothing exists at the path, or it is an empty folder,
+    or a folder that contains only a SavedModel.
     """
     flag, marker = "export_dir", "saved_model.pb"
     target = resolve_links(flag, path)
@@ -139,8 +139,8 @@ def write_atomically(
         target.write_bytes(data)
         return
     remove_abandoned(target.parent)
-    # The temporary name has a fixed length, so it is valid for every name of the target.
-    # Of two processes that expect the same state of the target, only one can create this file.
+    # The temporary name has a fixed length, so it is valid even if the name of the target is long.
+    # Two processes that expect the same state of the target use the same name: one of them fails.
     token = secrets.token_hex(6) if expected is ... else f"{zlib.crc32(os.fsencode(target)):08x}"
     temporary = target.with_name(f"{_UNFINISHED}{token}.tmp")
     descriptor = _create_locked_file(temporary)
@@ -150,8 +150,7 @@ def write_atomically(
         write_all(descriptor, data)
         if durable:
             os.fsync(descriptor)
-        # The temporary file is locked until it is renamed, because other writers remove unlocked
-        # files.
+        # The temporary file stays locked until it is renamed: other writers remove unlocked files.
         if expected is not ... and _file_state(target) not in (None, expected):
             raise FileExistsError(target)
         os.replace(temporary, target)
@@ -175,7 +174,7 @@ def note_output_state(path: str) -> None:
 
 
 def _file_state(path: Path) -> _State | None:
-    """Size and modification time of a file; None if the file does not exist."""
+    """Returns the size and modification time of a file; None if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         status = path.stat()
         return status.st_size, status.st_mtime_ns
@@ -198,8 +197,8 @@ def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[N
 
 
 def check_written(warn: Callable[[str, str], None] | None = None) -> None:
-    """Raises BenchmarkError, or calls `warn`, if output files could not be written since the last
-    call.
+    """Reports output files that could not be written since the last call of this function: calls
+    `warn` if it is given, otherwise raises BenchmarkError.
 
     The arguments of `warn` are a line of text and the name of the warning.
     """
@@ -212,7 +211,7 @@ def check_written(warn: Callable[[str, str], None] | None = None) -> None:
 
 
 def write_text(flag: str, path: str, text: str) -> None:
-    """Writes text to a result file in UTF-8, with `write_bytes`. Bytes of file names that are not
+    """Writes text to a result file in UTF-8; see `write_bytes`. Bytes of file names that are not
     UTF-8 become escape sequences.
     """
     write_bytes(flag, path, text.encode("utf-8", "backslashreplace"))
@@ -245,8 +244,8 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Writes all bytes, with one system call if possible. If writing fails, some bytes may have
-    been written.
+    """Writes all bytes to a file descriptor, with one system call if possible. If writing fails,
+    some bytes may have been written.
     """
     view = memoryview(data)
     while view:
@@ -270,24 +269,24 @@ def _create_locked_file(path: Path) -> int:
     """
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        # Without locks in this file system, `remove_abandoned` removes nothing.
+        # If the file system does not support locks, `remove_abandoned` removes nothing.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        # Another process removed the file before it was locked, so a new one is created.
+        # Another process removed the file before it was locked, so a new file is created.
         os.close(descriptor)
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes temporary files of processes on this machine that were killed while writing. Nobody
-    holds a lock on these files.
+    """Removes temporary files of processes on this machine that were killed while writing. No
+    process has a lock on such a file.
     """
     for path in folder.glob(f"{_UNFINISHED}*.tmp"):
         with contextlib.suppress(OSError):
             with path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The path may now belong to a new file of another writer, which must remain.
+                # If the path now belongs to a new file of another writer, that file must remain.
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     path.unlink()
 
@@ -306,8 +305,8 @@ def _prove_writable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def raising_flag_errors(flag: str, path: str, verb: str) -> Iterator[None]:
-    """Context manager that turns OSError and ValueError into a FlagError: the path of the flag
-    cannot be used, read or written.
+    """Context manager that turns OSError and ValueError into a FlagError, which says that the path
+    of the flag cannot be used, read or written (`verb`).
     """
     try:
         yield
@@ -322,7 +321,8 @@ PICTURES = (".svg", ".png", ".pdf")
 """Suffixes of drawn files."""
 
 _GZIP = b"\x1f\x8b"
-_ENDS = 1 << 16  # Number of bytes that are read at the start and at the end of a file
+# `is_replaceable` reads this many bytes at the start and at the end of a file.
+_ENDS = 1 << 16
 
 
 class Output(NamedTuple):
@@ -371,7 +371,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
 
 def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
     """Draws charts, one below the other, into the file that --plot names."""
-    # Imported late: most commands draw nothing, and the import takes time.
+    # Imported here, because most commands draw no charts, and the import takes time.
     from cnnbench.base.charts.draw import render
 
     write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], title))
@@ -472,13 +472,15 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
     "graph": _beginning_matcher(rb"\n[\x80-\xff]{0,4}[\x00-\x7f]\n[\x00-\x7f]"),
     "graph as text": _beginning_matcher(rb"node \{"),
 }
-"""Checks whether content was written by cnnbench, by format or suffix, or by "format of command"
-where commands write different content in one format. `register_file_kind` adds formats."""
+"""Functions that check whether cnnbench has written a content. The key is a format, a suffix, or
+"FORMAT of COMMAND" if commands write different content in the same format. `register_file_kind`
+adds formats.
+"""
 
 
 def register_file_kind(kind: str, beginning: bytes) -> None:
-    """Registers a kind of file in `KINDS`, with a regular expression that matches the start of its
-    content.
+    """Registers a kind of file in `KINDS`. `beginning` is a regular expression that matches the
+    start of the content of such files.
     """
     KINDS[kind] = _beginning_matcher(beginning)
 
@@ -490,9 +492,9 @@ STATE = "checkpoint"
 _PART = re.compile(rf"{re.escape(NAME)}-(\d+)\.(?:index|data-(\d+)-of-(\d+))")
 _ANY_PART = re.compile(r".*\.(?:index|data-\d+-of-\d+)")
 _PREFIX = re.compile(r"ckpt-\d+$")
-# Last bytes of a complete index file, which is a LevelDB table
+# A complete index file is a LevelDB table and ends with these bytes.
 _TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")
-# Temporary folders and files of TensorFlow, which a killed process leaves behind
+# TensorFlow leaves these temporary folders and files behind if its process is killed.
 _LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp(_[0-9a-f]{{32}})?|{STATE}\.tmp[0-9a-f]{{32}}")
 
 
@@ -549,8 +551,8 @@ def write_training_status(folder: str, status: str) -> None:
 
 
 def training_status(folder: str) -> str:
-    """Reads the status that `write_training_status` wrote to a checkpoint folder; "" if there is
-    none.
+    """Reads the status that `write_training_status` wrote to a checkpoint folder; "" if the folder
+    contains no status.
     """
     try:
         return (place(folder) / _TRAINING).read_text(encoding="utf-8").strip()
@@ -620,7 +622,7 @@ def _find_checkpoints(folder: Path) -> tuple[list[int], list[int], list[str]]:
         if match[2] is None:
             # Another process may have removed the file meanwhile.
             with contextlib.suppress(FileNotFoundError):
-                # TensorFlow writes an index in pieces: only the last bytes show that it is whole.
+                # TensorFlow writes an index in pieces: its last bytes show whether it is complete.
                 if (folder / match[0]).read_bytes().endswith(_TABLE_END):
                     indexed.add(step)
         else:

@@ -1,5 +1,5 @@
-"""The measurements of a run so far. The process that runs the steps can share them with its parent
-process.
+"""Stores the measurements of a run while it is running. The process that runs the steps can share
+the measurements with its parent process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cnnbench.records.run import (
     TurnTaking,
 )
 
-# Memory that a process shares with its forked child processes (only on Linux)
+# Shared memory of a process and its forked child processes (only on Linux)
 
 _FEWEST = 1023
 
@@ -70,7 +70,7 @@ class SharedDoubles(Sequence[float]):
 
     def __getitem__(self, key: int | slice) -> float | list[float]:
         size = len(self)
-        # The writing process has extended the memory, so it must be mapped again.
+        # If the writing process has extended the memory, this process must map the memory again.
         if size >= len(self._memory):
             self._map_memory()
         values: list[float] = [*self._memory[1 : size + 1]]
@@ -96,7 +96,7 @@ class SharedValue:
     """
 
     def __init__(self) -> None:
-        """Creates an object without a value. Call this before the process forks."""
+        """Creates shared memory that contains no value yet. Call this before the process forks."""
         self._file = os.memfd_create("cnnbench")
 
     def set(self, value: object) -> None:
@@ -109,8 +109,8 @@ class SharedValue:
             os.pwrite(self._file, data, 0)
 
     def get(self) -> Any:
-        """The latest value; None if no value was set, or if the other process is writing one right
-        now.
+        """Returns the latest value; None if no value was set, or if the other process is writing a
+        value at this moment.
         """
         data = os.pread(self._file, os.fstat(self._file).st_size, 0)
         try:
@@ -125,7 +125,9 @@ _Doubles: TypeAlias = "array[float] | SharedDoubles"
 
 
 def _empty_doubles(shared: bool) -> _Doubles:
-    """Creates an empty series of doubles. If it is shared, forked child processes can read it."""
+    """Creates an empty series of doubles. If `shared` is True, processes that are related by a fork
+    can read it.
+    """
     return SharedDoubles() if shared else array("d")
 
 
@@ -142,8 +144,8 @@ class StepSeries:
     """
 
     def __init__(self, shared: bool = False) -> None:
-        """Creates empty series. If they are shared, processes that are related by a fork can read
-        them.
+        """Creates empty series of times and losses. If `shared` is True, processes that are related
+        by a fork can read the series.
         """
         self.seconds, self.losses = _empty_doubles(shared), _empty_doubles(shared)
         self.cpu_seconds, self.skipped = _empty_doubles(shared), _empty_doubles(shared)
@@ -158,7 +160,7 @@ class StepSeries:
         """Adds the steps of one execution (one call by the host; see --steps_per_execution).
 
         Args:
-          seconds: mean wall time of a step.
+          seconds: mean wall seconds of a step.
           losses: losses of the steps, which may be NaN or infinite; empty for every step if the run
             computes no loss.
           skipped: for each loss, whether its step made no update.
@@ -174,10 +176,10 @@ class StepSeries:
             self.losses.append(loss)
 
     def count_complete(self, together: int) -> tuple[int, int]:
-        """Number of executions (of `together` steps each) that are complete with all losses, and
-        number of their steps.
+        """Counts the executions (calls by the host, with `together` steps each) whose losses are
+        all known. Returns the number of executions and the number of their steps.
 
-        After Ctrl-C, a time may lack some of its losses.
+        After Ctrl-C, some losses of the last execution may be missing.
         """
         executions = len(self.losses) // together if len(self.losses) else len(self.seconds)
         return executions, executions * together
@@ -187,8 +189,8 @@ class Measurements:
     """The measurements of a run so far, from which the record is created.
 
     Attributes:
-      parts: the record of the run, as far as it is known, without its steps; see `note`. Its
-        cluster lists the workers without their shares.
+      parts: the record of the run, as far as it is known, without step times; see `note`. The
+        cluster in it lists the workers without their numbers of steps and images.
       warmup, timed: the steps.
       use_samples: rows of `UseSample`, one after the other.
       updates: for each timed step of asynchronous workers, the worker, and the number of updates by
@@ -254,18 +256,18 @@ class Measurements:
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
 
     def published(self) -> Mapping[str, Any]:
-        """The attributes that a child process has published, by name; empty if it has not published
-        any.
+        """Returns the attributes that a child process has published, by name; empty if the child
+        process has not published any.
         """
         return {} if self._published is None else self._published.get() or {}
 
     @property
     def halves_batch(self) -> bool:
-        """Whether a run that is out of memory is started again with half the batch size
+        """Whether this run is started again with half the batch size if its memory runs out
         (--find_batch_size).
         """
         known = self.published() or vars(self)
-        # The config has no batch size before the run is planned.
+        # Before the run is planned, the config contains no batch size.
         batch = int(known["parts"].config.get("batch_size", 1))
         return known["requested_batch"] is not None and batch > known["smallest_batch"]
 
@@ -282,8 +284,8 @@ class Measurements:
         self._published, self._private = None, True
 
     def longest_execution(self) -> float:
-        """Seconds of the longest execution so far. The first execution is ignored, unless it is the
-        only one.
+        """Returns the seconds of the longest execution (call by the host) so far. The first
+        execution is ignored, unless it is the only one.
         """
         seconds = [*self.warmup.seconds, *self.timed.seconds]
         return max(seconds[1:] or seconds, default=0.0) * self.parts.steps_per_execution
@@ -310,8 +312,8 @@ class Measurements:
         self.note(config={**self.parts.config, **encoded})
 
     def begin_turn(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
-        """Records that the next step begins a turn, and for how long this process waited for other
-        processes before it.
+        """Records that the next step begins a time slice of this process, and for how many seconds
+        the process waited for other processes before the step.
         """
         past = self.parts.turns
         turns = TurnTaking(
@@ -368,7 +370,7 @@ class Measurements:
         contributed.
         """
         images = 0 if self.parts.batch is None else self.parts.batch.global_
-        # Ctrl-C may interrupt between storing a step and storing the worker that made it.
+        # Ctrl-C may interrupt the run after a step was stored, but before its worker was stored.
         updates = self.updates[:steps]
         own = Counter(worker for worker, _ in updates)
         workers = len(cluster.workers)
@@ -417,8 +419,8 @@ class UseSample(NamedTuple):
 
 
 def resource_use_from_samples(samples: Sequence[float]) -> ResourceUse | None:
-    """Converts samples (rows of `UseSample`, one after the other) to the form in records; None if
-    the run was shorter than one sampling period.
+    """Converts samples (the values of `UseSample`, one sample after the other) to the `ResourceUse`
+    of a record; None if the run was shorter than one sampling period.
     """
     width, values = len(UseSample._fields), [*samples]
     # A process that was killed may have left an incomplete row, which is ignored.

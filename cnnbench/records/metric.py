@@ -1,5 +1,5 @@
-"""Registry of metrics. Each metric is declared once for everything that writes it, judges it or
-shows it in a history.
+"""Registry of metrics. A metric is declared once, and all commands that write, compare or plot its
+values use the declaration.
 
 Modules in `cnnbench.records.metrics` and plug-ins use `register_metric`. The summary of a record,
 --result_csv, the lines at the end of a run, ``compare``, ``history``, bounds of sweeps, reports,
@@ -28,8 +28,8 @@ RUN = "run"
 
 
 class Summary(dict[str, Any]):
-    """Statistics of a run, by key and also as attributes. A value is None if the run did not
-    measure it.
+    """Statistics of a run, which can be read by key or as attributes. A value is None if the run
+    did not measure it.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -93,8 +93,8 @@ class Metric:
     section: str = ""
 
     def values(self, measured: Sequence[Any]) -> list[float | None]:
-        """Values of the metric for measurements that are judged together, in order. None means not
-        measured.
+        """Returns the values of the metric for measurements that are judged together, in order.
+        None means not measured.
         """
         return [*map(self.value, measured)] if self.together is None else self.together(measured)
 
@@ -109,7 +109,7 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """Name and unit of the metric, for table headings and axes of charts."""
+        """Name and unit of the metric, for headings of tables and axes of charts."""
         return " ".join(filter(None, (f"{self.name}, {self.unit_text}", self.step)))
 
     def value_text(self, value: float | None, unit: bool = True) -> str:
@@ -136,7 +136,7 @@ class Metric:
         return f"{self._change_number(low, signed)} to {self.change_text(high, signed)}"
 
     def shows_change(self, change: float) -> bool:
-        """Whether a change is different from 0 after `change_text` has rounded it."""
+        """Whether a change still differs from 0 after `change_text` has rounded it."""
         in_hundredths = self.relative or self._is_share
         return bool(round(100 * change, self._decimal_digits) if in_hundredths else change)
 
@@ -146,8 +146,8 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """Factor by which thresholds that users give are multiplied: 0.01 if they are in per
-        cent.
+        """Factor that converts a threshold from the unit of the command line: 0.01 if users give
+        per cent, otherwise 1.
         """
         return 0.01 if self.relative or self._is_share else 1.0
 
@@ -169,7 +169,9 @@ SUMMARY: dict[str, Metric] = {}
 """
 
 METRICS: dict[str, Metric] = {}
-"""Metrics of runs by their names in --metrics of compare. For other kinds, see `Metric.judged`."""
+"""Metrics of runs by their names in --metrics of `cnnbench compare`. For metrics of other
+measurements, see `Metric.judged`.
+"""
 
 HISTORY: dict[str, Metric] = {}
 """Metrics by name in --metric of history."""
@@ -181,11 +183,11 @@ BOUNDS: dict[str, Metric] = {}
 FASTER: Mapping[str, Any] = {"better": "faster", "worse": "slower"}
 LESS: Mapping[str, Any] = {"better": "less", "worse": "more", "higher_is_better": False}
 QUICKER: Mapping[str, Any] = {"better": "quicker", "worse": "longer", "higher_is_better": False}
-"""Rules for speeds, for amounts of which less is better, and for times."""
+"""Rules of `register_metric` for speeds, for amounts of which less is better, and for times."""
 
 
 def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
-    """Decorator that registers a function of a record as a metric.
+    """Decorator that registers a metric: the decorated function computes its value from a record.
 
     Args:
       unit: unit of its values.
@@ -197,7 +199,7 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
     """
 
     def register(value: F) -> F:
-        # Names of cnnbench's own metrics are taken first, so that a plug-in cannot take one.
+        # cnnbench's own metrics are registered first, so plug-ins cannot use their names.
         load_metrics()
         name = rules.pop("name", None) or getattr(value, "__name__", "")
         is_run = RUN in rules.get("kinds", (RUN,))
@@ -231,8 +233,8 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
 
 
 def _wrap_for_imported(name: str, value: F) -> F:
-    """Wraps the function of a metric: for a record that was imported from another program's file,
-    it returns the value in that file.
+    """Wraps the function of a metric, so that it handles imported records: for these, it returns
+    the value that was read from the file of the other program.
     """
 
     @wraps(value)
@@ -250,8 +252,8 @@ def load_metrics() -> None:
 
 
 def compute_summary(record: Any) -> Summary:
-    """Computes the statistics of a run. If the function of a metric raises an error, its value is
-    None, and a warning is printed on stderr.
+    """Computes the statistics of a run. If the function of a metric raises an error, the value of
+    the metric is None, and a warning is printed on stderr.
     """
     load_metrics()
     return Summary({key: _metric_value(metric, record) for key, metric in SUMMARY.items()})
@@ -272,7 +274,7 @@ def _metric_value(metric: Metric, record: Any) -> Any:
         return None
 
 
-# Warns only once, although the summary of a record may be computed several times.
+# The cache prints a warning only once, even if a summary is computed several times.
 _warn = cache(print_warning)
 
 

@@ -89,8 +89,8 @@ class VariableUpdateParams:
         "first",
         "Batch norm with several devices. sync: all devices normalise with the mean and variance "
         "of all batches. first and mean: each device normalises with the mean and variance of its "
-        "own batch; evaluations use the moving averages of the first device (first), or their "
-        "mean over all devices (mean).",
+        "own batch; the moving averages are computed from the batch of the first device (first), "
+        "or are the mean over all devices (mean).",
         choices=("first", "mean", "sync"),
     )
     variable_consistency: str = _aggregation(
