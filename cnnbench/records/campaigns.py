@@ -24,7 +24,7 @@ from cnnbench.records.run import Subject
 # The document of `cnnbench strategies`: speed and memory of each mode of --variable_update.
 
 ONE_TOWER = "one_tower"
-"""The case that the modes are compared with."""
+"""Name of the row for a run with one tower, with which the modes are compared."""
 
 REFERENCE, EQUAL, DIFFERENT, APART = "reference", "equal", "different", "not compared"
 UNKNOWN = ""
@@ -43,7 +43,7 @@ class StrategyRow:
       images_per_sec: median over the processes of the speed over the timed steps.
       low, high: 95 % interval of images_per_sec, or its range with too few processes.
       overhead: how much longer a step takes than a step of one tower with the same work, as a share
-        of the latter; the median over the rounds.
+        of the step time of one tower; the median over the rounds.
       peak_memory_bytes, build_seconds, first_step_seconds: medians over the processes.
       variables, variable_copies, reduction_operations: as in `placement` of a record.
       weights: "reference", "equal" or "different" (compared with the reference), "not compared"; ""
@@ -115,7 +115,7 @@ class StrategiesDocument(Document):
       rows: one row per mode, one tower first.
       processes: successful processes in the order of the rows.
       weights_tolerance: largest distance of weights that are considered equal.
-      environment: facts about machine and software; unknown facts are absent.
+      environment: properties of machine and software by name; unknown properties are absent.
       subject: the measured code; absent if unknown.
       incomplete: how the command ended early, and what was measured by then; absent if it did not.
       planned: number of processes that were planned; absent if the command did not end early.
@@ -144,7 +144,9 @@ class StrategiesDocument(Document):
 
 
 def images_per_sec_of_mode(processes: Sequence[StrategyProcess], mode: str) -> ProcessValues:
-    """Images/sec of each process of a mode. Processes with an unknown speed are left out."""
+    """Returns the images/sec of each process of a mode. Processes with an unknown speed are left
+    out.
+    """
     of_mode = (process.images_per_sec for process in processes if process.mode == mode)
     return ProcessValues(tuple(speed for speed in of_mode if speed is not None))
 
@@ -152,8 +154,8 @@ def images_per_sec_of_mode(processes: Sequence[StrategyProcess], mode: str) -> P
 def weight_comparison_lines(
     rows: Sequence[StrategyRow], tolerance: float
 ) -> list[tuple[str, bool]]:
-    """Lines of text that compare the trained weights of the modes. Each line comes with whether its
-    result is as expected.
+    """Returns lines of text that compare the trained weights of the modes. Each line is paired with
+    True if its result is as expected, and with False if weights differ.
     """
     reference = next((row.mode for row in rows if row.weights == REFERENCE), None)
     if reference is None:
@@ -173,7 +175,7 @@ def weight_comparison_lines(
     return remarks
 
 
-# The document of `cnnbench tune`: the fastest flags for a network, and the proof.
+# The document of `cnnbench tune`: the fastest flags that were found, and the proof.
 
 FASTER, SAME, SLOWER, OPEN, NONE = "faster", "same", "slower", "open", "none"
 VERDICTS = (FASTER, SAME, SLOWER, OPEN, NONE)
@@ -181,7 +183,7 @@ VERDICTS = (FASTER, SAME, SLOWER, OPEN, NONE)
 no candidate was measured; "none" if no candidate was faster than the flags as given."""
 
 AS_GIVEN = "as given"
-"""Name of the candidate that adds no flag."""
+"""Name of the candidate that consists only of the flags that the user gave."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,8 +333,8 @@ class TuneDocument(Document):
 
     @property
     def proven(self) -> bool:
-        """Whether the leading candidate is faster than the flags as given and, if the weights were
-        compared, trains the same weights.
+        """Whether the leading candidate is proven to be faster than the flags that the user gave
+        and, if the weights were compared, trains the same weights.
         """
         return self.verdict == FASTER and self.trains_alike is not False
 

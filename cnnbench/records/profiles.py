@@ -1,8 +1,8 @@
 """Documents about where the time of a step goes: profiles, rooflines and explanations.
 
-Every moment of a profiled step is counted once. While operations run, the moment is divided equally
-among them (collectives and copies between devices count only while nothing else runs). While no
-operation runs, it is counted for one of the parts `INPUT_WAIT`, `GAPS` and `PROGRAM`.
+Every moment of a profiled step is counted once. While operations run, the time is divided equally
+among them (collectives and copies between devices count only while nothing else runs). The time
+while no operation runs is counted as `INPUT_WAIT`, `GAPS` or `PROGRAM`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cnnbench.records.codec import (
 )
 from cnnbench.records.run import RunRecord
 
-# `StepProfile`: the time of a process's steps by layer, kind of operation and direction.
+# `StepProfile` contains the step times of a process by layer, kind of operation and direction.
 
 FORWARD, TO_INPUT, TO_KERNEL, OUTSIDE = "forward", "input gradient", "kernel gradient", "step"
 """Directions of operations. "step" is the direction of operations outside of towers."""
@@ -47,14 +47,11 @@ ACTIVITIES = (FORWARD, TO_INPUT, TO_KERNEL, UPDATE, REDUCTION, INPUT, COPIES, _O
 
 
 class Part(NamedTuple):
-    """Key by which the times of a step are added up: layer, kind of operation, and direction (such
-    as "forward").
+    """Key by which the times of operations in a step are added up: layer, kind of operation, and
+    direction (such as "forward").
 
     The layer is a canonical name; for operations outside of any layer, it is the kind of operation.
     An example of a kind is "convolution 3x3"; for directions see `FORWARD` and `INPUT`.
-
-    The layer is a canonical name; for operations outside of any layer, their kind. An example of a
-    kind is "convolution 3x3"; for directions see `FORWARD` and `INPUT`.
     """
 
     layer: str
@@ -77,7 +74,8 @@ PROGRAM = Part("outside the graph", "program", HOST)
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledPart:
-    """Time, work and operations of a step with the same layer, kind and direction.
+    """Time, FLOPs, bytes and number of the operations of a step that have the same layer, kind and
+    direction.
 
     Attributes:
       layer, kind, direction: layer (canonical name, or kind of operation outside of layers), kind
@@ -99,7 +97,7 @@ class ProfiledPart:
 
     @property
     def part(self) -> Part:
-        """Layer, kind and direction as one key."""
+        """Key of this entry: layer, kind and direction."""
         return Part(self.layer, self.kind, self.direction)
 
 
@@ -122,7 +120,7 @@ class ProfiledSpan:
 
 
 def activity_of_part(part: ProfiledPart | ProfiledSpan) -> str:
-    """The activity to which a part or span of a step belongs: an item of `ACTIVITIES`, such as
+    """Returns the activity to which operations of a step belong: an item of `ACTIVITIES`, such as
     "forward" or "reduction".
     """
     if part.direction == HOST:
@@ -229,7 +227,7 @@ class StepProfile(Document):
             raise ValueError(f"input_wait_seconds: {len(self.input_wait_seconds)} values")
 
 
-# `Roofline`: the time of a step by layer, compared with the peak rates of the machine.
+# `Roofline` compares the time of a step, by layer, with the peak rates of the machine.
 
 
 @dataclass(frozen=True)
@@ -253,16 +251,16 @@ class Machine:
         return self.flops_per_sec / self.bytes_per_sec
 
     def seconds(self, flops: float, moved: float) -> float:
-        """Least possible seconds for a number of FLOPs and a number of moved bytes, at the peak
-        rates of the machine.
+        """Returns the least possible seconds for a number of FLOPs and a number of moved bytes, at
+        the peak rates of the machine.
         """
         return max(flops / self.flops_per_sec, moved / self.bytes_per_sec)
 
 
 @dataclass(frozen=True)
 class RooflineRow:
-    """Time and work of the operations with the same layer, kind and direction, or a sum over
-    several layers.
+    """Time, FLOPs and bytes of the operations with the same layer, kind and direction, or their
+    sums over several layers.
 
     Attributes:
       layer, kind, direction: as in a step profile; "" if the row is a sum over all of them.
@@ -319,10 +317,11 @@ def sort_roofline_rows(rows: Iterable[RooflineRow]) -> tuple[RooflineRow, ...]:
 
 @dataclass(frozen=True)
 class Roofline(Document):
-    """Time and work of a step by layer, compared with the peak rates of the machine.
+    """Time, FLOPs and bytes of a step by layer, compared with the peak rates of the machine (schema
+    1).
 
     Attributes:
-      rows: rows, in the order of the time above the estimate, the longest first.
+      rows: rows, sorted by the time above the estimate, the longest time first.
       machine: peak rates of the machine, from which the estimates are computed.
       step_seconds: mean seconds of the profiled steps.
       unprofiled_step_seconds: mean seconds of the faster half of the steps without a profiler.
@@ -439,7 +438,7 @@ class Roofline(Document):
         return tuple(sorted(sums, key=lambda row: -row.seconds))
 
 
-# `Explanation`: where the difference between the step times of sides A and B comes from.
+# `Explanation` tells why the step times of A and B in a comparison differ.
 
 CAUSES = (
     *("threads", "input", "program", "gaps", "precision", "batch norm", "reduction", "copies"),
@@ -450,15 +449,17 @@ CAUSES = (
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedRow:
-    """Seconds per step of one layer, kind and direction, on side A and on side B of a comparison.
+    """Seconds per step that operations of one layer, kind and direction take in A and in B of a
+    comparison.
 
     Attributes:
       layer, kind, direction: key of the row, as in a step profile.
-      base, new: seconds in a step of A and of B (see `Explanation`); 0 if a side has no such row.
-      spread: twice the standard error of the difference, in seconds, from the differences between
-        processes or, if a side has only one process, between steps.
-      share: share of the row in the difference of the step; None if the difference of the step is
-        within its own spread, so that it may be 0.
+      base, new: seconds in a step of A and of B (see `Explanation`); 0 if the profiles have no such
+        row.
+      spread: twice the standard error of the difference, in seconds, estimated from the variation
+        between processes or, if A or B has only one process, between steps.
+      share: share of the row in the difference of the step times; None if that difference is within
+        its own spread, so that it may be 0.
     """
 
     layer: str
@@ -472,13 +473,14 @@ class ExplainedRow:
     @property
     @computed()
     def difference(self) -> float:
-        """Seconds per step that this row takes longer on side B than on side A."""
+        """Seconds per step by which the operations of this row take longer in B than in A."""
         return self.new - self.base
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A cause of the difference between sides A and B, with the time that the cause explains.
+    """A cause of the difference between the step times of A and B, with the seconds that the cause
+    explains.
 
     Attributes:
       kind: one of `CAUSES`.
@@ -500,24 +502,24 @@ class Cause:
     @property
     @computed()
     def difference(self) -> float:
-        """Seconds per step that the explained rows take longer on side B than on side A."""
+        """Seconds per step by which the explained rows take longer in B than in A."""
         return self.new - self.base
 
     @property
     def further_evidence(self) -> tuple[str, ...]:
-        """Lines of evidence that the text does not contain yet. (The text may name the first flag
-        that differs.)
+        """Lines of evidence that `text` does not contain yet. For example, `text` may already name
+        the first flag that differs.
         """
         return tuple(line for line in self.evidence if line not in self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FactChange:
-    """A flag, or a fact about machine or software, that differs between sides A and B.
+    """A flag, or a recorded property of machine or software, that differs between A and B.
 
     Attributes:
-      fact: description of the fact.
-      base, new: values of the fact on side A and on side B, as text.
+      fact: description of the flag or property.
+      base, new: its values in A and in B, as text.
     """
 
     fact: str
@@ -527,10 +529,12 @@ class FactChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation(Document):
-    """Why a step of side B takes more or less time than a step of side A (schema 1).
+    """Result of ``cnnbench explain``: why a step of B takes more or less time than a step of A
+    (schema 1).
 
     All times are means over all steps of a process, after rare disturbances are removed as in
-    `cnnbench compare`, and means over the processes of a side. So the times of the rows add up.
+    `cnnbench compare`, and then means over the processes of A or of B. Therefore the times of the
+    rows add up to the step time.
 
     Attributes:
       answer: the answer in one sentence.
@@ -545,7 +549,7 @@ class Explanation(Document):
         all other rows contain the time of ordinary steps.
       causes: significant causes, the largest first; if there are none, the work that differs.
       by_work: whether the causes are only differences in work, which may not change the time.
-      facts: facts that differ, flags first.
+      facts: flags and recorded properties that differ; flags come first.
       base_processes, new_processes: number of profiled processes of A and of B.
       steps: number of profiled steps of each process.
     """
@@ -574,7 +578,7 @@ class Explanation(Document):
     @property
     @computed()
     def difference(self) -> float:
-        """Seconds by which a timed step of side B takes longer than a timed step of side A."""
+        """Seconds by which a timed step of B takes longer than a timed step of A."""
         return self.new - self.base
 
     @property
@@ -596,14 +600,16 @@ class Explanation(Document):
     @property
     @computed()
     def remainder(self) -> float:
-        """Seconds of the difference in step time that the profiled steps do not show."""
+        """Seconds of the difference between the step times of A and B that the profiled steps do
+        not show.
+        """
         return self.not_profiled.difference
 
     @property
     @computed()
     def not_profiled(self) -> ExplainedRow:
-        """A row for the part of the difference that the profiled steps do not show. Its spread is
-        unknown (NaN).
+        """A row with the seconds of the difference between A and B that the profiled steps do not
+        show. Its spread is unknown (NaN).
         """
         base, new = self.base - self.profiled_base, self.new - self.profiled_new
         return self.row("not in the profiles", base=base, new=new)
@@ -618,10 +624,10 @@ class Explanation(Document):
         new: float,
         spread: float = math.nan,
     ) -> ExplainedRow:
-        """Creates a row from the seconds per step of side A (`base`) and of side B (`new`), and
-        computes its share of the difference.
+        """Creates a row from the seconds per step in A (`base`) and in B (`new`), and computes the
+        share of the row in the difference.
         """
-        # The share is unknown if the whole difference is within its spread, so that it may be 0.
+        # If the difference of the step times is within its spread, it may be 0: no share is known.
         is_known = abs(self.difference) > self.spread
         return ExplainedRow(
             layer=layer,
@@ -636,6 +642,8 @@ class Explanation(Document):
     @property
     @computed()
     def unexplained(self) -> float:
-        """Seconds of the difference that the significant causes do not explain."""
+        """Seconds of the difference between the step times of A and B that the significant causes
+        do not explain.
+        """
         causes = () if self.by_work else self.causes
         return self.difference - sum(cause.difference for cause in causes)

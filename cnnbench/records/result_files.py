@@ -61,7 +61,7 @@ _NAMES: Mapping[type[RunRecord | AllReduceRecord | Study | Predictions], str] = 
     TuneDocument: "a search of flags",
 }
 _KINDS = {kind.kind: kind for kind in _NAMES}
-# Kinds of documents that cnnbench writes but that reports and comparisons do not read
+# cnnbench writes these kinds of documents, but reports and comparisons do not read them.
 _OTHERS = frozenset(("baseline", "comparison", "explanation", "history"))
 _WILD = ("*", "?", "[")
 
@@ -168,8 +168,8 @@ def _keep_better_copy(
     record: RunRecord | AllReduceRecord,
     path: str,
 ) -> SkippedFile:
-    """Keeps the more complete of two copies of a record in `runs`. Returns the file of the other
-    copy as skipped.
+    """Keeps the more complete of two copies of a record in `runs`. Returns the file of the less
+    complete copy as skipped.
     """
     other, its_path = runs[record.run_id]
     what = f"copy of run {record.run_id}"
@@ -197,9 +197,7 @@ def load_run(path: str) -> RunRecord:
 def find_files(
     paths: Iterable[str | os.PathLike[str]], hidden: bool = True
 ) -> Iterator[str | SkippedFile]:
-    """Yields every file that `load_records` reads, once each, sorted by name within each given
-    path.
-    """
+    """Yields every file that `load_records` reads once, sorted by name within each given path."""
     seen: set[str] = set()
     for path in paths:
         for file in _expand_path(os.fspath(path), hidden):
@@ -211,7 +209,7 @@ def find_files(
 
 
 _Found: TypeAlias = "tuple[str, str] | SkippedFile"
-"""The path of a file as it was given, and the path with resolved links."""
+"""The path of a file as the user gave it, and the path with resolved links."""
 
 
 def _expand_path(path: str, hidden: bool) -> list[_Found]:
@@ -242,7 +240,7 @@ def _find_json_files(folder: str, hidden: bool) -> list[_Found]:
     def is_new_folder(path: str) -> bool:
         real = os.path.realpath(path)
         if os.path.commonpath((real, top)) == real and real != top:
-            # The link leads to a parent folder, whose other files were not requested.
+            # The link leads to a parent folder of the requested folder, so it is not followed.
             skipped.append(
                 SkippedFile(path, "a link to a folder that contains the link", defect=False)
             )
@@ -354,8 +352,8 @@ class ResultFiles:
         return notice
 
     def document_of_run(self, run_id: str) -> str | None:
-        """The text of the file of --result_json if the run with this id has written it; None
-        otherwise.
+        """Returns the text of the file of --result_json if the run with this id has written the
+        file; None otherwise.
         """
         try:
             text = resolve_output(_JSON, self._json).read_text("ascii") if self._json else "{}"
@@ -390,8 +388,8 @@ class CsvTable:
     """
 
     def __init__(self, columns: Sequence[str], schema: int, more: Collection[str] = ()) -> None:
-        """Describes a table. Its last column is the schema number, which the columns `more`
-        precede.
+        """Describes a table with the given columns. The last column is the schema number; the
+        columns `more` are inserted before it.
         """
         self._columns = columns
         self._schema = schema
@@ -427,9 +425,9 @@ class CsvTable:
         descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             try:
-                # The lock ends with this process, so a killed process cannot block others.
+                # The lock ends with this process, so a killed process cannot block other writers.
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # If the file system has no locks, O_APPEND still prevents that rows are mixed.
+            # Without locks in this file system, O_APPEND still prevents that rows are mixed.
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
@@ -448,7 +446,7 @@ class CsvTable:
         sync_folder(target.parent)
 
     def cells(self, row: Mapping[str, object]) -> dict[str, str]:
-        """Text of every cell in a row, by column, in the order of the columns."""
+        """Formats the cells of a row. Returns the texts by column, in the order of the file."""
         values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
         # Line breaks (as in error messages) become spaces, so that a row is always one line.
         return {
@@ -473,7 +471,7 @@ class CsvTable:
             last = file.read()
         if last.endswith(b"\n"):
             return size, b"", columns
-        # The last row has no line break: it is complete if an editor removed only the line break.
+        # A last row without line break is complete if an editor removed only the line break.
         if self._is_complete(last, len(columns)):
             return size, b"\n", columns
         return last_start, b"", columns
@@ -486,17 +484,17 @@ class CsvTable:
         return len(cells) == columns and cells[-1] == str(self._schema)
 
     def _columns_of(self, path: str, line: bytes) -> tuple[str, ...]:
-        """Parses the header of a file into column names. A byte order mark and CRLF line ends are
-        allowed.
+        """Parses the header of a CSV file and returns the names of its columns. A byte order mark
+        and CRLF line ends are allowed.
         """
         text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
         if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
             # The file is empty, or a process was killed while it wrote the header.
             return self.columns
         try:
-            # Other programs write column names in quotes, so the csv module parses them.
+            # Other programs write column names in quotes, so the csv module parses the header.
             names = next(csv.reader([text])) or [""]
-        # For example, the line contains a NUL byte or is not a header.
+        # The csv module cannot parse some headers, for example if they contain a NUL byte.
         except csv.Error:
             names = [""]
         ours = tuple(name for name in self.columns if name in names)
@@ -535,7 +533,9 @@ def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
 
 
 def _columns_at(path: str, *names: str) -> dict[str, str]:
-    """Columns whose names are the names of attributes (or keys) of the object at a path."""
+    """Maps each name of a column to its source: the attribute (or key) of this name in the object
+    at `path`.
+    """
     return {name: f"{path}.{name}" for name in names}
 
 
@@ -593,7 +593,7 @@ _RUN = {
     **_columns_at("record.model", "recomputed_flops_per_image"),
 }
 
-# Fields of `Packing`. The value is True if the field was added in a later version.
+# Names of the fields of `Packing`. The value is True if a later version added the field.
 _PACKING = {
     packing_field.name: packing_field.metadata.get("optional", False)
     for packing_field in fields(Packing)
@@ -630,7 +630,7 @@ REDUCTIONS = CsvTable((*_ALL_REDUCE, "schema"), AllReduceRecord.schema)
 
 
 def run_row(record: RunRecord) -> dict[str, object]:
-    """The values of a run's row in the file of --result_csv, by column."""
+    """Returns the values of a run's row in the file of --result_csv, by column."""
     error = record.error
     computed = {
         "model": record.config.get("model") if record.model is None else record.model.name,
@@ -651,7 +651,7 @@ def run_row(record: RunRecord) -> dict[str, object]:
 
 
 def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
-    """The values of a row in the file of ``cnnbench allreduce --result_csv``, by column."""
+    """Returns the values of a row in the file of ``cnnbench allreduce --result_csv``, by column."""
     computed = {
         "peer": point in record.peers,
         "calls": len(point.seconds),

@@ -1,7 +1,7 @@
 """`RunRecord`, the record of a run, and the dataclasses of its sections.
 
-The JSON form contains the `summary()` for readers, which is not read back. The driver collects the
-measurements in a `cnnbench.records.measurements.Measurements`.
+The JSON document also contains the computed `summary()`, which is ignored when a record is read.
+During a run, the measurements are collected in a `cnnbench.records.measurements.Measurements`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cnnbench.records.codec import (
 )
 from cnnbench.records.metric import Summary, compute_summary
 
-# The subject of a record: the code that the run measured.
+# `Subject` describes the code that a run measured.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Subject:
 def subject_of_record(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:
-    """The measured code of a record. Earlier versions stored only labels and `ab`, not
+    """Returns the measured code of a record. Earlier versions stored only labels and `ab`, not
     `subject`.
     """
     if subject is not None:
@@ -98,13 +98,15 @@ def subject_of_record(
 
 
 def add_subject(document: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
-    """Adds the measured code to a record's JSON document. The document's labels have priority."""
+    """Adds the measured code to the JSON document of a record. If the document has labels for
+    commit or repository, the labels are used.
+    """
     named = subject.with_labels(labels_from_config(document["config"]))
     rest = {key: value for key, value in document.items() if key != "subject"}
     return rest if named is None else {**rest, "subject": encode(named)}
 
 
-# Sections of the record of a run.
+# These classes are the sections of `RunRecord`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +156,7 @@ EMULATED_GPU = "emulated_gpu"
 
 
 def device_kind_for_record(kind: str, facts: Mapping[str, Any]) -> str:
-    """The kind of device in a record: "cpu", "gpu" or, for emulated GPUs, "emulated_gpu"."""
+    """Returns the kind of device for a record: "cpu", "gpu" or, for emulated GPUs, "emulated_gpu"."""
     return EMULATED_GPU if kind == "gpu" and facts.get("emulated_gpus") else kind
 
 
@@ -231,7 +233,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupSeconds:
-    """Durations of the parts of a run's start; None if the run did not reach the part.
+    """Seconds that each phase of a run's start took. The value of a phase that the run did not
+    reach is None.
 
     Attributes:
       import_: seconds to import TensorFlow.
@@ -286,7 +289,7 @@ class Evaluation:
         object.__setattr__(self, "metrics", _to_floats("evaluation.metrics", self.metrics))
 
     def metric_value(self, metric: str) -> float | None:
-        """Value of "loss", "top_1", "top_5" or a metric in `metrics`; None if unknown."""
+        """Returns the value of "loss", "top_1", "top_5" or a metric in `metrics`; None if unknown."""
         own = {"loss": self.loss, "top_1": self.top_1, "top_5": self.top_5}
         return own[metric] if metric in own else self.metrics.get(metric)
 
@@ -296,7 +299,8 @@ class Measured:
     """Measurements of a run other than its step times. Unknown values are None.
 
     Attributes:
-      loop_seconds: wall time of the timed loop without evaluations and turns of other processes.
+      loop_seconds: wall time of the timed loop, without evaluations and without the time in which
+        other processes ran steps.
       loop_images: images that the whole job processed in the timed loop.
       loop_user_seconds, loop_system_seconds: CPU time of the timed loop in user mode and in the
         kernel, of all threads of this process.
@@ -342,9 +346,6 @@ class ResourceUse:
 
     If a run has more than 600 samples, consecutive samples are merged: the merged sample has the
     last time, the largest memory and the mean number of CPUs.
-
-    Of more than 600 samples, groups of consecutive ones become one: the last time, the largest
-    memory and the mean number of CPUs of the group.
 
     Attributes:
       seconds: time of each sample since the start of the run; increasing.
@@ -436,7 +437,8 @@ class SkippedRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaling:
-    """Values of the automatic loss scale, and the steps that were skipped because of it.
+    """Values of the automatic loss scale, and the steps without an update because gradients were
+    not finite.
 
     Attributes:
       start: the loss scale before the first step.
@@ -492,12 +494,14 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTaking:
-    """How a process took turns with other processes: only one of them ran steps at a time.
+    """How a process was interleaved with other processes in short time slices, so that only one
+    process ran steps at a time.
 
     Attributes:
-      turn_seconds: requested length of a turn; the turn ends with the step that is running then.
-      starts: numbers, from 1, of the items of step_seconds that began a turn.
-      waited_seconds: wall time between turns; neither step times nor the loop time include it.
+      turn_seconds: requested length of a time slice; a slice ends when the running step ends.
+      starts: numbers, from 1, of the items of step_seconds that began a time slice.
+      waited_seconds: wall time between the time slices of this process; neither step times nor the
+        loop time include it.
       waited_cpu_seconds: CPU time of this process while it waited.
     """
 
@@ -587,7 +591,7 @@ class Target:
     lower_is_better: bool = False
 
     def reached(self, value: float | None) -> bool:
-        """Whether a value of the metric is at least as good as the target. NaN and None are not."""
+        """Whether a value of the metric is at least as good as the target; False for NaN and None."""
         if value is None:
             return False
         return value <= self.value if self.lower_is_better else value >= self.value
@@ -611,14 +615,16 @@ class KilledProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbPlace:
-    """Position of a process in an experiment of `cnnbench ab`: its side (A or B) and its pair.
+    """Position of a process in an experiment of `cnnbench ab`: whether it measured A or B, and its
+    pair.
 
     Attributes:
       side: "a" or "b".
       seed: seed of the experiment.
       pair: number of its pair, from 1; absent for burn-in.
       position: position in the pair, 1 or 2; absent for burn-in.
-      lost: killed processes of earlier attempts at this pair; absent if the first one succeeded.
+      lost: killed processes of earlier attempts at this pair; absent if the first attempt
+        succeeded.
     """
 
     side: str = field(metadata=choice_metadata(("a", "b")))
@@ -675,12 +681,14 @@ BENCHMARKS: Mapping[str, str] = {
     "benchmark_bytes": "bytes",
     "benchmark_number": "number",
 }
-"""Kinds of imported measurements that are no runs of networks, each with its only metric's unit."""
+"""Kinds of imported measurements that are not runs of networks. The value is the unit of the only
+metric of the kind.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """The file of another program from which `cnnbench import` created a record.
+    """The result file of another program from which `cnnbench import` created a record.
 
     Attributes:
       program: program that wrote the file.
@@ -690,7 +698,7 @@ class Imported:
       part: number of the process in the file, from 1.
       values: values in the file, by name of the metric. All other metrics are unknown.
       printed: rows of the table of speeds in the file.
-      unknown: names of flags, facts and measurements that the program does not write.
+      unknown: names of flags, properties and measurements that the program does not write.
       skipped_lines: numbers of the lines that were not understood, from 1.
     """
 
@@ -745,7 +753,7 @@ class RunRecord(Document):
       warmup_status: "fixed" for a given number of steps; with --warmup=auto "steady", or "limit"
         if --max_warmup_batches was reached; None if the warm-up did not end.
       conditions: None if the run ended before the conditions were checked.
-      environment: facts about machine and software; unknown facts are absent.
+      environment: properties of machine and software by name; unknown properties are absent.
       ab: position in an experiment of `cnnbench ab`; absent in other runs.
       subject: the measured code; absent if unknown.
       input_stages: speed of the input pipeline alone, by stage; empty if not measured.
@@ -755,7 +763,7 @@ class RunRecord(Document):
       target: target of --stop_at or --stop_at_top_1_accuracy; absent if there is none. Records of
         earlier versions have a target accuracy only in `config`.
       ended_by: flag that ended the timed loop before --num_batches steps; absent if no flag did.
-      turns: absent unless other processes took turns with this process.
+      turns: absent unless this process was interleaved with other processes in time slices.
       resources: memory and CPUs over time; absent if they were not sampled.
       imported: the file of another program from which the record was created; absent in records of
         cnnbench's own runs.
@@ -834,7 +842,7 @@ class RunRecord(Document):
 
     @property
     def steps_per_execution(self) -> int:
-        """Number of steps that the host launches with one call (--steps_per_execution)."""
+        """Number of steps that the host starts with one call (--steps_per_execution)."""
         # Records of earlier versions do not contain --steps_per_execution.
         return int(self.config.get("steps_per_execution") or 1)
 
@@ -858,7 +866,9 @@ class RunRecord(Document):
         return compute_summary(self)
 
     def condition(self, name: str) -> float | None:
-        """A condition of the machine in the timed loop, such as "other_cpus"; None if unknown."""
+        """Returns a measured condition of the machine in the timed loop, such as "other_cpus"; None
+        if unknown.
+        """
         value = None if self.conditions is None else self.conditions.during.get(name)
         return float(value) if isinstance(value, (int, float)) else None
 
@@ -870,7 +880,9 @@ class RunRecord(Document):
         return self.losses[-1]
 
     def flops_per_image(self) -> int | None:
-        """FLOPs of a step per image; None if there is no network or the FLOPs are unknown."""
+        """Returns the FLOPs of a step per image; None if there is no network or the FLOPs are
+        unknown.
+        """
         if self.model is None or self.config.get("input_only"):
             return None
         if self.config.get("forward_only"):
@@ -894,6 +906,6 @@ def _check_step_numbers(key: str, numbers: tuple[int, ...], steps: int) -> None:
 
 
 def find_steady_state_of_run(record: RunRecord) -> SteadyState:
-    """Finds the steady state in all steps of a record. Indices start at the first warm-up step."""
+    """Finds the steady state in all steps of a record. Index 0 is the first warm-up step."""
     warmup = record.warmup_step_seconds
     return find_steady_state(warmup + record.step_seconds, len(warmup))

@@ -7,6 +7,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-# `iter_modules` returns the modules in alphabetical order.
+# `iter_modules` returns the modules of this package in alphabetical order.
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

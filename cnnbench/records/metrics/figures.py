@@ -16,19 +16,21 @@ from cnnbench.records.metric import FASTER, LESS, QUICKER, Summary, register_met
 from cnnbench.records.run import RunRecord, Target
 
 _SOURCE: dict[str, Any] = {"judged": {}, "followed": False, "always": True}
-"""Rules of texts in `measured` that describe other values. They are not metrics."""
+"""Rules of `register_metric` for values in `measured` that only describe other values, so they are
+not compared.
+"""
 
 
 def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
-    """Images per second of each run. `runs` are all runs of one configuration, from both sides of a
-    comparison.
+    """Returns the images per second of each run. `runs` are all runs of one configuration; in a
+    comparison, the runs of A and of B.
 
     The value is the global batch divided by the mean time of the timed steps, after disturbances
     that are rare among the runs are removed. For an evaluation run, it is the images of its
     evaluations divided by their time. For an imported record, it is the value in its file. None if
     it was not measured.
     """
-    # Imported late: a run that only writes its record does not need NumPy.
+    # Imported here, because it imports NumPy, which runs do not need to write their records.
     from cnnbench.base.slow_steps import mean_step_seconds
 
     means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
@@ -59,8 +61,8 @@ def _global_batch(record: RunRecord) -> int | None:
 
 
 def _untimed_throughput(run: RunRecord) -> float | None:
-    """Images per second of a run without timed steps (an evaluation run or an imported record); see
-    `throughputs`.
+    """Returns the images per second of a run without timed steps (an evaluation run or an imported
+    record); see `throughputs`.
     """
     if run.imported is not None:
         return run.imported.values.get("throughput")
@@ -86,7 +88,9 @@ def memory(record: RunRecord) -> float | None:
 @register_metric("s", name="startup_seconds", key="", threshold=0.2, **QUICKER)
 @register_metric("seconds", key="", by_default=True, followed=False, threshold=0.2, **QUICKER)
 def startup(record: RunRecord) -> float | None:
-    """Import of TensorFlow + build + first step."""
+    """Time to import TensorFlow, to build the step (variables, input, tracing) and to run the first
+    step.
+    """
     seconds = record.startup_seconds
     if seconds.import_ is None or seconds.build is None or seconds.first_step is None:
         return None
@@ -110,7 +114,7 @@ def top_5(record: RunRecord) -> float | None:
     return record.evaluations[-1].top_5 if record.evaluations else None
 
 
-# Three metrics of a record use the same statistics, so the result is cached.
+# Three metrics use the same statistics of the step times, so the statistics are cached.
 @lru_cache(maxsize=1)
 def _cached_speed(images: int, seconds: tuple[float, ...]) -> stats.Speed:
     return stats.compute_speed(images, seconds)
@@ -130,13 +134,15 @@ def images_per_sec(record: RunRecord) -> float | None:
 
 @register_metric("images/sec", always=True, relative=False, threshold=0.0, **LESS)
 def images_per_sec_uncertainty(record: RunRecord) -> float | None:
-    """Standard deviation of the steps' speeds / √n."""
+    """Standard error of the mean speed: standard deviation of the steps' speeds / √n."""
     return None if (speed := _speed_statistics(record)) is None else speed.uncertainty
 
 
 @register_metric("images/sec", always=True, relative=False, threshold=0.0, **LESS)
 def images_per_sec_jitter(record: RunRecord) -> float | None:
-    """1.4826 · median absolute deviation of the steps' speeds."""
+    """Variation of the speed between steps: 1.4826 · median absolute deviation of the speeds of the
+    timed steps.
+    """
     return None if (speed := _speed_statistics(record)) is None else speed.jitter
 
 
@@ -181,12 +187,16 @@ def achieved_flops_per_sec(record: RunRecord) -> float | None:
 
 @register_metric("share of the peak", always=True)
 def mfu(record: RunRecord) -> float | None:
-    """Achieved / peak FLOP/s; unknown above 1, because then the peak is wrong."""
+    """Model FLOP utilization: `achieved_flops_per_sec` / `peak_flops_per_sec`. Unknown if the
+    quotient is above 1, because then the peak is wrong.
+    """
     return share_of_peak(achieved_flops_per_sec(record), record.measured.peak_flops_per_sec)
 
 
 def share_of_peak(achieved: float | None, peak: float | None) -> float | None:
-    """MFU; None if it is unknown, or if it is above 1, because then the peak is wrong."""
+    """Computes the MFU from FLOP/s; None if it is unknown, or if it is above 1, because then the
+    peak is wrong.
+    """
     share = _ratio(achieved, peak)
     return None if share is None or share > 1 else share
 
@@ -199,7 +209,7 @@ def peak_flops_per_sec(record: RunRecord) -> float | None:
 
 @register_metric("", **_SOURCE)
 def peak_flops_source(record: RunRecord) -> str | None:
-    """How the peak FLOP/s are known."""
+    """Where the value of `peak_flops_per_sec` comes from."""
     return record.measured.peak_flops_source
 
 
@@ -247,7 +257,9 @@ def input_wait_fraction(record: RunRecord) -> float | None:
 
 @register_metric("images/sec", **FASTER)
 def input_images_per_sec(record: RunRecord) -> float | None:
-    """Examples / seconds of the last stage in `input_stages`, with the input pipeline alone."""
+    """Examples per second that the whole input pipeline delivers without training (the last stage
+    in `input_stages`).
+    """
     return record.input_stages[-1].examples_per_sec if record.input_stages else None
 
 
@@ -273,8 +285,8 @@ def _energy_line(summary: Summary) -> str:
 
 @register_metric("J", always=True, line=_energy_line, **LESS)
 def energy_joules(record: RunRecord) -> float | None:
-    """Energy of the processors and GPUs in the timed loop, as far as counters for it are
-    readable.
+    """Energy that processors and GPUs used in the timed loop. Only readable energy counters are
+    included.
     """
     parts = (record.measured.cpu_energy_joules, record.measured.gpu_energy_joules)
     known = [joules for joules in parts if joules is not None]
@@ -329,13 +341,13 @@ _SHARES = {50: 0.03, 90: 0.05, 99: 0.1}
 def _latencies(record: RunRecord) -> Sequence[float]:
     if not record.config.get("forward_only"):
         return ()
-    # On a GPU, steps overlap, so step times there are times between completions, not latencies.
+    # On a GPU, steps overlap: step times are times between completions, not latencies.
     on_cpu = record.placement is None or record.placement.kind == "cpu"
     return record.latency_seconds or (_single_steps(record) if on_cpu else ())
 
 
 def _single_steps(record: RunRecord) -> Sequence[float]:
-    """Wall seconds of each timed step; empty if the run measured several steps together
+    """Returns the wall seconds of each timed step; empty if the run measured several steps together
     (--steps_per_execution).
     """
     return record.step_seconds if record.steps_per_execution == 1 else ()
@@ -351,7 +363,8 @@ def _percentile(series: _Series, share: int, record: RunRecord) -> float | None:
 def _percentiles_line(name: str, title: str, advice: str, summary: Summary) -> str:
     seconds_by_share = {share: summary[f"{name}_p{share}_seconds"] for share in _SHARES}
     if name == "step" and seconds_by_share[50] == summary.latency_p50_seconds:
-        return ""  # On a CPU, latencies and step times are the same numbers, so one line is enough.
+        # On a CPU, latencies and step times are the same numbers, so one line is enough.
+        return ""
     known = [
         f"p{share} {number(s * 1e3)} ms" for share, s in seconds_by_share.items() if s is not None
     ]

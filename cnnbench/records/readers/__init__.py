@@ -1,4 +1,5 @@
-"""Base of the readers for `cnnbench import`, and the search for the reader of a file.
+"""Defines the classes and the registry of readers for `cnnbench import`, and finds the reader of a
+file.
 
 A reader is a function of a `ResultFile` with the decorator `register_reader`, in a module of
 `cnnbench.records.readers` or in a plug-in. It creates records from a result file of another
@@ -33,9 +34,9 @@ ENTRY_POINT_GROUP = "cnnbench.readers"
 Line: TypeAlias = "tuple[int, str]"
 """Line number (from 1), and text without the line end."""
 
-# Prefix of a line: "[1,0]<stdout>:" by mpirun --tag-output, or a time by kubectl logs --timestamps
+# mpirun --tag-output adds prefixes like "[1,0]<stdout>:"; kubectl logs --timestamps adds times.
 _PREFIX = re.compile(r"(?:\[\d+,(\d+)\](?:<std(?:out|err)>)?: ?)?(?:(\d{4}-\d\d-\d\dT[\d:.]+Z) )?")
-# Log lines of TensorFlow, absl, glog and Python's warnings; they are not results.
+# Log lines of TensorFlow, absl, glog and Python's warnings are not results.
 _LOGGED = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\d.,]*: [IWEF] |[IWEF]\d{4,8} \d\d:\d\d:\d\d|"
     r"(?:DEBUG|INFO|WARNING|ERROR)(?::tensorflow)?:|.*\.py:\d+: \w*Warning: |"
@@ -45,7 +46,9 @@ _MOST_SHOWN = 60
 
 
 class Skipped(NamedTuple):
-    """A place in a result file that a reader could not read. `line` is 0 for the whole file."""
+    """A line of a result file that a reader could not read. If `line` is 0, the reader could not
+    read the whole file or one of its values.
+    """
 
     path: str
     line: int
@@ -76,7 +79,7 @@ class ResultFile:
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 digest of the file's content. The names of the records contain it."""
+        """SHA-256 digest of the file's content. The run_id of every record contains the digest."""
         return hashlib.sha256(self.data).hexdigest()
 
     @property
@@ -88,7 +91,7 @@ class ResultFile:
 
     @property
     def lines(self) -> Iterator[Line]:
-        """All lines of the file with their numbers. Invalid UTF-8 is replaced."""
+        """All lines of the file, each with its line number. Invalid UTF-8 is replaced."""
         text = self.data.decode("utf-8-sig", "replace")
         return enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
 
@@ -103,7 +106,7 @@ class ResultFile:
         is_logged: dict[str, bool] = {}
         for number, whole in self.lines:
             match = _PREFIX.match(whole)
-            # The pattern always matches, because all of its parts are optional.
+            # The pattern of a prefix always matches, because all parts of the pattern are optional.
             assert match is not None
             rank, text = match[1] or "", whole[match.end() :].rstrip()
             times.setdefault(rank, match[2] or "")
@@ -138,11 +141,11 @@ class ResultFile:
 
         Args:
           program: program that wrote the file.
-          config: known flags. Those that name a configuration are None if they are not known.
+          config: known flags. Unknown flags that identify a configuration are set to None.
           started_at: ISO 8601; "": `changed_at`.
           status: "ok", or "interrupted" if the results are not complete.
           part: number of the process in the file, from 1.
-          environment: known facts.
+          environment: known properties of machine and software.
           **imported: further attributes of `Imported`, and of `RunRecord` such as `batch`.
         """
         unknown = {
@@ -173,7 +176,7 @@ class ResultFile:
         subject: Subject | None = None,
         started_at: str | None = None,
     ) -> Iterator[RunRecord]:
-        """Creates the record of a benchmark other than a run of a network. Yields nothing if the
+        """Yields the record of a benchmark that is not a run of a network. Yields nothing if the
         value is not a positive number.
 
         Args:
@@ -183,7 +186,7 @@ class ResultFile:
           unit: unit of the value: "s", "bytes" or "number".
           part: number of the value in the file, from 1.
           parameters: parameters of the benchmark by name.
-          environment: facts, None where unknown.
+          environment: properties of machine and software; None where unknown.
           subject: the measured code.
           started_at: ISO 8601, without an offset in UTC; None: `changed_at`.
         """
@@ -291,7 +294,7 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
 
     def register(read: _R) -> _R:
         if not str(read.__module__).startswith(f"{__name__}."):
-            # Names of cnnbench's own readers are taken first, so that a plug-in cannot take one.
+            # cnnbench's own readers are registered first, so plug-ins cannot use their names.
             load_readers()
         plugins.check_name("a reader", name)
         if name in READERS:

@@ -13,7 +13,7 @@ from cnnbench.base.stats import group_by
 from cnnbench.records.readers import ResultFile, register_reader
 from cnnbench.records.run import RunRecord, Subject
 
-# asv: files of its results folder (version 2), one per commit.
+# asv writes one file per commit to its results folder (version 2).
 
 ASV = "asv"
 
@@ -23,7 +23,7 @@ def read_asv(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each benchmark of asv and each combination of its parameters, with the
     value that asv shows.
 
-    Units are in another file, benchmarks.json: they follow from the prefix of the name, as asv
+    The file does not contain the units. They follow from the prefix of the benchmark name, as asv
     defines it. For all of asv's values, less is better.
     """
     content = file.json()
@@ -72,7 +72,7 @@ def _asv_time(milliseconds: Any) -> str | None:
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).isoformat()
 
 
-# google/benchmark: output of --benchmark_format=json, and files of --benchmark_out.
+# google/benchmark writes JSON with --benchmark_format=json and with --benchmark_out.
 
 GOOGLE_BENCHMARK = "google-benchmark"
 _SECONDS_OF_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -83,8 +83,8 @@ def read_google_benchmark(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each benchmark, with the mean wall time of the repetitions (all in one
     process).
 
-    Aggregates that the file has are left out, since they follow from the repetitions; without
-    repetitions the mean of the file is the value.
+    Aggregates in the file are ignored, because they follow from the repetitions. If the file
+    contains no repetitions, its mean is used.
     """
     content = file.json()
     context = content["context"]
@@ -112,7 +112,7 @@ def read_google_benchmark(file: ResultFile) -> Iterator[RunRecord]:
         )
 
 
-# hyperfine --export-json.
+# hyperfine writes JSON with --export-json.
 
 HYPERFINE = "hyperfine"
 
@@ -136,7 +136,7 @@ def read_hyperfine(file: ResultFile) -> Iterator[RunRecord]:
             yield from file.benchmark(HYPERFINE, name, seconds, "s", part, parameters=parameters)
 
 
-# pyperf: files of -o and --append.
+# pyperf writes JSON files with -o and --append.
 
 PYPERF = "pyperf"
 _PYPERF_UNITS = {"second": "s", "byte": "bytes", "integer": "number"}
@@ -149,7 +149,7 @@ def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
     """
     content, part = file.json(), 0
     for benchmark in content["benchmarks"]:
-        # pyperf writes metadata that all runs share only once, at the top.
+        # pyperf writes the metadata that all runs have in common only once, at the top of the file.
         shared = {**(content.get("metadata") or {}), **(benchmark.get("metadata") or {})}
         for run in benchmark["runs"]:
             part += 1
@@ -176,12 +176,12 @@ def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
                 )
 
 
-# pytest-benchmark: files of --benchmark-json and --benchmark-save.
+# pytest-benchmark writes files with --benchmark-json and --benchmark-save.
 
 PYTEST_BENCHMARK = "pytest-benchmark"
 
 _NO_COMMITS = ("unknown", "unversioned")
-"""Words in place of a commit, for example outside of a repository."""
+"""Words that pytest-benchmark writes instead of a commit, for example outside of a repository."""
 
 
 @register_reader(PYTEST_BENCHMARK, rb'"machine_info": \{')

@@ -1,8 +1,8 @@
 """Reads the standard output of all versions of tf_cnn_benchmarks and of its forks.
 
-Its history was read for all lines that it ever printed. cnnbench prints the same. A log may have
-several runs, one after the other, or the output of all processes of a job as mpirun tags it;
-messages of TensorFlow may be mixed in.
+The patterns cover all lines that any version of tf_cnn_benchmarks printed. cnnbench prints the same
+lines. A log may have several runs, one after the other, or the output of all processes of a job as
+mpirun tags it; messages of TensorFlow may be mixed in.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROW = re.compile(
     rf"(\d+)\s+images/sec: ({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)"
     rf"((?:\s+{_NUMBER})*)$"
 )
-# The first versions called top-1 accuracy "precision" and top-5 accuracy "recall".
+# The first versions of tf_cnn_benchmarks called top-1 accuracy "precision", and top-5 "recall".
 _ACCURACY = re.compile(
     rf"(?:Accuracy|Precision) @ 1 = ({_NUMBER}) (?:Accuracy|recall) @ 5 = ({_NUMBER}) "
     r"\[\d+ examples\]$"
@@ -41,7 +41,7 @@ _ACCURACY = re.compile(
 _PRECISIONS = {"float32": "fp32", "float16": "fp16"}
 _TOTAL = re.compile(rf"total images/sec: ({_NUMBER})$")
 _GPU = re.compile(rb"device:GPU:(\d+) with .*-> physical GPU \(device: \d+, name: ([^,\n]+),")
-# Lines that are known but contain no value for the record.
+# These lines of tf_cnn_benchmarks contain no value for the record.
 _OTHER = re.compile(
     r"=+$|-+$|Generating (?:training |evaluation )?model$|Initializing graph$|Running warm up$|"
     r"Done warm up$|Waiting for other replicas to finish warm up$|Round up warm up steps|"
@@ -101,8 +101,8 @@ _PARAMETERS = {
 def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
     """Creates a record for each run in a folder of --benchmark_log_dir.
 
-    metric.log has a line for each value and is appended to, benchmark_run.log describes the last
-    run. Each of the two files gives the same records.
+    Runs append a line for each value to metric.log. benchmark_run.log describes the last run.
+    Reading either of the two files results in the same records.
     """
     folder, name = os.path.split(file.path)
     other = os.path.join(folder, _METRIC_LOG if name == _RUN_LOG else _RUN_LOG)
@@ -111,7 +111,7 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
         both = [file.data, read_file(other)]
         metrics, about = both if name == _METRIC_LOG else reversed(both)
         facts = _parse_json_line(about) or {}
-        # The records depend on both files, so the digest is computed from both.
+        # The records depend on both files, so both files are included in the digest.
         path = os.path.join(folder, _METRIC_LOG)
         own = ResultFile(path, metrics, file.labels, file.skipped)
         own.sha256 = hashlib.sha256(metrics + about).hexdigest()
@@ -158,8 +158,8 @@ def _parse_json_line(data: bytes) -> dict[str, Any] | None:
 
 
 def _printed_values(row: PrintedSpeed, *, has_loss: bool) -> dict[str, float]:
-    """Values for a record, by metric, from the last row that the run printed. Set `has_loss` to
-    False if the run printed no loss.
+    """Returns the values of the last row that a run printed, by name of the metric. Set `has_loss`
+    to False if the run printed no loss.
     """
     printed = {
         "images_per_sec": row.images_per_sec,
@@ -208,12 +208,12 @@ class _ParsedLog:
             self.is_complete = True
         elif not _OTHER.match(text):
             self.file.skip(number, text)
-        # Training with evaluations prints no total speed, but these lines show that it has ended.
+        # A training with evaluations prints no total speed; these lines show that it is complete.
         self.is_complete |= text.startswith(("Running final evaluation", "Done with training"))
         return None
 
     def fill_header(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Fills in the header from the content of benchmark_run.log. Returns facts about the
+        """Fills in the header from the content of benchmark_run.log. Returns properties of the
         machine by name.
         """
         for parameter in facts.get("run_parameters") or ():
@@ -251,7 +251,7 @@ class _ParsedLog:
         if per_device and whole:
             batch = Batch(per_device=per_device, global_=whole)
             workers = max(1, whole // (per_device * max(1, len(places))))
-        # Without a total speed, the last row has the same value if there is only one worker.
+        # If the log of a single worker has no total speed, its last row has the same value.
         speed, steps = self.values.get("total_images_per_sec"), self._header_number("Num batches")
         if speed is None and last and workers == 1 and last.step == steps:
             speed = last.images_per_sec
@@ -292,8 +292,8 @@ class _ParsedLog:
         )
 
     def _flags_from_header(self) -> dict[str, Any]:
-        """The flags that follow from the header of the log, except flags about the batch and the
-        devices.
+        """Returns the flags whose values follow from the header of the log, except flags for batch
+        size and number of devices.
         """
         header, mode = self.header, self.header.get("Mode", "")
         dataset, _, synthetic = header.get("Dataset", "").partition(" (")
