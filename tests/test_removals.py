@@ -24,7 +24,7 @@ ALLOWED = {
     "records/files.py write_atomically": "its own temporary file; replaces the target",
     "base/files.py unlink": "as its caller says",
     "records/files.py _prove_writable": "its own file, which shows that files can be written",
-    "records/files.py remove_abandoned": "unlocked temporary files of this machine, by name",
+    "records/files.py remove_abandoned_files": "unlocked temporary files of this machine, by name",
     "data/folder.py move_all_or_none": "moves its own files, or takes back those it has moved",
     "records/files.py delete_old_checkpoints": "checkpoints beyond --max_ckpts_to_keep",
     "records/files.py write_training_status": "its own note, of a training that was refused",

@@ -77,7 +77,7 @@ from cnnbench.errors import DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import FLAGS
-from cnnbench.flags.parse import flags_added_by
+from cnnbench.flags.parse import load_plugin_flags_from_texts
 from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
 from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_detect
 from cnnbench.judge.metrics import Policy, median_step_text
@@ -231,7 +231,7 @@ def _resolve_case(
     entry = configuration.entry
     known = flag_specs_of(entry.command)
     if entry.command == "run" and configuration.nodes.keys() - known.keys():
-        flags_added_by({name: [text] for name, text in configuration.flags.items()})
+        load_plugin_flags_from_texts({name: [text] for name, text in configuration.flags.items()})
     for name, node in configuration.nodes.items():
         if name not in known:
             raise node.error(unknown_key_message(name, known))

@@ -60,7 +60,7 @@ def mix_with_neighbours(
     (feature,), (label,) = (elements_of_role(spec.elements, role) for role in ("feature", "label"))
     images, classes = batch[feature.name], batch[label.name]
     height, width = feature.sizes[:2]
-    own, shares = own_shares_in_mixes(positions, height, width, spec)
+    own, shares = draw_mix_shares(positions, height, width, spec)
     neighbours = tf.bitwise.bitwise_xor(tf.range(positions.shape[0]), 1)
     exact = tf.cast(images, tf.float32)
     together = own * exact + (1.0 - own) * tf.gather(exact, neighbours)
@@ -72,7 +72,7 @@ def mix_with_neighbours(
     }
 
 
-def own_shares_in_mixes(
+def draw_mix_shares(
     positions: tf.Tensor, height: int, width: int, spec: InputSpec
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws, for mixup and CutMix, how much of each image remains when it is mixed with another
@@ -91,7 +91,7 @@ def own_shares_in_mixes(
     drawn = draw_beta(positions, spec.seed, tf.where(cuts, spec.cutmix_alpha, spec.mixup_alpha))
     down = draw_uniform_int(positions, spec.seed, "CutMix row", height)
     across = draw_uniform_int(positions, spec.seed, "CutMix column", width)
-    rows, columns = _inside_rectangle(down, drawn, height), _inside_rectangle(across, drawn, width)
+    rows, columns = _rectangle_mask(down, drawn, height), _rectangle_mask(across, drawn, width)
     inside = rows[:, :, None, None] & columns[:, None, :, None]
     area = tf.math.count_nonzero(rows, 1) * tf.math.count_nonzero(columns, 1)
     left = 1.0 - tf.cast(area, tf.float32) / float(height * width)
@@ -100,7 +100,7 @@ def own_shares_in_mixes(
     return tf.where(cuts[:, None, None, None], by_pixel, drawn[:, None, None, None]), share
 
 
-def _inside_rectangle(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Tensor:
+def _rectangle_mask(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Tensor:
     """Returns, for each row (or column) of n images, whether it is inside the rectangle that CutMix
     replaces: bool [n, size].
 
@@ -296,11 +296,11 @@ def _posterize(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf
 
 
 def _change_color(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    return _blend_with(_luma(image)[:, :, tf.newaxis], image, strength, kind)
+    return _blend_with(_compute_luma(image)[:, :, tf.newaxis], image, strength, kind)
 
 
 def _change_contrast(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    mean = tf.floor(tf.reduce_mean(tf.cast(_luma(image), tf.float64)) + 0.5)
+    mean = tf.floor(tf.reduce_mean(tf.cast(_compute_luma(image), tf.float64)) + 0.5)
     return _blend_with(mean, image, strength, kind)
 
 
@@ -334,7 +334,7 @@ def _blend_with(without: Any, image: Any, strength: Any, kind: Augmentation) -> 
     return _clip_to_uint8(without + factor * (tf.cast(image, tf.float32) - without))
 
 
-def _luma(image: Any) -> tf.Tensor:
+def _compute_luma(image: Any) -> tf.Tensor:
     """Computes the luma (brightness) of an image, int32 [height, width]."""
     weights = tf.constant([19595, 38470, 7471])
     return (tf.reduce_sum(tf.cast(image, tf.int32) * weights, 2) + 2**15) // 2**16

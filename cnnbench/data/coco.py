@@ -21,7 +21,7 @@ from cnnbench.data.imagenet import (
     BOX_SIDES,
     ENCODED,
     boxes_are_inside,
-    check_boxes,
+    count_valid_boxes,
     decode_jpeg,
     decoded_image_size,
     distort_colour,
@@ -71,7 +71,7 @@ def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int,
     source_id = single_value(features, SOURCE_ID, "bytes_list")
     if not source_id.isdigit() or int(source_id) >= 2**63:
         raise RecordDefect(f"{SOURCE_ID} {source_id!r} is not a number")
-    boxes = check_boxes(features)
+    boxes = count_valid_boxes(features)
     if boxes > MAX_BOXES:
         raise RecordDefect(f"{boxes} boxes, but at most {MAX_BOXES} are possible")
     values = {}

@@ -103,7 +103,7 @@ class Dataset:
             raise DataError(f"{data_dir}: the {subset} files contain no records")
         return examples
 
-    def describe_gaps(self, subset: str, data_dir: str) -> list[str]:
+    def describe_missing_and_unread_files(self, subset: str, data_dir: str) -> list[str]:
         """Returns notices about missing files of a subset, and about files with similar names that
         are not read.
         """
@@ -124,7 +124,7 @@ class Dataset:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} files ({self.files})")
         return subsets
 
-    def first_defect(self, spec: InputSpec, seconds: float) -> str:
+    def find_first_defect(self, spec: InputSpec, seconds: float) -> str:
         """Searches the files of an input for a defect, within a time limit. Returns the first
         defect that `check` finds; "" if it finds none in time.
         """

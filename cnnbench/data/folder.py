@@ -96,7 +96,7 @@ def os_error_text(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def unfinished_subfolder(folder: Path) -> str:
+def find_unfinished_subfolder(folder: Path) -> str:
     """Returns the name of a subfolder with files that an interrupted process left behind while it
     created a data set; "" if there is no such subfolder.
     """
@@ -220,7 +220,7 @@ def temporary_output_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path
             if existing:
                 state = (
                     "an unfinished data set"
-                    if unfinished_subfolder(out)
+                    if find_unfinished_subfolder(out)
                     else existing.relative_to(out)
                 )
                 raise UsageError(

@@ -282,7 +282,7 @@ def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
     label = single_value(features, LABEL, "int64_list")
     if not 0 <= label < num_classes:
         raise RecordDefect(f"label {label} is not in [0, {num_classes})")
-    boxes = check_boxes(features)
+    boxes = count_valid_boxes(features)
     jpeg = single_value(features, ENCODED, "bytes_list")
     height, width = decoded_image_size(jpeg)
     if min(height, width) < min_size:
@@ -317,7 +317,7 @@ def single_value(features: Any, key: str, kind: str) -> Any:
     return values[0]
 
 
-def check_boxes(features: Any) -> int:
+def count_valid_boxes(features: Any) -> int:
     """Counts the boxes in the features of a record. RecordDefect if a box is not inside the
     image.
     """

@@ -59,7 +59,7 @@ def _import_on_call(name: str) -> Callable[..., Any]:
     return import_and_call
 
 
-def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
+def _tfrecord_dataset_arguments(pipeline: str, prefix: str = "") -> dict[str, Any]:
     """Returns the arguments of `Dataset` for a data set whose examples are in TFRecord files
     ``<prefix><subset>-*-of-*``.
     """
@@ -81,7 +81,7 @@ IMAGENET = Dataset(
     examples=tfrecord.PUBLISHED_EXAMPLES,
     preprocessors=PREPROCESSORS,
     augments=True,
-    **_in_records("imagenet.ImageNetPipeline"),
+    **_tfrecord_dataset_arguments("imagenet.ImageNetPipeline"),
 )
 CIFAR10 = Dataset(
     name="cifar10",
@@ -113,7 +113,7 @@ COCO = Dataset(
     name="coco",
     num_classes=81,
     examples={"train": 118_287, "validation": 4_952},
-    **_in_records("coco.CocoPipeline", "coco-"),
+    **_tfrecord_dataset_arguments("coco.CocoPipeline", "coco-"),
     elements=(
         IMAGE,
         Element("num_boxes", (), "label", "int64", Draw.integers(1, 20)),
@@ -129,7 +129,7 @@ LIBRISPEECH = Dataset(
     name="librispeech",
     num_classes=29,
     examples={"train": 281_241, "validation": 2_620},
-    **_in_records("librispeech.LibriSpeechPipeline", "librispeech-"),
+    **_tfrecord_dataset_arguments("librispeech.LibriSpeechPipeline", "librispeech-"),
     # Models set max_frames, max_letters and min_frames (the minimum length of synthetic examples).
     elements=(
         Element(

@@ -147,10 +147,10 @@ class Pipeline(abc.ABC):
         dataset, message = self.spec.dataset, first_line(error)
         place = plugins.plugin_location_in_text(text_of(error))
         if not plugins.is_built_in(dataset.open):
-            defect = dataset.first_defect(self.spec, _CHECK_SECONDS)
+            defect = dataset.find_first_defect(self.spec, _CHECK_SECONDS)
             if defect:
                 return DataError(f"{defect} ({message})")
-            place = place or _place_of_definition(self, dataset)
+            place = place or _pipeline_definition_location(self, dataset)
         return DataError(": ".join(filter(None, (place, str(self.spec.data_dir), message))))
 
     def skipped(self) -> SkippedRecords:
@@ -180,7 +180,7 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
         place = plugins.definition_location(spec.dataset.open)
         wanted = "a subclass of cnnbench.data.pipeline.Pipeline"
         raise UsageError(f"{place} must return {wanted}, not a {name}")
-    place = _place_of_definition(pipeline, spec.dataset)
+    place = _pipeline_definition_location(pipeline, spec.dataset)
     if not hasattr(pipeline, "start"):
         raise UsageError(f"{place}: {name}.__init__ must call super().__init__(spec, num_examples)")
     required = plugins.describe_mismatch(pipeline.num_examples, int)
@@ -221,7 +221,7 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
                 if isinstance(value, _DENSE)
                 else f"a {type(value).__name__}"
             )
-    who = f"{_place_of_definition(pipeline, spec.dataset)}: {type(pipeline).__name__}"
+    who = f"{_pipeline_definition_location(pipeline, spec.dataset)}: {type(pipeline).__name__}"
     raise UsageError(f"{who} must deliver {wanted} for data set {spec.dataset.name}, not {found}")
 
 
@@ -233,7 +233,7 @@ def _matches_spec(value: Any, spec: tf.TensorSpec) -> bool:
     return same and bool(spec.shape.is_compatible_with(value.shape))
 
 
-def _place_of_definition(pipeline: Pipeline, dataset: Dataset) -> str:
+def _pipeline_definition_location(pipeline: Pipeline, dataset: Dataset) -> str:
     """Returns the file and line where a plug-in defines its pipeline or, if the pipeline is a class
     of cnnbench, the function that opens the data set.
     """

@@ -192,7 +192,7 @@ class BatchReader:
     def close(self) -> None:
         """Deletes the iterator of the pipeline in a background thread."""
         dropped, self._iterator = [self._iterator], None
-        delete_in_background(dropped)
+        delete_iterators_in_background(dropped)
 
     def next(self) -> PendingStep:
         """Returns the batches of the next step, one for each tower."""
@@ -271,7 +271,7 @@ class BatchReader:
         return TowerBatch.of(spec.elements, values, weights)
 
 
-def delete_in_background(iterators: list[Any]) -> None:
+def delete_iterators_in_background(iterators: list[Any]) -> None:
     """Deletes iterators in a background thread, because deleting an iterator may take seconds.
 
     The destructor of an iterator waits for tf.data's autotuner, which is slow to stop.
@@ -691,7 +691,7 @@ class CoordinatedInput(JobInput):
             self._began = True
         return ()
 
-    def refill_queue(self, worker: int) -> None:
+    def allow_one_more_batch(self, worker: int) -> None:
         """Allows the thread of a worker to put one more batch into the worker's queue. Call this
         when a step on the worker has ended.
         """

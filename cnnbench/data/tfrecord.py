@@ -25,8 +25,8 @@ from cnnbench.data.folder import (
     SUBSET_FOLDERS,
     cache_by_file_version,
     converting_read_errors,
+    find_unfinished_subfolder,
     os_error_text,
-    unfinished_subfolder,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
 
@@ -213,7 +213,7 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
     with converting_read_errors(data_dir):
         shards = _find_shards(place(data_dir), subset, prefix)
         others = [] if shards else [n for n in SUBSETS if _find_shards(place(data_dir), n, prefix)]
-        if shards and (unfinished := unfinished_subfolder(shards[0].parent)):
+        if shards and (unfinished := find_unfinished_subfolder(shards[0].parent)):
             raise OSError(f"its data set was not finished ({unfinished}); make it again")
     if shards:
         return shards

@@ -27,8 +27,8 @@ from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.optimizer import (
     REGISTRIES,
     OptimizerParams,
-    flag_of_constant,
     flags_of_plugins,
+    make_constant_flag,
 )
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
@@ -391,7 +391,7 @@ def _check_constant(owner: str, name: str, constant: Constant) -> None:
         raise UsageError(f"a flag that a plug-in adds needs {wanted}; its name is {name!r}")
     if name in {*ACCEPTED, *RENAMED, *REMOVED, *plugins.FLAGS, _ADDED} or hasattr(Params, name):
         raise UsageError(f"the flag --{name} exists already; choose another name")
-    flag_of_constant(name, constant, owner, "").check(constant.default)
+    make_constant_flag(name, constant, owner, "").check(constant.default)
 
 
 for _owner, _table in REGISTRIES.items():

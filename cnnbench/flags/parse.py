@@ -97,7 +97,7 @@ def args_from_values(values: Mapping[str, Any]) -> ParsedArgs:
     return ParsedArgs(values, obsolete_notices(values))
 
 
-def flags_added_by(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
+def load_plugin_flags_from_texts(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
     """Loads the plug-ins that the given flags name, and returns the flags that loaded plug-ins add.
 
     `texts` are the texts of the given flags by name.
@@ -263,7 +263,7 @@ def _read_command_line(
     words, behind = split_at_dashes(rest)
     if any(map(_is_flag, words)) and "optimizer" in specs and _may_add_flags(texts):
         before_plugins(_parse_values(texts, specs))
-        specs_added = flags_added_by(texts)
+        specs_added = load_plugin_flags_from_texts(texts)
         specs = {**specs, **specs_added}
         more, rest = split_command_line(rest, specs_added)
         texts = {**texts, **more}

@@ -20,7 +20,7 @@ from cnnbench.records.codec import (
     choice_metadata,
     computed,
     is_valid_amount,
-    started,
+    parse_start_time,
 )
 from cnnbench.records.run import (
     STATUSES,
@@ -189,7 +189,7 @@ class AllReduceRecord(Document):
 
     def __post_init__(self) -> None:
         check_status(self.status, self.error)
-        started(self.started_at)
+        parse_start_time(self.started_at)
         for key in ("copies", "points", "peers"):
             for index, row in enumerate(getattr(self, key)):
                 for name in ("bytes", "devices"):

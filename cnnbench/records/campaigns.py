@@ -17,7 +17,7 @@ from cnnbench.records.codec import (
     check_amount,
     check_amounts,
     choice_metadata,
-    started,
+    parse_start_time,
 )
 from cnnbench.records.run import Subject
 
@@ -138,7 +138,7 @@ class StrategiesDocument(Document):
     planned: int | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
-        started(self.started_at)
+        parse_start_time(self.started_at)
         if not self.rows:
             raise ValueError("rows: none")
 
@@ -326,7 +326,7 @@ class TuneDocument(Document):
     weights_tolerance: float | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        started(self.started_at)
+        parse_start_time(self.started_at)
         if self.verdict not in VERDICTS:
             raise ValueError(f"verdict: {self.verdict!r} is none of {', '.join(VERDICTS)}")
         _check_finite("", self)

@@ -286,7 +286,7 @@ class Document:
         return decode(cls, data)
 
 
-def started(started_at: str) -> datetime:
+def parse_start_time(started_at: str) -> datetime:
     """Parses the start time of a record (ISO 8601 with UTC offset) and converts it to UTC.
     ValueError if the time is malformed.
     """

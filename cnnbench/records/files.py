@@ -138,7 +138,7 @@ def write_atomically(
     if isinstance(target, UrlPath):
         target.write_bytes(data)
         return
-    remove_abandoned(target.parent)
+    remove_abandoned_files(target.parent)
     # The temporary name has a fixed length, so it is valid even if the name of the target is long.
     # Two processes that expect the same state of the target use the same name: one of them fails.
     token = secrets.token_hex(6) if expected is ... else f"{zlib.crc32(os.fsencode(target)):08x}"
@@ -264,12 +264,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def _create_locked_file(path: Path) -> int:
-    """Creates a file that is locked as long as its descriptor is open, so that `remove_abandoned`
-    keeps it.
+    """Creates a file and locks it until its descriptor is closed, so that `remove_abandoned_files`
+    does not remove the file.
     """
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        # If the file system does not support locks, `remove_abandoned` removes nothing.
+        # If the file system does not support locks, `remove_abandoned_files` removes nothing.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
@@ -278,7 +278,7 @@ def _create_locked_file(path: Path) -> int:
         os.close(descriptor)
 
 
-def remove_abandoned(folder: Path) -> None:
+def remove_abandoned_files(folder: Path) -> None:
     """Removes temporary files of processes on this machine that were killed while writing. No
     process has a lock on such a file.
     """
@@ -550,7 +550,7 @@ def write_training_status(folder: str, status: str) -> None:
             (place(folder) / _TRAINING).unlink(missing_ok=True)
 
 
-def training_status(folder: str) -> str:
+def read_training_status(folder: str) -> str:
     """Reads the status that `write_training_status` wrote to a checkpoint folder; "" if the folder
     contains no status.
     """
@@ -597,7 +597,7 @@ def delete_incomplete_files(folder: str) -> None:
     """
     if is_url(folder):
         return
-    remove_abandoned(Path(folder))
+    remove_abandoned_files(Path(folder))
     with contextlib.suppress(FileNotFoundError):
         for path in Path(folder).iterdir():
             if _LEFTOVER.fullmatch(path.name):

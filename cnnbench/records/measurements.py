@@ -175,7 +175,7 @@ class StepSeries:
         for loss in losses:
             self.losses.append(loss)
 
-    def count_complete(self, together: int) -> tuple[int, int]:
+    def count_complete_executions(self, together: int) -> tuple[int, int]:
         """Counts the executions (calls by the host, with `together` steps each) whose losses are
         all known. Returns the number of executions and the number of their steps.
 
@@ -262,7 +262,7 @@ class Measurements:
         return {} if self._published is None else self._published.get() or {}
 
     @property
-    def halves_batch(self) -> bool:
+    def can_halve_batch(self) -> bool:
         """Whether this run is started again with half the batch size if its memory runs out
         (--find_batch_size).
         """
@@ -311,7 +311,7 @@ class Measurements:
         encoded = {name: encode(value) for name, value in values.items()}
         self.note(config={**self.parts.config, **encoded})
 
-    def begin_turn(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
+    def begin_time_slice(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
         """Records that the next step begins a time slice of this process, and for how many seconds
         the process waited for other processes before the step.
         """
@@ -335,8 +335,10 @@ class Measurements:
         ValueError if status and error contradict each other, or a measurement is impossible.
         """
         parts, warmup, timed = self.parts, self.warmup, self.timed
-        executions, steps = timed.count_complete(parts.steps_per_execution)
-        warmup_executions, warmup_steps = warmup.count_complete(parts.steps_per_execution)
+        executions, steps = timed.count_complete_executions(parts.steps_per_execution)
+        warmup_executions, warmup_steps = warmup.count_complete_executions(
+            parts.steps_per_execution
+        )
         images = parts.measured.loop_images
         if images is None and parts.batch is not None and steps:
             images = parts.batch.global_ * steps

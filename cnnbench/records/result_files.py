@@ -351,7 +351,7 @@ class ResultFiles:
                 )
         return notice
 
-    def document_of_run(self, run_id: str) -> str | None:
+    def read_document_of_run(self, run_id: str) -> str | None:
         """Returns the text of the file of --result_json if the run with this id has written the
         file; None otherwise.
         """
@@ -408,7 +408,7 @@ class CsvTable:
         target = resolve_output(_CSV, path)
         if target.exists():
             with raising_flag_errors(_CSV, path, "read"), target.open("rb") as file:
-                there = self._columns_of(path, file.readline())
+                there = self._parse_header(path, file.readline())
             return tuple(name for name in self.columns if name not in there)
         return ()
 
@@ -431,7 +431,7 @@ class CsvTable:
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
-            end, separator, columns = self._end_of_rows(path, descriptor)
+            end, separator, columns = self._find_end_of_rows(path, descriptor)
             os.ftruncate(descriptor, end)
             header = _csv_line(columns) if end == 0 else b""
             lines = b"".join(_csv_line(cells[name] for name in columns) for cells in rows_of_cells)
@@ -453,7 +453,7 @@ class CsvTable:
             name: " ".join(plain(csv_cell(encode(values[name]))).split()) for name in self.columns
         }
 
-    def _end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes, tuple[str, ...]]:
+    def _find_end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes, tuple[str, ...]]:
         """Finds where the next row belongs. Returns the offset after the last complete row, the
         bytes to write before the next row, and the columns of the file.
         """
@@ -463,7 +463,7 @@ class CsvTable:
             header = file.readline()
             if not header.endswith(b"\n") and _csv_line(self.columns).startswith(header):
                 return 0, b"", self.columns
-            columns = self._columns_of(path, header)
+            columns = self._parse_header(path, header)
             if not header.endswith(b"\n"):
                 return size, b"\n", columns
             last_start = _start_of_last_line(file, size)
@@ -483,7 +483,7 @@ class CsvTable:
             return False
         return len(cells) == columns and cells[-1] == str(self._schema)
 
-    def _columns_of(self, path: str, line: bytes) -> tuple[str, ...]:
+    def _parse_header(self, path: str, line: bytes) -> tuple[str, ...]:
         """Parses the header of a CSV file and returns the names of its columns. A byte order mark
         and CRLF line ends are allowed.
         """
@@ -532,14 +532,14 @@ def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
     return 0
 
 
-def _columns_at(path: str, *names: str) -> dict[str, str]:
+def _attribute_columns(path: str, *names: str) -> dict[str, str]:
     """Maps each name of a column to its source: the attribute (or key) of this name in the object
     at `path`.
     """
     return {name: f"{path}.{name}" for name in names}
 
 
-_ENVIRONMENT = _columns_at(
+_ENVIRONMENT = _attribute_columns(
     "record.environment",
     *("hostname", "platform", "cpu_model", "logical_cpus", "usable_cpus"),
     *("gpu_names", "gpu_driver"),
@@ -551,46 +551,48 @@ _SUBJECT = {
 }
 
 _RUN = {
-    **_columns_at("record", "run_id", "started_at", "status"),
-    **_columns_at("computed", "model"),
-    **_columns_at(
+    **_attribute_columns("record", "run_id", "started_at", "status"),
+    **_attribute_columns("computed", "model"),
+    **_attribute_columns(
         "record.placement", "device", "num_towers", "num_workers", "variable_update", "all_reduce"
     ),
     "batch_per_device": "record.batch.per_device",
     "batch_global": "record.batch.global_",
-    **_columns_at("computed", "num_warmup_steps", "num_steps"),
-    **_columns_at(
+    **_attribute_columns("computed", "num_warmup_steps", "num_steps"),
+    **_attribute_columns(
         "summary",
         *("images_per_sec", "images_per_sec_uncertainty", "images_per_sec_jitter"),
         "total_images_per_sec",
         *("achieved_flops_per_sec", "mfu", "peak_flops_per_sec", "peak_flops_source"),
         *("input_wait_fraction", "peak_memory_bytes"),
     ),
-    **_columns_at("record", "last_loss"),
+    **_attribute_columns("record", "last_loss"),
     "eval_top_1": "evaluation.top_1",
     "eval_top_5": "evaluation.top_5",
     "startup_import_seconds": "record.startup_seconds.import_",
     "startup_build_seconds": "record.startup_seconds.build",
     "startup_first_step_seconds": "record.startup_seconds.first_step",
-    **_columns_at("record.model", "parameters", "training_flops_per_image"),
-    **_columns_at(
+    **_attribute_columns("record.model", "parameters", "training_flops_per_image"),
+    **_attribute_columns(
         "record.config",
         *("data_name", "data_dir", "precision", "data_format", "optimizer"),
         *("forward_only", "eval", "gradient_reduction", "bn_stats", "all_reduce_spec"),
         *("xla", "xla_compile", "num_intra_threads", "num_inter_threads", "tf_random_seed"),
     ),
     **_ENVIRONMENT,
-    **_columns_at("computed", "error", "command"),
+    **_attribute_columns("computed", "error", "command"),
     **_SUBJECT,
-    **_columns_at("record.config", "result_label"),
-    **_columns_at("summary", "latency_p50_seconds", "latency_p90_seconds", "latency_p99_seconds"),
-    **_columns_at("record.measured", "loop_user_seconds", "loop_system_seconds"),
-    **_columns_at("summary", "cpu_seconds_per_step", "busy_cpus"),
-    **_columns_at("summary", "images_per_sec_median"),
-    **_columns_at("record.conditions.during", "other_cpus"),
+    **_attribute_columns("record.config", "result_label"),
+    **_attribute_columns(
+        "summary", "latency_p50_seconds", "latency_p90_seconds", "latency_p99_seconds"
+    ),
+    **_attribute_columns("record.measured", "loop_user_seconds", "loop_system_seconds"),
+    **_attribute_columns("summary", "cpu_seconds_per_step", "busy_cpus"),
+    **_attribute_columns("summary", "images_per_sec_median"),
+    **_attribute_columns("record.conditions.during", "other_cpus"),
     "subject_changes": "subject.changes",
     "batch_requested_per_device": "record.batch.requested_per_device",
-    **_columns_at("record.model", "recomputed_flops_per_image"),
+    **_attribute_columns("record.model", "recomputed_flops_per_image"),
 }
 
 # Names of the fields of `Packing`. The value is True if a later version added the field.
@@ -600,27 +602,29 @@ _PACKING = {
 }
 
 _ALL_REDUCE = {
-    **_columns_at("record", "run_id", "started_at"),
-    **_columns_at("point", "workload", "bytes", "elements", "tensors", "dtype"),
-    **_columns_at("record.placement", "device"),
-    **_columns_at("point", "devices", "spec"),
-    **_columns_at("computed", "peer"),
-    **_columns_at("point.packing", *(name for name, later in _PACKING.items() if not later)),
-    **_columns_at("computed", "calls"),
-    **_columns_at("record.config", "iters_per_step"),
+    **_attribute_columns("record", "run_id", "started_at"),
+    **_attribute_columns("point", "workload", "bytes", "elements", "tensors", "dtype"),
+    **_attribute_columns("record.placement", "device"),
+    **_attribute_columns("point", "devices", "spec"),
+    **_attribute_columns("computed", "peer"),
+    **_attribute_columns("point.packing", *(name for name, later in _PACKING.items() if not later)),
+    **_attribute_columns("computed", "calls"),
+    **_attribute_columns("record.config", "iters_per_step"),
     "median_seconds": "point.median",
     "p99_seconds": "point.p99",
     "algorithm_bytes_per_sec": "point.algorithm_bandwidth",
     "bus_bytes_per_sec": "point.bus_bandwidth",
-    **_columns_at("computed", "share_of_copy_bound"),
-    **_columns_at("point", "wrong", "checked", "trace_seconds", "build_seconds", "operations"),
+    **_attribute_columns("computed", "share_of_copy_bound"),
+    **_attribute_columns(
+        "point", "wrong", "checked", "trace_seconds", "build_seconds", "operations"
+    ),
     **_ENVIRONMENT,
-    **_columns_at("point", "error"),
-    **_columns_at("computed", "command"),
+    **_attribute_columns("point", "error"),
+    **_attribute_columns("computed", "command"),
     "max_seconds": "point.longest",
     **_SUBJECT,
-    **_columns_at("record.config", "result_label"),
-    **_columns_at("point.packing", *(name for name, later in _PACKING.items() if later)),
+    **_attribute_columns("record.config", "result_label"),
+    **_attribute_columns("point.packing", *(name for name, later in _PACKING.items() if later)),
     "subject_changes": "subject.changes",
 }
 

@@ -26,7 +26,7 @@ from cnnbench.records.codec import (
     computed,
     encode,
     index_of_invalid_amount,
-    started,
+    parse_start_time,
 )
 from cnnbench.records.metric import Summary, compute_summary
 
@@ -98,9 +98,7 @@ def subject_of_record(
 
 
 def add_subject(document: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
-    """Adds the measured code to the JSON document of a record. If the document has labels for
-    commit or repository, the labels are used.
-    """
+    """Adds the measured code to a record's JSON document. Labels in the document have priority."""
     named = subject.with_labels(labels_from_config(document["config"]))
     rest = {key: value for key, value in document.items() if key != "subject"}
     return rest if named is None else {**rest, "subject": encode(named)}
@@ -156,7 +154,7 @@ EMULATED_GPU = "emulated_gpu"
 
 
 def device_kind_for_record(kind: str, facts: Mapping[str, Any]) -> str:
-    """Returns the kind of device for a record: "cpu", "gpu" or, for emulated GPUs, "emulated_gpu"."""
+    """Returns the device kind for a record: "cpu", "gpu", or "emulated_gpu" for emulated GPUs."""
     return EMULATED_GPU if kind == "gpu" and facts.get("emulated_gpus") else kind
 
 
@@ -233,8 +231,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupSeconds:
-    """Seconds that each phase of a run's start took. The value of a phase that the run did not
-    reach is None.
+    """Seconds that each phase of a run's start took; None for a phase that was not reached.
 
     Attributes:
       import_: seconds to import TensorFlow.
@@ -289,7 +286,7 @@ class Evaluation:
         object.__setattr__(self, "metrics", _to_floats("evaluation.metrics", self.metrics))
 
     def metric_value(self, metric: str) -> float | None:
-        """Returns the value of "loss", "top_1", "top_5" or a metric in `metrics`; None if unknown."""
+        """Returns the value of "loss", "top_1", "top_5" or a metric in `metrics`, or None."""
         own = {"loss": self.loss, "top_1": self.top_1, "top_5": self.top_5}
         return own[metric] if metric in own else self.metrics.get(metric)
 
@@ -299,8 +296,8 @@ class Measured:
     """Measurements of a run other than its step times. Unknown values are None.
 
     Attributes:
-      loop_seconds: wall time of the timed loop, without evaluations and without the time in which
-        other processes ran steps.
+      loop_seconds: wall time of the timed loop, without evaluations and time slices of other
+        processes.
       loop_images: images that the whole job processed in the timed loop.
       loop_user_seconds, loop_system_seconds: CPU time of the timed loop in user mode and in the
         kernel, of all threads of this process.
@@ -437,8 +434,7 @@ class SkippedRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaling:
-    """Values of the automatic loss scale, and the steps without an update because gradients were
-    not finite.
+    """Values of the automatic loss scale, and the steps that were skipped because of it.
 
     Attributes:
       start: the loss scale before the first step.
@@ -494,14 +490,13 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTaking:
-    """How a process was interleaved with other processes in short time slices, so that only one
-    process ran steps at a time.
+    """How the steps of a process were interleaved with the steps of other processes.
 
     Attributes:
       turn_seconds: requested length of a time slice; a slice ends when the running step ends.
       starts: numbers, from 1, of the items of step_seconds that began a time slice.
-      waited_seconds: wall time between the time slices of this process; neither step times nor the
-        loop time include it.
+      waited_seconds: wall time between time slices; neither step times nor the loop time include
+        it.
       waited_cpu_seconds: CPU time of this process while it waited.
     """
 
@@ -591,7 +586,7 @@ class Target:
     lower_is_better: bool = False
 
     def reached(self, value: float | None) -> bool:
-        """Whether a value of the metric is at least as good as the target; False for NaN and None."""
+        """Whether a value is at least as good as the target. NaN and None never reach it."""
         if value is None:
             return False
         return value <= self.value if self.lower_is_better else value >= self.value
@@ -615,16 +610,14 @@ class KilledProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbPlace:
-    """Position of a process in an experiment of `cnnbench ab`: whether it measured A or B, and its
-    pair.
+    """Position of a process in `cnnbench ab`: whether the process measured A or B, and its pair.
 
     Attributes:
       side: "a" or "b".
       seed: seed of the experiment.
       pair: number of its pair, from 1; absent for burn-in.
       position: position in the pair, 1 or 2; absent for burn-in.
-      lost: killed processes of earlier attempts at this pair; absent if the first attempt
-        succeeded.
+      lost: killed processes of earlier attempts at this pair; absent if there are none.
     """
 
     side: str = field(metadata=choice_metadata(("a", "b")))
@@ -681,9 +674,7 @@ BENCHMARKS: Mapping[str, str] = {
     "benchmark_bytes": "bytes",
     "benchmark_number": "number",
 }
-"""Kinds of imported measurements that are not runs of networks. The value is the unit of the only
-metric of the kind.
-"""
+"""Kinds of imported measurements that are not runs of networks, with the units of their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -811,7 +802,7 @@ class RunRecord(Document):
     imported: Imported | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
-        started(self.started_at)
+        parse_start_time(self.started_at)
         check_status(self.status, self.error)
         if self.warmup_status not in (None, *WARMUP_STATUSES):
             raise ValueError(
@@ -866,9 +857,7 @@ class RunRecord(Document):
         return compute_summary(self)
 
     def condition(self, name: str) -> float | None:
-        """Returns a measured condition of the machine in the timed loop, such as "other_cpus"; None
-        if unknown.
-        """
+        """Returns a condition during the timed loop, such as "other_cpus"; None if unknown."""
         value = None if self.conditions is None else self.conditions.during.get(name)
         return float(value) if isinstance(value, (int, float)) else None
 
@@ -880,9 +869,7 @@ class RunRecord(Document):
         return self.losses[-1]
 
     def flops_per_image(self) -> int | None:
-        """Returns the FLOPs of a step per image; None if there is no network or the FLOPs are
-        unknown.
-        """
+        """Returns the FLOPs of a step per image; None without a network, or if they are unknown."""
         if self.model is None or self.config.get("input_only"):
             return None
         if self.config.get("forward_only"):

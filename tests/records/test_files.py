@@ -86,9 +86,9 @@ def test_a_file_that_takes_the_name_of_an_abandoned_one_is_not_removed(tmp_path,
 
     with monkeypatch.context() as patch:
         patch.setattr(files.fcntl, "flock", late)
-        files.remove_abandoned(tmp_path)
+        files.remove_abandoned_files(tmp_path)
     assert path.read_text() == "new"
-    files.remove_abandoned(tmp_path)
+    files.remove_abandoned_files(tmp_path)
     assert names(tmp_path) == []
 
 

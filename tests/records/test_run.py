@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 import numpy as np
 import pytest
 
-from cnnbench.records.codec import started
+from cnnbench.records.codec import parse_start_time
 from cnnbench.records.run import (
     Cluster,
     Evaluation,
@@ -267,8 +267,8 @@ def test_records_are_immutable_come_back_from_json_and_can_be_pickled(record):
 @pytest.mark.parametrize("text", ["04T03:02:01Z", "04T03:02:01+00:00", "03T20:02:01-07:00"])
 def test_one_moment_is_one_moment_whatever_the_offset(text):
     text = f"2026-05-{text}"
-    assert started(text) == datetime(2026, 5, 4, 3, 2, 1, tzinfo=timezone.utc)
-    assert started(text).tzinfo is timezone.utc
+    assert parse_start_time(text) == datetime(2026, 5, 4, 3, 2, 1, tzinfo=timezone.utc)
+    assert parse_start_time(text).tzinfo is timezone.utc
 
 
 @pytest.mark.parametrize(
@@ -282,4 +282,4 @@ def test_one_moment_is_one_moment_whatever_the_offset(text):
 )
 def test_what_is_no_start_is_named(text, reason):
     with pytest.raises(ValueError, match=f"^started_at: '.*' {reason}$"):
-        started(text)
+        parse_start_time(text)

@@ -31,7 +31,7 @@ from cnnbench.errors import BenchmarkError, FlagError, PathError
 from cnnbench.flags.params import FLAGS, OBSOLETE
 from cnnbench.machine import repository
 from cnnbench.records.codec import TIME, encode
-from cnnbench.records.files import remove_abandoned, write_all, write_atomically
+from cnnbench.records.files import remove_abandoned_files, write_all, write_atomically
 from cnnbench.records.run import KilledProcess, Subject
 
 # Identity of a campaign, which `--resume` must match.
@@ -319,7 +319,7 @@ class ResultsFolder:
                     self._refuse_other_campaign(identity)
                 if resume:
                     self._refuse_unknown_files()
-                remove_abandoned(self.folder)
+                remove_abandoned_files(self.folder)
                 for name in kind.subfolders:
                     (self.folder / name).mkdir(exist_ok=True)
             except OSError as error:

@@ -230,7 +230,11 @@ def _check_dataset(folder: str, options: CheckFlags) -> None:
             f"{subset}: {findings.records} valid records in {len(files)} files, {size:,} bytes"
         )
         lines += [
-            f"  {line}" for line in (*findings.details, *dataset.describe_gaps(subset, folder))
+            f"  {line}"
+            for line in (
+                *findings.details,
+                *dataset.describe_missing_and_unread_files(subset, folder),
+            )
         ]
         defects += findings.defects
     LineWriter(sys.stdout).lines([*lines, *(f"defect: {defect}" for defect in defects)])

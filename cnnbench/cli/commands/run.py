@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         partial(_write_missing_record, measurements),
         measurements.start_sharing,
         measurements.longest_execution,
-        lambda: measurements.halves_batch,
+        lambda: measurements.can_halve_batch,
     )
     args = parse_args(
         argv, of_run=True, before_plugins=lambda given: _prepare_plugins(fork, ParsedArgs(given))
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         fork()
         benchmark.run()
     except OutOfMemoryError as error:
-        if measurements.halves_batch:
+        if measurements.can_halve_batch:
             messages.notice(str(error))
             exit_without_cleanup(RETRY)
         raise
@@ -144,7 +144,7 @@ def _write_missing_record(measurements: Measurements, error: BenchmarkError | No
     if (
         measurements.written
         or not config
-        or files.document_of_run(measurements.parts.run_id) is not None
+        or files.read_document_of_run(measurements.parts.run_id) is not None
     ):
         return
     record = measurements.record("interrupted" if error is None else "failed", error)

@@ -244,7 +244,7 @@ def params_from_values(values: Mapping[str, Any]) -> AllReduceParams:
     return split_options(AllReduceParams, values)[0]
 
 
-def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
+def parse_all_reduce_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
     """Parses the comma-separated all-reduce algorithms in --all_reduce_spec; None if the flag is
     not given.
     """

@@ -56,13 +56,13 @@ def flags_of_plugins() -> dict[str, FlagSpec]:
     and learning rate schedules.
     """
     return {
-        name: flag_of_constant(name, constant, owner, registry.users(name))
+        name: make_constant_flag(name, constant, owner, registry.users(name))
         for owner, registry in REGISTRIES.items()
         for name, constant in registry.added.items()
     }
 
 
-def flag_of_constant(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
+def make_constant_flag(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
     """Creates the flag that sets a constant of a plug-in's optimizer or learning rate schedule.
 
     Args:

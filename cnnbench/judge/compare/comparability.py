@@ -42,7 +42,7 @@ from cnnbench.judge.metrics import (
     process_facts,
     readable_fact,
 )
-from cnnbench.records.codec import started
+from cnnbench.records.codec import parse_start_time
 from cnnbench.records.run import BENCHMARKS, RunRecord
 
 _PLACES = flags_with_identity_share(IdentityShare.PRESENCE)
@@ -253,7 +253,7 @@ def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[Measureme
         [
             (Configuration.of(record), record)
             for record in sorted(
-                side, key=lambda record: (started(record.started_at), record.run_id)
+                side, key=lambda record: (parse_start_time(record.started_at), record.run_id)
             )
         ]
         for side in sides

@@ -52,7 +52,7 @@ from cnnbench.records.codec import (
     computed,
     computed_path,
     key_metadata,
-    started,
+    parse_start_time,
 )
 from cnnbench.records.metric import HISTORY, Metric
 from cnnbench.records.run import ModelInfo, RunRecord, Subject
@@ -104,7 +104,7 @@ class HistoryEntry:
         return [
             cls(
                 run_id=record.run_id,
-                started=started(record.started_at),
+                started=parse_start_time(record.started_at),
                 status=row.status,
                 error="" if row.error is None else f"{row.error.type}: {row.error.message}",
                 configuration=Configuration.of(row),

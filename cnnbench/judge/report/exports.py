@@ -27,7 +27,7 @@ from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
 from cnnbench.judge.metrics import Measurement, Origin, fact_text, origin_part_text
 from cnnbench.judge.report.results import ReportSubject, RunGroup
-from cnnbench.records.codec import started
+from cnnbench.records.codec import parse_start_time
 from cnnbench.records.files import register_file_kind
 from cnnbench.records.metric import BOUNDS, HISTORY, Metric
 from cnnbench.records.result_files import RUNS, all_reduce_row, run_row
@@ -129,7 +129,7 @@ def run_rows(results: ReportSubject) -> list[dict[str, Any]]:
     names = {record.run_id: group.name for group in results.configured for record in group.records}
     speed, step = HISTORY["throughput"].value, HISTORY["step_seconds"].value
     rows = []
-    for record in sorted(results.records, key=lambda record: started(record.started_at)):
+    for record in sorted(results.records, key=lambda record: parse_start_time(record.started_at)):
         steady = find_steady_state_of_run(record)
         rows.append(
             {
@@ -342,7 +342,7 @@ def _side_figures(
                 sample=ProcessValues(values),
                 configuration=entry.configuration,
                 origin=origin,
-                started=min(started(record.started_at) for record in good),
+                started=min(parse_start_time(record.started_at) for record in good),
                 role=role,
                 labels=shared_labels(labels_from_config(record.config) for record in good),
                 current=role == NEW,

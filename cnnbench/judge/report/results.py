@@ -31,7 +31,7 @@ from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.repository import sort_by_place
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
-from cnnbench.records.codec import dataclass_from_sources, started
+from cnnbench.records.codec import dataclass_from_sources, parse_start_time
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.profiles import Roofline, StepProfile
 from cnnbench.records.result_files import Loaded, Study
@@ -122,7 +122,7 @@ class RunGroup:
     @cached_property
     def latest(self) -> datetime:
         """Start time of the last run, in UTC."""
-        return max(started(record.started_at) for record in self.records)
+        return max(parse_start_time(record.started_at) for record in self.records)
 
     def flag(self, name: str) -> object:
         """Returns the resolved value of a flag, which is equal for all runs; None if unknown."""
@@ -182,7 +182,7 @@ def group_configurations(
     names = unique_configuration_names(group.configuration for group in grouped_runs)
     measured = {
         group.configuration.key: [
-            _PairedRecord(record, origin, started(record.started_at), pair_id_of(record))
+            _PairedRecord(record, origin, parse_start_time(record.started_at), pair_id_of(record))
             for origin, members in group.by_origin().items()
             for record in members
         ]
@@ -365,7 +365,7 @@ class ReportSubject(Loaded):
     def runs(self) -> list[RunRecord]:
         """All run records, sorted by start time."""
         records = [record for group in self.configured for record in group.records]
-        return sorted(records, key=lambda record: started(record.started_at))
+        return sorted(records, key=lambda record: parse_start_time(record.started_at))
 
     @property
     def processes(self) -> list[tuple[str, RunRecord | AllReduceRecord]]:
@@ -426,7 +426,7 @@ def gather(
     return dataclass_from_sources(
         ReportSubject,
         loaded,
-        allreduces=tuple(sorted(loaded.allreduces, key=lambda record: started(record.started_at))),
+        allreduces=tuple(sorted(loaded.allreduces, key=lambda record: parse_start_time(record.started_at))),
         configured=group_configurations(loaded.records, profiled_runs(loaded.studies), order),
         comparison=comparison,
     )
@@ -446,4 +446,4 @@ def add_start_times(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
 
 def start_time_text(started_at: str) -> str:
     """Converts a start time in ISO 8601 to text for people: UTC, without the offset."""
-    return started(started_at).strftime("%Y-%m-%d %H:%M:%S")
+    return parse_start_time(started_at).strftime("%Y-%m-%d %H:%M:%S")

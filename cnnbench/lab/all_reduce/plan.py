@@ -33,8 +33,8 @@ from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, split_words
 from cnnbench.flags.groups.all_reduce import (
     ALL_REDUCE_FLAGS,
     AllReduceParams,
+    parse_all_reduce_specs,
     parse_packings,
-    parse_specs,
 )
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import RuntimeParams
@@ -245,7 +245,7 @@ def make_plan(
         if peer not in NAMES:
             reason = f"there is no {peer!r}; must be one of {', '.join(NAMES)}"
             raise FlagError("peers", params.peers, reason)
-    specs = parse_specs(params.all_reduce_spec)
+    specs = parse_all_reduce_specs(params.all_reduce_spec)
     run = plan_training_run(params, max(counts), specs, names)
     job = run.place.job
     _check_device_counts(job, counts, specs)

@@ -249,7 +249,7 @@ def complete_record(
     `first_record` is the record from the start of the process, without any rows. If the process
     has written a later record, the later record is completed.
     """
-    written = results.document_of_run(first_record.run_id)
+    written = results.read_document_of_run(first_record.run_id)
     so_far = AllReduceRecord.from_json(written) if written else first_record
     if so_far.status == "interrupted" and error is not None:
         so_far = dataclasses.replace(so_far, status="failed", error=ErrorInfo.from_exception(error))

@@ -20,8 +20,8 @@ from cnnbench.flags.declare import FlagSpec, flag, specs_of
 from cnnbench.flags.groups.all_reduce import (
     AllReduceParams,
     params_from_values,
+    parse_all_reduce_specs,
     parse_packings,
-    parse_specs,
 )
 from cnnbench.lab.predict.predict import (
     COLUMNS,
@@ -144,7 +144,7 @@ def main(values: Mapping[str, Any]) -> int:
     if params.inter_link is None:
         _warn_of_link_domain(params.link, device_counts[-1])
     every = (*formulas(), *(_TWO_LEVELS if model.inter_link is not None else ()))
-    specs = parse_specs(sent.all_reduce_spec) or tuple(map(parse_all_reduce_spec, every))
+    specs = parse_all_reduce_specs(sent.all_reduce_spec) or tuple(map(parse_all_reduce_spec, every))
     result = PredictionDocument(
         model=step.model,
         parameters=model,

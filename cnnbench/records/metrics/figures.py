@@ -35,7 +35,9 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
 
     means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
     return [
-        _ratio(_global_batch(run), next(means)) if run.step_seconds else _untimed_throughput(run)
+        _ratio(_global_batch(run), next(means))
+        if run.step_seconds
+        else _throughput_without_timed_steps(run)
         for run in runs
     ]
 
@@ -60,7 +62,7 @@ def _global_batch(record: RunRecord) -> int | None:
     return None if record.batch is None else record.batch.global_
 
 
-def _untimed_throughput(run: RunRecord) -> float | None:
+def _throughput_without_timed_steps(run: RunRecord) -> float | None:
     """Returns the images per second of a run without timed steps (an evaluation run or an imported
     record); see `throughputs`.
     """
@@ -343,10 +345,10 @@ def _latencies(record: RunRecord) -> Sequence[float]:
         return ()
     # On a GPU, steps overlap: step times are times between completions, not latencies.
     on_cpu = record.placement is None or record.placement.kind == "cpu"
-    return record.latency_seconds or (_single_steps(record) if on_cpu else ())
+    return record.latency_seconds or (_times_of_single_steps(record) if on_cpu else ())
 
 
-def _single_steps(record: RunRecord) -> Sequence[float]:
+def _times_of_single_steps(record: RunRecord) -> Sequence[float]:
     """Returns the wall seconds of each timed step; empty if the run measured several steps together
     (--steps_per_execution).
     """
@@ -396,6 +398,6 @@ _register_percentiles(
     f"; p99 takes --num_batches={stats.FEWEST_FOR_P99} or more",
 )
 _register_percentiles(
-    *("step", "step times", "Wall time of a timed step", _single_steps),
+    *("step", "step times", "Wall time of a timed step", _times_of_single_steps),
     section="throughput",
 )

@@ -216,7 +216,7 @@ class BenchmarkCNN(Run):
                     facts = environment.with_loaded_libraries(measurements.parts.environment)
                     measurements.note(environment=facts)
                 self._record_peak_memory()
-                if self.output.files.wanted and self.plan.work is not WorkKind.INPUT:
+                if self.output.files.is_requested and self.plan.work is not WorkKind.INPUT:
                     scenarios.measure_speed_limits(self, built)
                 built.close()
                 if built.group is not None:
@@ -324,7 +324,7 @@ class BenchmarkCNN(Run):
                 "validation": plan.length.eval_batches > 0,
             }
             for subset in (name for name, is_used in used.items() if is_used):
-                for gap in plan.network.dataset.describe_gaps(subset, plan.params.data_dir):
+                for gap in plan.network.dataset.describe_missing_and_unread_files(subset, plan.params.data_dir):
                     messages.warning(f"--data_dir={plan.params.data_dir}: {gap}", "files")
         target = plan.length.target
         older = plan.params.stop_at_top_1_accuracy
@@ -364,7 +364,7 @@ class BenchmarkCNN(Run):
                     needed, memory, self.plan, refuse=kind == "cpu"
                 )
             except FlagError as error:
-                if self.measurements.halves_batch:
+                if self.measurements.can_halve_batch:
                     raise OutOfMemoryError(str(error)) from error
                 raise
             if warning is not None:
@@ -433,7 +433,7 @@ class BenchmarkCNN(Run):
         skipped = SkippedRecords.combined(source.skipped() for source in self.sources)
         measurements.note(skipped_records=skipped if skipped.count else None)
         self.record = record = measurements.record(status, error)
-        if isinstance(error, OutOfMemoryError) and measurements.halves_batch:
+        if isinstance(error, OutOfMemoryError) and measurements.can_halve_batch:
             return record  # --find_batch_size tries a smaller batch, and records that attempt.
         if status == "ok":
             self._warn_of(conditions)

@@ -25,7 +25,7 @@ from cnnbench.data.prefetch import (
     CoordinatedInput,
     InputDistribution,
     JobInput,
-    delete_in_background,
+    delete_iterators_in_background,
 )
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
@@ -120,7 +120,7 @@ def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputSta
             stage.name, lambda: next(iterators[0]), fetched, examples, _STAGE_SECONDS
         )
     finally:
-        delete_in_background(iterators)
+        delete_iterators_in_background(iterators)
 
 
 def _time_fetches(

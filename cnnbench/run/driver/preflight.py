@@ -70,7 +70,7 @@ def locked_outputs(plan: RunPlan, results: ResultFiles, messages: Messages) -> I
         yield
         return
     with lock_folder("train_dir", folder, partial(messages.warning, name="lock"), _RESTART_SECONDS):
-        before = checkpoint_folder.training_status(folder)
+        before = checkpoint_folder.read_training_status(folder)
         checkpoint_folder.write_training_status(folder, checkpoint_folder.RUNNING)
         status = "failed"
         try:

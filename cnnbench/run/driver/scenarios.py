@@ -525,7 +525,7 @@ class TrainingEndDetector:
 
     def update_status(self) -> None:
         """Reads the status of the training from a file in the checkpoint folder."""
-        self._before, self._status = self._status, files.training_status(self._folder)
+        self._before, self._status = self._status, files.read_training_status(self._folder)
         self._is_new |= self._status == files.RUNNING
 
     def restart_time_limit(self) -> None:

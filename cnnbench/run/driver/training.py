@@ -170,7 +170,7 @@ class Training:
                 # Waits until all processes with which this process is interleaved have warmed up.
                 membership.turns.wait()
             if membership.turns.takes_turns:
-                run.measurements.begin_turn(membership.turns.seconds)
+                run.measurements.begin_time_slice(membership.turns.seconds)
             with run.watch:
                 self._steps_before_loop = self.global_step
                 self._timer = LoopTimer()
@@ -467,7 +467,7 @@ class Training:
             self._run.membership.marking_activity(ProcessActivity.OTHERS),
         ):
             waited = turns.wait()
-        self._run.measurements.begin_turn(turns.seconds, *waited)
+        self._run.measurements.begin_time_slice(turns.seconds, *waited)
 
     def _metrics_by_name(self) -> dict[str, float]:
         """Metrics of the last step; empty if the step computes none."""

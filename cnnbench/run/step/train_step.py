@@ -473,7 +473,7 @@ class CoordinatedStep(TrainStep):
         )
         tensors = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]
         values = dict(tf.nest.pack_sequence_as(self._fields, tensors))
-        self._inputs.refill_queue(int(values["worker"].numpy()))
+        self._inputs.allow_one_more_batch(int(values["worker"].numpy()))
         with self._waits:
             self._waited += float(values.pop("waited").numpy())
         return StepResult(**values)

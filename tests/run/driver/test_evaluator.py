@@ -57,7 +57,7 @@ def train(tmp_path):
 def test_the_evaluator_ends_after_the_last_checkpoint(evaluate, train, clock, tmp_path):
     folder = tmp_path / "train"
     assert train(2) == 0
-    assert files.training_status(folder) == "ok"
+    assert files.read_training_status(folder) == "ok"
     files.write_training_status(folder, files.RUNNING)
     clock.events[2] = lambda: train(4)  # resumes, and ends before the next search
     code, evaluations, err = evaluate()
@@ -102,7 +102,7 @@ def test_a_training_that_ends_early_says_so(train, monkeypatch, tmp_path, error,
     seen = []
 
     def stop(*_):
-        seen.append(files.training_status(tmp_path / "train"))
+        seen.append(files.read_training_status(tmp_path / "train"))
         raise error
 
     monkeypatch.setattr(scenarios, "train", stop)
@@ -111,4 +111,4 @@ def test_a_training_that_ends_early_says_so(train, monkeypatch, tmp_path, error,
     except RuntimeError:
         assert status == "failed"
     assert seen == [files.RUNNING]
-    assert files.training_status(tmp_path / "train") == status
+    assert files.read_training_status(tmp_path / "train") == status

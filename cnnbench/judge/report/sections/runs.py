@@ -41,7 +41,7 @@ from cnnbench.judge.report.results import (
 from cnnbench.judge.report.sections.campaigns import titled_strategies
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.codec import started
+from cnnbench.records.codec import parse_start_time
 from cnnbench.records.metric import ALL
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.run import (
@@ -432,7 +432,7 @@ def reproduction_section(results: ReportSubject) -> Iterable[Content]:
     yield make_table(
         {**alike[0], "processes": numeric_cell(len(alike), integer)} for alike in software.values()
     )
-    commands = sorted(_counted_commands(results), key=lambda command: started(command[3]))
+    commands = sorted(_counted_commands(results), key=lambda command: parse_start_time(command[3]))
     rows: Iterable[Row] = (
         {
             "measures": name,
@@ -507,7 +507,7 @@ def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[st
 
     for (name, words), alike in group_by(others, campaign_command).items():
         starts = (record.started_at for _, record in alike)
-        yield name, words, len(alike), min(starts, key=started)
+        yield name, words, len(alike), min(starts, key=parse_start_time)
 
 
 # Shows disturbances of the measurements, and properties of the machine and the software.
