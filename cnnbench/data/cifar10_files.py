@@ -142,9 +142,7 @@ def _parse_file(path: Path) -> tuple[Images, Integers]:
 def _parse_binary(path: Path, content: bytes) -> tuple[Images, Integers]:
     whole, rest = divmod(len(content), _RECORD_BYTES)
     if rest:
-        raise DataError(
-            f"{path}: record {whole}: truncated, {rest} of {_RECORD_BYTES} bytes are there"
-        )
+        raise DataError(f"{path}: record {whole}: truncated after {rest} of {_RECORD_BYTES} bytes")
     records = np.frombuffer(content, np.uint8).reshape(whole, _RECORD_BYTES)
     return records[:, 1:], records[:, 0].astype(np.int64)
 
@@ -234,7 +232,7 @@ def unpickle_safely(data: bytes) -> Any:
             for opcode, argument, _ in pickletools.genops(data):
                 puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
                 if puts and isinstance(argument, int) and not 0 <= argument <= len(data):
-                    raise pickle.UnpicklingError(f"it has no place {argument} in its memo")
+                    raise pickle.UnpicklingError(f"the memo index {argument} is invalid")
         return _RestrictedUnpickler(io.BytesIO(data), encoding="bytes").load()
     except pickle.UnpicklingError:
         raise
@@ -265,7 +263,7 @@ def decode_integers(value: object) -> Any:
     # The sizes in the shape are Python integers, so their product cannot overflow.
     natural = all(isinstance(side, int) and side >= 0 for side in shape)
     if not natural or math.prod(shape) * kind.itemsize != len(content):
-        raise pickle.UnpicklingError(f"{len(content)} bytes for an array of shape {shape}")
+        raise pickle.UnpicklingError(f"an array of shape {shape} has {len(content)} bytes")
     return np.frombuffer(content, kind).reshape(shape, order="F" if order == "F" else "C").copy()
 
 
@@ -275,8 +273,10 @@ def _parse_dtype(value: object) -> np.dtype[Any]:
             name, order = (_decode_text(value) for value in (name, order))
             if re.fullmatch(r"[iu][1248]", name) and order in ("<", ">", "|", "="):
                 return np.dtype(order + name)
-            raise pickle.UnpicklingError(f"an array of type {name[:20]!r}")
-    raise pickle.UnpicklingError("an array without a type")
+            raise pickle.UnpicklingError(
+                f"arrays of type {order[:1] + name[:20]!r} are not supported"
+            )
+    raise pickle.UnpicklingError("an array has no dtype")
 
 
 def _decode_text(value: object) -> str:

@@ -364,7 +364,9 @@ def _find_annotation_file(source: Path, name: str) -> Path | None:
         raise UsageError(f"{source}: there is no such folder")
     files = sorted((source / "annotations").glob(f"instances_{name}*.json"))
     if len(files) > 1:
-        raise UsageError(f"{source}: has both {files[0].name} and {files[1].name}; remove one")
+        raise UsageError(
+            f"{source}: has both {files[0].name} and {files[1].name}; remove one of them"
+        )
     return files[0] if files else None
 
 

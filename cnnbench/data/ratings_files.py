@@ -265,7 +265,9 @@ def _read_table(path: Path) -> Any:
 def _renumber_ids(column: Any, most: int, noun: str, source: Path) -> tuple[Any, Any]:
     ids, numbers = np.unique(column.to_numpy(), return_inverse=True)
     if len(ids) > most:
-        raise UsageError(f"{source}: {len(ids)} {noun}, but MovieLens 20M has {most}")
+        raise UsageError(
+            f"{source}: {len(ids)} {noun}, but at most {most} are possible (as in MovieLens 20M)"
+        )
     return numbers.astype(np.int64), ids
 
 

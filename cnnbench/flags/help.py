@@ -64,7 +64,7 @@ prints what the flags mean and runs nothing.
 
 _OTHERS: tuple[Section, ...] = (
     (
-        "Flags of tf_cnn_benchmarks without effect in TensorFlow 2 (still accepted)",
+        "Without meaning in TensorFlow 2 (accepted, change nothing)",
         specs_of(ObsoleteParams),
     ),
     ("Flags of absl.app (only the first has an effect)", ABSL),

@@ -454,7 +454,7 @@ def check_amount(name: str, value: float) -> None:
     The message contains its name in the record.
     """
     if not is_valid_amount(value):
-        raise ValueError(f"{name}: {value} is not an amount")
+        raise ValueError(f"{name}: {value} is not in the range {AMOUNTS[0]} to {AMOUNTS[1]}")
 
 
 def is_valid_amount(value: float) -> bool:

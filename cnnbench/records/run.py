@@ -380,7 +380,7 @@ class ResourceUse:
         for key in ("seconds", "memory_bytes", "device_memory_bytes", "busy_cpus"):
             values = getattr(self, key)
             if (index := index_of_invalid_amount(values, or_zero=True)) is not None:
-                raise ValueError(f"resources.{key}[{index}]: {values[index]} is not an amount")
+                raise ValueError(f"resources.{key}[{index}]: {values[index]} is out of range")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -563,7 +563,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if any(number < 0 for number in self.staleness):
-            raise ValueError("cluster.staleness: no amount may be negative")
+            raise ValueError("cluster.staleness: no number may be negative")
         steps = sum(worker.steps for worker in self.workers)
         if self.staleness and len(self.staleness) != steps:
             raise ValueError(

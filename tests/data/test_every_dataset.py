@@ -596,7 +596,7 @@ NO_ROWS = np.zeros((0, 3072), np.uint8)
         ("ratings", {"users": NO_ROWS[:, 0], "items": NO_ROWS[:, 0]}, "contains no records"),
         ("ratings", {"users": [1], "items": [-1]}, "record 0: item -1 is not in [0, 26744)"),
         ("cifar10", [0, 11], "record 1: label 11 is not in [0, 11)"),
-        ("cifar10", [0] * 3 + [-1], "record 3: truncated, 3072 of 3073 bytes are there"),
+        ("cifar10", [0] * 3 + [-1], "record 3: truncated after 3072 of 3073 bytes"),
     ],
 )
 def test_check_and_reader_refuse_the_same_file(name, content, message, tmp_path, cpu_devices):

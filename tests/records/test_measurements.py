@@ -281,8 +281,8 @@ def test_samples_of_a_long_run_are_thinned():
         ("seconds", (2, 1), "must increase"),
         ("busy_cpus", (1,), "must contain a value for each of 2 samples"),
         ("device_memory_bytes", (1,), "must contain a value for each of 2 samples"),
-        ("memory_bytes", (1, math.nan), "nan is not an amount"),
-        ("busy_cpus", (-1, 1), "-1 is not an amount"),
+        ("memory_bytes", (1, math.nan), "nan is out of range"),
+        ("busy_cpus", (-1, 1), "-1 is out of range"),
     ],
 )
 def test_samples_that_cannot_be_are_refused(key, values, message):

@@ -353,8 +353,8 @@ def test_documents_of_the_page_are_read_and_faulty_ones_are_a_line_each(
     assert loaded.studies == studies
     assert [one.reason for one in loaded.defects] == [
         "not a roofline: rows: none",
-        "not a roofline: rows[0].seconds: -1.0 is not an amount",
-        "not a roofline: machine.bytes_per_sec: 0.0 is not an amount",
+        "not a roofline: rows[0].seconds: -1.0 is not in the range 1e-40 to 1e+40",
+        "not a roofline: machine.bytes_per_sec: 0.0 is not in the range 1e-40 to 1e+40",
         "not a roofline: run: its batch and placement are unknown",
         "not a comparison of modes: rows.weights: 'alike' is none of reference, equal, different, "
         "not compared, ",
