@@ -322,7 +322,7 @@ def quick_start(monkeypatch):
     from cnnbench.data import pipeline
     from cnnbench.variable_mgr import base as variables
 
-    draw = pipeline.synthetic_rows
+    draw = pipeline.draw_synthetic_rows
     draw_value = variables.initial_value
 
     def subject(flags):
@@ -337,7 +337,7 @@ def quick_start(monkeypatch):
         *brief(),
         (environment, "collect", lambda: dict(_machine())),
         (repository, "measured_code", subject),
-        (pipeline, "synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)),
+        (pipeline, "draw_synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)),
         (variables, "initial_value", initial_value),
     ):
         monkeypatch.setattr(owner, name, value)

@@ -18,7 +18,7 @@ from forked import Forked, finished
 
 from cnnbench import cli
 from cnnbench.errors import exhausted
-from cnnbench.flags.params import identity
+from cnnbench.flags.params import identity_flags
 from cnnbench.records.result_files import record_from_json
 from cnnbench.records.run import Batch
 
@@ -155,8 +155,10 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_fits(tmp_path):
     (row,) = csv.DictReader((tmp_path / "r.csv").open())
     assert (row["batch_per_device"], row["batch_requested_per_device"]) == ("1", "6")
     # Equal to a run of the used size, different from one of the requested size.
-    assert identity({**record.config, "find_batch_size": True}) == identity(record.config)
-    assert identity({**record.config, "batch_size": 6}) != identity(record.config)
+    assert identity_flags({**record.config, "find_batch_size": True}) == identity_flags(
+        record.config
+    )
+    assert identity_flags({**record.config, "batch_size": 6}) != identity_flags(record.config)
     assert cli.main(["report", str(tmp_path / "r.json"), f"--output={tmp_path / 'r.md'}"]) == 0
     assert "images per step asked for" in (tmp_path / "r.md").read_text()
 

@@ -154,8 +154,8 @@ class CocoPipeline(RecordPipeline):
     """Pipeline of images with boxes. Images are resized without keeping their aspect ratio.
 
     In training, a record becomes a window of the image with the boxes that have their centres in
-    it, without crowd boxes. Half of the windows are mirrored. In evaluation, it becomes the whole
-    image with all boxes.
+    it, without crowd boxes. Half of the windows are mirrored. In evaluation, a record becomes the
+    whole image with all boxes.
     """
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -180,7 +180,7 @@ class CocoPipeline(RecordPipeline):
             boxes, classes, is_crowd = (
                 tf.boolean_mask(values, told_apart) for values in (boxes, classes, is_crowd)
             )
-            image, boxes, kept = random_window(image, boxes, position, spec.seed)
+            image, boxes, kept = crop_to_random_window(image, boxes, position, spec.seed)
             boxes, classes, is_crowd = (
                 tf.boolean_mask(values, kept) for values in (boxes, classes, is_crowd)
             )
@@ -208,7 +208,7 @@ class CocoPipeline(RecordPipeline):
         return examine(record, self.spec.num_classes)
 
 
-def random_window(
+def crop_to_random_window(
     image: Any, boxes: Any, position: Any, seed: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Crops an image, uint8 [height, width, 3], to a random window that contains at least one box,
@@ -247,7 +247,7 @@ def random_window(
 
 def _draw_random_windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, Any]:
     """Draws random windows of an image, [tries, 4]. Also returns, as bool [tries], which of the
-    windows `random_window` may use.
+    windows `crop_to_random_window` may use.
     """
     drawn = tf.random.stateless_uniform([4, CROP_TRIES], stateless_seed(position, seed, "window"))
     height, width = (_SMALLEST_SIDE + (1 - _SMALLEST_SIDE) * side for side in tf.unstack(drawn[:2]))

@@ -193,10 +193,10 @@ def find_dataset(data_name: str | None, data_dir: str | None, model: str | None 
     """Returns the data set that --data_name, --data_dir and --model select. FlagError if the name
     is unknown or the choice is ambiguous.
 
-    If no name is given, it is the first data set with a name that is part of ``data_dir``, or else
-    the data set with files in this directory. If neither name nor directory is given, it is the
-    only data set for which the model is registered. If there are several and ImageNet is one of
-    them, or if there is no model, it is ImageNet.
+    If no name is given, the result is the first data set whose name is part of ``data_dir``, or
+    else the data set whose files are in this directory. If neither a name nor a directory is given,
+    the result is the only data set for which the model is registered. If the model is registered
+    for several data sets including ImageNet, or if there is no model, the result is ImageNet.
     """
     if data_name is not None:
         if data_name not in _DATASETS:

@@ -170,8 +170,8 @@ def write_dataset_files(
     """Writes the files ``PREFIX<subset>-*-of-*`` of a data set. Creates the folder if it does not
     exist.
 
-    Files are written to a temporary folder inside ``out`` and moved when all are complete. So an
-    interrupted run leaves no incomplete data set.
+    Files are written to a temporary folder inside ``out`` and moved when all are complete.
+    Therefore an interrupted command leaves no incomplete data set.
 
     Args:
       shards: number of files for each subset. The numbers of items in the files differ by at most

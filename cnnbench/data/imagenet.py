@@ -261,7 +261,7 @@ def boxes_are_inside(boxes: Any) -> tf.Tensor:
     in a graph.
     """
     ahead = [[0, 0]] * (len(boxes.shape) - 1)
-    # In the list 0, 0, top, left, bottom, right, 1, 1, each value must be <= the value two later.
+    # In the list 0, 0, top, left, bottom, right, 1, 1, value k must be at most value k + 2.
     bounded = tf.pad(tf.pad(boxes, [*ahead, [2, 0]]), [*ahead, [0, 2]], constant_values=1.0)
     return tf.reduce_all(bounded[..., :-2] <= bounded[..., 2:])
 

@@ -32,9 +32,9 @@ def positions_of(turns: Any, spec: InputSpec) -> Any:
     """Converts the numbers of examples within a shard to their positions in the stream of the whole
     run.
 
-    `turns`, the numbers, are an int or int64 of any shape. In training, a shard delivers
-    consecutive rows of every global batch. In an exact pass, examples are assigned to shards in
-    turn.
+    `turns` contains the numbers of the examples: an int, or int64 of any shape. In training, a
+    shard delivers consecutive rows of every global batch. In an exact pass, shard s of n delivers
+    the examples s, s + n, s + 2n, ...
     """
     if spec.num_shards == 1:
         return turns
@@ -466,7 +466,7 @@ class ScalarReader:
                     called = tf.numpy_function(issued, [behind], tf.int32, stateful=False)
                     return values, stamp, called
 
-        # Shapes are unknown, because TensorFlow would replace `behind` (a shape) by a constant.
+        # The shapes are left open: otherwise TensorFlow would replace `behind` by a constant.
         specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of_nest(nest)]
         self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
 
@@ -516,7 +516,7 @@ class SyntheticInput(InputSource):
         # Values are drawn on the host, so that they are bit-identical for every kind of device.
         with tf.device(spec.host):
             rows = tf.range(number * count, (number + 1) * count)
-            values = synthetic_rows(rows, spec.seed, spec.examples, spec.preprocess)
+            values = draw_synthetic_rows(rows, spec.seed, spec.examples, spec.preprocess)
             drawn = [(e.name, tf.cast(values[e.name], spec.dtype_of(e))) for e in spec.elements]
         with tf.device(self.devices[tower]):
             return tuple(
@@ -552,7 +552,7 @@ class SyntheticInput(InputSource):
         return () if self.spec.passes == 1 else (TowerBatch(self._numbers[number], None),)
 
 
-def synthetic_rows(
+def draw_synthetic_rows(
     rows: tf.Tensor,
     seed: int,
     elements: tuple[Element, ...],

@@ -146,7 +146,7 @@ class PipelineInput(InputSource):
         if self._copies is not None:
             self._copies.start()
             ends.callback(self._copies.stop)
-            begin_copy = self._copies.begin
+            begin_copy = self._copies.begin_copy
         if self._dataset is None or self.spec.training:
             with tf.device(self.spec.host):
                 self._dataset = make_mixed_batches(self._pipeline)
@@ -310,7 +310,7 @@ class DeviceCopier:
         Call this before the first copy, and again after `stop`."""
         self._threads = ThreadPoolExecutor(self._most, "cnnbench-copy")
 
-    def begin(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:
+    def begin_copy(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:
         """Starts copying a batch to the device of a tower, and returns a future. Calls must not
         overlap.
         """
@@ -428,7 +428,7 @@ class InputDistribution:
             return spec.global_batch * spec.passes
         return spec.batch_per_device * spec.passes * int(self.strategy.num_replicas_in_sync)
 
-    def iterator(self, pipeline: Pipeline) -> Any:
+    def make_iterator(self, pipeline: Pipeline) -> Any:
         """Creates the iterator over the batches of a pipeline. Each element contains one batch for
         each replica.
         """
@@ -504,7 +504,7 @@ class _DistributedBatchReader(BatchReader):
         self, pipeline: Pipeline, devices: Sequence[str], distribution: InputDistribution
     ) -> None:
         self._distribution = distribution
-        super().__init__(pipeline, devices, partial(distribution.iterator, pipeline))
+        super().__init__(pipeline, devices, partial(distribution.make_iterator, pipeline))
 
     def _next_batches(self) -> PendingStep:
         elements = self._pipeline.spec.delivered
@@ -646,7 +646,7 @@ class CoordinatedInput(JobInput):
         """See `InputSource.signature`. The traced step has no arguments."""
         return ()
 
-    def worker(self) -> tf.Tensor:
+    def worker_number(self) -> tf.Tensor:
         """Returns the number of the worker that runs the traced step, as an int64 scalar in the
         graph.
         """

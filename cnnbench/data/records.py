@@ -46,8 +46,8 @@ def check_records(
     of the records are intact.
 
     Missing files are also reported as defects. `examine` is called in several threads; it returns
-    facts about a serialized record or raises `RecordDefect`. `add` is called with the facts about
-    each valid record, in order.
+    properties of a serialized record or raises `RecordDefect`. `add` is called with the properties
+    of each valid record, in order.
     """
     missing = [files[0].parent / name for name in missing_shard_names(files)]
     findings = Findings(defects=[f"{path}: this file is missing" for path in missing])
@@ -162,8 +162,8 @@ class RecordPipeline(Pipeline):
         """Decodes a record (a string scalar) to the elements of an example, by name. Runs in the
         graph of the data set.
 
-        It must fail for the same records for which `examine` raises RecordDefect. `position`, an
-        int64 scalar, determines all random choices (see `cnnbench.data.pipeline`).
+        The operations must fail for the same records for which `examine` raises RecordDefect.
+        `position`, an int64 scalar, determines all random choices (see `cnnbench.data.pipeline`).
         """
 
     @abc.abstractmethod
@@ -255,7 +255,7 @@ class RecordPipeline(Pipeline):
             return [(file, 0, _MOST_RECORDS) for file in files[shard::shards]]
         ends = list(itertools.accumulate(count_records_by_file(self._files, spec.subset)))
         low, high = (ends[-1] * end // shards for end in (shard, shard + 1))
-        # The end `_MOST_RECORDS` means the end of the file, whose records may be uncounted.
+        # A range that ends at `_MOST_RECORDS` extends to the end of the file.
         return [
             (file, max(low - begin, 0), _MOST_RECORDS if end <= high else high - begin)
             for file, (begin, end) in enumerate(itertools.pairwise([0, *ends]))

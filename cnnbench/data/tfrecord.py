@@ -3,8 +3,8 @@ set.
 
 A record consists of the length (uint64, little endian), a masked CRC-32C of the length, the data,
 and a masked CRC-32C of the data; see https://www.tensorflow.org/tutorials/load_data/tfrecord. In a
-run, TensorFlow reads the records. This module does not import TensorFlow. It counts records and
-identifies damaged records.
+run, TensorFlow reads the records. This module counts records and identifies damaged records without
+TensorFlow.
 """
 
 from __future__ import annotations

@@ -367,14 +367,14 @@ class FlagSpec:
       repeated: whether the flag may be repeated; its value is then the tuple of all values.
       short: one-letter form of the name, as in -o FILE.
       separator: text between the items of a list; "" if each item has its own flag.
-      before: for records without the flag, its value if that differs from the default, because the
-        flag changed what every run computes.
+      before: value of the flag for records that do not contain the flag, if this value differs from
+        the default: when the flag was added, what every run computes changed.
       role: role of the flag in the identity of a run.
       part: the parts of a run that use the flag.
       only_with: conditions for the flag to have an effect, in order. A notice names the first one
         that is false. A condition is a flag that must be on, a ``flag=value``, or a comma-separated
-        list of these of which one must be true. "not " inverts a condition. ": " and more text for
-        the notice may follow, as in "not eval: it has no warm-up".
+        list of such conditions, one of which must be true. "not " inverts a condition. ": " and
+        more text for the notice may follow, as in "not eval: it has no warm-up".
     """
 
     name: str
@@ -489,7 +489,7 @@ def specs_of(group: type) -> tuple[FlagSpec, ...]:
     first.
     """
     hints = typing.get_type_hints(group)
-    return tuple(_flag_spec(field, hints[field.name]) for field in dataclasses.fields(group))
+    return tuple(_make_flag_spec(field, hints[field.name]) for field in dataclasses.fields(group))
 
 
 def names_of_flags(specs: Iterable[FlagSpec], of: FlagRole | RunPart) -> tuple[str, ...]:
@@ -530,7 +530,7 @@ def flag_sections(group: type, titles: Mapping[str, str]) -> dict[str, tuple[Fla
     return by_section
 
 
-def _flag_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
+def _make_flag_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     limits = field.metadata[_METADATA]
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     of = typing.get_args(annotation) if is_union else (annotation,)

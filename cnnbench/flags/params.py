@@ -1,8 +1,8 @@
 """Defines `Params` (the values of all flags of a run), the obsolete flags, and which flag values
 identify a run.
 
-Obsolete flags of tf_cnn_benchmarks are accepted and have no effect. If the value of one is not its
-old default, a notice names the alternatives (`help`).
+Obsolete flags of tf_cnn_benchmarks are accepted and have no effect. If the value of an obsolete
+flag is not its old default, a notice names the alternatives (`help`).
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ REMOVED: Mapping[str, str] = {
 def obsolete_notices(values_given: Mapping[str, Any], *, of_run: bool = False) -> tuple[str, ...]:
     """Returns a notice for every given flag without effect, unless its value is the default.
 
-    FlagError for an invalid value. Without `of_run`, also for --only_check_args.
+    FlagError for an invalid value. If `of_run` is False, also FlagError for --only_check_args.
     """
     values = {
         spec: spec.read(values_given[spec.name]) for spec in OBSOLETE if spec.name in values_given
@@ -247,13 +247,13 @@ class Params(
 
     Values are normalised (device names in lower case, numbers as floats, ``use_fp16`` equal to
     ``precision == "fp16"``), and text for other types is parsed as on the command line.
-    `cnnbench.plan.make_plan` checks them. Renamed and obsolete flags are accepted with a warning.
-    FlagError for text that cannot be parsed, an invalid value of an obsolete flag, or a flag that
-    is given by both its old and its new name.
+    `cnnbench.plan.make_plan` checks the values. Renamed and obsolete flags are accepted with a
+    warning. FlagError for text that cannot be parsed, an invalid value of an obsolete flag, or a
+    flag that is given by both its old and its new name.
 
     Attributes:
-      added_constants: values of constants that plug-ins add, by flag, except defaults. Each is also
-        an argument and an attribute with the name of its flag.
+      added_constants: values of constants that plug-ins add, by flag, except defaults. Each
+        constant is also an argument and an attribute with the name of its flag.
     """
 
     added_constants: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
@@ -415,7 +415,7 @@ def flags_with_identity_share(*counted: IdentityShare) -> tuple[str, ...]:
     return tuple(name for name, role in _ROLES.items() if role.identity_share in counted)
 
 
-def identity(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str, Any]:
+def identity_flags(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str, Any]:
     """Selects the flag values that identify a run: two runs for which the result is equal are
     repetitions of each other. `values` are flag values by name, as records store them.
 

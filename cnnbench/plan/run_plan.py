@@ -17,7 +17,7 @@ from cnnbench.base import plugins
 from cnnbench.base.files import is_url
 from cnnbench.flags.declare import FlagRole, FlagSpec, names_of_flags, specs_of
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.params import FLAGS, SPECS, Params, identity
+from cnnbench.flags.params import FLAGS, SPECS, Params, identity_flags
 from cnnbench.machine.cpu import Host
 from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
 from cnnbench.plan.setup import ExchangePlan, NetworkPlan, NumericsPlan
@@ -52,7 +52,7 @@ def identity_on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Paths are absolute. The digest of a plug-in includes the files that it uses.
     """
-    flags = identity(config, of_places=True)
+    flags = identity_flags(config, of_places=True)
     for name in _PATHS:
         if flags.get(name) and not is_url(flags[name]):
             flags[name] = os.path.abspath(flags[name])

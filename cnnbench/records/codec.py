@@ -1,11 +1,11 @@
 """Encodes records as JSON documents, decodes JSON documents to records, and checks that times,
 sizes and rates are in the accepted range.
 
-A field's name is its JSON key (without a trailing underscore, which is needed for Python keywords),
-its annotation is its type. Floats that are not finite are written as the strings ``"NaN"``,
-``"Infinity"`` and ``"-Infinity"``; the dataclass checks whether a field may contain one. Integers
-of fields have at most 64 bits and those within mappings must fit into doubles, so that arithmetic
-on values that were read cannot fail.
+The name of a field is its JSON key (without a trailing underscore, which is needed for Python
+keywords), and the annotation of the field is its type. Floats that are not finite are written as
+the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; the dataclass checks whether a field may
+contain one. Integers of fields have at most 64 bits and those within mappings must fit into
+doubles, so that arithmetic on values that were read cannot fail.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ def _read_items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any,
     if not isinstance(data, list):
         raise ValueError(f"{path}: expected a list, got {_short_repr(data)}")
     if hint is float and set(map(type, data)) <= {float}:
-        # This path is fast, because a record may contain thousands of step times.
+        # Lists of floats are converted at once: records may contain thousands of step times.
         return tuple(data)
     return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(data))
 

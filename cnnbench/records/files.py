@@ -2,11 +2,11 @@
 
 An existing file is replaced only if it contains a result of the same kind.
 
-A checkpoint of global step N is ``model.ckpt-N.index`` and its data files; TensorFlow moves the
-index to its place last. These files alone determine which checkpoints exist. The file
-``checkpoint``, in which other programs look for the newest checkpoint, is written and never read: a
-run must not start over because that file is incomplete, outdated or missing. This module does not
-import TensorFlow.
+A checkpoint of global step N is ``model.ckpt-N.index`` and its data files; TensorFlow renames the
+index to its final name last. Only the index and the data files determine which checkpoints exist.
+The file ``checkpoint``, in which other programs look for the newest checkpoint, is written and
+never read: a run must not start over because that file is incomplete, outdated or missing. This
+module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def raising_flag_errors(flag: str, path: str, verb: str) -> Iterator[None]:
 
 
 PICTURES = (".svg", ".png", ".pdf")
-"""Suffixes of drawn files."""
+"""Suffixes of the files into which charts can be drawn."""
 
 _GZIP = b"\x1f\x8b"
 # `is_replaceable` reads this many bytes at the start and at the end of a file.
@@ -371,7 +371,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
 
 def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
     """Draws charts, one below the other, into the file that --plot names."""
-    # Imported here, because most commands draw no charts, and the import takes time.
+    # `draw` is imported here: most commands draw no charts, and the import takes time.
     from cnnbench.base.charts.draw import render
 
     write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], title))

@@ -192,7 +192,7 @@ class Measurements:
       parts: the record of the run, as far as it is known, without step times; see `note`. The
         cluster in it lists the workers without their numbers of steps and images.
       warmup, timed: the steps.
-      use_samples: rows of `UseSample`, one after the other.
+      use_samples: the values of `UseSample`, one sample after the other.
       updates: for each timed step of asynchronous workers, the worker, and the number of updates by
         others since its read.
       lost_workers: workers that failed while others continued.
@@ -255,7 +255,7 @@ class Measurements:
             kept = {"warmup", "timed", "use_samples", "_published"}
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
 
-    def published(self) -> Mapping[str, Any]:
+    def published_values(self) -> Mapping[str, Any]:
         """Returns the attributes that a child process has published, by name; empty if the child
         process has not published any.
         """
@@ -266,14 +266,14 @@ class Measurements:
         """Whether this run is started again with half the batch size if its memory runs out
         (--find_batch_size).
         """
-        known = self.published() or vars(self)
+        known = self.published_values() or vars(self)
         # Before the run is planned, the config contains no batch size.
         batch = int(known["parts"].config.get("batch_size", 1))
         return known["requested_batch"] is not None and batch > known["smallest_batch"]
 
     def copy_published_values(self) -> None:
         """Copies the attributes that a child process has published into this object."""
-        vars(self).update(self.published())
+        vars(self).update(self.published_values())
 
     def stop_sharing(self) -> None:
         """Publishes the attributes once more and stops sharing: the parent process does not see

@@ -549,7 +549,7 @@ class Explanation(Document):
         all other rows contain the time of ordinary steps.
       causes: significant causes, the largest first; if there are none, the work that differs.
       by_work: whether the causes are only differences in work, which may not change the time.
-      facts: flags and recorded properties that differ; flags come first.
+      facts: flags and recorded properties that differ between A and B; flags come first.
       base_processes, new_processes: number of profiled processes of A and of B.
       steps: number of profiled steps of each process.
     """
@@ -612,9 +612,9 @@ class Explanation(Document):
         show. Its spread is unknown (NaN).
         """
         base, new = self.base - self.profiled_base, self.new - self.profiled_new
-        return self.row("not in the profiles", base=base, new=new)
+        return self.make_row("not in the profiles", base=base, new=new)
 
-    def row(
+    def make_row(
         self,
         layer: str,
         kind: str = "",

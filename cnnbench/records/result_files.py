@@ -327,7 +327,7 @@ class ResultFiles:
         note_output_state(json_path or "")
 
     @property
-    def wanted(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether a result file was requested."""
         return self._json is not None or self._csv is not None
 
@@ -419,7 +419,7 @@ class CsvTable:
         FlagError if the file is now a different table. After an OSError, the file is unchanged.
         """
         target = resolve_output(_CSV, path)
-        rows_of_cells = [self.cells(row) for row in rows]
+        rows_of_cells = [self.format_cells(row) for row in rows]
         if not rows_of_cells:
             return
         descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
@@ -445,7 +445,7 @@ class CsvTable:
             os.close(descriptor)
         sync_folder(target.parent)
 
-    def cells(self, row: Mapping[str, object]) -> dict[str, str]:
+    def format_cells(self, row: Mapping[str, object]) -> dict[str, str]:
         """Formats the cells of a row. Returns the texts by column, in the order of the file."""
         values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
         # Line breaks (as in error messages) become spaces, so that a row is always one line.

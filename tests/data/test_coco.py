@@ -66,7 +66,7 @@ def test_windows_overlap_as_much_as_was_drawn():
     whole = 0
     for at in range(40):
         position = tf.constant(at, tf.int64)
-        part, inside, kept = coco.random_window(image, boxes, position, 1)
+        part, inside, kept = coco.crop_to_random_window(image, boxes, position, 1)
         drawn = int(draw_uniform_int(position, 1, "overlap", 7))
         height, width = part.shape[:2]
         kept = kept.numpy()
@@ -94,7 +94,7 @@ def test_windows_overlap_as_much_as_was_drawn():
 def test_a_window_of_the_smallest_image_has_its_pixel():
     image, boxes = tf.zeros([1, 1, 3], tf.uint8), tf.constant([[0.6, 0.6, 0.9, 0.9]])
     for at in range(20):
-        part, _, _ = coco.random_window(image, boxes, tf.constant(at, tf.int64), 1)
+        part, _, _ = coco.crop_to_random_window(image, boxes, tf.constant(at, tf.int64), 1)
         assert part.shape == [1, 1, 3]
 
 

@@ -4,7 +4,7 @@ import tensorflow as tf
 from data_sets import input_spec
 
 from cnnbench.data import COCO, IMAGENET, make_input
-from cnnbench.data.pipeline import synthetic_rows
+from cnnbench.data.pipeline import draw_synthetic_rows
 from cnnbench.models import Draw, Element
 
 
@@ -79,7 +79,7 @@ ELEMENTS = (
 
 
 def test_every_element_is_drawn_as_it_says():
-    rows = synthetic_rows(tf.range(200), 1, ELEMENTS)
+    rows = draw_synthetic_rows(tf.range(200), 1, ELEMENTS)
     assert {name: (x.dtype.name, tuple(x.shape)) for name, x in rows.items()} == {
         "boxes": ("float32", (200, 6, 4)),
         "number": ("int64", (200,)),
@@ -140,4 +140,4 @@ def test_what_a_model_makes_of_examples_depends_on_the_row_alone(cpu_devices):
 
 def test_an_element_without_a_draw_is_named():
     with pytest.raises(ValueError, match="element wind: no distribution of synthetic"):
-        synthetic_rows(tf.range(1), 1, (Element("wind", (), "feature"),))
+        draw_synthetic_rows(tf.range(1), 1, (Element("wind", (), "feature"),))

@@ -13,7 +13,7 @@ from other_values import other
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.declare import IdentityShare
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.flags.params import SPECS, identity
+from cnnbench.flags.params import SPECS, identity_flags
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
 
@@ -122,7 +122,9 @@ def test_the_role_of_a_flag_decides_for_judge_and_campaigns(spec, runs):
     usual, changed = Params().as_dict(), {**Params().as_dict(), spec.name: other(spec)}
     counts = spec.role.identity_share is not IdentityShare.NOTHING
     for of_places in (False, True):
-        same = identity(usual, of_places=of_places) == identity(changed, of_places=of_places)
+        same = identity_flags(usual, of_places=of_places) == identity_flags(
+            changed, of_places=of_places
+        )
         assert same is not counts
     if spec.name != "use_fp16":  # compared as --precision
         record = replace(runs(), losses=(), warmup_losses=())
@@ -132,10 +134,10 @@ def test_the_role_of_a_flag_decides_for_judge_and_campaigns(spec, runs):
 
 def test_of_places_their_presence_counts_and_on_one_machine_which():
     here, there = {"data_dir": "/a", "gpu_indices": "0"}, {"data_dir": "/b", "gpu_indices": "1"}
-    assert identity(here) == identity(there) == {"data_dir": True, "gpu_indices": 1}
-    assert identity(here, of_places=True) == here
-    assert identity({"trace_file": "a"}, of_places=True) == {"trace_file": True}
-    assert identity({"flag_of_a_later_version": 3}) == {"flag_of_a_later_version": 3}
+    assert identity_flags(here) == identity_flags(there) == {"data_dir": True, "gpu_indices": 1}
+    assert identity_flags(here, of_places=True) == here
+    assert identity_flags({"trace_file": "a"}, of_places=True) == {"trace_file": True}
+    assert identity_flags({"flag_of_a_later_version": 3}) == {"flag_of_a_later_version": 3}
 
 
 def test_lists_of_names_of_flags_follow_from_declarations():

@@ -321,7 +321,7 @@ def run_records(generator: random.Random, folder: Path) -> None:
         for record in load_records([str(path)]).records:
             Configuration.of(record)
             row = run_row(record)
-            RUNS.cells(row)
+            RUNS.format_cells(row)
             again = type(record).from_json(record.to_json())
             if again.to_json() != record.to_json():
                 raise Disagreement("a record is read differently from how it was written")

@@ -37,9 +37,9 @@ ELEMENTS = resolve_sizes(IMAGE_CLASSIFICATION, SimpleNamespace(image_size=1, cha
 @functools.cache
 def slopes(devices: int, batch: int = 2, seed: int = 1234) -> np.ndarray:
     """c_t of each tower, from the synthetic images themselves."""
-    from cnnbench.data.pipeline import synthetic_rows
+    from cnnbench.data.pipeline import draw_synthetic_rows
 
-    rows = synthetic_rows(tf.range(devices * batch), seed, ELEMENTS)
+    rows = draw_synthetic_rows(tf.range(devices * batch), seed, ELEMENTS)
     means = rows["image"].numpy().astype(np.float64).reshape(devices, -1).mean(axis=1)
     return 4.0 * means + 1.0
 

@@ -112,7 +112,7 @@ def filled(flags, **parts):
 
 
 def poisoned(draw):
-    """`synthetic_rows` with the label INFINITY in `POISONED_ROWS`."""
+    """`draw_synthetic_rows` with the label INFINITY in `POISONED_ROWS`."""
 
     def drawn(rows, *arguments):
         import tensorflow as tf
@@ -143,12 +143,12 @@ def outcome(flags):
     from cnnbench.errors import BenchmarkError
 
     flags = dict(flags)
-    drawn = pipeline.synthetic_rows
+    drawn = pipeline.draw_synthetic_rows
     rows = poisoned(drawn) if flags.pop("poisoned", False) else drawn
     benchmark = BenchmarkCNN(Params.from_dict(flags))
     error = ""
     try:
-        with mock.patch.object(pipeline, "synthetic_rows", rows):
+        with mock.patch.object(pipeline, "draw_synthetic_rows", rows):
             benchmark.run()
     except BenchmarkError as failure:
         error = str(failure)

@@ -9,7 +9,7 @@ from short_runs import TINY, run
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params, args_from_values
-from cnnbench.flags.params import SPECS, identity
+from cnnbench.flags.params import SPECS, identity_flags
 from cnnbench.optimizers import (
     OPTIMIZERS,
     SCHEDULES,
@@ -92,7 +92,7 @@ def test_a_constant_of_a_plug_in_is_a_flag_of_params():
     assert params.replace(my_epsilon=0.25).my_epsilon == 0.25
     assert params.as_dict()["my_epsilon"] == 0.5
     assert Params.from_dict(params.as_dict()) == params
-    assert identity(params.as_dict())["my_epsilon"] == 0.5
+    assert identity_flags(params.as_dict())["my_epsilon"] == 0.5
     assert "my_epsilon" not in Params().as_dict()
     with pytest.raises(FlagError, match="my_epsilon=-1: must be at least 0"):
         make_plan(params.replace(my_epsilon=-1.0), {}, data=False)

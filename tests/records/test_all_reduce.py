@@ -125,7 +125,7 @@ def test_a_failure_has_a_reason(record, changes, reason):
 
 def test_a_row_of_the_table(record):
     nowhere = dataclasses.replace(record, placement=None)
-    row = REDUCTIONS.cells(all_reduce_row(nowhere, nowhere.points[0]))
+    row = REDUCTIONS.format_cells(all_reduce_row(nowhere, nowhere.points[0]))
     assert tuple(row) == REDUCTIONS.columns
     expected = {
         "run_id": record.run_id,

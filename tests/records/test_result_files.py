@@ -88,14 +88,14 @@ def test_documents_are_replaced_when_they_are_written(tmp_path):
 def test_each_file_is_written_also_when_the_other_cannot_be(tmp_path, little_disk):
     record, table = a_record(), tmp_path / "r.csv"
     both = files(str(tmp_path / "r.json"), str(table))
-    assert both.wanted
+    assert both.is_requested
     longest = len(record.to_json()) - 1
     with little_disk(longest):
         both.write(record, lambda: [run_row(record)])
     with pytest.raises(BenchmarkError, match=r"--result_json=.*/r\.json: cannot be written: File"):
         check_written()
     assert len(table.read_text().splitlines()) == 2
-    assert not files().wanted
+    assert not files().is_requested
 
 
 @pytest.mark.parametrize("earlier", [False, True])
@@ -263,7 +263,7 @@ def test_a_column_is_the_value_of_its_key_in_the_document(runs, column):
     found = sources.get(top)
     for key in path:
         found = None if found is None else found.get(key.rstrip("_"))
-    cell = RUNS.cells(run_row(record))[column]
+    cell = RUNS.format_cells(run_row(record))[column]
     if isinstance(found, (int, float)) and not isinstance(found, bool):
         assert float(cell) == pytest.approx(found, rel=1e-12)
     elif isinstance(found, str):

@@ -32,7 +32,7 @@ from cnnbench.base.text import boolean_text
 from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.groups.runtime import RuntimeParams
-from cnnbench.flags.params import FLAGS, OBSOLETE, identity
+from cnnbench.flags.params import FLAGS, OBSOLETE, identity_flags
 from cnnbench.judge.metrics import (
     ALL_REDUCE,
     BUILD,
@@ -554,7 +554,7 @@ def _comparable_flags_text(record: AllReduceRecord, may_differ: tuple[str, ...])
     """
     flags = {
         name: value
-        for name, value in identity(record.config, of_places=True).items()
+        for name, value in identity_flags(record.config, of_places=True).items()
         if name not in _REDUNDANT and not is_allowed_to_differ(name, may_differ)
     }
     return json.dumps(flags, sort_keys=True)
@@ -597,7 +597,7 @@ class Configuration:
             for name, value in measurement.config.items()
             if name not in usual or usual[name] != value or type(usual[name]) is not type(value)
         }
-        counted = json.dumps(identity(changed))
+        counted = json.dumps(identity_flags(changed))
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
         return _make_configuration(kind, counted, resolved, measurement.explicit_flags)
 
@@ -750,7 +750,7 @@ def _default_flags(kind: str) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=len(KINDS))
 def _default_flag_identities(kind: str) -> dict[str, Any]:
-    return identity(_default_flags(kind))
+    return identity_flags(_default_flags(kind))
 
 
 def _non_default_flags(flags: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def explain(
         steps=max(len(profile.step_seconds) for profile in (*base, *new)),
     )
     rows = [
-        document.row(
+        document.make_row(
             *part,
             base=times.means_by_side[0],
             new=times.means_by_side[1],
@@ -193,10 +193,10 @@ def explanation_rows(explanation: Explanation, most: int = SHOWN) -> list[Explai
         base, new = (sum(getattr(row, side) for row in rest) for side in ("base", "new"))
         shares = [row.share for row in rest if row.share is not None]
         share = sum(shares) if shares else None
-        lines.append(replace(explanation.row(name, base=base, new=new), share=share))
+        lines.append(replace(explanation.make_row(name, base=base, new=new), share=share))
     lines.append(explanation.not_profiled)
     lines.append(
-        explanation.row(
+        explanation.make_row(
             "step", base=explanation.base, new=explanation.new, spread=explanation.spread
         )
     )

@@ -134,7 +134,7 @@ def run_rows(results: ReportSubject) -> list[dict[str, Any]]:
         rows.append(
             {
                 "configuration": names[record.run_id],
-                **RUNS.cells(run_row(record)),
+                **RUNS.format_cells(run_row(record)),
                 "throughput_images_per_sec": speed(record),
                 "median_step_seconds": step(record),
                 "steady_state": steady.shape.value,

@@ -30,7 +30,7 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     evaluations divided by their time. For an imported record, it is the value in its file. None if
     it was not measured.
     """
-    # Imported here, because it imports NumPy, which runs do not need to write their records.
+    # `slow_steps` is imported here, because it imports NumPy, which a run does not need.
     from cnnbench.base.slow_steps import mean_step_seconds
 
     means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))

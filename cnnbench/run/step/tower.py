@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from cnnbench.base.job import is_cpu
 from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE, TowerBatch
-from cnnbench.data.pipeline import synthetic_rows
+from cnnbench.data.pipeline import draw_synthetic_rows
 from cnnbench.errors import UsageError
 from cnnbench.models.graph import GraphNetwork, Reader, StateUpdate
 from cnnbench.models.int8 import Calibration, Int8Network, record_value_ranges
@@ -369,7 +369,7 @@ def calibration_examples(plan: RunPlan) -> Any:
     """Creates synthetic inputs of a model, which determine the ranges of its 8-bit integers."""
     rows = tf.range(_CALIBRATION_EXAMPLES)
     preprocess = plan.network.preprocess(training=False)
-    drawn = synthetic_rows(rows, plan.params.tf_random_seed, plan.network.examples, preprocess)
+    drawn = draw_synthetic_rows(rows, plan.params.tf_random_seed, plan.network.examples, preprocess)
     elements = plan.network.spec.elements
     values = {element.name: drawn[element.name] for element in elements}
     return TowerBatch.of(elements, values).features

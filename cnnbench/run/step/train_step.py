@@ -495,7 +495,7 @@ class CoordinatedStep(TrainStep):
 
     def _build_scheduled_update(self, rate: tf.Tensor) -> tf.Tensor:
         """Builds a step that returns its results and input wait in one float64 tensor."""
-        result = self._build_step(rate)._replace(worker=self._inputs.worker())
+        result = self._build_step(rate)._replace(worker=self._inputs.worker_number())
         scalars = {name: value for name, value in result._asdict().items() if value is not None}
         scalars["waited"] = self._inputs.waited
         self._fields = tf.nest.map_structure(
@@ -506,4 +506,4 @@ class CoordinatedStep(TrainStep):
     def _build_seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         del tower
         assert count_before is not None
-        return tf.stack([self._plan.params.tf_random_seed + self._inputs.worker(), count_before])
+        return tf.stack([self._plan.params.tf_random_seed + self._inputs.worker_number(), count_before])

@@ -57,9 +57,11 @@ class BareNetwork:
         """Synthetic images and labels, beginning with row `first`."""
         import tensorflow as tf
 
-        from cnnbench.data.pipeline import synthetic_rows
+        from cnnbench.data.pipeline import draw_synthetic_rows
 
-        rows = synthetic_rows(tf.range(first, first + count), SEED, self._plan.network.examples)
+        rows = draw_synthetic_rows(
+            tf.range(first, first + count), SEED, self._plan.network.examples
+        )
         return tuple(rows[element.name] for element in self._plan.network.spec.elements)
 
     def batches(self, devices: Sequence[str], images: int, first: int = 0) -> list[list[Any]]:

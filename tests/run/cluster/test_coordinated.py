@@ -18,7 +18,7 @@ from worker_runs import saved_values
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.base.job import Task
 from cnnbench.base.rendezvous import REFUSED, SILENT
-from cnnbench.data.pipeline import synthetic_rows
+from cnnbench.data.pipeline import draw_synthetic_rows
 from cnnbench.errors import BenchmarkError
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.run.driver.step_loop import CoordinatedLoop
@@ -138,7 +138,7 @@ def test_updates_of_two_workers_add_up_over_a_resumption(tmp_path):
     steps = [one["steps"] for one in record["cluster"]["workers"]]
     assert sum(steps) == len(record["losses"]) == len(record["cluster"]["staleness"]) == 40
     plan = make_plan(before)
-    rows = synthetic_rows(tf.range(4), before.tf_random_seed, plan.network.examples)
+    rows = draw_synthetic_rows(tf.range(4), before.tf_random_seed, plan.network.examples)
     image = rows["image"].numpy()
     slopes = image.reshape(2, -1).mean(axis=1)
     (weight,) = (value for key, value in saved_values(train_dir).items() if "W" in key)

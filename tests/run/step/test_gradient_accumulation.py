@@ -6,7 +6,7 @@ import short_runs
 import tensorflow as tf
 from short_runs import RATE
 
-from cnnbench.data.pipeline import synthetic_rows
+from cnnbench.data.pipeline import draw_synthetic_rows
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -30,7 +30,7 @@ def averages(built):
 def test_every_pass_has_images_of_its_own(cpu_devices):
     built = build(num_gpus=2, variable_update="replicated")
     spec = built.inputs.spec
-    rows = synthetic_rows(tf.range(2 * PASSES * 2), spec.seed, spec.examples)["image"].numpy()
+    rows = draw_synthetic_rows(tf.range(2 * PASSES * 2), spec.seed, spec.examples)["image"].numpy()
     parts = []
     for _ in range(PASSES):
         batches = built.inputs.next()
