@@ -333,8 +333,8 @@ class InputSpec(DataParams):
 
     @property
     def mixes(self) -> bool:
-        """Whether mixup or CutMix mixes each image with another image of its batch, and the labels
-        of the two images.
+        """Whether mixup or CutMix is used, so that each image is mixed with another image of its
+        batch.
         """
         return self.training and bool(self.data_dir) and self.mixup_alpha + self.cutmix_alpha > 0
 

@@ -234,8 +234,8 @@ def _matches_spec(value: Any, spec: tf.TensorSpec) -> bool:
 
 
 def _pipeline_definition_location(pipeline: Pipeline, dataset: Dataset) -> str:
-    """Returns the file and line where a plug-in defines its pipeline or, if the pipeline is a class
-    of cnnbench, the function that opens the data set.
+    """Returns the file and line where a plug-in defines the class of its pipeline or, if the class
+    belongs to cnnbench, the function that opens the data set.
     """
     kind = type(pipeline)
     places = (kind.tower_batches, kind, dataset.open)

@@ -197,7 +197,9 @@ def load_run(path: str) -> RunRecord:
 def find_files(
     paths: Iterable[str | os.PathLike[str]], hidden: bool = True
 ) -> Iterator[str | SkippedFile]:
-    """Yields every file that `load_records` reads once, sorted by name within each given path."""
+    """Yields each file that `load_records` reads, without duplicates. Files of the same given path
+    are sorted by name.
+    """
     seen: set[str] = set()
     for path in paths:
         for file in _expand_path(os.fspath(path), hidden):

@@ -87,8 +87,8 @@ class Subject:
 def subject_of_record(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:
-    """Returns the measured code of a record. Earlier versions stored only labels and `ab`, not
-    `subject`.
+    """Returns the measured code of a record. Records of earlier versions have no `subject`, so
+    labels and `ab` are used.
     """
     if subject is not None:
         return subject

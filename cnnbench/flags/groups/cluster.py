@@ -13,7 +13,9 @@ _discovery = partial(flag, role=FlagRole.JOB, part=RunPart.DISCOVERY)
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterParams:
-    """Task and addresses of the processes in a job."""
+    """Flags for jobs of several processes: the task of this process, and the addresses of all
+    processes.
+    """
 
     job_name: str = flag(
         "",

@@ -1,4 +1,4 @@
-"""Flags for the kind and length of a run."""
+"""Flags that select what a run does and how long it lasts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _warm_up = partial(flag, part=RunPart.WARM_UP)
 
 @dataclass(frozen=True, kw_only=True)
 class RunParams:
-    """Flags for the kind and length of a run."""
+    """Flags that select what a run does and how long it lasts."""
 
     eval: bool = _work(
         False,
