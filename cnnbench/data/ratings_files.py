@@ -135,7 +135,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 def _candidate_defects(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
     users, items, negatives = arrays["users"], arrays["items"], arrays["negatives"]
     defects = [
-        f"{path}: record {row}: item {items[row]} is among its own negatives"
+        f"{path}: record {row}: item {items[row]} is also one of its unrated items (negatives)"
         for row in np.flatnonzero((negatives == items[:, None]).any(axis=1))
     ]
     beside = path.with_name("ratings-train.npz")

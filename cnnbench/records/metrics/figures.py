@@ -377,11 +377,11 @@ def _register_percentiles(
     name: str, title: str, about: str, series: _Series, advice: str = "", **rules: Any
 ) -> None:
     for share, threshold in _SHARES.items():
-        few = f"; unknown for fewer than {stats.FEWEST_FOR_P99}" if share == 99 else ""
+        few = f"; unknown for fewer than {stats.FEWEST_FOR_P99} values" if share == 99 else ""
         register_metric(
             "s",
             name=f"{name}_p{share}_seconds",
-            about=f"{about} that {share} % do not exceed (nearest rank){few}",
+            about=f"{share}th percentile (nearest rank) of {about}{few}",
             threshold=threshold,
             line=partial(_percentiles_line, name, title, advice) if share == 50 else None,
             **rules,
@@ -392,12 +392,12 @@ def _register_percentiles(
 _register_percentiles(
     "latency",
     "latency of a batch by itself",
-    "Of a `--forward_only` run, time from fetching a batch to its result, with no other batch "
-    "running,",
+    "the time from fetching a batch to its result in a `--forward_only` run, while no other batch "
+    "is running",
     _latencies,
     f"; p99 takes --num_batches={stats.FEWEST_FOR_P99} or more",
 )
 _register_percentiles(
-    *("step", "step times", "Wall time of a timed step", _times_of_single_steps),
+    *("step", "step times", "the wall time of timed steps", _times_of_single_steps),
     section="throughput",
 )
