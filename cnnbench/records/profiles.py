@@ -375,14 +375,14 @@ class Roofline(Document):
         reasons = []
         if by_bytes:
             reasons.append(
-                f"{by_bytes} limited by bytes, because values are still in a cache, which is faster "
-                "than memory"
+                f"{by_bytes} limited by bytes, because values are still in a cache, which is "
+                "faster than memory"
             )
         if by_bytes < len(above):
             reasons.append(
-                f"{len(above) - by_bytes} limited by FLOPs, because the kernels need fewer FLOPs, or "
-                "because the peak rate of matrix products was measured too low, for example under "
-                "load"
+                f"{len(above) - by_bytes} limited by FLOPs, because the kernels need fewer FLOPs, "
+                "or because the peak rate of matrix products was measured too low, for example "
+                "under load"
             )
         rows = count_text(len(above), "row is", "rows are")
         return f"{rows} faster than estimated: {'; '.join(reasons)}." if above else ""

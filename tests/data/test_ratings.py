@@ -149,7 +149,7 @@ VALIDATION = {"users": [0, 1], "items": [2, 0], "negatives": [[3, 4], [1, 3]]}
         ),
         (
             *("validation", {"negatives": [[3, 2], [1, 3]]}),
-            "record 0: item 2 is also one of its unrated items",
+            "record 0: item 2 is also one of its unrated items (negatives)",
         ),
     ],
 )
