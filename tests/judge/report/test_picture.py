@@ -208,8 +208,9 @@ def test_why_a_row_is_faster_than_its_estimate(full_runs):
     ] == [f"lenet, batch 8, 1 cpu: {above.remark}"]
     assert above.remark == (
         "2 rows are faster than estimated: 1 limited by bytes, because values are still in a "
-        "cache, which is faster than memory; 1 limited by FLOPs, because the kernels need fewer FLOPs, or "
-        "because the peak rate of matrix products was measured too low, for example under load."
+        "cache, which is faster than memory; 1 limited by FLOPs, because the kernels need fewer "
+        "FLOPs, or because the peak rate of matrix products was measured too low, for example "
+        "under load."
     )
 
 
