@@ -324,7 +324,9 @@ class BenchmarkCNN(Run):
                 "validation": plan.length.eval_batches > 0,
             }
             for subset in (name for name, is_used in used.items() if is_used):
-                for gap in plan.network.dataset.describe_missing_and_unread_files(subset, plan.params.data_dir):
+                for gap in plan.network.dataset.describe_missing_and_unread_files(
+                    subset, plan.params.data_dir
+                ):
                     messages.warning(f"--data_dir={plan.params.data_dir}: {gap}", "files")
         target = plan.length.target
         older = plan.params.stop_at_top_1_accuracy

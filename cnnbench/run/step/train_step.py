@@ -506,4 +506,6 @@ class CoordinatedStep(TrainStep):
     def _build_seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         del tower
         assert count_before is not None
-        return tf.stack([self._plan.params.tf_random_seed + self._inputs.worker_number(), count_before])
+        return tf.stack(
+            [self._plan.params.tf_random_seed + self._inputs.worker_number(), count_before]
+        )
