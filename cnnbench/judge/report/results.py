@@ -426,7 +426,9 @@ def gather(
     return dataclass_from_sources(
         ReportSubject,
         loaded,
-        allreduces=tuple(sorted(loaded.allreduces, key=lambda record: parse_start_time(record.started_at))),
+        allreduces=tuple(
+            sorted(loaded.allreduces, key=lambda record: parse_start_time(record.started_at))
+        ),
         configured=group_configurations(loaded.records, profiled_runs(loaded.studies), order),
         comparison=comparison,
     )
