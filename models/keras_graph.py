@@ -381,7 +381,7 @@ def _matmul_flops(operation: tf.Operation, x: Any, y: Any) -> int:
     return int(operation.outputs[0].shape.num_elements() * x[-2 if transposed else -1])
 
 
-# Functions of an operation and the shapes of its last two inputs that count multiply-adds.
+# Each function counts the multiply-adds of an operation from the shapes of its last two inputs.
 _MULTIPLY_ADDS: dict[str, Callable[..., int]] = {
     **dict.fromkeys(
         ("Conv2D", "Conv3D"),

@@ -437,7 +437,7 @@ def _import_family_module(name: str) -> None:
     The module's name is the beginning of the model's name. If this module defines no model with the
     name, all modules of networks are imported.
     """
-    for module in plugins.module_names(networks):
+    for module in plugins.submodule_names(networks):
         if name.startswith(module):
             importlib.import_module(f"{networks.__name__}.{module}")
     if not _datasets_with_model(name):
@@ -446,7 +446,7 @@ def _import_family_module(name: str) -> None:
 
 @functools.cache
 def _import_builtin_networks() -> None:
-    for module in plugins.module_names(networks):
+    for module in plugins.submodule_names(networks):
         importlib.import_module(f"{networks.__name__}.{module}")
 
 

@@ -670,7 +670,7 @@ def plugin_digest(path: str, used: Iterable[str] = ()) -> str:
     return _sha256_hex(b"\0".join(texts))
 
 
-def module_names(package: types.ModuleType) -> list[str]:
+def submodule_names(package: types.ModuleType) -> list[str]:
     """Names of the modules in a package, such as a folder of algorithms. The modules are not
     imported.
 

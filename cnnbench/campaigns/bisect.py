@@ -72,7 +72,7 @@ from cnnbench.records.profiles import Explanation
 # Selects the commits between GOOD and BAD to measure, and narrows down the first bad commit.
 
 
-class CommitHistory(NamedTuple):
+class GitHistory(NamedTuple):
     """Queries the git history of a repository. `first_parent` treats a merge as one commit."""
 
     repository: Path
@@ -195,7 +195,7 @@ class BisectionStep:
 class CommitSearch:
     """Selects the commits to measure, and excludes commits that cannot be the first bad commit."""
 
-    def __init__(self, history: CommitHistory, good: str, bad: str) -> None:
+    def __init__(self, history: GitHistory, good: str, bad: str) -> None:
         self._history = history
         self._good = [good]
         self.bad = bad
@@ -320,7 +320,7 @@ class BisectionSettings:
       pairing: value of --pairing: how the processes of a pair alternate.
     """
 
-    history: CommitHistory
+    history: GitHistory
     good: str
     bad: str
     side: Side
@@ -733,7 +733,7 @@ def no_difference_reason(step: BisectionStep) -> str:
     return text + "measure comparable commits"
 
 
-def _step_row(step: BisectionStep, history: CommitHistory) -> Row:
+def _step_row(step: BisectionStep, history: GitHistory) -> Row:
     return {
         "commit": step.commit[:12],
         "answer": step.answer,
@@ -770,7 +770,7 @@ def _first_bad_commit_texts(bisection: Bisection) -> list[Text]:
     ]
 
 
-def _commit_kind_texts(commit: str, history: CommitHistory) -> Iterator[str]:
+def _commit_kind_texts(commit: str, history: GitHistory) -> Iterator[str]:
     """Yields remarks about a commit: one if it is a merge, and one if it reverts another commit."""
     first, *merged = history.show(commit, "%P").split()
     if merged:

@@ -219,7 +219,7 @@ def _text_reader(valid: Callable[[str], object] = lambda text: True, limits: str
     return _scalar_reader("text", lambda text: " ".join(text.split()), valid, limits, kinds)
 
 
-def _read_repeats(node: Node, what: str) -> int | None:
+def _read_repeats_or_auto(node: Node, what: str) -> int | None:
     if node.kind == "string" and node.text == AUTO:
         return None
     kind = f"a whole number or {AUTO}"
@@ -391,7 +391,7 @@ class EntrySettings:
 
     command: str = _key_field(_command, "run")
     flags: FlagNodes = _key_field(_read_flags)  # noqa: RUF009
-    repeats: int | None = _key_field(_read_repeats)
+    repeats: int | None = _key_field(_read_repeats_or_auto)
     timeout: float = _key_field(_seconds, DEFAULT_TIMEOUT)
     launch: JobLayout | None = _key_field(_read_launch)  # noqa: RUF009
     bounds: Mapping[str, Limits] = _key_field(_read_bounds)

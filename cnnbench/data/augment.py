@@ -165,7 +165,7 @@ class Augmentation(NamedTuple):
 
 
 AUGMENTATIONS = {
-    # RandAugment makes 2 changes of strength 9 (of 10), in the ranges of AutoAugment (331 pixels).
+    # RandAugment makes 2 changes of strength 9 of 10; ranges are as in AutoAugment at 331 pixels.
     "randaugment": Augmentation(
         2, 0.9, 0.3, lambda side: side * 150.0 / 331.0, 30.0, (0.1, 1.9), 4
     ),

@@ -434,7 +434,7 @@ class InputDistribution:
         """
         options = self._input_options(pipeline.spec)
         if not self._manual:
-            dataset = self._distribute_global_batches(pipeline)
+            dataset = self._make_global_batches(pipeline)
             return iter(self.strategy.experimental_distribute_dataset(dataset, options))
 
         def batches_of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -445,7 +445,7 @@ class InputDistribution:
 
         return iter(self.strategy.distribute_datasets_from_function(batches_of_pipeline, options))
 
-    def _distribute_global_batches(self, pipeline: Pipeline) -> tf.data.Dataset:
+    def _make_global_batches(self, pipeline: Pipeline) -> tf.data.Dataset:
         options = tf.data.Options()
         policies = tf.data.experimental.AutoShardPolicy
         policy = "OFF" if self.by_pipeline else self._policy.upper()

@@ -382,9 +382,9 @@ class RecordPipeline(Pipeline):
             for path in self._files:
                 if defect := tfrecord.find_defect_at(path, int(match[1])):
                     return defect
-        return self._find_record_defect() or super().explain(error)
+        return self._find_undecodable_record() or super().explain(error)
 
-    def _find_record_defect(self) -> DataError | None:
+    def _find_undecodable_record(self) -> DataError | None:
         """Finds the record that could not be decoded, and returns an error that names it. A record
         is at fault if `examine` finds a defect in it, or if decoding only this record fails.
         """

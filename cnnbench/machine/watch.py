@@ -537,7 +537,7 @@ class Watch:
             interval.pop("load_average", None)
         if flags.on_gpu and self._asked is not None:
             self._gpus = self._gpu_view(self._asked.result())
-        self._before = {**interval, **self._current_clock_fact()}
+        self._before = {**interval, **self._current_cpu_clock_fact()}
         if flags.on_gpu:
             self._before.update(self._gpus.facts())
         now = ConditionCheckInput(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
@@ -570,7 +570,7 @@ class Watch:
             self._use.sample_at_loop_edge()
         self._during = {
             **changes(self._loop_start, self._sample_counters()),
-            **self._current_clock_fact(),
+            **self._current_cpu_clock_fact(),
         }
         self._resources.close()
         if self._flags.on_gpu and kind is None:
@@ -617,7 +617,7 @@ class Watch:
     def _sample_counters(self) -> Counters:
         return read_counters(self._host, self._clock, self._peers)
 
-    def _current_clock_fact(self) -> dict[str, int]:
+    def _current_cpu_clock_fact(self) -> dict[str, int]:
         clock = current_clock_mhz(self._host)
         return {} if clock is None else {"cpu_clock_mhz": clock}
 

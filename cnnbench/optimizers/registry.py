@@ -467,7 +467,7 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
 
 
 def _built_in_optimizers() -> Iterable[OptimizerSpec]:
-    for module in plugins.module_names(builtin):
+    for module in plugins.submodule_names(builtin):
         yield importlib.import_module(f"{builtin.__name__}.{module}").OPTIMIZER
 
 

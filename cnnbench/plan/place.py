@@ -203,7 +203,7 @@ def always(resolved: object) -> bool:
     return True
 
 
-# "0" is the text of a size in bytes, such as allreduce --agg_small_grads_max_bytes=0.
+# Sizes in bytes are text, so "0" means zero bytes, as in --agg_small_grads_max_bytes=0.
 _OFF = (None, False, 0, "", (), "0")
 
 

@@ -122,7 +122,7 @@ def _check_plan_all_reduce(p: RunPlan) -> None:
     )
 
 
-def _explain_default_all_reduce_refusal(p: RunPlan) -> str:
+def _default_all_reduce_obstacle(p: RunPlan) -> str:
     """Returns why the mode's default all-reduce cannot work, or "" if it can."""
     try:
         if p.exchange.reduces:
@@ -477,9 +477,9 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
     requirement_rule(
         "communication_hint",
         lambda p: p.exchange.all_reduce == single("collective"),
-        _explain_default_all_reduce_refusal,
+        _default_all_reduce_obstacle,
     ),
-    requirement_rule("network_topology", always, _explain_default_all_reduce_refusal),
+    requirement_rule("network_topology", always, _default_all_reduce_obstacle),
     # Rules about strategies of tf.distribute.
     refusal_rule(
         names_of_flags(FLAGS, RunPart.CROSS_DEVICE),

@@ -11,7 +11,7 @@ import pytest
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import worktree
-from cnnbench.campaigns.bisect import CommitHistory, find_repository_root, good_and_bad_hashes
+from cnnbench.campaigns.bisect import GitHistory, find_repository_root, good_and_bad_hashes
 from cnnbench.machine import repository
 from cnnbench.machine.repository import (
     Commits,
@@ -109,7 +109,7 @@ def test_reading_runs_nothing(trapped, traps, git):
         first,
         head,
     )
-    history = CommitHistory(trapped)
+    history = GitHistory(trapped)
     assert history.suspects([first], head) == [head]
     assert history.order_by_ancestry([head], first, head) == (head,)
     assert history.show(head) == "second"

@@ -818,7 +818,7 @@ def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Fa
 
 def names() -> tuple[str, ...]:
     """Returns the sorted names of all all-reduce algorithms, without importing the algorithms."""
-    return tuple(sorted({*_registered, *plugins.module_names(algorithms)}))
+    return tuple(sorted({*_registered, *plugins.submodule_names(algorithms)}))
 
 
 def create(name: str, context: ReduceContext) -> Algorithm:

@@ -539,7 +539,7 @@ class FinalComparison:
             weight_variable=variable,
             weights_tolerance=tolerance,
         )
-        return replace(document, weights=_weights_text(document, both))
+        return replace(document, weights=_same_weights_text(document, both))
 
     def _why_weights_may_differ(self, leader: Candidate) -> str:
         """Returns why a candidate may train other weights than the given flags, or "" if it trains
@@ -646,7 +646,7 @@ def race_groups(
     return SearchOutcome(tuple(races), leader)
 
 
-def _weights_text(document: TuneDocument, computing: str) -> str:
+def _same_weights_text(document: TuneDocument, computing: str) -> str:
     """Text that says whether both trainings led to the same weights.
 
     `computing` names the flags for kernels of both trainings.

@@ -51,7 +51,7 @@ def declare_quiet_flag() -> Any:
     return redeclare_flag(OutputParams, "quiet_conditions", help=help)
 
 
-def output_file(path: str | None, format: str, document: str) -> Output:
+def describe_output_file(path: str | None, format: str, document: str) -> Output:
     """Describes the file in --output, to check it before the command starts.
 
     `document` is the name of the schema for --format=json.
@@ -101,7 +101,7 @@ class OutputFlags:
     def files(self, document: str) -> list[Output]:
         """Describes the files in --output and --plot, to check them before the command measures.
 
-        For `document`, see `output_file`.
+        For `document`, see `describe_output_file`.
         """
         plot = Output("plot", self.plot, suffixes=PICTURES)
-        return [output_file(self.output, self.format, document), plot]
+        return [describe_output_file(self.output, self.format, document), plot]

@@ -19,7 +19,7 @@ from cnnbench.campaigns.bisect import (
     Bisection,
     BisectionSettings,
     CommitBenchmark,
-    CommitHistory,
+    GitHistory,
     bisection_text,
     find_repository_root,
     follow_up_pairs,
@@ -142,7 +142,7 @@ def _make_settings(
     refuse_flags(side, RESERVED, "cannot be used with bisect, which keeps all records")
     check_flags_of_commit(side, good, repository)
     return BisectionSettings(
-        history=CommitHistory(repository, options.first_parent),
+        history=GitHistory(repository, options.first_parent),
         good=good,
         bad=bad,
         side=side,

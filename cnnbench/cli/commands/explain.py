@@ -14,7 +14,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import (
     declare_output_flag,
-    output_file,
+    describe_output_file,
     results_folder,
     sides,
     write_output,
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
             f"cnnbench explain takes two profiles, of A and of B, not {len(paths)}; to profile "
             "A and B now, give no files, and put the flags of both after --"
         )
-    check_outputs([output_file(options.output, options.format, "explanation")], paths)
+    check_outputs([describe_output_file(options.output, options.format, "explanation")], paths)
     if paths:
         shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *sides.VARIABLES)
         for name in (name for name in values if name not in shown):

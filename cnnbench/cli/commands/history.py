@@ -13,7 +13,12 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.terminal import Progress, print_notice, print_warning
 from cnnbench.base.text import count_text
-from cnnbench.cli.commands import PluginFlags, declare_output_flag, output_file, write_output
+from cnnbench.cli.commands import (
+    PluginFlags,
+    declare_output_flag,
+    describe_output_file,
+    write_output,
+)
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
     declare_fail_on_flag,
@@ -230,7 +235,7 @@ def _check_outputs(options: HistoryFlags, folder: str) -> None:
         raise FlagError("commit_url", url, f"must be an address with {{commit}}, as in {example}")
     if url and Path(options.plot or "").suffix.lower() not in DOCUMENTS:
         raise FlagError("commit_url", url, f"needs --plot=FILE with {' or '.join(DOCUMENTS)}")
-    outputs = [output_file(options.output, options.format, "history")]
+    outputs = [describe_output_file(options.output, options.format, "history")]
     if options.plot is not None:
         outputs.append(Output("plot", options.plot, suffixes=page.SUFFIXES))
     check_outputs(outputs, [folder])

@@ -10,7 +10,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.terminal import print_notice, print_warning
 from cnnbench.base.text import count_text
-from cnnbench.cli.commands import declare_output_flag, output_file, write_output
+from cnnbench.cli.commands import declare_output_flag, describe_output_file, write_output
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, redeclare_flag, split_words
 from cnnbench.flags.groups.run import RunParams
@@ -112,7 +112,7 @@ class JudgingFlags:
             if name not in METRICS:
                 raise FlagError("metrics", name, f"takes one or more of {', '.join(METRICS)}")
         if self.output is not None:
-            file = output_file(self.output, self.format, "comparison")
+            file = describe_output_file(self.output, self.format, "comparison")
             check_outputs([file], (*inputs, self.baseline_aa))
 
     @property

@@ -309,10 +309,10 @@ _LEFT_OUT = (*RESERVED, *names_of_flags(FLAGS, FlagRole.OUTPUT), labels.FLAG, *A
 
 
 def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
-    """Number of pairs, or of processes of BASE and of NEW, with which a result should become a
-    verdict.
+    """Estimates how many pairs are enough for a verdict on an inconclusive result.
 
-    0 if more pairs would not help, or if `cnnbench ab` and `run` cannot measure more pairs.
+    Without pairs, it is the number of processes of BASE and of NEW. It is 0 if more pairs would not
+    help, or if `cnnbench ab` and `run` cannot measure more pairs.
     """
     enough = result.judgement.needed or result.judgement.at_least or 0
     if result.too_noisy or not _can_be_measured_again(entry.base, entry.new):

@@ -424,7 +424,7 @@ def compare_records(
             *sides, name, cases, rules=rules, patterns=patterns, paired=paired, plan=plan
         )
         for sides, (name, cases) in zip(
-            matched, _cases_to_judge(matched, metrics, rules, policy), strict=True
+            matched, _make_empty_cases(matched, metrics, rules, policy), strict=True
         )
     ]
     entries = _judge_drafts(drafts, policy, rules)
@@ -470,7 +470,7 @@ def _match_runs(
     return matched, _notes_on_absent_metrics(sides[:2], names), notes
 
 
-def _cases_to_judge(
+def _make_empty_cases(
     matched: Sequence[_Sides], given: Collection[str] | None, rules: Rules, policy: Policy
 ) -> Iterator[tuple[str, list[TwoSamples]]]:
     """Yields the name of each matched configuration, and a `TwoSamples` for each of its metrics to

@@ -401,7 +401,7 @@ def recognise_program_time(sides: Sides) -> Iterator[CauseClaim]:
     """
     if PROGRAM not in sides.free:
         return
-    # Minima resist disturbances by other programs; means also contain work of only some steps.
+    # Minima resist disturbances by other programs. Means also include work that few steps do.
     for times in (sides.times[PROGRAM], sides.means[PROGRAM]):
         sides.times[PROGRAM] = times
         if sides.stands_out([PROGRAM]) or sides.differs_significantly([PROGRAM]):

@@ -74,7 +74,7 @@ class LayerAlignment:
     @classmethod
     def of(cls, base: Layers, new: Layers) -> LayerAlignment:
         """Finds the corresponding layers of two networks."""
-        pairs = _align_layers(base, new)
+        pairs = _match_common_layers(base, new)
         taken = {layer.name for layer, _ in pairs}, {layer.name for _, layer in pairs}
         free = (layer for layer in new if layer.name not in taken[1] and layer.kind)
         waiting = group_by(free, _layer_signature)
@@ -187,7 +187,7 @@ def _match_score(layer: ProfiledLayer, other: ProfiledLayer) -> float:
     return (worth if layer.kind else _NO_PRODUCT * worth) + tie
 
 
-def _align_layers(base: Layers, new: Layers) -> list[Pair]:
+def _match_common_layers(base: Layers, new: Layers) -> list[Pair]:
     same = [row == other for row, other in zip(base, new, strict=False)]
     start = same.index(False) if False in same else len(same)
     common = list(zip(base[:start], new[:start], strict=True))

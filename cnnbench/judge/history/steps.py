@@ -224,7 +224,7 @@ def _level_changes(
         ]
         changed = changed_facts(last_good, first_bad)
         is_step = levels[number] is after
-        # Host names identify a machine only if each level has a single host name.
+        # Host names identify a machine only if all runs of a level have the same host name.
         on_two_machines = is_step and len(hosts[0]) == len(hosts[1]) == 1 and hosts[0] != hosts[1]
         if on_two_machines := on_two_machines and "" not in hosts[0] | hosts[1]:
             changed = (*changed, ChangedFact("hostname", *(host.pop() for host in hosts)))
@@ -400,8 +400,9 @@ class SharedOutlier:
 
 
 def group_outliers_by_point(trends: Sequence[Trend]) -> list[SharedOutlier]:
-    """Groups the outliers of all time series by the name of their point, in the order of the first
-    time series of each group.
+    """Groups the outliers of all time series by their measured commit.
+
+    Groups are in the order in which `trends` contains their first outlier.
     """
     outliers = [
         (number, trend.series.points[outlier.index], outlier.change)

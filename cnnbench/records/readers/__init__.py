@@ -315,7 +315,7 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
 @cache
 def load_readers() -> None:
     """Registers the readers that are part of cnnbench. Plug-ins register their own readers."""
-    for module in plugins.module_names(readers):
+    for module in plugins.submodule_names(readers):
         importlib.import_module(f"{__name__}.{module}")
 
 

@@ -34,7 +34,7 @@ from cnnbench.models.spec import (
 from cnnbench.optimizers.registry import AVERAGE, OPTIMIZERS
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records import files
-from cnnbench.records.files import resolve_export_folder
+from cnnbench.records.files import check_and_resolve_export_folder
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
@@ -553,7 +553,7 @@ class Exporter:
         for name, source in self._sources.items():
             self._module.weights[name].assign(towers.read(source.primary))
         try:
-            target = resolve_export_folder(directory)
+            target = check_and_resolve_export_folder(directory)
             signatures = {SIGNATURE: self._serving}
             if isinstance(target, UrlPath):
                 tf.saved_model.save(self._module, str(target), signatures=signatures)
@@ -563,7 +563,7 @@ class Exporter:
             with Scratch("cnnbench-export-", target.parent) as scratch:
                 new = scratch.path / "model"
                 tf.saved_model.save(self._module, str(new), signatures=signatures)
-                resolve_export_folder(directory)
+                check_and_resolve_export_folder(directory)
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(target, old)
                 try:

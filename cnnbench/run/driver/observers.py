@@ -593,7 +593,7 @@ The context manager is entered before the step and left after it, outside of the
 """
 
 
-def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe]:
+def make_warm_up_profilers(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe]:
     """Creates the profilers of warm-up steps that the flags request."""
     flags = plan.params
     partitions: list[Any] = []

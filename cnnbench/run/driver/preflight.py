@@ -30,8 +30,8 @@ from cnnbench.plan.setup import card_numbers
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import (
     Output,
+    check_and_resolve_export_folder,
     check_folder_writable,
-    resolve_export_folder,
     resolve_links,
 )
 from cnnbench.records.result_files import ResultFiles
@@ -99,7 +99,7 @@ def prepare_folders(plan: RunPlan) -> None:
     if plan.params.trace_file and not plan.params.use_chrome_trace_format:
         check_folder_writable("trace_file", plan.params.trace_file)
     if plan.params.export_dir is not None:
-        resolve_export_folder(plan.params.export_dir)
+        check_and_resolve_export_folder(plan.params.export_dir)
     if plan.summarizes_evaluations:
         check_folder_writable("eval_dir", plan.params.eval_dir)
     if cache := plan.params.xla_cache_dir:

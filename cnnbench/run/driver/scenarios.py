@@ -338,9 +338,9 @@ def train(run: Run, built: BuiltRun) -> float | None:
         files_of_probes = flags.trace_file, flags.tfprof_file, flags.profile_layers
         if any((*files_of_probes, flags.partitioned_graph_file_prefix)):
             # The late import saves most runs the time to load readers of profiles.
-            from cnnbench.run.driver.observers import make_probes
+            from cnnbench.run.driver.observers import make_warm_up_profilers
 
-            probes += make_probes(plan, step.graph, run.output.messages)
+            probes += make_warm_up_profilers(plan, step.graph, run.output.messages)
         training = Training(
             run,
             built,

@@ -23,7 +23,12 @@ from cnnbench.records.profiles import (
     ProfiledSpan,
     StepProfile,
 )
-from cnnbench.run.observe.work import OperationWork, StepWork, flops_by_part, make_step_work
+from cnnbench.run.observe.work import (
+    OperationWork,
+    OperationWorkFinder,
+    flops_by_part,
+    make_step_work,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +98,7 @@ class StepProfiler:
             self.waits.append(self._waited() - before)
 
     @cached_property
-    def works(self) -> StepWork:
+    def works(self) -> OperationWorkFinder:
         """Layers, FLOPs and bytes of the step's operations. Available after the first step."""
         return make_step_work(self._plan, self._graph, self._partitions)
 
@@ -150,7 +155,7 @@ def profile_rows(
     waits: Sequence[float],
     works: Mapping[tuple[str, str], OperationWork],
     flops: Mapping[str, FlopCounts],
-    types: StepWork,
+    types: OperationWorkFinder,
 ) -> Iterable[ProfiledPart]:
     """Adds up the times of operations by layer and pass. The rows add up to the step times.
 
@@ -192,7 +197,9 @@ def profile_rows(
         )
 
 
-def timeline_spans(ran: Sequence[ExecutedOperation], works: StepWork) -> list[ProfiledSpan]:
+def timeline_spans(
+    ran: Sequence[ExecutedOperation], works: OperationWorkFinder
+) -> list[ProfiledSpan]:
     """Joins neighbouring operations of a step into the spans of a timeline.
 
     `ran` contains the operations in the order of their starts.

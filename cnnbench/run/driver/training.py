@@ -305,7 +305,7 @@ class Training:
         if self._interrupts.pending:
             stop = _INTERRUPTED
         if stop:
-            # Only workers that run their own steps request a stop, and they have a network.
+            # Only workers that run their own steps request a stop. They always have a network.
             assert isinstance(self._step, TrainStep)
             self._step.request_stop(stop)
         steps = range(self.global_step, self.global_step + self._steps_per_execution)

@@ -51,10 +51,10 @@ def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
     except BaseException:
         tf.summary.trace_off()
         raise
-    partitions += _collected_partitions()
+    partitions += _collected_step_partitions()
 
 
-def _collected_partitions() -> list[Any]:
+def _collected_step_partitions() -> list[Any]:
     """Returns GraphDefs of the largest function that ran since `trace_on`, sorted by device."""
     graph_def = type(tf.Graph().as_graph_def())  # TensorFlow has no public name for this class.
     functions = [

@@ -166,7 +166,7 @@ class OperationWork(NamedTuple):
     bytes: int
 
 
-class StepWork:
+class OperationWorkFinder:
     """Determines the layer, the pass, the FLOPs and the memory traffic of a step's operations.
 
     Attributes:
@@ -365,8 +365,8 @@ class StepWork:
             name = node.input[0]
 
 
-def make_step_work(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> StepWork:
-    """Creates the `StepWork` of a step from its traced graph and the partitions of this graph."""
+def make_step_work(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> OperationWorkFinder:
+    """Creates the `OperationWorkFinder` of a step from its traced graph and its partitions."""
     kernels = {
         variable.name.rpartition("/")[0]: variable.shape
         for variable in plan.network.spec.variables
@@ -374,7 +374,7 @@ def make_step_work(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> Step
     }
     network = plan.network
     flops = scope_flops(network.model, network.spec.num_classes, training=plan.work.trains)
-    return StepWork(graph, partitions, flops, kernels)
+    return OperationWorkFinder(graph, partitions, flops, kernels)
 
 
 def _tensor_bytes(tensor: Any) -> int:
@@ -474,7 +474,7 @@ class Layer(NamedTuple):
 
 
 def layers_of_step(
-    times: WallTimes, works: StepWork, graph: Any, flops: Mapping[str, int]
+    times: WallTimes, works: OperationWorkFinder, graph: Any, flops: Mapping[str, int]
 ) -> list[Layer]:
     """Computes time, memory and FLOPs of a profiled step, by layer.
 

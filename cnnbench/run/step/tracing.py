@@ -128,7 +128,8 @@ class CopiedTowers(Generic[_R]):
             return self._trace(read, *inputs)
         graph = tensors[0].graph
         reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
-        of_reads: set[int] = set()  # Contains the numbers of operations that read variables.
+        # Contains the positions (in the graph) of the operations that read variables.
+        of_reads: set[int] = set()
 
         def read_and_record(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
             begin = len(graph.get_operations())

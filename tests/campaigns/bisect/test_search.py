@@ -15,8 +15,8 @@ from cnnbench.campaigns.bisect import (
     GOOD,
     SKIP,
     BisectionStep,
-    CommitHistory,
     CommitSearch,
+    GitHistory,
     bisect_answer,
     bisection_text,
     follow_up_pairs,
@@ -139,7 +139,7 @@ def test_every_commit_of_a_real_history_is_found(tmp_path, git):
     contents = {
         commit: {*git(folder, "rev-list", commit).split()} for commit in made.values()
     }  # of a commit: itself and its ancestors
-    suspects = CommitHistory(folder).suspects([made["m1"]], made["m8"])
+    suspects = GitHistory(folder).suspects([made["m1"]], made["m8"])
     assert sorted(names[one] for one in suspects) == sorted(
         [
             "m2",
@@ -159,7 +159,7 @@ def test_every_commit_of_a_real_history_is_found(tmp_path, git):
         ]
     )
     for culprit in suspects:
-        search = CommitSearch(CommitHistory(folder), made["m1"], made["m8"])
+        search = CommitSearch(GitHistory(folder), made["m1"], made["m8"])
         while (commit := search.next_commit()) is not None:
             search.add_answer(step(commit, BAD if culprit in contents[commit] else GOOD))
         assert [names[one] for one in search.suspects] == [names[culprit]]
@@ -214,7 +214,7 @@ def test_a_found_merge_or_revert_is_called_so(tmp_path, git, culprit, first_pare
     made = grown(tmp_path / "nets", git)
     bad = step(made[culprit], BAD)
     setting = SimpleNamespace(
-        history=CommitHistory(tmp_path / "nets", first_parent), side=SimpleNamespace(flags=())
+        history=GitHistory(tmp_path / "nets", first_parent), side=SimpleNamespace(flags=())
     )
     search = SimpleNamespace(
         setting=setting, steps={bad.commit: bad}, suspects=(bad.commit,), bad_step=bad

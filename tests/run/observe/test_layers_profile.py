@@ -15,7 +15,7 @@ from cnnbench.records.profiles import REST, TO_INPUT, TO_KERNEL, Part
 from cnnbench.run.observe.operations import WallTimes
 from cnnbench.run.observe.work import (
     Layer,
-    StepWork,
+    OperationWorkFinder,
     flops_by_part,
     layer_chart,
     layer_table,
@@ -72,7 +72,7 @@ def test_operations_belong_to_the_innermost_layer():
     }
     flops = {"": 0, "block": 0, "block/affine0": 48, "idle": 0}
     graph = _graph()
-    works = StepWork(graph, [], flops, {})
+    works = OperationWorkFinder(graph, [], flops, {})
     assert all(works.is_of_step(name) for name, _ in seconds)
     assert not works.is_of_step("DecodeJpeg")
     times = WallTimes(seconds, 4.0, 0.25, Counter())
@@ -112,7 +112,9 @@ def test_every_form_of_a_gradient_is_of_its_layer_and_direction(
             y = CpuOperations(kernels).conv(images, kernel, [1, stride, stride, 1], "SAME")
         upstream = tf.raw_ops.Placeholder(dtype=dtype, shape=y.shape)
         gradients = tape.gradient(y, [images, kernel], upstream)
-    works = StepWork(graph, [], {"conv0": FlopCounts(4, 5, 6)}, {"conv0": (size, size, 32, 40)})
+    works = OperationWorkFinder(
+        graph, [], {"conv0": FlopCounts(4, 5, 6)}, {"conv0": (size, size, 32, 40)}
+    )
     directions, products = (TO_INPUT, TO_KERNEL), []
     parts = [Part("conv0", f"convolution {size}x{size}", direction) for direction in directions]
     for gradient, part in zip(gradients, parts, strict=True):
