@@ -213,7 +213,7 @@ class Int8Network(GraphNetwork):
         return self._last[1]
 
     def _compute_fused(self, chain: _FusedConvolution, plain: Callable[[], Tensor]) -> Tensor:
-        """Computes a fused convolution in 8 bits. While value ranges are recorded, calls `plain`."""
+        """Computes a fused convolution in 8 bits, or calls `plain` to record value ranges."""
         if self._recording:
             y = plain()
             self._record_or_read_value_range(y)
