@@ -558,7 +558,7 @@ def bisect_of(seed: int, folder: Path, make: Any) -> Experiment:
         document: Any = BisectionResult(tuple(found.steps.values()), found.suspects)
         phrases = [f"commit {number}" for number in range(COMMITS)]
         phrases += [*commits(), *(one[:12] for one in commits()), str(repository()), "2023-11-14"]
-        return Experiment.of(found, document, {"table": bisect_session.text_of}, phrases)
+        return Experiment.of(found, document, {"table": bisect_session.bisection_text}, phrases)
 
 
 def phrases_of(found: Explanation) -> list[str]:

@@ -73,7 +73,7 @@ def test_exceptions_and_deaths_are_findings(tmp_path: Path) -> None:
         done = finished([sys.executable, script, "--seed=5", *flags], None)
         return done.returncode, done.stdout.splitlines()
 
-    code, lines = fuzz("--minutes=0.1")
+    code, lines = fuzz("--minutes=0.2")
     again = "  scripts/fuzz --seed=5 --target=broken --case="
     assert lines[:2] == ["broken 1: \"KeyError: 'one'\"", f"{again}1"]
     assert lines[2:4] == ["broken 2: the process ended with -6", f"{again}2"]

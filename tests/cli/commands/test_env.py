@@ -86,9 +86,10 @@ def test_check_of_a_busy_machine_exits_3(call, conditions):
     assert call("env", "--check", code=3).out.splitlines() == [
         "load: other processes keep 1.0 of 2 CPUs busy (load average 2.0); stop them, leave them "
         "their CPUs with --num_intra_threads=1, or compare runs with cnnbench ab, which "
-        "interleaves the two sides",
+        "interleaves the runs of A and B",
         "steal: the hypervisor withholds 20% of the CPU time this machine asks for; use a "
-        "dedicated machine, or compare runs with cnnbench ab, which interleaves the two sides",
+        "dedicated machine, or compare runs with cnnbench ab, which interleaves the runs of A and "
+        "B",
         "2 condition(s) that would distort a measurement",
     ]
 

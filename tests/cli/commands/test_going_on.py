@@ -267,7 +267,7 @@ def recorded(one_worktree, monkeypatch):
     )
     monkeypatch.setattr(bisect, "worktree", one_worktree)
     monkeypatch.setattr(
-        CampaignIdentity, "check", lambda self: None
+        CampaignIdentity, "raise_if_code_changed", lambda self: None
     )  # edits have tests of their own
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return run

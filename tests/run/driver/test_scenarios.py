@@ -36,7 +36,7 @@ def test_every_worker_gets_the_numbers_that_the_chief_has_restored():
     sent: list[bytes] = []
 
     def built():
-        workers = SimpleNamespace(gather=lambda own: sent.append(own) or sent)
+        workers = SimpleNamespace(gather_bytes=lambda own: sent.append(own) or sent)
         manager = SimpleNamespace(workers=workers, savable_variables=dict, share=list)
         return BuiltRun(None, None, devices=None, manager=manager)
 
