@@ -74,16 +74,13 @@ _LL_BYTES = 4
 
 
 def _copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of the algorithm copy: all other devices send to the root, which adds the tensors and
-    sends the sum to each device.
-    """
+    """Phases of `copy`: all devices send to a root, which adds the tensors and sends the sum."""
     star = star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)
     return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
 
 
 def _hierarchical_copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of the algorithm hierarchical_copy: a root in each half of the devices adds the
-    tensors of its half, and the two roots exchange their sums.
+    """Phases of `hierarchical_copy`: two roots add the tensors of a half each, then swap sums.
 
     At the end, each root sends the sum to the devices of its half.
     """
@@ -114,10 +111,9 @@ def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _ring_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy in a ring: each chunk makes n-1 hops in each
-    of two laps.
+    """Phases for which one tensor keeps a device busy in a ring.
 
-    The hops are distributed over n devices.
+    Each chunk makes n-1 hops in each of two laps. The hops are distributed over n devices.
     """
     share = (layout.devices - 1) / layout.devices
     chunks, _ = tensor.chunks(layout.devices * shards)
@@ -161,10 +157,10 @@ def _halving_doubling_phases(tensor: Tensor, layout: NodeLayout, shards: int) ->
 
 
 def _halving_doubling_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy in recursive halving and doubling: the
-    messages of all devices divided by n.
+    """Phases for which one tensor keeps a device busy in recursive halving and doubling.
 
-    In a round, only devices with a chunk take part.
+    They are the messages of all devices divided by n. Only devices with a chunk take part in a
+    round.
 
     The ranks of each tensor begin at a different device. Therefore, with m devices per node,
     partners at distance d are in different nodes in d of m cases.
@@ -199,9 +195,7 @@ def _halving_doubling_busy_phases(tensor: Tensor, layout: NodeLayout, shards: in
 
 
 def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of two binary trees: each half of the tensor moves up a tree and down again, in k
-    chunks.
-    """
+    """Phases of two binary trees: each half of a tensor moves up a tree and down, in k chunks."""
     levels = layout.devices.bit_length() - 1
     near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
     if layout.nodes == 1:
@@ -219,10 +213,9 @@ def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _tree_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy in a tree: every chunk moves up and down n-1
-    edges.
+    """Phases for which one tensor keeps a device busy in a tree.
 
-    The edges are distributed over n devices.
+    Every chunk moves up and down n-1 edges. The edges are distributed over n devices.
 
     Half of the edges have distance 1, a quarter has distance 2, and so on. The tree of each tensor
     begins at a different device. Therefore, with m devices per node, an edge of distance d leaves
@@ -421,9 +414,7 @@ class TrainingStep(NamedTuple):
 
 
 def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Tensor, ...]:
-    """Describes gradients: one tensor for each shape, with `itemsize` bytes for each element when
-    it is sent.
-    """
+    """Describes gradients: one tensor for each shape, with `itemsize` bytes for each element."""
     return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
 
 
@@ -646,7 +637,6 @@ _H100_SXM_MEMORY = 3350 * _GIGA
 
 # Adding a byte moves three bytes in memory: two bytes are read and one byte is written.
 _TRAFFIC_OF_ADDING = 3
-
 
 # Maps presets to latency (alpha), bandwidth, and memory bandwidth of a GPU of the same age.
 _FIGURES = {
