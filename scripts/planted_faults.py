@@ -137,7 +137,7 @@ FAULTS = {
         "tests/run/driver/test_training.py tests/records/test_run.py",
     ),
     "explain joins gaps only to causes with most operations": Fault(
-        "_MORE = 0.1  # With", "_MORE = 0.9  # With", "tests/judge/explain"
+        "_MORE = 0.1  # This", "_MORE = 0.9  # This", "tests/judge/explain"
     ),
     "explain joins updates only to layers with all parameters": Fault(
         "_MUCH = 0.4  # A", "_MUCH = 0.99  # A", "tests/judge/explain"

@@ -236,7 +236,7 @@ def test_what_was_measured_before_an_interruption_is_shown(peers):
         ("--batch_size=5", "must be even"),
         ("--workers=3", "must be a multiple of --workers"),
         ("--devices=1", "must be at least 2"),
-        ("--keep=/nowhere", "--keep needs a folder"),
+        ("--keep=/nowhere", "--keep needs an existing folder"),
         ("--round=1", "unknown flag --round"),
         ("resnet50", "stray argument"),
     ],
