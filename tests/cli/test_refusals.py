@@ -572,7 +572,7 @@ explain pipes b.json                         | pipes/a.json: cannot be read: is 
 explain graph.json b.json                    | graph.json: not a profile: graph.Conv2D: expected
 explain huge.json b.json                     | huge.json: not a profile: 1e+308 is not a time
 explain negative.json b.json                 | negative.json: not a profile: -1.0 is not a time
-explain flops.json b.json                    | flops.json: not a profile: rows.flops: -1 is not an
+explain flops.json b.json                    | flops.json: not a profile: rows.flops: -1 is not in
 explain bytes.json b.json                    | bytes.json: not a profile: allocated_bytes: -1 is
 explain deep.json b.json                     | deep.json: not JSON: nested too deeply
 explain twice.json b.json                    | twice.json: not JSON: duplicate key 'schema'
