@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
     cnnbench = (sys.executable, "-m", "cnnbench")
     for results, command in COMMANDS.items():
         output = folder / f"{results}.txt"
-        if not (folder / results).exists():
+        if not ((folder / results).exists() and output.exists()):
             with output.open("wb") as file:
                 done = subprocess.run([*cnnbench, *command], cwd=folder, stdout=file, stderr=file)
             if done.returncode not in (ExitCode.OK, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE):
