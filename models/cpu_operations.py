@@ -19,9 +19,13 @@ Algorithms for the gradient of the kernel:
 * swapped_batch_and_channels: a convolution of the images with the upstream gradient as its kernel.
   The channels of the images are the batch of this convolution, and the batch of the images is its
   input channels. The stride of the forward convolution is the dilation of this convolution.
-* matmul: for 1 x 1 kernels with stride 1, the matrix product of the transposed pixels and the
-  upstream pixels.
-* patches: with stride 1, a matrix product with a tensor that contains the patches of the images.
+* patches: with stride 1 and an odd kernel, a matrix product with a tensor that contains the patches
+  of the images.
+
+Algorithm for the output and for both gradients of 1 x 1 kernels with stride 1:
+
+* matmul: a matrix product of the pixels and the kernel, of the upstream pixels and the transposed
+  kernel, or of the transposed pixels and the upstream pixels.
 
 These algorithms get the sizes of images and kernels as constants. TensorFlow's own gradients read
 the shape of the images in the graph. That read prevents the graph optimizer from fusing the batch
@@ -86,13 +90,10 @@ class ConvolutionAlgorithms(NamedTuple):
     """The algorithms that compute a convolution and its two gradients.
 
     "library" is TensorFlow's own operation. The module's docstring explains the other algorithms.
-
-    Attributes:
-      output: "matmul" computes a 1 x 1 convolution, and both its gradients, as matrix products.
     """
 
     output: Literal["library", "matmul"] = "library"
-    image_gradient: Literal["library", "rotated_kernel"] = "library"
+    image_gradient: Literal["library", "rotated_kernel", "matmul"] = "library"
     kernel_gradient: Literal["library", "swapped_batch_and_channels", "matmul", "patches"] = (
         "library"
     )
@@ -151,15 +152,32 @@ def _select_for_onednn_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
 def _select_for_onednn_avx512(shape: ConvolutionShape) -> ConvolutionAlgorithms:
     """Selects the fastest algorithms for convolutions that run with oneDNN on AVX-512.
 
-    Whole steps of ResNet-50 were measured, alternating between the algorithms, with batch size 8 on
-    2 cores. In a bfloat16 step, matmul for 1 x 1 kernels saves 2-3 % of the time. In 16 bits, the
-    output is a matrix product, too, so the kernel need not be reordered. In 16 bits, patches for 3
-    x 3 kernels saves another 1 % for images of 7 x 7 pixels, and nothing from 14 x 14.
+    The algorithms were measured on 2 cores of an Intel Xeon with AMX (docs/evidence.md has the
+    table). Each speedup is the CPU time of TensorFlow's operation divided by that of the algorithm.
+
+    1 x 1 kernels in float32: matmul has speedups of 0.9 to 1.5 for images of up to 17 x 17 pixels
+    (median 1.16). For larger images, the operation with the wider result profits: the output has
+    1.0 to 1.2 if there are more filters than channels, and the gradient of the images has 1.0 to
+    1.2 if there are fewer. The other operations, and the gradient of the kernel, have 0.8 to 1.1.
+
+    1 x 1 kernels in 16 bits: the gradient of the kernel has 1.2 to 4.1 with matmul. The output and
+    the gradient of the images have 0.8 to 2.1. If the output is a matrix product, too, the kernel
+    need not be reordered.
+
+    Larger kernels: in 16 bits, patches have 1.3 to 3.1 for images of up to 8 x 8 pixels and at
+    least 128 channels and filters, and 0.1 to 1.1 otherwise. rotated_kernel has 0.6 to 1.0, and
+    swapped_batch_and_channels has 0.1 to 1.8, but less than patches.
     """
-    narrow = shape.bits == 16
+    narrow, largest = shape.bits == 16, max(shape.image)
     if shape.is_pointwise:
-        return ConvolutionAlgorithms("matmul" if narrow else "library", kernel_gradient="matmul")
-    patched = narrow and shape.size == (3, 3) and shape.pads_symmetrically and max(shape.image) <= 7
+        small = narrow or largest <= 17
+        return ConvolutionAlgorithms(
+            output="matmul" if small or shape.filters > shape.channels else "library",
+            image_gradient="matmul" if small or shape.filters < shape.channels else "library",
+            kernel_gradient="matmul" if small else "library",
+        )
+    wide = min(shape.channels, shape.filters) >= 128
+    patched = narrow and wide and largest <= 8 and shape.pads_symmetrically
     return ConvolutionAlgorithms(kernel_gradient="patches" if patched else "library")
 
 
@@ -205,11 +223,6 @@ class CpuOperations:
         algorithms = (
             self._select_algorithms(shape) if self._select_algorithms else TENSORFLOW_ALGORITHMS
         )
-        if algorithms.output == "matmul":
-            product = tf.linalg.matmul(
-                _flatten_to_rows(images), tf.reshape(kernel, kernel.shape[2:])
-            )
-            return tf.reshape(product, [-1, *images.shape[1:3], kernel.shape[3]])
 
         def convolution(images: Any, kernel: Any) -> tuple[Any, Gradients]:
             def gradients(upstream: Any) -> tuple[Any, Any]:
@@ -218,9 +231,8 @@ class CpuOperations:
                 kernel_gradient = _KERNEL_GRADIENTS[algorithms.kernel_gradient]
                 return image_gradient(*arguments, **how), kernel_gradient(*arguments, **how)
 
-            return tf.raw_ops.Conv2D(
-                input=images, filter=kernel, **how
-            ), _name_gradients_after_layer(gradients)
+            output = _OUTPUTS[algorithms.output](images, kernel, **how)
+            return output, _name_gradients_after_layer(gradients)
 
         return cast(Any, tf.custom_gradient(convolution))(images, kernel)
 
@@ -271,7 +283,19 @@ _MIN_LARGE_KERNEL = 1 << 18
 """Elements from which a dense layer's kernel is large."""
 
 
-# Gradient algorithms: functions of images, kernel and upstream gradient.
+# Algorithms of the output are functions of images and kernel.
+
+
+def _output_by_library(images: Any, kernel: Any, **how: Any) -> Any:
+    return tf.raw_ops.Conv2D(input=images, filter=kernel, **how)
+
+
+def _output_by_matmul(images: Any, kernel: Any, **how: Any) -> Any:
+    product = tf.linalg.matmul(_flatten_to_rows(images), _matrix_of_pointwise(kernel))
+    return tf.reshape(product, [-1, *images.shape[1:3], kernel.shape[3]])
+
+
+# Algorithms of gradients are functions of images, kernel and upstream gradient.
 
 
 def _image_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
@@ -323,6 +347,13 @@ def _rotate_kernel(kernel: Any, stride: int) -> Any:
     return tf.reshape(parts, [*taps, filters, stride * stride * channels])
 
 
+def _image_gradient_by_matmul(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+    product = tf.linalg.matmul(
+        _flatten_to_rows(upstream), _matrix_of_pointwise(kernel), transpose_b=True
+    )
+    return tf.reshape(product, [-1, *images.shape[1:]])
+
+
 def _kernel_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     return tf.raw_ops.Conv2DBackpropFilter(
         input=images, filter_sizes=kernel.shape, out_backprop=upstream, **how
@@ -352,20 +383,26 @@ def _kernel_gradient_by_matmul(images: Any, kernel: Any, upstream: Any, **how: A
 
 
 def _kernel_gradient_by_patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
-    """Computes the gradient of a 3 x 3 kernel as one matrix product with every pixel's patch."""
-    height, width = images.shape[1:3]
-    padded = tf.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    """Computes the gradient of an odd kernel as one matrix product with every pixel's patch."""
+    (rows, columns), (height, width) = kernel.shape[:2], images.shape[1:3]
+    zeros = [(0, 0), (rows // 2, rows // 2), (columns // 2, columns // 2), (0, 0)]
+    padded = tf.pad(images, zeros)
     windows = [
         padded[:, down : down + height, right : right + width, :]
-        for down in range(3)
-        for right in range(3)
+        for down in range(rows)
+        for right in range(columns)
     ]
     return _kernel_gradient_by_matmul(tf.concat(windows, axis=3), kernel, upstream)
 
 
+_OUTPUTS: Mapping[str, Callable[..., Any]] = {
+    "library": _output_by_library,
+    "matmul": _output_by_matmul,
+}
 _IMAGE_GRADIENTS: Mapping[str, Callable[..., Any]] = {
     "library": _image_gradient_by_library,
     "rotated_kernel": _image_gradient_with_rotated_kernel,
+    "matmul": _image_gradient_by_matmul,
 }
 _KERNEL_GRADIENTS: Mapping[str, Callable[..., Any]] = {
     "library": _kernel_gradient_by_library,
@@ -409,6 +446,11 @@ def _convolve_padded(
 
 def _flatten_to_rows(x: Any) -> Any:
     return tf.reshape(x, [-1, x.shape[3]])
+
+
+def _matrix_of_pointwise(kernel: Any) -> Any:
+    """Reshapes a kernel ``[1, 1, c, filters]`` to ``[c, filters]``."""
+    return tf.reshape(kernel, kernel.shape[2:])
 
 
 def _name_gradients_after_layer(gradients: Gradients) -> Gradients:

@@ -82,6 +82,17 @@ def test_results_and_gradients_are_those_of_the_convolution(
     )
 
 
+@pytest.mark.parametrize("size", [(1, 1), (3, 3), (1, 3), (3, 1), (5, 5)])
+@pytest.mark.parametrize("dtype", NARROW)
+def test_matrix_products_in_16_bits_with_avx512(size, dtype):
+    images = normal(2, 5, 8, 128, dtype=dtype, seed=1)
+    kernel = normal(*size, 128, 130, dtype=dtype, seed=2)
+    found = gradient_operations(conv, tf.TensorSpec(images.shape, dtype), tuple(kernel.shape))
+    assert "Conv2DBackpropFilter" not in found
+    reference = partial(tf.nn.conv2d, strides=1, padding="SAME")
+    check(conv, reference, images, kernel, rounding=ROUNDING[dtype])
+
+
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("kernels", ["library", "eigen-avx2"])
 def test_convolutions_take_strides(padding, kernels):
@@ -128,28 +139,33 @@ def gradient_operations(function, form, kernel):
     return {op.type for op in run.get_concrete_function().graph.get_operations()}
 
 
+LIBRARY = {"Conv2DBackpropInput", "Conv2DBackpropFilter"}
+CONVOLUTIONS = {"Conv2D", *LIBRARY}
+
+
 @pytest.mark.parametrize(
-    ("side", "size", "dtype", "product"),
+    ("size", "kernel", "dtype", "library"),
     [
-        (3, 7, tf.bfloat16, True),
-        (3, 7, tf.float16, True),
-        (3, 7, tf.float32, False),
-        (3, 8, tf.bfloat16, False),
-        (5, 7, tf.bfloat16, False),
-        (1, 8, tf.bfloat16, True),
-        (1, 8, tf.float32, True),
+        (8, (3, 3, 128, 256), tf.bfloat16, CONVOLUTIONS - {"Conv2DBackpropFilter"}),
+        (8, (1, 3, 128, 128), tf.float16, CONVOLUTIONS - {"Conv2DBackpropFilter"}),
+        (8, (3, 3, 127, 256), tf.bfloat16, CONVOLUTIONS),
+        (8, (3, 3, 256, 127), tf.bfloat16, CONVOLUTIONS),
+        (9, (3, 3, 128, 128), tf.bfloat16, CONVOLUTIONS),
+        (8, (2, 2, 128, 128), tf.bfloat16, CONVOLUTIONS),
+        (8, (3, 3, 128, 128), tf.float32, CONVOLUTIONS),
+        (56, (1, 1, 64, 64), tf.bfloat16, set()),
+        (17, (1, 1, 64, 64), tf.float32, set()),
+        (18, (1, 1, 64, 65), tf.float32, LIBRARY),
+        (18, (1, 1, 65, 64), tf.float32, {"Conv2D", "Conv2DBackpropFilter"}),
+        (18, (1, 1, 64, 64), tf.float32, CONVOLUTIONS),
     ],
 )
 @pytest.mark.parametrize("count", [2, None])
-def test_gradients_of_pointwise_kernels_and_in_16_bits_of_small_images_are_products(
-    count, side, size, dtype, product
+def test_shape_and_dtype_decide_what_is_a_matrix_product_with_avx512(
+    count, size, kernel, dtype, library
 ):
-    form = tf.TensorSpec([count, size, size, 3], dtype)
-    found = gradient_operations(conv, form, (side, side, 3, 4))
-    assert ("Conv2DBackpropFilter" not in found) is product
-
-
-LIBRARY = {"Conv2DBackpropInput", "Conv2DBackpropFilter"}
+    form = tf.TensorSpec([count, size, size, kernel[2]], dtype)
+    assert gradient_operations(conv, form, kernel) & CONVOLUTIONS == library
 
 
 @pytest.mark.parametrize(
