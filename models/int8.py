@@ -272,7 +272,8 @@ def _convolve_quantised(chain: _FusedConvolution, reach: Range) -> _QuantisedVal
     )
     integers, _, _ = operation(
         input=chain.source.integers,
-        filter=tf.bitcast(tf.constant(np.rint(steps).astype(np.int8)), tf.qint8),
+        # With AMX, oneDNN refuses a filter that is not a constant by itself.
+        filter=tf.constant(np.rint(steps).astype(np.int8), tf.qint8),
         bias=tf.constant(chain.bias),
         min_input=chain.source.low,
         max_input=chain.source.high,
