@@ -85,7 +85,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
             group_devices(spec.all_devices, options.group_size),
             options.allreduce_merge_scope,
         )
-        self._gather = None if context.complete else Collective(context).gather
+        self._gather = None if context.all_devices_are_own else Collective(context).gather
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """Aggregates gradients with the all-reduce and packing of `VariableMgrSpec.aggregation`."""

@@ -430,9 +430,11 @@ class CommitBenchmark:
                     most_pairs=most,
                     earlier=state,
                     sequential=not is_search_for_changed_work(self.bad_step),
-                    seed=first if state is None else state.facts["seed"],
+                    seed=first if state is None else state.last_session_settings["seed"],
                     burn_in=burn_in,
-                    turn_seconds=in_turn if state is None else state.facts["turn_seconds"],
+                    turn_seconds=in_turn
+                    if state is None
+                    else state.last_session_settings["turn_seconds"],
                     policy=self._policy(),
                 )
                 place = self._pairs_folder(commit)

@@ -353,7 +353,7 @@ class InputSpec(DataParams):
         return (*self.elements, *_OF_MIXED) if self.mixes else self.elements
 
     @property
-    def global_batch(self) -> int:
+    def process_batch(self) -> int:
         """Number of examples per step, for all towers of this process together."""
         return self.batch_per_device * self.num_devices
 
@@ -449,7 +449,7 @@ class InputSource(AbstractContextManager["InputSource"]):
         padded.
         """
         per_shard = -(-self.examples_per_epoch // self.spec.num_shards)
-        return -(-per_shard // self.spec.global_batch)
+        return -(-per_shard // self.spec.process_batch)
 
     @property
     def element_spec(self) -> tuple[TowerBatch, ...]:

@@ -40,7 +40,7 @@ def positions_of(turns: Any, spec: InputSpec) -> Any:
         return turns
     if not spec.training:
         return turns * spec.num_shards + spec.shard_index
-    share = spec.global_batch
+    share = spec.process_batch
     return turns + share * (turns // share * (spec.num_shards - 1) + spec.shard_index)
 
 
@@ -48,7 +48,7 @@ def count_examples_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
     """Counts the training examples of this shard before ``position`` (an int64 scalar) in the
     stream of the whole run.
     """
-    share = spec.global_batch
+    share = spec.process_batch
     together = share * spec.num_shards
     row = position % together - spec.shard_index * share
     return position // together * share + tf.clip_by_value(row, 0, share)

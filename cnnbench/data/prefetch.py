@@ -104,7 +104,7 @@ class PipelineInput(InputSource):
 
     @property
     def _examples_per_step(self) -> int:
-        return self.spec.global_batch * self.spec.passes
+        return self.spec.process_batch * self.spec.passes
 
     def stages(self) -> list[PipelineStage]:
         """See `Pipeline.stages`."""
@@ -425,7 +425,7 @@ class InputDistribution:
     def examples_per_step(self, spec: InputSpec) -> int:
         """Returns how many examples one step of all workers takes from one pipeline."""
         if self.by_pipeline or self._policy == "off":
-            return spec.global_batch * spec.passes
+            return spec.process_batch * spec.passes
         return spec.batch_per_device * spec.passes * int(self.strategy.num_replicas_in_sync)
 
     def make_iterator(self, pipeline: Pipeline) -> Any:

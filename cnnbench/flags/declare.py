@@ -27,8 +27,8 @@ from cnnbench.records.files import raising_flag_errors
 # Purposes of flags: which flags identify a run, and which parts of a run a flag affects
 
 
-class IdentityShare(enum.Enum):
-    """What two runs must have in common in the value of a flag, so that one run counts as a
+class RequiredMatch(enum.Enum):
+    """Which property of a flag's value must match in two runs, so that one run counts as a
     repetition of the other.
     """
 
@@ -40,7 +40,7 @@ class IdentityShare(enum.Enum):
 
 class FlagRole(enum.Enum):
     """What a flag is used for. The role determines whether repetitions of a run must have the same
-    value of the flag (see `identity_share`).
+    value of the flag (see `required_match`).
     """
 
     IDENTITY = "decides what is computed, or how it is computed"
@@ -56,15 +56,15 @@ class FlagRole(enum.Enum):
     SEED = "a random seed: times do not depend on it, and accuracy should be compared over seeds"
 
     @property
-    def identity_share(self) -> IdentityShare:
-        """What repetitions of a run must have in common in the values of flags with this role."""
-        return _COUNTED.get(self, IdentityShare.NOTHING)
+    def required_match(self) -> RequiredMatch:
+        """Which property of the values must match in repetitions, for flags with this role."""
+        return _COUNTED.get(self, RequiredMatch.NOTHING)
 
 
 _COUNTED = {
-    FlagRole.IDENTITY: IdentityShare.VALUE,
-    FlagRole.ITEMS: IdentityShare.NUMBER,
-    **dict.fromkeys((FlagRole.PLUGIN, FlagRole.PLACE, FlagRole.PROFILE), IdentityShare.PRESENCE),
+    FlagRole.IDENTITY: RequiredMatch.VALUE,
+    FlagRole.ITEMS: RequiredMatch.NUMBER,
+    **dict.fromkeys((FlagRole.PLUGIN, FlagRole.PLACE, FlagRole.PROFILE), RequiredMatch.PRESENCE),
 }
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cnnbench.base import plugins
 from cnnbench.base.job import PS
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.declare import FlagRole, FlagSpec, IdentityShare, flag, specs_of
+from cnnbench.flags.declare import FlagRole, FlagSpec, RequiredMatch, flag, specs_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
@@ -408,11 +408,11 @@ def check_fp16(precision: str, use_fp16: bool) -> None:
 _ROLES = {spec.name: spec.role for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values())}
 
 
-def flags_with_identity_share(*counted: IdentityShare) -> tuple[str, ...]:
-    """Returns the names of the flags with one of the given identity shares. For example,
-    `IdentityShare.VALUE` selects the flags whose value must be equal in all repetitions of a run.
+def flags_by_required_match(*counted: RequiredMatch) -> tuple[str, ...]:
+    """Returns the names of the flags with one of the given required matches. For example,
+    `RequiredMatch.VALUE` selects the flags whose value must be equal in all repetitions of a run.
     """
-    return tuple(name for name, role in _ROLES.items() if role.identity_share in counted)
+    return tuple(name for name, role in _ROLES.items() if role.required_match in counted)
 
 
 def identity_flags(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str, Any]:
@@ -427,14 +427,14 @@ def identity_flags(values: Mapping[str, Any], *, of_places: bool = False) -> dic
     for name, value in values.items():
         role = _ROLES.get(name, FlagRole.IDENTITY)
         counted = _COUNTED[role]
-        if counted is IdentityShare.VALUE or (of_places and role in _PLACES):
+        if counted is RequiredMatch.VALUE or (of_places and role in _PLACES):
             by_name[name] = value
-        elif counted is IdentityShare.PRESENCE:
+        elif counted is RequiredMatch.PRESENCE:
             by_name[name] = bool(value)
-        elif counted is IdentityShare.NUMBER:
+        elif counted is RequiredMatch.NUMBER:
             by_name[name] = len(str(value).split(",")) if value else 0
     return by_name
 
 
-_COUNTED = {role: role.identity_share for role in FlagRole}
+_COUNTED = {role: role.required_match for role in FlagRole}
 _PLACES = (FlagRole.PLUGIN, FlagRole.PLACE, FlagRole.ITEMS)

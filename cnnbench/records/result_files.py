@@ -87,7 +87,7 @@ class SkippedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedFiles:
     """The documents that `load_records` found: records, sorted by path, and other documents that
     reports can show.
     """
@@ -114,7 +114,7 @@ def load_records(
     *,
     hidden: bool = True,
     progress: Progress | None = None,
-) -> Loaded:
+) -> LoadedFiles:
     """Reads all records in the given files and folders (with subfolders), and in files that match
     the given patterns.
 
@@ -154,7 +154,7 @@ def load_records(
             skipped.append(_keep_better_copy(runs, loaded, path))
     progress.finish()
     everything = [record for record, _ in runs.values()]
-    return Loaded(
+    return LoadedFiles(
         tuple(record for record in everything if isinstance(record, RunRecord)),
         tuple(skipped),
         tuple(record for record in everything if isinstance(record, AllReduceRecord)),

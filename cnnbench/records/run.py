@@ -62,7 +62,7 @@ class Subject:
                 raise ValueError(f"subject.labels.{name}: expected a string, got {value!r}")
 
     @property
-    def warning(self) -> str:
+    def unknown_commit_warning(self) -> str:
         """A warning that says why the measured commit is unknown; "" if it is known."""
         named = "--result_label=commit=... names it"
         text = f"the commit of the measured code is unknown: {self.unknown}; {named}"

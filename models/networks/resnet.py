@@ -92,12 +92,12 @@ class ResNet(Model):
 
     def build(self, net: Network[T], images: T) -> T:
         """Builds the stem, stages of residual blocks, global average pooling and logits."""
-        x = self.stages(net, images, self.strides)
+        x = self.stem_and_stages(net, images, self.strides)
         if self.version == "v2":
             x = net.batch_norm(x, activation="relu", settings=self.preactivation)
         return net.logits(net.global_avg_pool(x))
 
-    def stages(self, net: Network[T], images: T, strides: Sequence[int]) -> T:
+    def stem_and_stages(self, net: Network[T], images: T, strides: Sequence[int]) -> T:
         """Builds the stem, and one stage of residual blocks for each item in ``strides``."""
         x = self._stem(net, images)
         for stage, first in enumerate(strides):

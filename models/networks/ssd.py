@@ -195,7 +195,7 @@ class SSD300(Model):
     def build(self, net: Network[T], images: T) -> Mapping[str, T]:
         """Builds the network; returns logits ``classes`` (8732, 81) and ``boxes`` (8732, 4)."""
         with net.scope(self.backbone):
-            x = ResNet(34, "v1").stages(net, images, strides=(1, 2, 1))
+            x = ResNet(34, "v1").stem_and_stages(net, images, strides=(1, 2, 1))
         maps = [x]
         with net.scope("extra"):
             for narrow, filters, stride, padding in _EXTRAS:

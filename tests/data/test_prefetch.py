@@ -294,7 +294,7 @@ def test_synthetic_rows_of_workers_are_those_of_one_process(cpu_devices):
     assert source.synthetic
     assert source.signature == source.next() == ()
     assert source.devices == tuple(cpu_devices[:4])
-    assert source.spec.global_batch == 8
+    assert source.spec.process_batch == 8
     for tower in range(4):
         ours, expected = (one.of_tower(tower, ()) for one in (source, alone))
         np.testing.assert_array_equal(ours.features, expected.features)

@@ -34,7 +34,7 @@ def test_labels_take_precedence(labels, expected):
 
 def test_a_label_names_an_unknown_commit():
     found = Subject(unknown="no git")
-    assert found.with_labels({"branch": "dev"}).warning.endswith(
+    assert found.with_labels({"branch": "dev"}).unknown_commit_warning.endswith(
         "is unknown: no git; --result_label=commit=... names it"
     )
     assert found.with_labels({"commit": "v2"}) == Subject(revision="v2", labels={"commit": "v2"})

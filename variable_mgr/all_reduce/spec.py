@@ -324,7 +324,7 @@ class ReduceContext:
         return tuple(device for device in self.devices if device in self.own)
 
     @property
-    def complete(self) -> bool:
+    def all_devices_are_own(self) -> bool:
         """Whether the values of all devices are in this process."""
         return len(self.own_devices) == len(self.devices)
 
@@ -468,7 +468,7 @@ def _check_algorithm(
     algorithm: AlgorithmSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
 ) -> None:
     *first, between = algorithm.levels
-    if not context.complete and between != "collective":
+    if not context.all_devices_are_own and between != "collective":
         raise ValueError(
             f"{between} needs the values of all processes in one process; if each worker runs its "
             "own step, use collective, alone or as in copy/collective"
@@ -713,16 +713,17 @@ class Formula:
     or_paths: tuple[PathOf, ...] = ()
 
 
-def ring_lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase:
+def ring_lap(layout: NodeLayout, messages_per_hop: float, bytes_sent: float) -> ReductionPhase:
     """Returns the cost of n - 1 hops along a ring of n devices.
 
-    Each hop has `at_once` messages. In all hops, a device sends `moved` bytes. As many hops leave a
-    node as there are nodes.
+    Each hop has `messages_per_hop` messages. In all hops together, a device sends `bytes_sent`
+    bytes. As many hops leave a node as there are nodes.
     """
     hops = layout.devices - 1
     far = min(layout.nodes, hops) if layout.nodes > 1 else 0
     return ReductionPhase(
-        at_once * (hops - far), moved if far < hops else 0, at_once * far, moved if far else 0
+        *(messages_per_hop * (hops - far), bytes_sent if far < hops else 0),
+        *(messages_per_hop * far, bytes_sent if far else 0),
     )
 
 

@@ -133,7 +133,7 @@ class ExperimentState:
     sessions: Sequence[Sequence[Mapping[str, Any]]] = field(repr=False)
 
     @property
-    def facts(self) -> Mapping[str, Any]:
+    def last_session_settings(self) -> Mapping[str, Any]:
         """The journal's event that began the last session; it contains the values of
         `Experiment.facts`.
         """
@@ -147,7 +147,7 @@ class ExperimentState:
     @property
     def most_pairs_of_last_session(self) -> int:
         """Maximum number of pairs that was set for the last session."""
-        return int(self.facts["looks"][-1]["pairs"])
+        return int(self.last_session_settings["looks"][-1]["pairs"])
 
     @cached_property
     def _end_events(self) -> list[Mapping[str, Any] | None]:
@@ -202,18 +202,19 @@ class ExperimentState:
 
         In this case, the parent folder is the results folder of the gate.
         """
-        return bool(self.facts.get("gate"))
+        return bool(self.last_session_settings.get("gate"))
 
     @property
     def rules(self) -> Rules:
         """The user's rules (docs/rules.md) by which the pairs of the experiment are judged."""
-        return decode(Rules, self.facts.get("rules", {}))
+        return decode(Rules, self.last_session_settings.get("rules", {}))
 
     @property
     def is_alpha_spent(self) -> bool:
         """Whether no further analysis is possible, because alpha (the error rate) is used up."""
         return any(
-            analysis.alpha >= self.facts["policy"]["alpha"] for analysis in self.past_analyses
+            analysis.alpha >= self.last_session_settings["policy"]["alpha"]
+            for analysis in self.past_analyses
         )
 
     @property
@@ -223,7 +224,7 @@ class ExperimentState:
         This is impossible if the verdict is clear, if the whole significance level is used, or if
         the experiment belongs to another campaign or to an earlier version.
         """
-        is_standalone = "plans" in self.facts.get("question", {})
+        is_standalone = "plans" in self.last_session_settings.get("question", {})
         return is_standalone and not (self.has_clear_verdict or self.is_alpha_spent)
 
     @property
@@ -232,7 +233,10 @@ class ExperimentState:
 
         If the whole significance level is used, further pairs belong to a new experiment.
         """
-        alpha, share = self.facts["policy"]["alpha"], self.facts.get("share", 1.0)
+        alpha, share = (
+            self.last_session_settings["policy"]["alpha"],
+            self.last_session_settings.get("share", 1.0),
+        )
         if self.is_alpha_spent:
             return AnalysisSchedule(alpha, share=share)
         return AnalysisSchedule(alpha, self.most_pairs_of_first_session, self.past_analyses, share)
@@ -253,12 +257,16 @@ class ExperimentState:
         with existing pairs. None if the experiment has not ended, or if it was judged with an A/A
         spread, because the A/A records are in another folder.
         """
-        if self.end is None or self.facts.get("baseline_aa") or "policy" not in self.facts:
+        if (
+            self.end is None
+            or self.last_session_settings.get("baseline_aa")
+            or "policy" not in self.last_session_settings
+        ):
             return None
         base, new = (load_records([str(self.folder / side)]) for side in SIDES)
         plan = None if together else self.further_analysis_schedule
         comparison = compare_pairs(
-            base.records, new.records, self.facts, self.end["alpha"], plan=plan
+            base.records, new.records, self.last_session_settings, self.end["alpha"], plan=plan
         )
         again = None if self.confirmation is None else self.confirmation.verdict()
         comparison = comparison if again is None else with_second_experiment(comparison, again)

@@ -726,10 +726,10 @@ class Campaign:
         state = (subject.revision, subject.dirty, subject.changes)
         if self._first.setdefault(place, state) != state:
             raise ChangedError.of(f"repository {subject.repository}")
-        if subject.warning not in self._warned:
-            self._warned.add(subject.warning)
+        if subject.unknown_commit_warning not in self._warned:
+            self._warned.add(subject.unknown_commit_warning)
             silence_warnings(parse_silenced_conditions(record.config.get("quiet_conditions", "")))
-            self.reporter.warning(subject.warning, "commit")
+            self.reporter.warning(subject.unknown_commit_warning, "commit")
         return result
 
     def store_seconds(self, key: Hashable, seconds: float) -> None:

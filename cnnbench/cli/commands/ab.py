@@ -179,7 +179,7 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
     earlier = None
     if values.get("resume"):
         earlier = _experiment_to_resume(values, common)
-        command = earlier.facts["command"]
+        command = earlier.last_session_settings["command"]
         then, common = _parse_flags(command)
         values = {**then, "pairs": _maximum_pairs_to_resume(earlier), **values}
         if earlier.past_analyses and values["pairs"] < earlier.past_analyses[-1].pairs:
@@ -225,9 +225,9 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
     state = find_experiment(Path(folder))
     if state is None:
         raise FlagError("results", folder, AB.no_campaign_text)
-    if "command" not in state.facts:
+    if "command" not in state.last_session_settings:
         raise FlagError("results", folder, AB.too_old_text)
-    then, common_then = _parse_flags(state.facts["command"])
+    then, common_then = _parse_flags(state.last_session_settings["command"])
     usual, other = vars(AbFlags()), f"differs from the experiment in {folder}; leave it out, or "
     other += "name another folder"
     for name, value in values.items():
@@ -243,7 +243,7 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
         )
         raise FlagError("resume", "true", reason)
     for side, own in AbFlags(**values).variables.items():
-        had = state.facts["sides"][side]["variables"]
+        had = state.last_session_settings["sides"][side]["variables"]
         if set(had) != set(own):
             wanted = " ".join(f"--{side}_env={name}=..." for name in had) or "none"
             reason = f"must name the variables of the experiment in {folder}, whose values are not "
@@ -287,7 +287,10 @@ def _make_experiment(
         seed = options.resolve_seed(AB, "")
         in_turn = resolve_turn_seconds(options.pairing, checked, campaign.reporter)
     else:
-        seed, in_turn = earlier.facts["seed"], earlier.facts["turn_seconds"]
+        seed, in_turn = (
+            earlier.last_session_settings["seed"],
+            earlier.last_session_settings["turn_seconds"],
+        )
     has_length = any(LENGTHS & side.given_flags.keys() for side in checked.values())
     seconds = options.seconds
     return Experiment(

@@ -100,7 +100,11 @@ def _compare_second(second: ExperimentState, options: CompareFlags, rules: Rules
     experiment has its own.
     """
     assert second.end is not None
-    own = replace(options, metrics=",".join(second.facts["metrics"]), alpha=second.end["alpha"])
+    own = replace(
+        options,
+        metrics=",".join(second.last_session_settings["metrics"]),
+        alpha=second.end["alpha"],
+    )
     return _compare_files([str(second.folder / side) for side in SIDES], own, second, rules)
 
 

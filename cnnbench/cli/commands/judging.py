@@ -14,7 +14,7 @@ from cnnbench.cli.commands import declare_output_flag, describe_output_file, wri
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, redeclare_flag, split_words
 from cnnbench.flags.groups.run import RunParams
-from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
+from cnnbench.judge.compare import Comparison, LoadedFiles, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics import DEFAULT_METRICS
 from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
@@ -138,7 +138,7 @@ class JudgingFlags:
         changed = {name: value for name, value in changes.items() if value is not None}
         return Policy().replace(**changed)
 
-    def load_aa(self, reductions: bool = True) -> Loaded | None:
+    def load_aa(self, reductions: bool = True) -> LoadedFiles | None:
         """Reads the A/A runs in --baseline_aa; None without the flag. See also `load_side`."""
         if self.baseline_aa is None:
             return None
@@ -168,7 +168,7 @@ class JudgingFlags:
         write_output(self.output, text, shown)
 
 
-def load_side(path: str, reductions: bool = True) -> Loaded:
+def load_side(path: str, reductions: bool = True) -> LoadedFiles:
     """Reads the records of BASE or of NEW from a file, a folder or a pattern.
 
     Raises PathError if the path does not exist, or contains nothing that looks like a record. If

@@ -42,7 +42,7 @@ from cnnbench.judge.report.exports import TABLES, to_csv
 from cnnbench.machine.repository import Commits
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.files import Output, check_outputs, check_written
-from cnnbench.records.result_files import Loaded, find_files
+from cnnbench.records.result_files import LoadedFiles, find_files
 from cnnbench.records.run import RunRecord
 
 _ABOUT = """\
@@ -163,7 +163,7 @@ _MOST_FILES = 10_000
 _NO_VERDICT = "needs --baseline, or the results of cnnbench ab"
 
 
-def _load_results(paths: Sequence[str]) -> Loaded:
+def _load_results(paths: Sequence[str]) -> LoadedFiles:
     loaded = load(paths, progress=Progress())
     if not loaded.all_records and not loaded.studies and not loaded.defects:
         raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
@@ -214,7 +214,7 @@ def _history_contents(
 
 def _make_report_subject(
     options: ReportFlags,
-    loaded: Loaded,
+    loaded: LoadedFiles,
     paths: Sequence[str],
     order: Mapping[str, int] | None,
 ) -> ReportSubject:

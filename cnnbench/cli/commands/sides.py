@@ -393,7 +393,7 @@ def resume_command(
         f"--{side}_env="
         + mask_variable_value(name + "=" + (variables or {}).get(side, {}).get(name, "..."))
         for side in SIDES
-        for name in earlier.facts["sides"][side]["variables"]
+        for name in earlier.last_session_settings["sides"][side]["variables"]
     ]
     return shlex.join(["cnnbench", command, *flags, *own])
 

@@ -15,8 +15,8 @@ from cnnbench.base.stats import group_by
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import IdentityShare, RunPart, names_of_flags
-from cnnbench.flags.params import flags_with_identity_share
+from cnnbench.flags.declare import RequiredMatch, RunPart, names_of_flags
+from cnnbench.flags.params import flags_by_required_match
 from cnnbench.judge.compare.configuration import (
     FACTS,
     FLAG,
@@ -45,7 +45,7 @@ from cnnbench.judge.metrics import (
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.run import BENCHMARKS, RunRecord
 
-_PLACES = flags_with_identity_share(IdentityShare.PRESENCE)
+_PLACES = flags_by_required_match(RequiredMatch.PRESENCE)
 
 
 @dataclass(frozen=True)

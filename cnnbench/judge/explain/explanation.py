@@ -49,7 +49,9 @@ def explain(
         base=timed.means_by_side[0],
         new=timed.means_by_side[1],
         spread=2 * timed.standard_error(),
-        chance=max(CERTAIN * timed.standard_error(sides.noise), timed.chance_limit),
+        chance=max(
+            CERTAIN * timed.standard_error(sides.relative_process_deviation), timed.chance_limit
+        ),
         profiled_base=sides.step.means_by_side[0],
         profiled_new=sides.step.means_by_side[1],
         rows=(),

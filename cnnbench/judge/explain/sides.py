@@ -600,7 +600,7 @@ class Sides:
         return primitive_changes(self.a.profiles, self.b.profiles)
 
     @cached_property
-    def noise(self) -> float:
+    def relative_process_deviation(self) -> float:
         """Standard deviation among the processes of A and among the processes of B, as a share of
         the time, estimated from the longest operations.
 
@@ -613,11 +613,12 @@ class Sides:
         shares = [times.variance / fmean(times.means_by_side) ** 2 for times in adjusted]
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
-    def noise_of_parts(self, parts: Iterable[Part]) -> float:
-        """Returns the `noise` to assume for the given parts of the step. For the Python program,
-        the noise is at most 5 %, even if operations vary more.
+    def relative_deviation_of_parts(self, parts: Iterable[Part]) -> float:
+        """Returns the `relative_process_deviation` to assume for the given parts of the step. For
+        the Python program, it is at most 5 %, even if operations vary more.
         """
-        return min(self.noise, _ONE_PROCESS) if {*parts} == {PROGRAM} else self.noise
+        limit = _ONE_PROCESS if {*parts} == {PROGRAM} else math.inf
+        return min(self.relative_process_deviation, limit)
 
     def stands_out(self, parts: Collection[Part], errors: float = CERTAIN) -> bool:
         """Whether the difference in the time of the given parts of the step is relevant and larger
@@ -626,7 +627,7 @@ class Sides:
         If `errors` is at least `CERTAIN`, the times of A and B must also not overlap.
         """
         return self.exceeds_standard_errors(
-            self.typical_sum(parts), errors, self.noise_of_parts(parts)
+            self.typical_sum(parts), errors, self.relative_deviation_of_parts(parts)
         )
 
     def exceeds_standard_errors(
@@ -637,7 +638,8 @@ class Sides:
         """
         if self.by_work:
             return errors < CERTAIN
-        size, noise = abs(times.difference), self.noise if noise is None else noise
+        size = abs(times.difference)
+        noise = self.relative_process_deviation if noise is None else noise
         if not self.is_relevant(times):
             return False
         if errors < CERTAIN:

@@ -34,7 +34,7 @@ from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import dataclass_from_sources, parse_start_time
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.profiles import Roofline, StepProfile
-from cnnbench.records.result_files import Loaded, Study
+from cnnbench.records.result_files import LoadedFiles, Study
 from cnnbench.records.run import RunRecord, find_steady_state_of_run
 
 MOST_SHOWN = 60
@@ -301,7 +301,7 @@ def shown_count_text(shown: int, total: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportSubject(Loaded):
+class ReportSubject(LoadedFiles):
     """The records that a report is about, grouped by configuration, and their comparison with a
     baseline.
 
@@ -391,8 +391,8 @@ def profiled_runs(studies: Iterable[Study]) -> list[RunRecord]:
 
 
 def gather(
-    loaded: Loaded,
-    baseline: Loaded | None = None,
+    loaded: LoadedFiles,
+    baseline: LoadedFiles | None = None,
     *,
     policy: Policy | None = None,
     allow_different: Sequence[str] = (),

@@ -315,8 +315,8 @@ class AllReduceBenchmark:
         self._conditions = self._watch.record
         for notice in no_effect_notices(UNUSED, self.plan, self._so_far.explicit_flags):
             self._messages.notice(notice)
-        if self._so_far.subject is not None and self._so_far.subject.warning:
-            self._messages.warning(self._so_far.subject.warning, "commit")
+        if self._so_far.subject is not None and self._so_far.subject.unknown_commit_warning:
+            self._messages.warning(self._so_far.subject.unknown_commit_warning, "commit")
         continued = self._results.prepare()
         if continued is not None:
             self._messages.notice(continued)
@@ -367,7 +367,7 @@ class AllReduceBenchmark:
         """
         settings = flags_of_process(self.plan.run.params, self.plan.job)
         self._watch.add_peer_processes(self._membership.connect())
-        for warning in runtime.export_environment(settings):
+        for warning in runtime.set_tensorflow_environment(settings):
             self._messages.warning(warning, "variables")
         with without_info_lines():
             load_tensorflow()

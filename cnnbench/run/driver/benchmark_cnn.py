@@ -271,7 +271,7 @@ class BenchmarkCNN(Run):
             # This check follows the handshake, so that the other processes also receive its error.
             self._check_steps_left(plan.saves_into)
         start = time.perf_counter()
-        for warning in runtime.export_environment(settings):
+        for warning in runtime.set_tensorflow_environment(settings):
             messages.warning(warning, "variables")
         with without_info_lines():
             tf = load_tensorflow()
@@ -285,8 +285,8 @@ class BenchmarkCNN(Run):
         # The load of the machine is recorded before the run, because the run itself adds load.
         facts, subject = environment.collect(), measurements.parts.subject
         measurements.note(environment=facts)
-        if subject is not None and subject.warning:
-            messages.warning(subject.warning, "commit")
+        if subject is not None and subject.unknown_commit_warning:
+            messages.warning(subject.unknown_commit_warning, "commit")
         # The instruction sets with fp16 arithmetic are avx512_fp16 and amx_fp16.
         has_fp16 = "_fp16" in str(facts.get("cpu_isa"))
         if devices.kind == "cpu" and plan.params.precision == "fp16" and not has_fp16:

@@ -92,10 +92,10 @@ def time_pipeline(inputs: InputSource) -> InputStage:
     spec = inputs.spec
     buffered = spec.datasets_prefetch_buffer_size + spec.multi_device_iterator_max_buffer_size
     # tf.data decodes about as many examples at the same time as the machine has cores.
-    decoding = -(-2 * (os.cpu_count() or 1) // spec.global_batch)
+    decoding = -(-2 * (os.cpu_count() or 1) // spec.process_batch)
     for _ in range(buffered + decoding + 2):
         step()
-    return _time_fetches(DEVICE_STAGE, step, spec.global_batch, None, _WHOLE_SECONDS)
+    return _time_fetches(DEVICE_STAGE, step, spec.process_batch, None, _WHOLE_SECONDS)
 
 
 def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputStage:

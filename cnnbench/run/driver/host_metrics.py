@@ -227,9 +227,9 @@ class EvaluationResults:
             self._console.evaluation_result(metrics, evaluated.evaluation.examples)
             self._record_evaluation(evaluated.evaluation, metrics)
 
-    def finish(self, seconds: float | None = None) -> None:
-        """Waits for all evaluations, at most `seconds`, and publishes them."""
-        end = None if seconds is None else time.monotonic() + seconds
+    def publish_all(self, timeout: float | None = None) -> None:
+        """Waits for all evaluations, at most `timeout` seconds, and publishes them."""
+        end = None if timeout is None else time.monotonic() + timeout
         while self._waiting:
             remaining = None if end is None else end - time.monotonic()
             if remaining is not None and remaining <= 0:

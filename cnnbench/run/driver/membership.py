@@ -219,7 +219,7 @@ class Membership:
         chief = self._job.chief
         try:
             settings = flags_of_process(self._plan.params, self._job)
-            runtime.export_environment(settings)
+            runtime.set_tensorflow_environment(settings)
             with self._connections.port, without_info_lines():
                 server = runtime.start_server(settings, self._job)
             self._watchdog.announce_server()

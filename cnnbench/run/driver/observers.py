@@ -80,7 +80,7 @@ class TrainingState(NamedTuple):
 class Observer:
     """Base class of objects that are called at the events of a run. It ignores all events."""
 
-    def begins(self, global_step: int, steps: int) -> None:
+    def training_begins(self, global_step: int, steps: int) -> None:
         """Called when the training begins, which runs a warm-up and at most `steps` timed steps."""
 
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
@@ -106,7 +106,7 @@ class Observer:
     def resuming(self, global_step: int) -> None:
         """Called when the training continues after an evaluation."""
 
-    def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
+    def training_ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
         """Called when the training and its last evaluation have ended.
 
         `steps` and `images_per_sec` are the number of steps and the rate of the timed loop.
@@ -164,7 +164,7 @@ class BenchmarkLog(Observer):
         rate = evaluation.images_per_sec
         self._log_metric("eval_average_examples_per_sec", rate, step, _RATE)
 
-    def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
+    def training_ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
         """Logs the mean rate of the timed loop."""
         self._log_metric("average_examples_per_sec", images_per_sec, steps, _RATE)
 
@@ -258,7 +258,7 @@ class MLPerfLog(Observer):
         for key, value in settings.items():
             self._log_event(_POINT, key, value)
 
-    def begins(self, global_step: int, steps: int) -> None:
+    def training_begins(self, global_step: int, steps: int) -> None:
         """Logs the start of the training, which includes the warm-up."""
         self._log_event(_END, "init_stop", None)
         self._log_event(_START, "run_start", None)
@@ -299,7 +299,7 @@ class MLPerfLog(Observer):
             samples_count=global_step * self._plan.length.global_batch,
         )
 
-    def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
+    def training_ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
         """Records that the training has ended after its last evaluation, for `close`."""
         self._finished = True
 
@@ -481,7 +481,7 @@ class _SummaryWriter(Observer):
     def __init__(self, flag: str, folder: str) -> None:
         self._file = EventFile(flag, folder)
 
-    def begins(self, global_step: int, steps: int) -> None:
+    def training_begins(self, global_step: int, steps: int) -> None:
         """Hides events that an earlier run wrote for steps after this run's first global step."""
         del steps
         self._file.hide_from_step(global_step + 1)

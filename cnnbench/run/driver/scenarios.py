@@ -96,7 +96,7 @@ class ReplicaCheck(Observer):
         self._measurements = measurements
         self._differing = TracedFunction("the comparison of copies", self._build_tower_comparison)
 
-    def begins(self, global_step: int, steps: int) -> None:
+    def training_begins(self, global_step: int, steps: int) -> None:
         """Checks the initial or restored values. This also traces the comparison."""
         del steps
         self._check_replicas(global_step)
@@ -480,7 +480,7 @@ def _evaluate_new_checkpoints(
             end.restart_time_limit()
             done = path
         if reason := end.explain_end():
-            results.finish()
+            results.publish_all()
             built.send_restored_to_workers(_NO_CHECKPOINT)
             if done is None:
                 raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}, and {reason}")
@@ -488,7 +488,7 @@ def _evaluate_new_checkpoints(
             return None
         wake = time.monotonic() + end.seconds_until_next_search(pause)
         with run.membership.marking_activity(ProcessActivity.OTHERS):
-            results.finish(wake - time.monotonic())
+            results.publish_all(wake - time.monotonic())
             time.sleep(max(0.0, wake - time.monotonic()))
 
 
@@ -563,7 +563,7 @@ def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResul
         results.add(evaluated)
         if not run.plan.params.eval_interval_secs:
             return evaluated.evaluation.images_per_sec
-        results.finish(0.0)
+        results.publish_all(0.0)
 
 
 def _write_saved_model(run: Run, exporter: Exporter) -> None:

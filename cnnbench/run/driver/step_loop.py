@@ -273,12 +273,14 @@ class StuckDetector:
 
     Args:
       limit: seconds, as in `time_limit`.
-      waits: returns the seconds for which each worker has been waiting for input.
+      input_wait_by_worker: returns the seconds for which each worker has been waiting for input.
     """
 
-    def __init__(self, limit: float = 0.0, waits: Callable[[], Mapping[str, float]] = dict) -> None:
+    def __init__(
+        self, limit: float = 0.0, input_wait_by_worker: Callable[[], Mapping[str, float]] = dict
+    ) -> None:
         self._limit = limit
-        self.waits = waits
+        self.input_wait_by_worker = input_wait_by_worker
         self._waited: dict[tuple[str, int], float] = {}
         self._experienced: set[str] = set()
         self._longest = 0.0
@@ -488,7 +490,11 @@ class AsyncLoop(Generic[Values]):
             self._handle_failure(outcome.worker, outcome.error)
 
     def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
-        doing = ProcessActivity.INPUT if worker in self._stuck.waits() else ProcessActivity.STEP
+        doing = (
+            ProcessActivity.INPUT
+            if worker in self._stuck.input_wait_by_worker()
+            else ProcessActivity.STEP
+        )
         reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
         self._remove_worker(worker, TimeoutError(reason))
 
@@ -538,7 +544,11 @@ class CoordinatedLoop(AsyncLoop[Values]):
 
     def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
         """Ends the loop after a stuck update: only TensorFlow knows which worker runs it."""
-        waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
+        waits = [
+            name
+            for name, waited in self._stuck.input_wait_by_worker().items()
+            if waited > seconds / 2
+        ]
         suspects = ", ".join(waits) or f"one of {', '.join(self._remaining_workers)}"
         doing = ProcessActivity.INPUT if waits else ProcessActivity.STEP
         reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"

@@ -153,7 +153,7 @@ class Training:
                 return self._finish_training(0.0, steps)
             loop = self._make_loop()
             for observer in self._observers:
-                observer.begins(self.global_step, steps)
+                observer.training_begins(self.global_step, steps)
             self._run_warm_up(loop)
             if self._stopped_early:
                 return self._finish_training(0.0, 0)
@@ -560,12 +560,12 @@ class Training:
                     stack.enter_context(writing_output("train_dir", plan.saves_into))
                 self._save_checkpoint()
         if self._results is not None:
-            self._results.finish()
+            self._results.publish_all()
         if not steps:
             return None
         total = steps * plan.length.global_batch / elapsed
         for observer in self._observers:
-            observer.ended(self.global_step, steps, total)
+            observer.training_ended(self.global_step, steps, total)
         return None if self._built.evaluator is not None else total
 
     def _read_execution(self, result: StepResult, events: ReadCallbacks) -> list[StepValues]:

@@ -265,7 +265,7 @@ class _TensorFlowFinder(MetaPathFinder):
 
 def _import_and_measure(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
     """Imports TensorFlow for a plug-in, with the settings of this process. Records the time."""
-    # `export_environment` sets TF_CPP_MIN_LOG_LEVEL to the same value.
+    # `set_tensorflow_environment` sets TF_CPP_MIN_LOG_LEVEL to the same value.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     start = time.perf_counter()
     try:

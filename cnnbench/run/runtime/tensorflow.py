@@ -69,7 +69,7 @@ class Devices(NamedTuple):
         return self.job.device
 
 
-def export_environment(flags: MachineFlags) -> tuple[str, ...]:
+def set_tensorflow_environment(flags: MachineFlags) -> tuple[str, ...]:
     """Sets environment variables that TensorFlow reads when it is imported, before its import.
 
     Variables that are already set keep their values. Returns warnings about variables that
@@ -192,7 +192,7 @@ def _configuring_after_plugin_import(
     plan = find()
     if plan is not None:
         flags = flags_of_process(plan.params, plan.place.job)
-    export_environment(flags)
+    set_tensorflow_environment(flags)
     yield
     configure_devices(flags, None if plan is None else plan.place.job)
 

@@ -254,7 +254,10 @@ def test_the_command_that_goes_on_settles_what_was_undecided(
     assert len(of_commits) == len(says) - 1
     for journal in of_commits:
         state = find_experiment(journal.parent)
-        assert sum(one.alpha for one in state.past_analyses) <= state.facts["policy"]["alpha"]
+        assert (
+            sum(one.alpha for one in state.past_analyses)
+            <= state.last_session_settings["policy"]["alpha"]
+        )
 
 
 def test_what_needs_more_pairs_than_there_may_be_gives_no_command(repository, bisect):

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from cnnbench.errors import ExitCode
-from cnnbench.flags.declare import IdentityShare
+from cnnbench.flags.declare import RequiredMatch
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.flags.params import flags_with_identity_share
+from cnnbench.flags.params import flags_by_required_match
 from cnnbench.judge.compare import Policy, Verdict, compare_records
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.all_reduce import Copying
@@ -146,7 +146,7 @@ def test_groups_of_small_gradients_count_only_where_there_are_some(reductions, s
 def test_every_flag_of_the_command_is_in_a_row_s_configuration_or_left_out_on_purpose(reductions):
     (row,) = rows_of(reductions(6.0))
     counted = {spec.name for spec in ALL_REDUCE_FLAGS} - {
-        *flags_with_identity_share(IdentityShare.NOTHING)
+        *flags_by_required_match(RequiredMatch.NOTHING)
     }
     assert counted - set(row.configuration.flags) == {
         *("sizes", "data_name", "model_plugin", "peers", "compact_gradient_transfer"),

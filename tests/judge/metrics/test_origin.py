@@ -14,7 +14,7 @@ from cnnbench.judge.metrics import Origin, machine_name, origin_titles, varying_
 from cnnbench.judge.report.exports import frame
 from cnnbench.judge.report.results import gather as report_of
 from cnnbench.judge.report.results import group_configurations
-from cnnbench.records.result_files import Loaded
+from cnnbench.records.result_files import LoadedFiles
 from cnnbench.records.run import RunRecord, Subject
 
 SUBJECTS = st.none() | st.builds(
@@ -96,7 +96,7 @@ def test_a_report_pools_one_origin_and_all_of_it(made, triples):
         assert len({*map(identity, one.records)}) == 1
         speeds = [r.batch.global_ / r.step_seconds[0] for r in one.records]
         assert sorted(one.throughput.values) == pytest.approx(sorted(speeds))
-    rows = frame(report_of(Loaded(tuple(records), ())), "configurations")
+    rows = frame(report_of(LoadedFiles(tuple(records), ())), "configurations")
     assert sorted(rows["processes"]) == sorted(len(one.records) for one in found)
 
 

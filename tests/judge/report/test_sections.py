@@ -14,7 +14,7 @@ from cnnbench.judge.compare import compare_records
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import terminal_sections, to_markdown
 from cnnbench.judge.report import build, gather, load, render
-from cnnbench.records.result_files import Loaded
+from cnnbench.records.result_files import LoadedFiles
 from cnnbench.records.run import Measured, ResourceUse, StartupSeconds, Subject
 
 
@@ -79,7 +79,7 @@ def test_a_commit_compared_with_several_has_a_row_for_each(full_runs):
     runs.append(full_runs(125, subject=alone, ab={"side": "a", "seed": 0}))
     found = {
         one.name.partition("side ")[2]: one.throughput.values
-        for one in gather(Loaded(tuple(runs), ())).configured
+        for one in gather(LoadedFiles(tuple(runs), ())).configured
     }
     assert found == {
         "A, good, against five": (125, 125, 125),
@@ -210,7 +210,7 @@ def test_a_cause_names_its_flag_once(full_runs, profiles):
     found = explain(base, profiles.side(changed(lambda part: True, 1.5), num_intra_threads=1))
     sides = [tuple(full_runs.of(*[speed] * 4)) for speed in (150.0, 100.0)]
     comparison = dataclasses.replace(compare_records(*sides), explanation=found)
-    report = build(gather(Loaded(sides[1], ()), comparison=comparison))
+    report = build(gather(LoadedFiles(sides[1], ()), comparison=comparison))
     fact = "2 in A, 1 in B"  # of num_intra_threads
     (cause, *_) = rows(report, "why")
     (line, *_) = (one for one in to_markdown(found).splitlines() if one.startswith("- "))
@@ -246,7 +246,7 @@ def test_one_peak_per_machine_and_number_format(full_runs):
         measured(300e9, flags={"precision": "bf16"}),
         measured(50e9, environment=other),
     )
-    results = gather(Loaded(records, ()))
+    results = gather(LoadedFiles(records, ()))
     found = rows(build(results), "mfu")
     assert [row["peak, GFLOP/s"] for row in found] == ["152.0", "50.00", "300.0", "152.0"]
     assert "the highest of 4 processes" in found[0]["source of the peak"]
@@ -301,7 +301,7 @@ def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
     starts = ("12:00:00+00:00", "08:00:00-05:00", "13:00:00+02:00")
     (record,) = everything.allreduces
     records = [dataclasses.replace(record, started_at=f"2026-11-20T{one}") for one in starts]
-    found = gather(Loaded((), (), tuple(records))).allreduces
+    found = gather(LoadedFiles((), (), tuple(records))).allreduces
     assert [one.started_at[11:] for one in found] == [starts[2], starts[0], starts[1]]
 
 
@@ -336,7 +336,7 @@ def test_a_page_about_many_results_has_few_charts_and_lists_the_others(full_runs
         for number, revision in enumerate(revisions)
     ]
     base = full_runs.of(*(100,) * 4)
-    results = gather(Loaded(tuple(loaded), ()), Loaded(tuple(base), ()))
+    results = gather(LoadedFiles(tuple(loaded), ()), LoadedFiles(tuple(base), ()))
     report = build(results)
     drawn = report.charts
     assert len(drawn) < 30
@@ -351,13 +351,13 @@ def test_a_page_about_many_results_has_few_charts_and_lists_the_others(full_runs
         "Only 60 of 80 pairs of configuration and commit are shown in full"
     ]
     assert len(sections["runs"].blocks[1].rows) == 60
-    few = build(gather(Loaded(tuple(loaded[:60]), ())))
+    few = build(gather(LoadedFiles(tuple(loaded[:60]), ())))
     assert "earlier" not in {one.key for one in few.sections}
 
 
 def test_many_processes_are_listed_in_part(full_runs, monkeypatch):
     runs = full_runs.of(*(100.0 + 0.1 * number for number in range(350)))
-    report = build(gather(Loaded(tuple(runs), ())))
+    report = build(gather(LoadedFiles(tuple(runs), ())))
     sections = {one.key: one for one in report.sections}
     text, listed = sections["runs"].blocks
     assert text.text.endswith("in order of time, the newest 300 of 350.")

@@ -147,7 +147,7 @@ def test_bits_are_compared_whatever_they_mean(dtype, cpu_devices):
             with tf.device(device):
                 copies.append(tf.Variable(tf.cast([1.0, value], dtype)))
         measurements = Measurements(command=(), config={})
-        ReplicaCheck((TowerVariable("v", copies),), 1, measurements).begins(7, 1)
+        ReplicaCheck((TowerVariable("v", copies),), 1, measurements).training_begins(7, 1)
 
     check([5.0, 5.0, 5.0])
     if dtype.is_floating:

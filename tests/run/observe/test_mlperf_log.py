@@ -125,12 +125,12 @@ def test_ssd_has_the_keys_of_its_rules_and_its_precision_as_accuracy():
     assert found["submission_benchmark"] == "ssd"
     assert found["opt_learning_rate_decay_boundary_epochs"] == [40, 50]
     assert found["opt_learning_rate_warmup_steps"] == int(118_287 / 8)
-    log.begins(0, 20)
+    log.training_begins(0, 20)
     for step, precision in ((15, 0.2), (20, 0.213)):
         metrics = {"map": precision, "map_50": 0.9, "map_75": 0.9}
         log.evaluating(step)
         log.evaluated(Evaluation(global_step=step, examples=8, images_per_sec=1.0, metrics=metrics))
-    log.ended(20, 20, 1.0)
+    log.training_ended(20, 20, 1.0)
     log.close()
     accuracies = [line for line in parsed("\n".join(lines)) if line["key"] == "eval_accuracy"]
     assert [line["value"] for line in accuracies] == [0.2, 0.213]

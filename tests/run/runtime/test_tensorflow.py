@@ -27,9 +27,9 @@ from cnnbench.run.runtime.tensorflow import (
     choose_input_threads,
     choose_thread_counts,
     configure_devices,
-    export_environment,
     read_peak_memory,
     reset_peak_memory,
+    set_tensorflow_environment,
 )
 
 
@@ -130,7 +130,7 @@ def test_input_threads(flags, kind, expected, cpus):
 def test_environment(flags, before, after, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(os.environ, before, clear=True):
-        export_environment(Params(**flags))
+        set_tensorflow_environment(Params(**flags))
         for name, value in after.items():
             expected = value and value.replace("WORKING_DIRECTORY", str(tmp_path))
             assert os.environ.get(name) == expected, name
