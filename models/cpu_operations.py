@@ -141,9 +141,9 @@ def _select_for_onednn_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
 
     The algorithms were measured in float32 on the machine that `_select_for_eigen_avx2` names.
 
-    matmul has a speedup of 1.2 to 1.6, and of 0.8 to 1.0 below 32 filters. rotated_kernel takes
-    0.85 to 1.05 times as long as TensorFlow's gradient. swapped_batch_and_channels is up to 1.2
-    times as fast, but its rounding errors are up to 40 times as large.
+    Each speedup is the CPU time of TensorFlow's gradient divided by that of the algorithm. matmul
+    has 1.2 to 1.6, and 0.8 to 1.0 below 32 filters. rotated_kernel has 0.85 to 1.06.
+    swapped_batch_and_channels has 0.5 to 1.2, and its rounding errors are up to 40 times as large.
     """
     gains = shape.is_pointwise and shape.filters >= 32 and shape.bits == 32
     return ConvolutionAlgorithms(kernel_gradient="matmul" if gains else "library")
@@ -165,7 +165,7 @@ def _select_for_onednn_avx512(shape: ConvolutionShape) -> ConvolutionAlgorithms:
     for the output and the gradient of the images. If the output is a matrix product, too, the
     kernel need not be reordered.
 
-    Larger kernels: in 16 bits, patches has 1.3 to 3.1 for images of up to 8 x 8 pixels with at
+    Larger kernels: in 16 bits, patches has 1.0 to 3.1 for images of up to 8 x 8 pixels with at
     least 128 channels and filters, and 0.1 to 1.2 otherwise. rotated_kernel has 0.5 to 1.0.
     swapped_batch_and_channels has 0.1 to 1.8. Where it is above 1, patches is mostly faster.
     """
