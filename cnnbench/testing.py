@@ -20,10 +20,10 @@ import pytest
 
 from cnnbench.base.files import read_json
 from cnnbench.base.stats import median
-from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.side import Side, benchmark_command, refuse_flags, resolve_flags
+from cnnbench.base.terminal import ChildProcessReporter
+from cnnbench.campaigns.ab.side import AbSide, benchmark_command, refuse_flags, resolve_flags
 from cnnbench.campaigns.processes.campaign import Campaign, main_result_text
-from cnnbench.campaigns.processes.child import RunSummary
+from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import split_words
 from cnnbench.judge.compare import METRICS, Comparison, Policy, compare_records, load_records
@@ -127,7 +127,7 @@ class Bench:
     ) -> None:
         self.folder = folder
         self._root = root
-        self._reporter = Reporter(io.StringIO() if terminal is None else terminal)
+        self._reporter = ChildProcessReporter(io.StringIO() if terminal is None else terminal)
         self._timeout = timeout
         self._update = update_baselines
         self._calls = 0
@@ -159,7 +159,7 @@ class Bench:
         __tracebackhide__ = True
         if processes < 1:
             raise ValueError(f"processes={processes}: must be at least 1")
-        side = Side(flags=flags, python=python, variables=dict(env or {}))
+        side = AbSide(flags=flags, python=python, variables=dict(env or {}))
         side = replace(side, resolved=_check_flags(side, processes))
         if baseline is not None and not self._writes_baseline(baseline):
             self._load_baseline(baseline)
@@ -174,11 +174,11 @@ class Bench:
         for number in range(1, processes + 1):
             path = self.folder / f"{self._calls}-{number}.json"
             log = path.with_suffix(".log")
-            self._reporter.started(number, processes, label, left)
+            self._reporter.show_started(number, processes, label, left)
             (ended,) = campaign.run([benchmark_command(side, path, log)], limit)
             outcome, left = ended.message or main_result_text(ended.record), ended.seconds
             left *= processes - number
-            self._reporter.ended(number, processes, label, outcome, ended.seconds, left)
+            self._reporter.report_ended(number, processes, label, outcome, ended.seconds, left)
             if ended.status != "ok":
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 report = ["its last lines of output:" if lines else "it printed nothing"]
@@ -278,7 +278,7 @@ class Bench:
         return records, label
 
 
-def _check_flags(side: Side, processes: int) -> RunSummary:
+def _check_flags(side: AbSide, processes: int) -> ResolvedRun:
     """Checks the flags of a fixture call before any process is started. Returns the resolved values
     of the flags.
     """

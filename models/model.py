@@ -140,7 +140,7 @@ class Model(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        plugins.check_methods(cls, Model)
+        plugins.check_plugin_methods(cls, Model)
 
     def resize(self, image_size: int | None, num_classes: int | None) -> None:
         """Sets the image size in pixels and the number of outputs. None keeps the default.
@@ -244,7 +244,7 @@ class Model(abc.ABC):
         """Raises UsageError if an attribute that the subclass sets has an invalid value."""
         who = f"model class {type(self).__name__}"
         # image_size and channels are checked below, because only some models need them.
-        plugins.check_attributes(self, Model, who, "image_size", "channels")
+        plugins.check_plugin_attributes(self, Model, who, "image_size", "channels")
         metrics = (*self.metric_names, *self.host_metric_names)
         for metric in metrics:
             plugins.check_name(f"a metric of {who}", metric)
@@ -295,7 +295,7 @@ def top_k_hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
 
 def plugin_location_prefix(model: Model) -> str:
     """Returns a prefix for errors: the code location of a plug-in's model, or "" if built in."""
-    built_in = plugins.is_built_in(type(model))
+    built_in = plugins.is_defined_by_cnnbench(type(model))
     return "" if built_in else f"{plugins.definition_location(type(model).build)}: "
 
 
@@ -476,7 +476,7 @@ def _unknown_model_reason(name: str, dataset: str) -> str:
 
 
 plugins.add_plugin_kind(
-    plugins.Kind(
+    plugins.PluginKind(
         flag="model_plugin",
         noun="model",
         call="cnnbench.models.register_model(name, dataset, factory)",

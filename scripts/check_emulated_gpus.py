@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_line import options_of, run_script
+from command_line import parse_options, run_script
 
 from cnnbench.flags.declare import flag
 from cnnbench.flags.parse import split_at_dashes
@@ -100,7 +100,7 @@ def cases(options: Options) -> Iterator[Flags]:
         yield from sorted(chosen, key=lambda one: (one["num_gpus"], variables(one)))
 
 
-def with_rate(flags: Flags, runs: Runs) -> dict[str, Any]:
+def add_learning_rate(flags: Flags, runs: CachedRunner) -> dict[str, Any]:
     """Adds a learning rate with which losses change, but rounding errors are not magnified.
 
     For a network, the rate is the largest power of ten up to which a first update changes the loss
@@ -130,7 +130,7 @@ def with_rate(flags: Flags, runs: Runs) -> dict[str, Any]:
     return {**flags, "init_learning_rate": rates[chosen]}
 
 
-class Runs:
+class CachedRunner:
     """Runs cnnbench on emulated GPUs and on CPUs, each command only once.
 
     Args:
@@ -209,10 +209,10 @@ def _is_small(flags: Flags) -> bool:
     return bool(flags["model"] == SMALL["model"])
 
 
-def check(flags: Flags, runs: Runs) -> list[str]:
+def compare_gpu_with_cpu_results(flags: Flags, runs: CachedRunner) -> list[str]:
     """Prints the largest difference between the results on GPUs and on CPUs; returns findings."""
     start = time.monotonic()
-    flags = with_rate(flags, runs)
+    flags = add_learning_rate(flags, runs)
     gpus = runs(flags, **gpu_cases.machine(flags))
     cpus = runs(gpu_cases.on_cpus(flags), gpus=0)
     sides = {"GPUs": gpus["error"], "CPUs": cpus["error"]}
@@ -251,16 +251,16 @@ def check(flags: Flags, runs: Runs) -> list[str]:
 def main(argv: Sequence[str]) -> int:
     """Checks the selected runs; returns the exit status."""
     words, given = split_at_dashes(argv)
-    options = options_of(Options, __doc__, words)
+    options = parse_options(Options, __doc__, words)
     if given:
         parsed = parse_run(given)
         own = {name: getattr(parsed.params, name) for name in parsed.explicit_flags}
         chosen: Iterator[Flags] = iter([{"model": parsed.params.model, **own}])
     else:
         chosen = cases(options)
-    runs = Runs(Path(options.results) if options.results else None)
+    runs = CachedRunner(Path(options.results) if options.results else None)
     try:
-        found = [check(flags, runs) for flags in chosen]
+        found = [compare_gpu_with_cpu_results(flags, runs) for flags in chosen]
     finally:
         runs.close()
     if not found:

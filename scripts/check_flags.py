@@ -46,7 +46,7 @@ SHORT |= {"save_summaries_steps": "2", "eval_during_training_every_n_epochs": "0
 SECONDS = 300
 
 
-def shortened(line: str, folder: Path, number: int) -> list[str]:
+def shorten_command_line(line: str, folder: Path, number: int) -> list[str]:
     """Converts a command line of docs/migrating.md to the words of a short run on CPUs.
 
     Folders that a line writes to are its own; evaluations read that of number 0.
@@ -68,13 +68,13 @@ def shortened(line: str, folder: Path, number: int) -> list[str]:
     return [f"--{name}" if value is None else f"--{name}={value}" for name, value in flags.items()]
 
 
-def lines(folder: Path) -> Iterator[tuple[list[str], bool]]:
+def migration_guide_commands(folder: Path) -> Iterator[tuple[list[str], bool]]:
     """Yields all command lines of docs/migrating.md, after a training for their evaluations."""
     for number, line in enumerate(["--train_dir=DIR", *test_docs._flags_of_other_programs()]):
-        yield ["run", *shortened(line, folder, number)], False
+        yield ["run", *shorten_command_line(line, folder, number)], False
 
 
-def in_modes(folder: Path) -> Iterator[tuple[list[str], bool]]:
+def flag_and_mode_commands(folder: Path) -> Iterator[tuple[list[str], bool]]:
     """Yields command lines with every flag in every mode, and whether the mode refuses the flag."""
     small = [f"--{name}={value}" for name, value in SMALL.items()]
     for mode in BUILT_IN:
@@ -96,7 +96,7 @@ def in_modes(folder: Path) -> Iterator[tuple[list[str], bool]]:
             yield [*command, *words, *needs, flag], refused
 
 
-def is_right(words: Sequence[str], refused: bool, folder: Path) -> tuple[bool, int]:
+def run_and_check_outcome(words: Sequence[str], refused: bool, folder: Path) -> tuple[bool, int]:
     """Whether a command ends as expected, and its exit code."""
     place = Path(tempfile.mkdtemp(dir=folder))
     out, err, record = (place / name for name in ("out", "err", "record.json"))
@@ -113,7 +113,7 @@ def is_right(words: Sequence[str], refused: bool, folder: Path) -> tuple[bool, i
 
 def main(arguments: Sequence[str]) -> int:
     """Runs all command lines, and prints one line for each."""
-    kinds = {"lines": lines, "modes": in_modes}
+    kinds = {"lines": migration_guide_commands, "modes": flag_and_mode_commands}
     if stray := [one for one in arguments if one not in kinds]:
         raise UsageError(f"{stray[0]!r} is none of {', '.join(kinds)}")
     wrong = count = 0
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
         for kind in arguments or kinds:
             for words, refused in kinds[kind](folder):
                 begun = time.monotonic()
-                right, code = is_right(words, refused, folder)
+                right, code = run_and_check_outcome(words, refused, folder)
                 count, wrong = count + 1, wrong + (not right)
                 shown = " ".join(words).replace(name, "DIR")
                 mark = "" if right else "WRONG "

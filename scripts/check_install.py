@@ -75,7 +75,7 @@ def copy_checkout(target: Path, timeout: float) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-def make_hostile(folder: Path) -> None:
+def create_packages_that_raise(folder: Path) -> None:
     """Creates packages in a folder that raise an error when they are imported."""
     for name in ("models", "variable_mgr"):
         (folder / name).mkdir(parents=True)
@@ -115,7 +115,7 @@ def build(checkout: Path, scratch: Path, timeout: float) -> list[Path]:
     return made
 
 
-def check(way: str, scratch: Path, timeout: float) -> None:
+def check_way_to_install(way: str, scratch: Path, timeout: float) -> None:
     """Installs cnnbench in one way, trains and writes a report.
 
     Raises:
@@ -123,17 +123,19 @@ def check(way: str, scratch: Path, timeout: float) -> None:
     """
     checkout, environment, work = scratch / "checkout", scratch / "venv", scratch / "work"
     copy_checkout(checkout, timeout)
-    make_hostile(work)
+    create_packages_that_raise(work)
     sources = [["--editable", str(checkout)]]
     if way == "release":
         sources = [[str(made)] for made in build(checkout, scratch, timeout)]
         shutil.rmtree(checkout)
     for number, source in enumerate(sources):
         install(environment, source, timeout)
-        use(str(environment / "bin" / "cnnbench"), work / f"{number}.json", timeout)
+        train_and_write_report(
+            str(environment / "bin" / "cnnbench"), work / f"{number}.json", timeout
+        )
 
 
-def use(cnnbench: str, record: Path, timeout: float) -> None:
+def train_and_write_report(cnnbench: str, record: Path, timeout: float) -> None:
     """Trains and writes a report with the installed command; raises Failure if a check fails."""
     work, page = record.parent, record.with_suffix(".html")
     variables = {"PYTHONPATH": str(work), "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -184,7 +186,7 @@ def report(way: str, timeout: float) -> int:
     prefix = f"cnnbench-{way}-"
     try:
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as scratch:
-            check(way, Path(scratch).resolve(), timeout)
+            check_way_to_install(way, Path(scratch).resolve(), timeout)
     except Failure as failure:
         problem = str(failure)
     except OSError as error:

@@ -49,10 +49,10 @@ BATCH, SPEED_BATCH = 2, 8
 ROUNDS = 12
 
 
-def built(model: str, devices: int, layers: str, batch: int) -> Any:
+def build_run(model: str, devices: int, layers: str, batch: int) -> Any:
     """Builds a run of cnnbench and initializes its variables, ready for the first step."""
     options = {} if layers == "" else {"keras_layers": layers}
-    made = BenchmarkCNN(
+    run = BenchmarkCNN(
         Params(
             model=model,
             device="cpu",
@@ -65,17 +65,17 @@ def built(model: str, devices: int, layers: str, batch: int) -> Any:
             **options,
         )
     ).build()
-    assert made.manager is not None
-    made.manager.after_initialization()
-    return made
+    assert run.manager is not None
+    run.manager.after_initialization()
+    return run
 
 
-def batch_of(made: Any) -> tuple[Any, Any]:
+def batch_of(run: Any) -> tuple[Any, Any]:
     """Returns the images and labels of one batch, over all devices of a run."""
-    batches = made.inputs.next()
+    batches = run.inputs.next()
     towers = [
-        made.inputs.of_tower(number, batches)
-        for number in range(len(made.devices.job.own_tower_devices))
+        run.inputs.of_tower(number, batches)
+        for number in range(len(run.devices.job.own_tower_devices))
     ]
     images, labels = (np.concatenate([t[part].numpy() for t in towers]) for part in (0, 1))
     return images, labels
@@ -107,15 +107,15 @@ def losses_of_fit(name: str, devices: int, images: Any, labels: Any) -> Any:
     return np.array(history.history["loss"])
 
 
-def compare(name: str, devices: int) -> bool:
+def compare_losses_with_fit(name: str, devices: int) -> bool:
     """Prints how much the losses of cnnbench and Keras differ. Returns whether they agree."""
     losses = {}
     for layers in LIMITS:
-        made = built(f"keras:{name}", devices, layers, BATCH)
-        images, labels = batch_of(made)
-        losses[layers] = np.array([float(made.step(RATE).loss) for _ in range(STEPS)])
-        made.close()
-        del made
+        run = build_run(f"keras:{name}", devices, layers, BATCH)
+        images, labels = batch_of(run)
+        losses[layers] = np.array([float(run.step(RATE).loss) for _ in range(STEPS)])
+        run.close()
+        del run
     theirs = losses_of_fit(name, devices, images, labels)
     agrees = True
     for layers, ours in losses.items():
@@ -131,17 +131,17 @@ def compare(name: str, devices: int) -> bool:
     return agrees
 
 
-def _step(made: Any) -> float:
-    return float(made.step(RATE).loss)
+def _step(run: Any) -> float:
+    return float(run.step(RATE).loss)
 
 
-def measure(name: str) -> bool:
+def compare_speed_with_fit(name: str) -> bool:
     """Prints step times relative to Keras' `fit`. Returns whether they reach the limits."""
-    runs = {layers: built(f"keras:{name}", 1, layers, SPEED_BATCH) for layers in LIMITS}
+    runs = {layers: build_run(f"keras:{name}", 1, layers, SPEED_BATCH) for layers in LIMITS}
     images, labels = batch_of(runs["own"])
-    runs["resnet50"] = built("resnet50", 1, "", SPEED_BATCH)
+    runs["resnet50"] = build_run("resnet50", 1, "", SPEED_BATCH)
     steps: dict[str, Callable[[], object]] = {
-        layers: partial(_step, made) for layers, made in runs.items()
+        layers: partial(_step, run) for layers, run in runs.items()
     }
     model = compiled(name, 1)
     data = tf.data.Dataset.from_tensors((images, labels)).repeat()
@@ -187,7 +187,15 @@ def main(arguments: Sequence[str]) -> int:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     tf.zeros([]) + 1.0  # Starts TensorFlow, so that models are declared in this process.
     devices = int(given[0].partition("=")[2])
-    return 0 if (measure(names[0]) if speed else compare(names[0], devices)) else 1
+    return (
+        0
+        if (
+            compare_speed_with_fit(names[0])
+            if speed
+            else compare_losses_with_fit(names[0], devices)
+        )
+        else 1
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from cnnbench.flags.help import command_help
 T = TypeVar("T")
 
 
-def options_of(
+def parse_options(
     group: type[T],
     about: str | None,
     argv: Sequence[str],
@@ -35,7 +35,7 @@ def options_of(
     if {"--help", "-h"} & {*argv}:
         print(command_help(about or "", [("Options", specs)]))
         sys.exit(ExitCode.OK)
-    with _refusals():
+    with _exit_on_usage_error():
         given, stray = parse_command(argv, specs)
         if stray:
             raise UsageError(f"stray argument {stray[0]!r}: options are written --option=value")
@@ -53,14 +53,14 @@ def run_script(main: Callable[[Sequence[str]], int], about: str | None = None) -
     Args:
       main: function of the arguments that returns the exit status. If it raises UsageError, the
         message is printed in one line.
-      about: the text of --help; None if `main` declares options (`options_of`).
+      about: the text of --help; None if `main` declares options (`parse_options`).
     """
     try:
         try:
             if about is not None and {"--help", "-h"} & {*sys.argv[1:]}:
                 print(about)
                 sys.exit(ExitCode.OK)
-            with _refusals():
+            with _exit_on_usage_error():
                 sys.exit(main(sys.argv[1:]))
         finally:
             sys.stdout.flush()
@@ -70,7 +70,7 @@ def run_script(main: Callable[[Sequence[str]], int], about: str | None = None) -
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
+def _exit_on_usage_error() -> Iterator[None]:
     """Prints a UsageError that is raised in a ``with`` statement; exits with status 2."""
     try:
         yield

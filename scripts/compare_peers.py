@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from command_line import options_of, run_script
-from peers.demands import demands_table, judge, neighbours, subjects_table, work_table
+from command_line import parse_options, run_script
+from peers.demands import demands_table, judge, other_processes_lines, subjects_table, work_table
 from peers.process import Process, ProcessError, run, run_in_turn
 from peers.readings import (
     ENVIRONMENT,
@@ -47,7 +47,7 @@ from peers.scenarios import (
 )
 
 from cnnbench.flags.declare import split_words
-from cnnbench.machine.cpu import Host, processor
+from cnnbench.machine.cpu import Host, processor_facts
 from cnnbench.machine.watch import changes, read_counters
 
 Due: TypeAlias = tuple[Measurement, Subject]
@@ -59,7 +59,7 @@ PHOTOS = 512
 
 
 @functools.cache
-def absent(python: str, modules: tuple[str, ...]) -> str:
+def missing_modules_message(python: str, modules: tuple[str, ...]) -> str:
     """Returns a line that names the modules that a Python interpreter lacks; "" if it has all."""
     code = (
         "import importlib.util as u, sys; print(*[m for m in sys.argv[1:] if not u.find_spec(m)])"
@@ -78,7 +78,7 @@ def run_scenario(scenario: str, options: Options, results: Measurements) -> None
     for subject in scenario_subjects(scenario, options):
         if only and not {subject.name, f"{subject.name}:{subject.dtype}"} & {*only}:
             continue
-        if reason := subject.missing or absent(subject.python, subject.modules):
+        if reason := subject.missing or missing_modules_message(subject.python, subject.modules):
             results.append(Measurement(scenario, 0, 0, *subject.key, NOT_RUN, reason))
         else:
             present.append(subject)
@@ -91,7 +91,7 @@ def run_scenario(scenario: str, options: Options, results: Measurements) -> None
                 results.append(dataclasses.replace(place, reason=f"failed {PATIENCE} times before"))
             else:
                 due.append((place, subject))
-        for together in groups_of(due, options):
+        for together in interleaved_groups(due, options):
             names = ", ".join(" ".join(subject.key) for _, subject in together)
             print(f"{scenario} {number}/{options.rounds}: {names}", file=sys.stderr, flush=True)
             for measurement in measure(together, options):
@@ -101,7 +101,7 @@ def run_scenario(scenario: str, options: Options, results: Measurements) -> None
                 results.append(measurement)
 
 
-def groups_of(due: Sequence[Due], options: Options) -> list[list[Due]]:
+def interleaved_groups(due: Sequence[Due], options: Options) -> list[list[Due]]:
     """Groups the subjects of a round: subjects that are interleaved are in one group."""
     groups: dict[object, list[Due]] = {}
     for place, subject in due:
@@ -193,7 +193,7 @@ def with_imagenet_files(options: Options) -> Iterator[Options]:
 
 def report(measurements: Sequence[Measurement], options: Options) -> list[str]:
     """Returns the lines of the report for standard output."""
-    has_bf16 = "bf16" in str(processor(Host()).get("cpu_isa"))
+    has_bf16 = "bf16" in str(processor_facts(Host()).get("cpu_isa"))
     findings = [judge(demand, measurements, has_bf16) for demand in demands_of(options)]
     versions = {
         word: None
@@ -206,12 +206,12 @@ def report(measurements: Sequence[Measurement], options: Options) -> list[str]:
     lines += work_table(measurements)
     lines += ["Within rounds, averaged over them", *demands_table(findings), ""]
     lines.append(f"Versions: {', '.join(versions) or 'unknown'}")
-    return lines + neighbours(measurements, os.cpu_count() or 1)
+    return lines + other_processes_lines(measurements, os.cpu_count() or 1)
 
 
 def main(argv: Sequence[str]) -> int:
     """Compares all subjects; returns the exit status."""
-    options = options_of(Options, __doc__, argv, Options.check)
+    options = parse_options(Options, __doc__, argv, Options.check)
     try:
         results = Measurements(options.csv)
     except OSError as error:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from command_line import options_of, run_script
+from command_line import parse_options, run_script
 
 from cnnbench.flags.declare import flag
 
@@ -66,7 +66,7 @@ def worker(target: str, seed: int, first: int, link: Connection) -> None:
         link.send((number, problem))
 
 
-def round_of(
+def run_fuzz_round(
     target: str, seed: int, first: int, until: float, *, again: bool = False
 ) -> tuple[int, list[str]]:
     """Runs fuzz cases of one target in a worker process until a point in time.
@@ -88,7 +88,7 @@ def round_of(
             if not link.poll(patience):
                 # A slow case is tried again, because the machine may have been busy.
                 if not again:
-                    number, more = round_of(target, seed, number, until, again=True)
+                    number, more = run_fuzz_round(target, seed, number, until, again=True)
                     return number, findings + more
                 findings.append(f"{target} {number}: no end after {patience:.0f} s, twice")
                 return number + 1, findings
@@ -112,7 +112,7 @@ def round_of(
 
 def main(arguments: Sequence[str]) -> int:
     """Fuzzes all targets; prints findings, and the number of cases."""
-    options = options_of(Options, __doc__, arguments)
+    options = parse_options(Options, __doc__, arguments)
     targets = importlib.import_module("targets")
     seed = options.seed
     if options.case is not None:
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str]) -> int:
         for name in names:
             until = min(end, time.monotonic() + share)
             while time.monotonic() < until:
-                following[name], found = round_of(name, seed, following[name], until)
+                following[name], found = run_fuzz_round(name, seed, following[name], until)
                 for line in found:
                     _, number, *_ = line.split(maxsplit=2)
                     again = f"scripts/fuzz --seed={seed} --target={name} --case={number[:-1]}"

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from stops import SIGNALS, alive
+from stops import SIGNALS, running_processes
 
 from cnnbench.campaigns.processes.child import COMMAND_LINE
 
@@ -160,7 +160,7 @@ COMMANDS = {
 
 
 @dataclass(frozen=True)
-class Signalled:
+class SignalCase:
     """A test case: a command that gets a signal at a moment, or after `delay` seconds."""
 
     command: str
@@ -191,18 +191,18 @@ class Signalled:
         return [sys.executable, "-c", hook + COMMAND_LINE, *words]
 
 
-def drawn(generator: random.Random) -> Signalled:
+def draw_random_case(generator: random.Random) -> SignalCase:
     """Draws a command, a signal and a time at random. Half of the times are in the start-up."""
     name = generator.choice([*COMMANDS])
     longest = COMMANDS[name].seconds if generator.random() < 0.5 else 0.6
     number, to_group = generator.choice(SIGNALS), generator.random() < 0.3
-    return Signalled(name, number, delay=generator.uniform(0.0, longest), to_group=to_group)
+    return SignalCase(name, number, delay=generator.uniform(0.0, longest), to_group=to_group)
 
 
-def table() -> list[Signalled]:
+def all_cases() -> list[SignalCase]:
     """All combinations of commands, moments and signals that exist."""
     return [
-        Signalled(name, number, moment)
+        SignalCase(name, number, moment)
         for name, command in COMMANDS.items()
         for moment in MOMENTS
         if command.writes or moment != MOMENTS[3]
@@ -210,7 +210,7 @@ def table() -> list[Signalled]:
     ]
 
 
-def missing() -> list[str]:
+def nonexistent_combinations() -> list[str]:
     """Combinations that do not exist, because the command writes no file."""
     return [f"{name}: {MOMENTS[3]}" for name, command in COMMANDS.items() if not command.writes]
 
@@ -242,7 +242,7 @@ def make_inputs(folder: Path) -> None:
         subprocess.run([*git, "commit", "-qm", "one"], check=True)
 
 
-def problems(case: Signalled, inputs: Path) -> list[str]:
+def run_and_find_problems(case: SignalCase, inputs: Path) -> list[str]:
     """Runs a case in a copy of the input folder; returns its problems, one line each."""
     with tempfile.TemporaryDirectory(prefix="interrupted-") as name:
         folder = Path(name, "work")
@@ -269,16 +269,16 @@ def problems(case: Signalled, inputs: Path) -> list[str]:
                 child.kill()
                 child.wait()
             until = time.monotonic() + _LINGER_SECONDS
-            while (left := alive(name)) and time.monotonic() < until:
+            while (left := running_processes(name)) and time.monotonic() < until:
                 time.sleep(0.05)
             for process in left:
                 process.kill()
         found = [f"process {process.pid} is left" for process in left]
-        found += _wrong(case, code, error.read_text(errors="replace"))
-        return [f"{case}: {text}" for text in [*found, *_torn(folder)]]
+        found += _exit_problems(case, code, error.read_text(errors="replace"))
+        return [f"{case}: {text}" for text in [*found, *_unfinished_file_problems(folder)]]
 
 
-def _wrong(case: Signalled, code: int | None, error: str) -> list[str]:
+def _exit_problems(case: SignalCase, code: int | None, error: str) -> list[str]:
     """Problems with the exit code and the output of a case."""
     last = " | ".join(error.splitlines()[-3:])
     if not case.moment:
@@ -296,7 +296,7 @@ def _wrong(case: Signalled, code: int | None, error: str) -> list[str]:
     return [text for text, holds in wrong.items() if holds]
 
 
-def _torn(folder: Path) -> list[str]:
+def _unfinished_file_problems(folder: Path) -> list[str]:
     found = [f"{path.name} is left" for path in folder.rglob("*.tmp")]
     for path in folder.rglob("*.json"):
         try:
@@ -307,7 +307,7 @@ def _torn(folder: Path) -> list[str]:
     return [*found, *(f"{one} is torn" for one in pages if "</html>" not in one.read_text())]
 
 
-def play(cases: Iterable[Signalled]) -> list[str]:
+def run_cases(cases: Iterable[SignalCase]) -> list[str]:
     """Runs cases, several at a time; prints and returns their problems, one line each."""
     # A shell makes its background jobs ignore some signals.
     for number in SIGNALS:
@@ -319,7 +319,7 @@ def play(cases: Iterable[Signalled]) -> list[str]:
         inputs = Path(name)
         make_inputs(inputs)
         found: list[str] = []
-        for lines in threads.map(lambda case: problems(case, inputs), cases):
+        for lines in threads.map(lambda case: run_and_find_problems(case, inputs), cases):
             found += lines
             print(*lines, sep="\n", end="\n" * bool(lines), flush=True)
     return found

@@ -38,8 +38,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import interrupted
-from command_line import options_of, run_script
-from stops import FORK, Case, alive, play
+from command_line import parse_options, run_script
+from stops import FORK, DisturbedRunCase, run_cases, running_processes
 
 from cnnbench.base.files import FILE
 from cnnbench.cli import main as cnnbench
@@ -52,7 +52,7 @@ Report = Callable[[int], object]
 """Reports the number of each completed write."""
 
 
-def killed(work: Callable[[Report], None], seconds: float) -> int:
+def run_and_kill(work: Callable[[Report], None], seconds: float) -> int:
     """Runs `work` in a forked process and kills it; returns the last number that it reported.
 
     Args:
@@ -75,7 +75,7 @@ def killed(work: Callable[[Report], None], seconds: float) -> int:
     return done
 
 
-def in_child(work: Callable[[], None]) -> bool:
+def succeeds_in_child(work: Callable[[], None]) -> bool:
     """Runs `work` in a forked process; returns whether it ends without an exception."""
     child = FORK.Process(target=silently, args=(work,))
     child.start()
@@ -94,14 +94,14 @@ def silently(work: Callable[[], None]) -> None:
 class Writer(Protocol):
     """Interface of test objects that write files until they are killed."""
 
-    def work(self, report: Report) -> None:
+    def write_until_killed(self, report: Report) -> None:
         """Writes files until the process is killed."""
 
-    def problems(self, done: int) -> list[str]:
+    def find_problems_after_kill(self, done: int) -> list[str]:
         """Problems that are found after a kill and the next write."""
 
 
-def left(folder: Path, expected: Collection[str]) -> list[str]:
+def unexpected_file_problems(folder: Path, expected: Collection[str]) -> list[str]:
     """Names unexpected files in a folder, as problems."""
     names = {path.name for path in folder.iterdir()} - {*expected}
     return [f"{name} is left" for name in sorted(names)]
@@ -124,23 +124,23 @@ class ResultFilesWriter:
         self._record = load_run(str(frozen))
 
     def _write(self) -> None:
-        self._files.prepare()
+        self._files.check_writable()
         self._files.write(self._record, lambda: [run_row(self._record)])
 
-    def work(self, report: Report) -> None:
+    def write_until_killed(self, report: Report) -> None:
         """Writes result files until the process is killed."""
         for number in itertools.count(1):
             self._write()
             report(number)
 
-    def problems(self, done: int) -> list[str]:
+    def find_problems_after_kill(self, done: int) -> list[str]:
         """Problems that are found after a kill and the next write."""
         found = []
         if done and self._json.exists():
             load_run(str(self._json))  # Raises an error if the record is incomplete.
         elif done:
             found.append("the record is gone")
-        if not in_child(self._write):
+        if not succeeds_in_child(self._write):
             found.append("the next write fails")
         lines = self._csv.read_text().splitlines() if self._csv.exists() else []
         if any(line.count(",") != lines[0].count(",") for line in lines if '"' not in line):
@@ -148,7 +148,7 @@ class ResultFilesWriter:
         if self._rows + done > len(lines) - 1:
             found.append(f"{self._rows + done} rows were written, {len(lines) - 1} are there")
         self._rows = len(lines) - 1
-        return [*found, *left(self._folder, {"run.json", "runs.csv"})]
+        return [*found, *unexpected_file_problems(self._folder, {"run.json", "runs.csv"})]
 
 
 class CheckpointWriter:
@@ -166,7 +166,7 @@ class CheckpointWriter:
         training = network.replace(train_dir=str(self._folder), num_batches=10**6)
         return BenchmarkCNN(training).build()
 
-    def work(self, report: Report) -> None:
+    def write_until_killed(self, report: Report) -> None:
         """Saves checkpoints until the process is killed."""
         built = self._built()
         for number in itertools.count(self._step + 1):
@@ -184,10 +184,10 @@ class CheckpointWriter:
         # This overwrites what the killed process had written for the same step.
         built.checkpoints.save(str(self._folder), restored.global_step + 1)
 
-    def problems(self, done: int) -> list[str]:
+    def find_problems_after_kill(self, done: int) -> list[str]:
         """Problems that are found after a kill, a resume and the next save."""
         answer = self._folder / "restored"
-        if not in_child(self._restore):
+        if not succeeds_in_child(self._restore):
             return [f"no checkpoint can be restored, though {done} was saved"] if done else []
         step = int(answer.read_text())
         answer.unlink()
@@ -195,7 +195,7 @@ class CheckpointWriter:
         self._step = step = step + 1
         whole = tuple(f"model.ckpt-{n}." for n in range(max(0, step - 6), step + 1))
         files = {path.name for path in self._folder.iterdir() if path.name.startswith(whole)}
-        return [*found, *left(self._folder, {"checkpoint", *files})]
+        return [*found, *unexpected_file_problems(self._folder, {"checkpoint", *files})]
 
 
 class ImagenetWriter:
@@ -203,7 +203,7 @@ class ImagenetWriter:
 
     def __init__(self, folder: Path) -> None:
         self._images, self._out, whole = (folder / n for n in ("images", "sets", "whole"))
-        if not (in_child(self._prepare) and in_child(lambda: self._make(whole))):
+        if not (succeeds_in_child(self._prepare) and succeeds_in_child(lambda: self._make(whole))):
             raise RuntimeError("the images cannot be made into a data set")
         self._whole = contents(whole)
         self._number = 0
@@ -225,7 +225,7 @@ class ImagenetWriter:
         if cnnbench([*command, "--train_shards=4", "--validation_shards=2"]):
             raise RuntimeError(f"{out} cannot be made")
 
-    def work(self, report: Report) -> None:
+    def write_until_killed(self, report: Report) -> None:
         """Writes data sets until the process is killed."""
         report(self._number)
         for number in itertools.count(self._number + 1):
@@ -242,7 +242,7 @@ class ImagenetWriter:
             return True
         return False
 
-    def problems(self, done: int) -> list[str]:
+    def find_problems_after_kill(self, done: int) -> list[str]:
         """Problems that are found after a kill and the next write."""
         sets = [self._out / str(number) for number in range(self._number + 1, done + 1)]
         found = [f"{out.name} is not whole" for out in sets if contents(out) != self._whole]
@@ -253,11 +253,11 @@ class ImagenetWriter:
                 found.append(f"{last.name} is torn, and a training takes it")
             elif any(last.glob("train-*")):
                 shutil.rmtree(last)  # The error message, which is checked next, requests this.
-        again = in_child(lambda: self._make(last))
+        again = succeeds_in_child(lambda: self._make(last))
         if not again and contents(last) != self._whole:
             found.append(f"{last.name} cannot be made again")
         # The second run, which is refused, must not change a complete data set.
-        return [*found, *left(last, self._whole)] if again else found
+        return [*found, *unexpected_file_problems(last, self._whole)] if again else found
 
 
 class SweepWriter:
@@ -282,7 +282,7 @@ class SweepWriter:
         if cnnbench(["sweep", str(self._suite), f"--results={self._results}", "--resume"]):
             raise RuntimeError("the sweep failed")
 
-    def work(self, report: Report) -> None:
+    def write_until_killed(self, report: Report) -> None:
         """Runs the sweep once."""
         report(0)
         self._sweep()
@@ -291,7 +291,7 @@ class SweepWriter:
     def _records(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in self._results.glob("*.json")}
 
-    def problems(self, done: int) -> list[str]:
+    def find_problems_after_kill(self, done: int) -> list[str]:
         """Problems that are found after a kill and the next write."""
         del done
         before, found = self._records(), []
@@ -301,7 +301,7 @@ class SweepWriter:
         while self._alive() and time.monotonic() < deadline:
             time.sleep(0.2)
         found += [f"process {number} is left" for number in self._alive()]
-        if not in_child(self._sweep):
+        if not succeeds_in_child(self._sweep):
             found.append("the sweep cannot be resumed")
         after = self._records()
         if len(after) != self._RUNS or any(after.get(name) != before[name] for name in before):
@@ -314,7 +314,7 @@ class SweepWriter:
 
     def _alive(self) -> list[int]:
         """Numbers of processes that have this results folder among their arguments."""
-        return [process.pid for process in alive(str(self._results))]
+        return [process.pid for process in running_processes(str(self._results))]
 
 
 WRITERS: dict[str, tuple[Callable[[Path], Writer], float]] = {
@@ -326,7 +326,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Writer], float]] = {
 """Writers by name, with the longest time in seconds before a kill."""
 
 
-def run(name: str, kills: int, seed: int) -> list[str]:
+def kill_writer_repeatedly(name: str, kills: int, seed: int) -> list[str]:
     """Kills one writer repeatedly in one folder; returns the problems, one line each."""
     generator = random.Random(f"{name} {seed}")
     make, longest = WRITERS[name]
@@ -334,8 +334,10 @@ def run(name: str, kills: int, seed: int) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         writer = make(Path(folder))
         for number in range(kills):
-            done = killed(writer.work, longest * generator.random())
-            found += [f"{name}, kill {number}: {text}" for text in writer.problems(done)]
+            done = run_and_kill(writer.write_until_killed, longest * generator.random())
+            found += [
+                f"{name}, kill {number}: {text}" for text in writer.find_problems_after_kill(done)
+            ]
     return found
 
 
@@ -352,11 +354,11 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     """Kills all writers one after the other; returns the exit status."""
-    options = options_of(Options, __doc__, arguments)
+    options = parse_options(Options, __doc__, arguments)
     if options.commands:
-        cases = interrupted.table()
-        print(*(f"not there: {cell}" for cell in interrupted.missing()), sep="\n")
-        problems = interrupted.play(cases)
+        cases = interrupted.all_cases()
+        print(*(f"not there: {cell}" for cell in interrupted.nonexistent_combinations()), sep="\n")
+        problems = interrupted.run_cases(cases)
         print(f"{len(cases)} cells, {len(problems)} problems")
         return int(bool(problems))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -365,15 +367,18 @@ def main(arguments: Sequence[str]) -> int:
     wrong = 0
     for name in WRITERS:
         kills = -(-options.kills // len(WRITERS))
-        problems = run(name, kills, options.seed)
+        problems = kill_writer_repeatedly(name, kills, options.seed)
         wrong += len(problems)
         print(*problems, f"{name}: {kills} kills, {len(problems)} problems", sep="\n", flush=True)
-    drawn = (Case.drawn(random.Random(f"stops {options.seed} {n}")) for n in range(options.stops))
-    problems = play(drawn)
+    drawn = (
+        DisturbedRunCase.draw(random.Random(f"stops {options.seed} {n}"))
+        for n in range(options.stops)
+    )
+    problems = run_cases(drawn)
     wrong += len(problems)
     print(f"{options.stops} stops, {len(problems)} problems")
     generators = (random.Random(f"signals {options.seed} {n}") for n in range(options.signals))
-    problems = interrupted.play(map(interrupted.drawn, generators))
+    problems = interrupted.run_cases(map(interrupted.draw_random_case, generators))
     print(f"{options.signals} signals, {len(problems)} problems")
     return int(wrong + len(problems) > 0)
 

@@ -43,7 +43,7 @@ class State(NamedTuple):
     extras: tuple[str, ...]
 
 
-class Plan(enum.Enum):
+class EnvironmentChange(enum.Enum):
     """Changes that an environment needs."""
 
     NOTHING = "nothing"
@@ -52,7 +52,9 @@ class Plan(enum.Enum):
     REFUSE = "has no working Python and was not made by this script; remove it"
 
 
-def plan(exists: bool, state: State | None, python_works: bool, wanted: State) -> Plan:
+def needed_change(
+    exists: bool, state: State | None, python_works: bool, wanted: State
+) -> EnvironmentChange:
     """Determines the changes that an environment needs.
 
     Args:
@@ -60,15 +62,15 @@ def plan(exists: bool, state: State | None, python_works: bool, wanted: State) -
       wanted: The required state; the environment may have more extras.
     """
     if not exists:
-        return Plan.REBUILD
+        return EnvironmentChange.REBUILD
     if state is None:
-        return Plan.INSTALL if python_works else Plan.REFUSE
+        return EnvironmentChange.INSTALL if python_works else EnvironmentChange.REFUSE
     same_base = state.version == wanted.version and state.root == wanted.root
     if state.status != "ready" or not python_works or not same_base:
-        return Plan.REBUILD
+        return EnvironmentChange.REBUILD
     if state.key == wanted.key and set(wanted.extras) <= set(state.extras):
-        return Plan.NOTHING
-    return Plan.INSTALL
+        return EnvironmentChange.NOTHING
+    return EnvironmentChange.INSTALL
 
 
 def read_state(folder: Path) -> State | None:
@@ -151,21 +153,21 @@ def make(args: argparse.Namespace, lock: int) -> int:
     if found and state and not args.this_python:
         version = state.version
     wanted = State("ready", args.key, version, str(args.root), tuple(sorted(set(args.extras))))
-    todo = plan(os.path.lexists(folder), state, found is not None, wanted)
-    if todo is Plan.NOTHING:
+    todo = needed_change(os.path.lexists(folder), state, found is not None, wanted)
+    if todo is EnvironmentChange.NOTHING:
         return 0
-    if todo is Plan.REFUSE:
-        print(f"{caller}: {folder} {Plan.REFUSE.value}", file=sys.stderr)
+    if todo is EnvironmentChange.REFUSE:
+        print(f"{caller}: {folder} {EnvironmentChange.REFUSE.value}", file=sys.stderr)
         return 2
-    if todo is Plan.INSTALL:
+    if todo is EnvironmentChange.INSTALL:
         version = found or version
         extras = {*wanted.extras, *(state.extras if state else ())}
         wanted = wanted._replace(version=version, extras=tuple(sorted(extras)))
-    what = "making" if todo is Plan.REBUILD else "updating"
+    what = "making" if todo is EnvironmentChange.REBUILD else "updating"
     note = f"{what} {folder} with Python {version} (some minutes the first time)"
     print(f"{caller}: {note}", file=sys.stderr, flush=True)
     building = wanted._replace(status="building")
-    if todo is Plan.REBUILD:
+    if todo is EnvironmentChange.REBUILD:
         if folder.is_symlink() or folder.is_file():
             folder.unlink()
         elif folder.exists():

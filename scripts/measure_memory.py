@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from command_line import run_script
 from measuring import measure
 
-from cnnbench.campaigns.ab.side import Side
+from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError
 
 NETWORKS = (
@@ -52,14 +52,16 @@ def cases(arguments: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
                 yield model, data, batch, 2
 
 
-def measured(model: str, data: str, batch: int, devices: int) -> tuple[int, int]:
+def estimated_and_measured_bytes(
+    model: str, data: str, batch: int, devices: int
+) -> tuple[int, int]:
     """Returns the estimated and the measured number of bytes of one run.
 
     Raises:
       BenchmarkError: the run failed, or took longer than ten minutes.
     """
     flags = (f"--model={model}", f"--data_name={data}", f"--batch_size={batch}")
-    side = Side(flags=(*flags, f"--num_gpus={devices}", *FLAGS))
+    side = AbSide(flags=(*flags, f"--num_gpus={devices}", *FLAGS))
     (ended,) = measure([side], timeout=600)
     found = ended.record.measured
     if ended.message or not found.estimated_memory_bytes or not found.peak_memory_bytes:
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     for case in [*cases(arguments)]:
         name = "{} {} batch {} devices {}".format(*case)
         try:
-            estimate, peak = measured(*case)
+            estimate, peak = estimated_and_measured_bytes(*case)
         except BenchmarkError as error:
             print(f"{name}: {error}", file=sys.stderr)
             return ExitCode.FAILED

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from command_line import options_of, run_script
+from command_line import parse_options, run_script
 from peers.process import run
 
 from cnnbench.errors import BenchmarkError, ExitCode
@@ -47,7 +47,7 @@ def template(folder: Path) -> dict[str, Any]:
     """Runs cnnbench for `STEPS` steps; returns the record. BenchmarkError if the run fails."""
     path = folder / "template.json"
     flags = ("--device=cpu", "--model=lenet", f"--num_batches={STEPS}", f"--result_json={path}")
-    measured("a run", *flags)
+    run_and_print_cost("a run", *flags)
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     path.unlink()
     return document
@@ -79,7 +79,7 @@ def records(like: dict[str, Any], number: int) -> Iterator[tuple[str, str]]:
         yield f"{at:%Y-%m-%d}/{index}.json", json_text(document)
 
 
-def made(folder: Path, number: int) -> Path:
+def make_records_folder(folder: Path, number: int) -> Path:
     """Returns a folder with records; creates the folder if it does not exist."""
     if not folder.exists():
         folder.mkdir(parents=True)
@@ -92,7 +92,7 @@ def made(folder: Path, number: int) -> Path:
     return folder
 
 
-def measured(title: str, *arguments: str | Path) -> None:
+def run_and_print_cost(title: str, *arguments: str | Path) -> None:
     """Runs a command and prints time and memory; raises BenchmarkError if it fails."""
     done = run([*CNNBENCH, *map(str, arguments)], timeout=math.inf)
     if done.status not in (ExitCode.OK, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE):
@@ -107,21 +107,21 @@ def measured(title: str, *arguments: str | Path) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Creates the folders, and prints one line for each command."""
-    options = options_of(Options, __doc__, argv)
+    options = parse_options(Options, __doc__, argv)
     with tempfile.TemporaryDirectory() as scratch:
         top = Path(options.folder or scratch)
         few = min(options.records, 2000)
         try:
-            folder = made(top / f"history-{options.records}", options.records)
+            folder = make_records_folder(top / f"history-{options.records}", options.records)
             title = f"history, {options.records:,} records"
-            measured(f"{title}, first", "history", folder)
-            measured(f"{title}, again", "history", folder)
-            some = made(top / f"report-{few}", few)
+            run_and_print_cost(f"{title}, first", "history", folder)
+            run_and_print_cost(f"{title}, again", "history", folder)
+            some = make_records_folder(top / f"report-{few}", few)
             page = Path(scratch, "page.html")
-            measured(f"report, {few:,} records", "report", some, f"--output={page}")
+            run_and_print_cost(f"report, {few:,} records", "report", some, f"--output={page}")
             print(f"  a page of {page.stat().st_size:,} bytes")
-            sides = [made(top / f"side-{side}", few // 2) for side in "ab"]
-            measured(f"compare, {few // 2:,} each", "compare", *sides)
+            sides = [make_records_folder(top / f"side-{side}", few // 2) for side in "ab"]
+            run_and_print_cost(f"compare, {few // 2:,} each", "compare", *sides)
         except BenchmarkError as error:
             print(f"measure_results: error: {error}", file=sys.stderr)
             return ExitCode.FAILED

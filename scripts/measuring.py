@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.side import Side, benchmark_command
+from cnnbench.base.terminal import ChildProcessReporter
+from cnnbench.campaigns.ab.side import AbSide, benchmark_command
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.flags.declare import flag
@@ -32,7 +32,7 @@ while True:
 
 
 def measure(
-    sides: Sequence[Side], timeout: float, turn_seconds: float = 0.0
+    sides: Sequence[AbSide], timeout: float, turn_seconds: float = 0.0
 ) -> list[ProcessResult]:
     """Runs one process of each program in `sides`; the result of a failed one has a message.
 
@@ -47,11 +47,11 @@ def measure(
             benchmark_command(side, file.with_suffix(".json"), file.with_suffix(".log"))
             for side, file in zip(sides, files, strict=True)
         ]
-        return Campaign(Reporter()).run(commands, timeout, turn_seconds)
+        return Campaign(ChildProcessReporter()).run(commands, timeout, turn_seconds)
 
 
 @contextlib.contextmanager
-def neighbour(cpus: float, seed: int) -> Iterator[None]:
+def keep_cpus_busy(cpus: float, seed: int) -> Iterator[None]:
     """Keeps CPUs busy within a ``with`` statement, by running other processes.
 
     Args:
@@ -72,6 +72,6 @@ def neighbour(cpus: float, seed: int) -> Iterator[None]:
 
 
 def neighbour_flag() -> Any:
-    """Declares the option for the CPU load that `neighbour` causes."""
+    """Declares the option for the CPU load that `keep_cpus_busy` causes."""
     text = "CPUs that other programs keep busy during measurements; 0.5 is one CPU in bursts."
     return flag("0", text, choices=("0", "0.5", "1", "2"))

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from command_line import options_of, run_script
+from command_line import parse_options, run_script
 
 from cnnbench.errors import UsageError
 from cnnbench.flags.declare import flag
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str]) -> int:
         if not any((options.fault or "") in name for name in FAULTS):
             raise UsageError(f"--fault={options.fault}: no fault has it in its name")
 
-    options = options_of(Options, __doc__, arguments, check)
+    options = parse_options(Options, __doc__, arguments, check)
     chosen = {name: one for name, one in FAULTS.items() if (options.fault or "") in name}
     outside = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -109,7 +109,7 @@ FOLDERS = ("vanishes", "becomes a file", "is made anew", "gets a file of that na
 
 
 @dataclass(frozen=True)
-class Case:
+class DisturbedRunCase:
     """A test case: one run of cnnbench, and how it is disturbed.
 
     Attributes:
@@ -135,7 +135,7 @@ class Case:
     saves: bool
 
     @classmethod
-    def drawn(cls, generator: random.Random) -> Case:
+    def draw(cls, generator: random.Random) -> DisturbedRunCase:
         """Draws a case at random."""
         folder = generator.choice(FOLDERS) if generator.random() < 0.15 else ""
         work = "steps" if folder else generator.choice((*WORKS, "steps", "hung input"))
@@ -166,7 +166,7 @@ class Run:
     """The process of a case, in its own session.
 
     Attributes:
-      text: what the process has printed, as `look` has read it.
+      text: what the process has printed, as `poll_output` has read it.
       rows: timed steps that the process had printed when it was disturbed.
       twice: whether the process got a second signal.
     """
@@ -189,7 +189,7 @@ class Run:
         sys.argv = ["cnnbench", *words]
         entry_point()
 
-    def look(self) -> int | None:
+    def poll_output(self) -> int | None:
         """Reads what the process has printed; returns its exit code if it has ended."""
         code = self._process.exitcode
         with contextlib.suppress(BlockingIOError):
@@ -197,7 +197,7 @@ class Run:
                 self.text += part.decode(errors="replace")
         return code
 
-    def send(self, case: Case) -> None:
+    def send(self, case: DisturbedRunCase) -> None:
         """Sends the signal of the case to the process or its group."""
         assert self._process.pid is not None
         assert case.number is not None
@@ -205,12 +205,12 @@ class Run:
             (os.killpg if case.to_group else os.kill)(self._process.pid, case.number)
 
     @property
-    def seen(self) -> int:
+    def progress_count(self) -> int:
         """1 if the warm-up is complete, plus the number of timed steps that are printed."""
         return ("Done warm up" in self.text) + len(_ROW.findall(self.text))
 
     @property
-    def last(self) -> str:
+    def last_lines(self) -> str:
         """The last three lines that the process has printed."""
         return " | ".join(self.text.splitlines()[-3:])
 
@@ -221,7 +221,7 @@ class Run:
         os.close(self._out)
 
 
-def alive(text: str) -> list[psutil.Process]:
+def running_processes(text: str) -> list[psutil.Process]:
     """Running processes with this text among their arguments or in their folder."""
     every = psutil.process_iter(["cmdline", "cwd"])
     found = (
@@ -234,7 +234,7 @@ Waiting = Generator[None, None, list[str]]
 """Yields while it waits; returns problems, a line each."""
 
 
-def played(case: Case, folder: Path) -> Waiting:
+def run_case(case: DisturbedRunCase, folder: Path) -> Waiting:
     """Runs a case in its own folder."""
     results, apart = folder / "results", folder / "apart"
     results.mkdir()
@@ -257,34 +257,36 @@ def played(case: Case, folder: Path) -> Waiting:
         )
     run = Run(flags.split(), folder)
     try:
-        found = yield from _disturbed(case, run, results)
+        found = yield from _disturb_and_wait(case, run, results)
         if not found:
-            found = _left_by(case, run, results, apart)
+            found = _result_problems(case, run, results, apart)
             if case.saves and not case.folder:
-                found += yield from _checkpoint(folder / "train", _WARM_UP + run.rows - 1)
+                found += yield from _check_last_checkpoint(
+                    folder / "train", _WARM_UP + run.rows - 1
+                )
         # The kernel may still be removing processes that have ended.
         until = time.monotonic() + _SECONDS_MORE
-        while alive(str(folder)) and time.monotonic() < until:
+        while running_processes(str(folder)) and time.monotonic() < until:
             yield
     finally:
         run.close()
-        left = alive(str(folder))
+        left = running_processes(str(folder))
         for process in left:
             process.kill()
     return [*found, *(f"process {process.pid} is left" for process in left)]
 
 
-def _disturbed(case: Case, run: Run, results: Path) -> Waiting:
+def _disturb_and_wait(case: DisturbedRunCase, run: Run, results: Path) -> Waiting:
     """Disturbs a run as the case requires, and waits for its end."""
     begin = time.monotonic()
-    while run.look() is None and run.seen < case.rows + 1:
+    while run.poll_output() is None and run.progress_count < case.rows + 1:
         if time.monotonic() > begin + _START_SECONDS:
-            return [f"no step {case.rows} within {_START_SECONDS:.0f} s: {run.last}"]
+            return [f"no step {case.rows} within {_START_SECONDS:.0f} s: {run.last_lines}"]
         yield
     due = time.monotonic() + case.delay
-    while run.look() is None and time.monotonic() < due:
+    while run.poll_output() is None and time.monotonic() < due:
         yield
-    run.rows = run.seen - 1
+    run.rows = run.progress_count - 1
     if case.folder:
         _disturb(case.folder, results)
     begin = time.monotonic()
@@ -292,10 +294,10 @@ def _disturbed(case: Case, run: Run, results: Path) -> Waiting:
     if case.number is not None:
         run.send(case)
         again = begin + 1.5 if case.again else math.inf
-    while run.look() is None:
+    while run.poll_output() is None:
         now = time.monotonic()
         if now > limit:
-            return [f"has not ended after {_END_SECONDS:.0f} s: {run.last}"]
+            return [f"has not ended after {_END_SECONDS:.0f} s: {run.last_lines}"]
         if now > again:
             run.send(case)
             begin, again = now, math.inf
@@ -310,7 +312,7 @@ def _disturbed(case: Case, run: Run, results: Path) -> Waiting:
 
 def _disturb(how: str, results: Path) -> None:
     if how == "fills":
-        for process in alive(str(results)):
+        for process in running_processes(str(results)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.rlimit(resource.RLIMIT_FSIZE, (64, 64))
         return
@@ -324,10 +326,10 @@ def _disturb(how: str, results: Path) -> None:
         path.write_text(_FOREIGN)
 
 
-def _left_by(case: Case, run: Run, results: Path, apart: Path) -> list[str]:
+def _result_problems(case: DisturbedRunCase, run: Run, results: Path, apart: Path) -> list[str]:
     """Problems with the exit code, the output, the record and the table of a run."""
     expected = {0, 4} if case.number is None else {4, 130} if case.folder else {130}
-    code, ends = run.look(), case.number is None
+    code, ends = run.poll_output(), case.number is None
     files = [path for folder in (results, apart) for path in folder.glob("*")]
     foreign = [path for path in files if path.read_text() == _FOREIGN]
     records = [path for path in files if path.suffix == ".json" and path not in foreign]
@@ -351,10 +353,10 @@ def _left_by(case: Case, run: Run, results: Path, apart: Path) -> list[str]:
         f"{len(rows)} lines in the table": len(rows) != 2 and case.folder != "fills",
         f"left: {', '.join(sorted(names))}": bool(names),
     }
-    return [f"{text}: {run.last}" for text, holds in wrong.items() if holds]
+    return [f"{text}: {run.last_lines}" for text, holds in wrong.items() if holds]
 
 
-def _checkpoint(folder: Path, step: int) -> Waiting:
+def _check_last_checkpoint(folder: Path, step: int) -> Waiting:
     """Checks that the newest checkpoint can be read and has at least this global step."""
 
     def read() -> None:
@@ -375,7 +377,7 @@ def _checkpoint(folder: Path, step: int) -> Waiting:
     return [] if child.exitcode == 0 else [f"no checkpoint of step {step} can be read"]
 
 
-def play(cases: Iterable[Case]) -> list[str]:
+def run_cases(cases: Iterable[DisturbedRunCase]) -> list[str]:
     """Runs cases, several at a time; prints and returns their problems, one line each."""
     found: list[str] = []
     left = enumerate(cases)
@@ -385,7 +387,7 @@ def play(cases: Iterable[Case]) -> list[str]:
             for number, case in itertools.islice(left, _AT_A_TIME - len(playing)):
                 folder = Path(root, f"case-{number}")
                 folder.mkdir()
-                playing[folder] = f"case {number}, {case}", played(case, folder)
+                playing[folder] = f"case {number}, {case}", run_case(case, folder)
             if not playing:
                 return found
             for folder, (title, waiting) in [*playing.items()]:

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from command_line import options_of, run_script
-from measuring import measure, neighbour, neighbour_flag
+from command_line import parse_options, run_script
+from measuring import keep_cpus_busy, measure, neighbour_flag
 from validation import planted_plugin
 
 from cnnbench.campaigns.ab import side as ab
@@ -144,7 +144,7 @@ def profile(path: Path, network: str, side: str) -> StepProfile:
         *(f"--profile_steps={steps}", f"--profile_json={path}"),
         *chosen.flags,
     )
-    (ended,) = measure([ab.Side(flags=given, variables={"PLANT": chosen.plant})], TIMEOUT)
+    (ended,) = measure([ab.AbSide(flags=given, variables={"PLANT": chosen.plant})], TIMEOUT)
     if ended.message:
         raise BenchmarkError(f"{network}, side {side}: {ended.message}")
     return StepProfile.from_json(path.read_bytes())
@@ -157,7 +157,7 @@ def other_cpus() -> float:
     return changes(first, read_counters(Host())).get("other_cpus", 0.0)
 
 
-def add(options: Options, network: str, side: str, turn: int, end: float) -> None:
+def add_process_to_pool(options: Options, network: str, side: str, turn: int, end: float) -> None:
     """Adds a process to the pool while other programs use few CPUs; repeats disturbed processes.
 
     Profiles of disturbed processes are kept as ``PROCESS.NUMBER.disturbed``.
@@ -190,11 +190,11 @@ def fill(options: Options) -> None:
       BenchmarkError: a process wrote no profile.
     """
     end = time.monotonic() + 60 * options.minutes
-    with neighbour(float(options.neighbour), options.seed):
+    with keep_cpus_busy(float(options.neighbour), options.seed):
         for network, side, turn in missing(options):
             if time.monotonic() > end:
                 return
-            add(options, network, side, turn, end)
+            add_process_to_pool(options, network, side, turn, end)
 
 
 def trials(options: Options, network: str, new: str) -> list[Explanation]:
@@ -210,7 +210,7 @@ def trials(options: Options, network: str, new: str) -> list[Explanation]:
     ]
 
 
-def halves(options: Options, network: str) -> list[tuple[str, Explanation]]:
+def explain_same_program_samples(options: Options, network: str) -> list[tuple[str, Explanation]]:
     """Explains differences between disjoint samples of the same program's processes.
 
     Each division of the processes into two samples is explained at most once.
@@ -241,7 +241,7 @@ def is_right(kinds: Sequence[str], found: Explanation) -> bool:
 
 def main(argv: Sequence[str]) -> int:
     """Profiles all programs, and runs all trials; returns the exit status."""
-    options = options_of(Options, __doc__, argv, Options.check)
+    options = parse_options(Options, __doc__, argv, Options.check)
     try:
         fill(options)
     except BenchmarkError as error:
@@ -252,7 +252,7 @@ def main(argv: Sequence[str]) -> int:
         for new, side in sides_of(network).items():
             if new in split_words(options.sides) and side.against:
                 met &= report(options, network, new)
-        equal = halves(options, network)
+        equal = explain_same_program_samples(options, network)
         named = [f"  {side}: {one.answer}" for side, one in equal if one.causes]
         met &= len(named) <= (1 - SILENT) * len(equal)
         print(f"{network}, each side against itself: a cause named in {len(named)} of {len(equal)}")

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_line import options_of, run_script
-from measuring import neighbour, neighbour_flag
+from command_line import parse_options, run_script
+from measuring import keep_cpus_busy, neighbour_flag
 from validation import gates, planted_plugin
 from validation import pool as pools
 from validation.advice import ADVICE
@@ -126,7 +126,7 @@ def open_pool(options: Options) -> Pool | None:
     if options.minutes:
         if pool.rows is None:  # Calibration comes first, because it needs idle CPUs.
             pools.calibrate(pool)
-        with neighbour(options.busy, options.seed):
+        with keep_cpus_busy(options.busy, options.seed):
             pools.fill(pool, 60 * options.minutes)
     return pool
 
@@ -162,7 +162,7 @@ def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
 
 def main(argv: Sequence[str]) -> int:
     """Runs simulations and measurements; returns the exit status."""
-    options = options_of(Options, __doc__, argv, Options.check)
+    options = parse_options(Options, __doc__, argv, Options.check)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         pool = open_pool(options)

@@ -326,7 +326,7 @@ def quick_start(monkeypatch):
     draw_value = variables.initial_value
 
     def subject(flags):
-        return _subject(os.getcwd(), *plugins.files(flags))
+        return _subject(os.getcwd(), *plugins.plugin_files_of_flags(flags))
 
     def initial_value(variable, seed, tower=0):
         if variable.initializer.draw or variable.bytes > 2**20:
@@ -545,13 +545,15 @@ def _answering(tmp_path_factory):
     server = Server("import cnnbench.campaigns.ab.side")
     out, err = (tmp_path_factory.mktemp("answers") / name for name in ("out", "err"))
 
-    def answer(side, code, *arguments, ours, seconds):
-        if not ours:
-            return run_code(side, code, *arguments, ours=ours, seconds=seconds)
+    def answer(side, code, *arguments, use_own_cnnbench, timeout):
+        if not use_own_cnnbench:
+            return run_code(
+                side, code, *arguments, use_own_cnnbench=use_own_cnnbench, timeout=timeout
+            )
         out.write_bytes(b"")
         place = side.checkout, side.variables
         process = Forked(f"import sys; {code}", arguments, out, err, *place, server=server)
-        status, _ = process.end(seconds)
+        status, _ = process.end(timeout)
         return SimpleNamespace(returncode=status, stdout=out.read_bytes())
 
     yield answer

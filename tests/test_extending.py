@@ -75,11 +75,11 @@ RUN = (
 RECIPES = (
     Recipe(
         "A flag",
-        "from cnnbench.flags.help import markdown\n"
+        "from cnnbench.flags.help import flags_page_markdown\n"
         "from cnnbench.plan import parse_run\n"
         "from test_every_flag_is_read import test_every_flag_is_read\n"
         "assert not parse_run(['--noprint_total']).params.print_total\n"
-        "assert '| `--print_total` | boolean | `true` |' in markdown()\n"
+        "assert '| `--print_total` | boolean | `true` |' in flags_page_markdown()\n"
         "test_every_flag_is_read()\n",
         f"{RUN} --noprint_total --result_json=record.json",
         "Done warm up",

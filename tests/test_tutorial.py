@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.campaigns.ab.side import Side
+from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.cli import main
 
 pytestmark = [
@@ -66,12 +66,12 @@ def folder(tmp_path, monkeypatch, fake_python):
     monkeypatch.setenv("COLUMNS", "110")
     speeds = {"speed": 160, "by_flag": {"--variable_update=mirrored_strategy": 0.6}}
     Path("fake.json").write_text(json.dumps(speeds))
-    command = Side.command
+    command = AbSide.command
 
     def stand_in(side, record):
         return (fake_python, *command(side, record)[1:])
 
-    monkeypatch.setattr(Side, "command", stand_in)
+    monkeypatch.setattr(AbSide, "command", stand_in)
     return tmp_path
 
 

@@ -22,11 +22,11 @@ from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import (
     Collective,
+    build_collective_ops,
     collective_group_key,
-    run_collective,
 )
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
-from cnnbench.variable_mgr.gradients import Column, FlatBufferLayout
+from cnnbench.variable_mgr.gradients import FlatBufferLayout, VariableGradients
 from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
@@ -67,7 +67,7 @@ class WorkerGroup:
             layout = FlatBufferLayout([tensor.shape for tensor in tensors], tf.float32)
             return layout.split(self._reduce(layout.join(tensors), 0))
 
-    def total(self, values: Any) -> Any:
+    def sum_over_workers(self, values: Any) -> Any:
         """Sums an int64 or float64 array over all workers, outside the traced step.
 
         The arrays of all workers must have the same shape.
@@ -76,7 +76,7 @@ class WorkerGroup:
 
     def broadcast_chief_bool(self, value: bool) -> bool:
         """Returns the chief's `value` in every worker, outside the traced step."""
-        return bool(self.total(int(value and self.is_chief)))
+        return bool(self.sum_over_workers(int(value and self.is_chief)))
 
     def broadcast_chief_tensors(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns exact copies of the chief's tensors in every worker, outside the traced step.
@@ -99,12 +99,12 @@ class WorkerGroup:
         row = self._cpus.index(self._own)
         sizes = np.zeros(len(self._cpus), np.int64)
         sizes[row] = len(data)
-        sizes = self.total(sizes)
+        sizes = self.sum_over_workers(sizes)
         table = np.zeros((len(self._cpus), -(-int(sizes.max()) // 8) * 8), np.uint8)
         table[row, : len(data)] = np.frombuffer(data, np.uint8)
         if table.size:
             # Each worker fills only its own row, so the sum over all workers contains every row.
-            table = self.total(table.view(np.int64)).view(np.uint8)
+            table = self.sum_over_workers(table.view(np.int64)).view(np.uint8)
         return [table[i, :size].tobytes() for i, size in enumerate(sizes)]
 
     def _call_traced(self, build: Callable[[tf.Tensor], tf.Tensor], value: tf.Tensor) -> tf.Tensor:
@@ -138,7 +138,7 @@ class WorkerGroup:
                 return tf.raw_ops.CollectiveBcastSend(input=tensor, **common)
             return tf.raw_ops.CollectiveBcastRecv(T=tensor.dtype, **common)
 
-        return run_collective(broadcast_op, [self._own], [value], key)[0]
+        return build_collective_ops(broadcast_op, [self._own], [value], key)[0]
 
 
 # Interface between the train step and the modes of --variable_update.
@@ -178,7 +178,7 @@ class VariableMgr(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        plugins.check_methods(cls, VariableMgr)
+        plugins.check_plugin_methods(cls, VariableMgr)
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         if spec.staged and not spec.mode.staged:
@@ -231,13 +231,13 @@ class VariableMgr(abc.ABC):
     def _create(self, variable: VariableLike) -> TowerVariable:
         """Creates a variable's copies on all devices."""
 
-    def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
+    def run_towers(self, build: Callable[[int], _T], *, exchanges_values: bool = False) -> list[_T]:
         """Calls `build` for each tower of a step, and returns the results in order.
 
-        `meeting` must be True if `build` calls `towers.merge_over_towers`.
+        `exchanges_values` must be True if `build` calls `towers.merge_over_towers`.
         """
         count = len(self._spec.devices)
-        if meeting:
+        if exchanges_values:
             return towers.build_towers_in_threads(build, count)
         return [build(tower) for tower in range(count)]
 
@@ -264,7 +264,7 @@ class VariableMgr(abc.ABC):
         """
         return self.read(tower, name, dtype)
 
-    def decayed(self, variable: tf.Variable) -> tf.Tensor:
+    def read_for_weight_decay(self, variable: tf.Variable) -> tf.Tensor:
         """Returns the float32 value of a trained variable for the L2 loss.
 
         Call this method in the variable's device scope.
@@ -272,7 +272,9 @@ class VariableMgr(abc.ABC):
         return gradients.cast(tower_variable.read(variable), tf.float32)
 
     @abc.abstractmethod
-    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
+    def preprocess_device_grads(
+        self, columns: Sequence[VariableGradients]
+    ) -> tuple[list[str], list[VariableGradients]]:
         """Aggregates the gradients of all towers, once per step.
 
         Gradients may be dense tensors of any float dtype, or IndexedSlices. The results are dense
@@ -288,7 +290,9 @@ class VariableMgr(abc.ABC):
           copy per device.
         """
 
-    def get_gradients_to_apply(self, device_index: int, columns: Sequence[Column]) -> GradientPairs:
+    def get_gradients_to_apply(
+        self, device_index: int, columns: Sequence[VariableGradients]
+    ) -> GradientPairs:
         """Returns the aggregated (gradient, variable) pairs for one device that applies updates."""
         pairs = [(c.gradients[device_index], c.variables[device_index]) for c in columns]
         return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
@@ -313,10 +317,10 @@ class VariableMgr(abc.ABC):
           device: the apply device, for operations that belong to no variable.
           learning_rate: float32 scalar.
         """
-        update = partial(self._apply, optimizer, pairs, device, learning_rate)
+        update = partial(self._apply_gradients, optimizer, pairs, device, learning_rate)
         return update() if guard is None else guard(update)
 
-    def _apply(
+    def _apply_gradients(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
         with tf.device(device):
@@ -340,7 +344,7 @@ class VariableMgr(abc.ABC):
         trained = [self.updated(v.name).copies for v in self._declared if v.trainable]
         return gradients.transpose_lists(trained)
 
-    def share(self, variables: Iterable[TowerVariable]) -> None:
+    def broadcast_from_chief(self, variables: Iterable[TowerVariable]) -> None:
         """Sets all copies of `variables` in all workers to the chief's first copy."""
         shared = list(variables)
         if self.workers is not None and shared:
@@ -373,16 +377,19 @@ class VariableMgr(abc.ABC):
         """Returns the full device string of each tower of this process."""
         return self._spec.devices
 
-    def add_up(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def sum_over_workers_in_step(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sums float32 tensors of static shapes over all workers, inside the traced step."""
         return list(tensors) if self.workers is None else self.workers.sum_in_step(tensors)
 
-    def reduce_together(
-        self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
-    ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """Aggregates gradients (`preprocess_device_grads`) and sums float32 scalars (`add_up`)."""
+    def reduce_gradients_and_sum(
+        self, columns: Sequence[VariableGradients], sums: Sequence[tf.Tensor]
+    ) -> tuple[list[str], list[VariableGradients], list[tf.Tensor]]:
+        """Aggregates gradients, and sums float32 scalars over all workers.
+
+        See `preprocess_device_grads` and `sum_over_workers_in_step`.
+        """
         # The scalars are available before the gradients, so they are sent first.
-        totals = self.add_up(sums)
+        totals = self.sum_over_workers_in_step(sums)
         return (*self.preprocess_device_grads(columns), totals)
 
     @property

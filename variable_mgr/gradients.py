@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.spec import (
     LINE_BYTES,
-    bucket_indices,
     buffer_sizes,
+    group_into_buckets,
     group_small_tensors,
 )
 from cnnbench.variable_mgr.modes import Packing, VariableMgrSpec
@@ -89,15 +89,16 @@ Gather: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
 _R = TypeVar("_R")
 
 
-class Column(NamedTuple):
+class VariableGradients(NamedTuple):
     """One logical variable: its gradient from each tower, and the copy that each tower uses.
 
-    After a reduction to a single device, a `Column` has one gradient and one variable.
+    After a reduction to a single device, a `VariableGradients` has one gradient and one variable.
 
     Attributes:
       gradients: see `Gradient`, each on its tower's device. In the result of
         `make_all_dense_or_all_sparse`, either all are dense tensors with the variable's shape and
-        the same dtype, or (if `sparse`) all are tf.IndexedSlices with values in the compute dtype.
+        the same dtype, or (if `is_sparse`) all are tf.IndexedSlices with values in the compute
+        dtype.
       variables: the copy that each tower uses; the same object if towers share it.
     """
 
@@ -105,13 +106,13 @@ class Column(NamedTuple):
     variables: list[tf.Variable]
 
     @property
-    def sparse(self) -> bool:
+    def is_sparse(self) -> bool:
         """Whether the gradients are sparse (tf.IndexedSlices)."""
         return isinstance(self.gradients[0], tf.IndexedSlices)
 
     def map_gradients(
         self, devices: Sequence[str], function: Callable[[Gradient, tf.Variable], Gradient]
-    ) -> Column:
+    ) -> VariableGradients:
         """Replaces each gradient by ``function(gradient, variable)`` on the gradient's device."""
         pairs = list(zip(self.gradients, self.variables, strict=True))
         return self._replace(gradients=map_on_devices(devices, lambda pair: function(*pair), pairs))
@@ -144,12 +145,12 @@ def to_dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.flo
 
 
 def make_all_dense_or_all_sparse(
-    columns: Sequence[Column],
+    columns: Sequence[VariableGradients],
     devices: Sequence[str],
     *,
     keep_sparse: bool = False,
     keep_dtype: bool = False,
-) -> list[Column]:
+) -> list[VariableGradients]:
     """Converts each variable's gradients so that those of all towers are dense, or all are sparse.
 
     If a tower's loss does not use a variable, the tower's gradient becomes zero, so that the mean
@@ -190,7 +191,7 @@ def make_all_dense_or_all_sparse(
     return result
 
 
-def check_towers_complete(columns: Sequence[Column], devices: Sequence[str]) -> None:
+def check_towers_complete(columns: Sequence[VariableGradients], devices: Sequence[str]) -> None:
     """Raises ValueError if a variable does not have one gradient and one copy for each device."""
     for gradients, variables in columns:
         if not len(gradients) == len(variables) == len(devices):
@@ -198,8 +199,10 @@ def check_towers_complete(columns: Sequence[Column], devices: Sequence[str]) -> 
 
 
 def reduce_where_updated(
-    columns: Sequence[Column], spec: VariableMgrSpec, updated: Callable[[Column], tf.Variable]
-) -> list[Column]:
+    columns: Sequence[VariableGradients],
+    spec: VariableMgrSpec,
+    updated: Callable[[VariableGradients], tf.Variable],
+) -> list[VariableGradients]:
     """Reduces each variable's gradients on the device of the copy that the optimizer updates.
 
     `updated` returns this copy. In the result, each variable has one dense float32 gradient.
@@ -210,7 +213,7 @@ def reduce_where_updated(
     for column in make_all_dense_or_all_sparse(columns, spec.devices, keep_sparse=keep_sparse):
         variable = updated(column)
         home = column._replace(variables=[variable])
-        if column.sparse:
+        if column.is_sparse:
             totals = reduce_sparse(home, [variable.device], scale)
         else:
             with tf.device(variable.device):
@@ -221,7 +224,10 @@ def reduce_where_updated(
 
 
 def reduce_sparse(
-    column: Column, devices: Sequence[str], scale: float | None, gather: Gather | None = None
+    column: VariableGradients,
+    devices: Sequence[str],
+    scale: float | None,
+    gather: Gather | None = None,
 ) -> list[tf.Tensor]:
     """Gathers a variable's sparse gradients; each of `devices` then computes their dense sum.
 
@@ -247,7 +253,7 @@ def reduce_sparse(
     return map_on_devices(devices, dense_sum, column.variables)
 
 
-def slices_can_be_gathered(column: Column) -> bool:
+def slices_can_be_gathered(column: VariableGradients) -> bool:
     """Whether a variable's sparse gradients have equal static shapes, which gathering requires."""
     values, indices = (
         {tuple(getattr(slices, part).shape.as_list()) for slices in column.gradients}
@@ -490,7 +496,7 @@ def _fill_buckets(
         (dtype.name, shape.num_elements() * dtype.size)
         for dtype, shape in zip(static_dtypes(tensors), static_shapes(tensors), strict=True)
     ]
-    return _join_groups(bucket_indices(sizes, max_bytes), tensors, devices)
+    return _join_groups(group_into_buckets(sizes, max_bytes), tensors, devices)
 
 
 def _repack_tensors(
@@ -514,9 +520,9 @@ def _repack_tensors(
 
 
 def _scale_tensors(
-    devices: Sequence[str], sent: float, received: float, tensors: Tensors
+    devices: Sequence[str], factor_before: float, factor_after: float, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
-    """Multiplies tensors by `sent` before the reduction, and by `received` after the reduction.
+    """Multiplies tensors by `factor_before` before, and by `factor_after` after the reduction.
 
     The factor 1 adds no operation. If several towers share a sum, the sum is multiplied once, on
     its device.
@@ -529,13 +535,15 @@ def _scale_tensors(
             device = tensor.device or tower
             if (id(tensor), device) not in products:
                 with tf.device(device):
-                    products[id(tensor), device] = tensor * received
+                    products[id(tensor), device] = tensor * factor_after
             result.append(products[id(tensor), device])
         return result
 
-    if sent != 1.0:
-        tensors = [map_on_devices(devices, lambda tensor: tensor * sent, v) for v in tensors]
-    if received == 1.0:
+    if factor_before != 1.0:
+        tensors = [
+            map_on_devices(devices, lambda tensor: tensor * factor_before, v) for v in tensors
+        ]
+    if factor_after == 1.0:
         return tensors, _return_unchanged
     return tensors, lambda reduced: [scale_values(values) for values in reduced]
 

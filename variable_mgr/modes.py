@@ -112,7 +112,7 @@ class Mode:
                 f"mode {self.name} needs a manager: a subclass of VariableMgr, or "
                 f"'module:Class' that names one, not {self.manager!r}"
             )
-        plugins.check_attributes(self, Mode, f"mode {self.name}")
+        plugins.check_plugin_attributes(self, Mode, f"mode {self.name}")
 
     def manager_class(self) -> type[Any]:
         """Returns the subclass of `VariableMgr` that implements the mode. May import TensorFlow."""
@@ -132,7 +132,7 @@ class Mode:
         return self.reduction is Reduction.CROSS_DEVICE and self.processes is Processes.ONE
 
     @property
-    def multi_worker_strategy(self) -> bool:
+    def uses_multi_worker_strategy(self) -> bool:
         """Whether every worker runs a tf.distribute strategy that reduces over all workers."""
         return bool(self.strategy) and self.processes is Processes.CLIENT_PER_WORKER
 
@@ -322,7 +322,7 @@ NAMES = _ModeNames()
 
 
 plugins.add_plugin_kind(
-    plugins.Kind(
+    plugins.PluginKind(
         flag=PLUGIN_FLAG,
         noun="variable manager",
         call="cnnbench.variable_mgr.register_mode(Mode(...))",
@@ -383,7 +383,7 @@ class Packing:
         return self.variable_consistency == "relaxed"
 
     @property
-    def joins(self) -> bool:
+    def joins_gradients(self) -> bool:
         """Whether any setting joins several gradients into larger tensors."""
         return bool(
             self.gradient_repacking or self.agg_small_grads_max_bytes or self.gradient_bucket_bytes
@@ -451,7 +451,7 @@ class CrossDeviceSpec:
     packs: int = 1
     shared_cards: bool = False
 
-    def check(self, devices: Sequence[str]) -> None:
+    def check_devices(self, devices: Sequence[str]) -> None:
         """Raises FlagError if the reduction fails on `devices` or computes wrong sums."""
         on_gpu = all(map(is_gpu, devices))
         refuse_unsupported_devices(

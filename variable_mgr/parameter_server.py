@@ -16,8 +16,8 @@ from cnnbench.variable_mgr.base import (
     VariableMgr,
 )
 from cnnbench.variable_mgr.gradients import (
-    Column,
     PerTraceCache,
+    VariableGradients,
     assign_and_return_old,
     cast,
     run_untraced,
@@ -37,12 +37,12 @@ class StagedVariables:
         self._staged: dict[tuple[str, str, tf.DType], tuple[tf.Variable, tf.Variable]] = {}
         self._values = PerTraceCache()
 
-    def value(
+    def previous_value(
         self,
         device: str,
         variable: tf.Variable,
         dtype: tf.DType,
-        read: Callable[[], tf.Tensor],
+        read_current: Callable[[], tf.Tensor],
     ) -> tf.Tensor:
         """Returns the value that the previous step read; call it in a step before any update."""
         key = (device, variable.name, dtype)
@@ -54,7 +54,7 @@ class StagedVariables:
                     run_untraced(lambda: _make_staged_copy(device, variable, dtype)),
                 )
             with tf.device(device):
-                values[key] = assign_and_return_old(self._staged[key][1], read())
+                values[key] = assign_and_return_old(self._staged[key][1], read_current())
         return values[key]
 
     def refill_staged_values(self) -> None:
@@ -96,7 +96,7 @@ class ParameterServerVariableMgr(VariableMgr):
         self._stagings = [] if stagings is None else stagings
         self._stagings += [] if self._staging is None else [self._staging]
 
-    def of_worker(self, devices: Sequence[str]) -> ParameterServerVariableMgr:
+    def make_worker_manager(self, devices: Sequence[str]) -> ParameterServerVariableMgr:
         """Creates a manager of the same variables, for the towers of one worker only."""
         spec = dataclasses.replace(self._spec, devices=tuple(devices), job=None)
         return ParameterServerVariableMgr(spec, self._declared, self._facades, self._stagings)
@@ -128,16 +128,19 @@ class ParameterServerVariableMgr(VariableMgr):
         variable = self.variable(tower, name)
         if self._staging is None or not variable.trainable:
             return self.read(tower, name, dtype)
-        return self._staging.value(
+        return self._staging.previous_value(
             self._spec.devices[tower], variable, dtype, lambda: self.read(tower, name, dtype)
         )
 
-    def decayed(self, variable: tf.Variable) -> tf.Tensor:
-        """Returns the value of a trained variable for the L2 loss; see `VariableMgr.decayed`."""
+    def read_for_weight_decay(self, variable: tf.Variable) -> tf.Tensor:
+        """Returns the value for the L2 loss; see `VariableMgr.read_for_weight_decay`."""
         if self._staging is None:
-            return super().decayed(variable)
-        return self._staging.value(
-            variable.device, variable, tf.float32, functools.partial(super().decayed, variable)
+            return super().read_for_weight_decay(variable)
+        return self._staging.previous_value(
+            variable.device,
+            variable,
+            tf.float32,
+            functools.partial(super().read_for_weight_decay, variable),
         )
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
@@ -146,16 +149,18 @@ class ParameterServerVariableMgr(VariableMgr):
         for staging in self._stagings:
             staging.refill_staged_values()
 
-    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
+    def preprocess_device_grads(
+        self, columns: Sequence[VariableGradients]
+    ) -> tuple[list[str], list[VariableGradients]]:
         """Sums each gradient on its variable's device, where the optimizer applies it once."""
         reduced = gradients.reduce_where_updated(columns, self._spec, _shared_variable)
         return [self._spec.variable_devices[0]], reduced
 
-    def _apply(
+    def _apply_gradients(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
         self._values.clear()  # Reads after the update must return the new values.
-        return super()._apply(optimizer, pairs, device, learning_rate)
+        return super()._apply_gradients(optimizer, pairs, device, learning_rate)
 
     def _create(self, variable: VariableLike) -> TowerVariable:
         with tf.device(self._spec.cpu_device):
@@ -165,7 +170,7 @@ class ParameterServerVariableMgr(VariableMgr):
         return TowerVariable(variable.name, [shared])
 
 
-def _shared_variable(column: Column) -> tf.Variable:
+def _shared_variable(column: VariableGradients) -> tf.Variable:
     variable = column.variables[0]
     if any(v is not variable for v in column.variables):
         raise ValueError(f"towers use different variables for {variable.name}")

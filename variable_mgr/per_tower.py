@@ -19,7 +19,12 @@ from cnnbench.variable_mgr.all_reduce.algorithms.collective import Collective
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, cpus_for_additions, group_devices
 from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike, VariableMgr
-from cnnbench.variable_mgr.gradients import Column, Gradient, make_stages, reduce_through_stages
+from cnnbench.variable_mgr.gradients import (
+    Gradient,
+    VariableGradients,
+    make_stages,
+    reduce_through_stages,
+)
 from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
@@ -87,7 +92,9 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         )
         self._gather = None if context.all_devices_are_own else Collective(context).gather
 
-    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
+    def preprocess_device_grads(
+        self, columns: Sequence[VariableGradients]
+    ) -> tuple[list[str], list[VariableGradients]]:
         """Aggregates gradients with the all-reduce and packing of `VariableMgrSpec.aggregation`."""
         devices = self._spec.devices
         complete = gradients.make_all_dense_or_all_sparse(
@@ -99,15 +106,17 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         # Collectives cannot gather sparse gradients with unknown static shapes.
         complete = [
             column
-            if not column.sparse or self._gather is None or gradients.slices_can_be_gathered(column)
+            if not column.is_sparse
+            or self._gather is None
+            or gradients.slices_can_be_gathered(column)
             else column.map_gradients(devices, gradients.to_dense)
             for column in complete
         ]
-        dense = [column.gradients for column in complete if not column.sparse]
+        dense = [column.gradients for column in complete if not column.is_sparse]
         totals = iter(reduce_through_stages(self._stages, dense, self._reduce))
         reduced = []
         for column in complete:
-            if column.sparse:
+            if column.is_sparse:
                 scale = self._spec.reduction_scale
                 sums = gradients.reduce_sparse(column, devices, scale, self._gather)
             else:
@@ -119,7 +128,9 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
 class IndependentVariableMgr(PerTowerVariableMgr):
     """Keeps towers independent: they start with different variables and never communicate."""
 
-    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
+    def preprocess_device_grads(
+        self, columns: Sequence[VariableGradients]
+    ) -> tuple[list[str], list[VariableGradients]]:
         """Returns each tower's own gradients. A tower without a gradient skips its update."""
         devices = self._spec.devices
         gradients.check_towers_complete(columns, devices)
@@ -151,7 +162,9 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         """Returns the copies that the optimizer updates: a trained variable's shadow copy."""
         return self._shadows.get(name) or super().updated(name)
 
-    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
+    def preprocess_device_grads(
+        self, columns: Sequence[VariableGradients]
+    ) -> tuple[list[str], list[VariableGradients]]:
         """Sums each gradient on the device of the shadow copy, where the optimizer applies it."""
         reduced = gradients.reduce_where_updated(
             columns,
@@ -160,10 +173,10 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         )
         return [self._spec.variable_devices[0]], reduced
 
-    def _apply(
+    def _apply_gradients(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
-        ops = super()._apply(optimizer, pairs, device, learning_rate)
+        ops = super()._apply_gradients(optimizer, pairs, device, learning_rate)
         # tf.function reads the shadow copies only after their update.
         for _, shadow in pairs:
             ops += self._copy_shadow_to_towers(shadow)

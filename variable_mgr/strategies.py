@@ -17,7 +17,7 @@ from cnnbench.errors import BenchmarkError, FlagError, UsageError, first_line
 from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of_device
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.gradients import VariableGradients
 from cnnbench.variable_mgr.modes import (
     COLLECTIVE,
     CrossDeviceSpec,
@@ -57,7 +57,7 @@ class StrategyVariableMgr(VariableMgr):
         """The tf.distribute strategy that this manager uses."""
         return self._strategy
 
-    def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
+    def run_towers(self, build: Callable[[int], _T], *, exchanges_values: bool = False) -> list[_T]:
         """Runs towers as replicas of the strategy; they exchange values by `merge_call`."""
         results: dict[int, _T] = {}
         visits: dict[int, tuple[str, Any]] = {}
@@ -85,17 +85,19 @@ class StrategyVariableMgr(VariableMgr):
         self._strategy.run(replica)
         return [results[tower] for tower in range(len(self._spec.devices))]
 
-    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
+    def preprocess_device_grads(
+        self, columns: Sequence[VariableGradients]
+    ) -> tuple[list[str], list[VariableGradients]]:
         """Aggregates the gradients of all towers with the tf.distribute strategy."""
         devices, reduced, _ = self._reduce_gradients_and_tensors(columns, [])
         return devices, reduced
 
     def _reduce_gradients_and_tensors(
-        self, columns: Sequence[Column], beside: Sequence[tf.Tensor]
-    ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
+        self, columns: Sequence[VariableGradients], tensor_by_tower: Sequence[tf.Tensor]
+    ) -> tuple[list[str], list[VariableGradients], list[tf.Tensor]]:
         """Reduces gradients like `preprocess_device_grads`, together with one tensor per tower.
 
-        The additional tensors are `beside`; their sums are the last result.
+        The additional tensors are `tensor_by_tower`; their sums are the last result.
         """
         keep_sparse = not self._spec.aggregation.sparse_to_dense
         reduced = gradients.make_all_dense_or_all_sparse(
@@ -103,18 +105,18 @@ class StrategyVariableMgr(VariableMgr):
         )
         reduced = [
             column.map_gradients(self._spec.devices, _cast_slices_to_float32)
-            if column.sparse
+            if column.is_sparse
             else column
             for column in reduced
         ]
         if self._spec.num_towers > 1:
-            first = Column(list(beside), reduced[0].variables)
-            reduced = self._reduce_columns([*reduced, first] if beside else reduced)
-            beside = reduced.pop().gradients if beside else beside
-        devices = list(dict.fromkeys(self._copy_devices()))
-        return devices, [_to_dense_column(column) for column in reduced], list(beside)
+            first = VariableGradients(list(tensor_by_tower), reduced[0].variables)
+            reduced = self._reduce_columns([*reduced, first] if tensor_by_tower else reduced)
+            tensor_by_tower = reduced.pop().gradients if tensor_by_tower else tensor_by_tower
+        devices = list(dict.fromkeys(self._devices_of_copies()))
+        return devices, [_to_dense_column(column) for column in reduced], list(tensor_by_tower)
 
-    def _copy_devices(self) -> Sequence[str]:
+    def _devices_of_copies(self) -> Sequence[str]:
         """Returns the devices on which the strategy stores copies of a variable."""
         return self._spec.devices
 
@@ -122,7 +124,7 @@ class StrategyVariableMgr(VariableMgr):
         """Returns communication options for the strategy's reductions; None for the defaults."""
         return None
 
-    def _reduce_columns(self, columns: Sequence[Column]) -> list[Column]:
+    def _reduce_columns(self, columns: Sequence[VariableGradients]) -> list[VariableGradients]:
         means = self._spec.reduction == "mean"
         op = tf.distribute.ReduceOp.MEAN if means else tf.distribute.ReduceOp.SUM
         with self._strategy.scope():
@@ -137,7 +139,7 @@ class StrategyVariableMgr(VariableMgr):
         results = []
         for column, total in zip(columns, totals, strict=True):
             local_values = list(self._strategy.experimental_local_results(total))
-            results.append(Column(local_values, column.variables[: len(local_values)]))
+            results.append(VariableGradients(local_values, column.variables[: len(local_values)]))
         return results
 
     def _distribute_to_replicas(self, values: Sequence[Any]) -> Any:
@@ -163,9 +165,9 @@ def _cast_slices_to_float32(slices: tf.IndexedSlices, variable: Any) -> tf.Index
     return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
 
 
-def _to_dense_column(column: Column) -> Column:
+def _to_dense_column(column: VariableGradients) -> VariableGradients:
     homes = [variable.device for variable in column.variables]
-    return column.map_gradients(homes, gradients.to_dense) if column.sparse else column
+    return column.map_gradients(homes, gradients.to_dense) if column.is_sparse else column
 
 
 # Creating strategies of tf.distribute.
@@ -187,7 +189,7 @@ def make_mirrored_strategy(
     share one strategy, and collectives over other devices than the first ones are refused.
     """
     refuse_wrong_devices(devices)
-    spec.check(devices)
+    spec.check_devices(devices)
     if spec.ops not in COLLECTIVE:
         return _cached_mirrored_strategy(tuple(devices), spec.ops, spec.packs)
     if len(devices) > 1:
@@ -341,21 +343,21 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
         own = dataclasses.replace(spec, devices=(f"/device:{kind}:0",), job=None)
         super().__init__(own, variables)
 
-    def of_worker(self, devices: Sequence[str]) -> VariableMgr:
+    def make_worker_manager(self, devices: Sequence[str]) -> VariableMgr:
         """Creates a manager of the same variables, for the towers of one worker only."""
         spec = dataclasses.replace(self._spec, devices=tuple(devices))
         return ParameterServerVariableMgr(spec, self._declared, self._facades)
 
-    def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
+    def run_towers(self, build: Callable[[int], _T], *, exchanges_values: bool = False) -> list[_T]:
         """Runs the only tower; see `StrategyVariableMgr.run_towers`."""
         # TensorFlow would warn that a coordinator is missing, although there is a coordinator.
         with _without_tf_warnings():
-            return super().run_towers(build, meeting=meeting)
+            return super().run_towers(build, exchanges_values=exchanges_values)
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         return connect_parameter_server_strategy(self._job)
 
-    def _copy_devices(self) -> Sequence[str]:
+    def _devices_of_copies(self) -> Sequence[str]:
         return self._spec.ps_devices[:1]
 
 
@@ -389,10 +391,10 @@ class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
         refuse_wrong_devices(devices)
         with tf.init_scope():
             return tf.distribute.experimental.CentralStorageStrategy(
-                list(devices), self._copy_devices()[0]
+                list(devices), self._devices_of_copies()[0]
             )
 
-    def _copy_devices(self) -> Sequence[str]:
+    def _devices_of_copies(self) -> Sequence[str]:
         return self._spec.devices if len(self._spec.devices) == 1 else [self._spec.cpu_device]
 
 
@@ -414,12 +416,12 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
     A worker stores the copies of its own towers.
     """
 
-    def reduce_together(
-        self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
-    ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
+    def reduce_gradients_and_sum(
+        self, columns: Sequence[VariableGradients], sums: Sequence[tf.Tensor]
+    ) -> tuple[list[str], list[VariableGradients], list[tf.Tensor]]:
         """Reduces gradients, and sums scalars over workers, in one collective operation."""
         if self.workers is None:
-            return super().reduce_together(columns, sums)
+            return super().reduce_gradients_and_sum(columns, sums)
         own, *other_devices = self._spec.devices
         with tf.device(own):
             # If the strategy computes means, multiplying by the number of towers gives sums.
@@ -432,7 +434,7 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
         return devices, reduced, tf.unstack(totals[0], len(sums))
 
     def _make_strategy(self) -> tf.distribute.Strategy:
-        self._spec.cross_device.check(self._spec.devices)
+        self._spec.cross_device.check_devices(self._spec.devices)
         devices = self._spec.devices
         kind = "gpu" if is_gpu(devices[0]) else "cpu"
         alone = Job(towers_per_worker=len(devices), device=kind)

@@ -153,7 +153,8 @@ def merge_over_towers(point: str, value: _T, merge: Callable[[list[_T]], Sequenc
     rendezvous = _rendezvous.get()
     if rendezvous is None:
         raise RuntimeError(
-            f"{point}: run_towers(build, meeting=True) must build the towers that exchange values"
+            f"{point}: run_towers(build, exchanges_values=True) must build the towers that "
+            "exchange values"
         )
     return cast("_R", rendezvous(point, value, merge))
 

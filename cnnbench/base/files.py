@@ -50,18 +50,18 @@ def strip_file_scheme(text: str) -> str:
     return ",".join(_FILE.sub("", path, count=1) for path in text.split(","))
 
 
-def path_fault(text: str, allowed: bool) -> str:
+def path_fault(text: str, urls_allowed: bool) -> str:
     """Returns why one of several comma-separated paths is invalid, as text for an error message.
     Returns "" if all paths are valid.
 
-    `allowed`: whether URLs such as ``gs://bucket/folder`` are valid.
+    `urls_allowed`: whether URLs such as ``gs://bucket/folder`` are valid.
     """
     if text == "-":
         return "must be a path, not standard input or output; ./- is a file of that name"
     urls = filter(is_url, text.split(","))
-    if all(allowed and _OF_TENSORFLOW.match(url) for url in urls):
+    if all(urls_allowed and _OF_TENSORFLOW.match(url) for url in urls):
         return ""
-    if allowed:
+    if urls_allowed:
         return "must be a path, file:///PATH or a URL such as gs://bucket/folder"
     return "must be a local path or file:///PATH; copy files from or to a URL, as with gsutil cp"
 
@@ -72,7 +72,7 @@ def local_path(text: str, flag: str = "") -> str:
     Other URLs raise FlagError, or PathError if `flag` is empty.
     """
     path = strip_file_scheme(text)
-    if reason := path_fault(path, allowed=False):
+    if reason := path_fault(path, urls_allowed=False):
         raise FlagError(flag, path, reason) if flag else PathError(path, reason)
     return path
 
@@ -167,8 +167,8 @@ class UrlPath(PosixPath):
 _MIB = 1 << 20
 
 
-def read_file(path: str | os.PathLike[str], most: int = 1024, flag: str = "") -> bytes:
-    """Reads a file, or a pipe such as ``<(command)``, with at most `most` MiB.
+def read_file(path: str | os.PathLike[str], max_mib: int = 1024, flag: str = "") -> bytes:
+    """Reads a file, or a pipe such as ``<(command)``, of at most `max_mib` MiB.
 
     Raises:
       PathError: the file cannot be read, is a device or a pipe without a writer, or is too large.
@@ -186,8 +186,8 @@ def read_file(path: str | os.PathLike[str], most: int = 1024, flag: str = "") ->
             while part := file.read(_MIB):
                 parts.append(part)
                 size += len(part)
-                if size > most * _MIB:
-                    raise ValueError(f"has more than {most} MiB")
+                if size > max_mib * _MIB:
+                    raise ValueError(f"has more than {max_mib} MiB")
         if stat.S_ISFIFO(mode) and not parts:
             raise ValueError("is a pipe without a writer")
     except (OSError, ValueError) as error:
@@ -222,7 +222,7 @@ def json_from_content(path: str | os.PathLike[str], data: bytes) -> Any:
 
 
 @contextlib.contextmanager
-def parsing_document(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
+def converting_parse_errors(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
     """Context manager that converts a ValueError or RecursionError from the parsing of a file to a
     PathError.
 
@@ -322,7 +322,7 @@ class FolderLock:
     The lock is an flock on a file that contains the folder's name and the holder: PID, host and
     time. Releasing the lock removes the file. If the holder is killed, the file remains without a
     lock, and the next writer locks it. The first other process that writes to an abandoned
-    temporary folder turns it into an ordinary folder, see `keep_temporary_folders`.
+    temporary folder turns it into an ordinary folder, see `make_temporary_folders_permanent`.
 
     On NFS, locks apply to all machines; the locks of a crashed machine are dropped when its lease
     ends. On other network file systems, locks may apply to one machine only, or may not be
@@ -333,7 +333,7 @@ class FolderLock:
         "". This process was killed, or it still writes because locks do not apply to both machines.
 
     Args:
-      patience: seconds to wait for a holder that may be about to end.
+      wait_seconds: seconds to wait for a holder that may be about to end.
 
     Raises:
       BlockingIOError: another process holds the lock; the message names this process.
@@ -341,13 +341,13 @@ class FolderLock:
         one of `NO_LOCKS`.
     """
 
-    def __init__(self, folder: str | Path, patience: float = 0.0, file: str = FILE) -> None:
+    def __init__(self, folder: str | Path, wait_seconds: float = 0.0, file: str = FILE) -> None:
         if is_url(folder):
             raise OSError(errno.EOPNOTSUPP, "URLs have no locks")
         if file != SCRATCH:
-            keep_temporary_folders(folder)
+            make_temporary_folders_permanent(folder)
         self._path = Path(folder) / file
-        self._descriptor = self._open_locked(time.monotonic() + patience)
+        self._descriptor = self._open_locked(time.monotonic() + wait_seconds)
         host = socket.gethostname()
         left, where, _ = _read_lock_file(self._descriptor)
         self.left_by = left if where != host else ""
@@ -412,17 +412,17 @@ def lock_folder(
     flag: str,
     folder: str,
     warn: Callable[[str], None],
-    patience: float = 0.0,
+    wait_seconds: float = 0.0,
     file: str = FILE,
 ) -> contextlib.AbstractContextManager[object]:
     """Locks a folder, the value of a flag, if the file system supports locks.
 
-    `warn` is called with a line of text if the lock may not exclude all writers. `patience` and
+    `warn` is called with a line of text if the lock may not exclude all writers. `wait_seconds` and
     `file` are passed to `FolderLock`. FlagError if another process holds the lock or the folder
     cannot be used.
     """
     try:
-        lock = FolderLock(folder, patience, file)
+        lock = FolderLock(folder, wait_seconds, file)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise FlagError(flag, folder, error.strerror or str(error)) from None
@@ -437,7 +437,7 @@ def lock_folder(
     return lock
 
 
-def keep_temporary_folders(path: str | Path) -> None:
+def make_temporary_folders_permanent(path: str | Path) -> None:
     """Converts abandoned temporary folders to ordinary folders, which are never removed
     automatically: all such folders that are parents of `path`, or `path` itself.
 
@@ -465,7 +465,7 @@ def _read_lock_file(descriptor: int) -> tuple[str, str, str]:
         return "", "", ""
 
 
-class Scratch:
+class TemporaryFolder:
     """Context manager that creates a temporary folder, `path`, and removes it at the end.
 
     The folder remains if `kept` is set.
@@ -487,7 +487,7 @@ class Scratch:
             self._lock = FolderLock(self.path, file=SCRATCH)
         self.kept = False
 
-    def __enter__(self) -> Scratch:
+    def __enter__(self) -> TemporaryFolder:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -67,7 +67,7 @@ The enumeration for two samples of this size takes about 50 ms.
 _SLACK = 1e-12
 
 
-class Interval(NamedTuple):
+class ShiftEstimate(NamedTuple):
     """A Hodges-Lehmann estimate with its confidence interval, in the unit of the values.
 
     The ends are None if the samples are too small for an interval of this confidence.
@@ -106,7 +106,7 @@ def signed_rank_p(differences: Values) -> float:
     return _normal_p(observed - float(ranks.sum()) / 2, float((ranks**2).sum()) / 4)
 
 
-def hodges_lehmann_shift(base: Values, new: Values, confidence: float) -> Interval:
+def hodges_lehmann_shift(base: Values, new: Values, confidence: float) -> ShiftEstimate:
     """Hodges-Lehmann estimate of the shift from `base` to `new`: the median of all pairwise
     differences.
 
@@ -114,35 +114,35 @@ def hodges_lehmann_shift(base: Values, new: Values, confidence: float) -> Interv
     as 0.95.
     """
     differences = np.sort(np.subtract.outer(np.asarray(new), np.asarray(base)).ravel())
-    return _interval_of_ordered(differences, values_outside((len(base), len(new)), confidence))
+    return _interval_of_ordered(differences, interval_end_rank((len(base), len(new)), confidence))
 
 
-def paired_shift(differences: Values, confidence: float) -> Interval:
+def paired_shift(differences: Values, confidence: float) -> ShiftEstimate:
     """Hodges-Lehmann estimate of the centre of paired differences (new - base), with its interval.
 
     The centre is the median of the means of all pairs of differences.
     """
-    means = np.sort(_pair_means(np.asarray(differences)))
-    return _interval_of_ordered(means, values_outside([len(differences)], confidence))
+    means = np.sort(_walsh_averages(np.asarray(differences)))
+    return _interval_of_ordered(means, interval_end_rank([len(differences)], confidence))
 
 
-def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
+def paired_shift_intervals(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
     """Computes the intervals of `paired_shift` for many samples at once, but not the estimates.
 
     Returns the lower and the upper ends, two arrays [samples] for differences [samples, pairs].
 
     The ends are infinite if there are too few pairs.
     """
-    left_out = values_outside([differences.shape[1]], confidence)
+    left_out = interval_end_rank([differences.shape[1]], confidence)
     if left_out < 1:
         ends = np.full(len(differences), np.inf)
         return -ends, ends
-    means = _pair_means(differences)
+    means = _walsh_averages(differences)
     means.partition((left_out - 1, means.shape[1] - left_out), axis=1)
     return means[:, left_out - 1], means[:, -left_out]
 
 
-def values_outside(sizes: Sequence[int], confidence: float) -> int:
+def interval_end_rank(sizes: Sequence[int], confidence: float) -> int:
     """Rank of the value that is the lower end of a confidence interval, among the sorted values.
     The upper end has the same rank from above.
 
@@ -250,7 +250,7 @@ def _two_sided_p(tails: _Tails, observed: int) -> float:
     return float(min(1.0, 2 * min(tail[observed] for tail in tails)))
 
 
-def _pair_means(differences: _Floats) -> _Floats:
+def _walsh_averages(differences: _Floats) -> _Floats:
     """Means of all pairs of values along the last axis (Walsh averages). Each value also forms a
     pair with itself.
     """
@@ -259,11 +259,11 @@ def _pair_means(differences: _Floats) -> _Floats:
     return means
 
 
-def _interval_of_ordered(ordered: _Floats, left_out: int) -> Interval:
+def _interval_of_ordered(ordered: _Floats, left_out: int) -> ShiftEstimate:
     estimate = float(np.median(ordered))
     if left_out < 1:
-        return Interval(estimate, None, None)
-    return Interval(estimate, float(ordered[left_out - 1]), float(ordered[-left_out]))
+        return ShiftEstimate(estimate, None, None)
+    return ShiftEstimate(estimate, float(ordered[left_out - 1]), float(ordered[-left_out]))
 
 
 def _normal_p(deviation: float, variance: float) -> float:
@@ -380,7 +380,7 @@ class AnalysisSchedule(NamedTuple):
     share: float = 1.0
 
     @property
-    def begins(self) -> bool:
+    def is_new_experiment(self) -> bool:
         """Whether the additional pairs form a new experiment, rather than continue an
         existing one.
         """
@@ -392,27 +392,29 @@ class AnalysisSchedule(NamedTuple):
             pairs, self.alpha, planned=self.planned, made=self.made, share=self.share
         )
 
-    def useful_pair_numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
+    def pair_counts_that_can_be_significant(
+        self, measured: int, share: float = 1.0
+    ) -> Iterator[int]:
         """Yields, in ascending order, the total numbers of pairs at which the final analysis can be
         significant.
 
         `share` is the share of the level that the test has. In a continued experiment, all numbers
         are above `measured`.
         """
-        first = FIRST_ANALYSIS if self.begins else max(FIRST_ANALYSIS, measured + 1)
-        for pairs in pair_numbers_to_try(first, ANALYSIS_STEP, MOST_PAIRS):
+        first = FIRST_ANALYSIS if self.is_new_experiment else max(FIRST_ANALYSIS, measured + 1)
+        for pairs in pair_counts_to_try(first, ANALYSIS_STEP, MOST_PAIRS):
             if smallest_p(pairs, pairs, paired=True) <= share * self.analyses(pairs)[-1].alpha:
                 yield pairs
 
 
-def pair_numbers_to_try(first: int, step: int, useful: int) -> Iterator[int]:
-    """Yields numbers of pairs to consider: multiples of `step` from `first` to `first` + `useful`,
-    and then multiples that grow by a quarter each.
+def pair_counts_to_try(first: int, step: int, linear_span: int) -> Iterator[int]:
+    """Yields numbers of pairs to consider: multiples of `step` from `first` to `first` +
+    `linear_span`, and then multiples that grow by a quarter each.
     """
     number = step * math.ceil(first / step)
     while number <= _MOST_NUMBER:
         yield number
-        many = number > first + useful
+        many = number > first + linear_span
         number = step * math.ceil(number * _GROWTH / step) if many else number + step
 
 
@@ -467,11 +469,11 @@ class AdditiveModel(NamedTuple):
         square = self.covariance[a, a] + self.covariance[b, b] - 2 * self.covariance[a, b]
         return self.scatter * math.sqrt(max(0.0, float(square)))
 
-    def p_above(self, name: str, other: str, below: float = 0.0) -> float:
-        """One-sided p-value of "effect of `name` <= effect of `other` - `below`"; 1 if the noise is
-        unknown.
+    def p_value_above(self, name: str, other: str, margin: float = 0.0) -> float:
+        """One-sided p-value of "effect of `name` <= effect of `other` - `margin`"; 1 if the noise
+        is unknown.
         """
-        error, difference = self.standard_error(name, other), self.difference(name, other) + below
+        error, difference = self.standard_error(name, other), self.difference(name, other) + margin
         if error is None or difference <= 0:
             return 1.0
         return self._error_tail_probability(difference / error, name, other) if error else 0.0

@@ -4,8 +4,8 @@ The signal handler raises KeyboardInterrupt in whatever code is running. In a de
 callback of a weak reference, Python drops the exception. In Python code that native code calls,
 TensorFlow may ignore the exception and later raise a different one, such as SystemError without any
 context. Therefore the handler also counts the interrupt: `raise_if_interrupted` raises it again,
-`restoring_interrupts` converts errors that it has caused, and `conclude_command` reports it at the
-end of the command.
+`converting_errors_to_interrupts` converts errors that it has caused, and `conclude_command` reports
+it at the end of the command.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def grace_announcement(seconds: float) -> str:
     return f"{notice} (a second signal ends the run at once)"
 
 
-def find_announcement(log: str) -> re.Match[str] | None:
+def find_grace_announcement(log: str) -> re.Match[str] | None:
     """Finds the last notice of `grace_announcement` in a log. Group 1 of the match contains the
     seconds.
     """
@@ -211,7 +211,7 @@ def delaying_interrupts() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def restoring_interrupts() -> Iterator[None]:
+def converting_errors_to_interrupts() -> Iterator[None]:
     """Context manager that replaces an error in its block by KeyboardInterrupt if an interrupt
     caused the error.
 

@@ -234,7 +234,7 @@ class Job:
         return self.task == self.chief
 
     @property
-    def serves(self) -> bool:
+    def is_server_only(self) -> bool:
         """Whether this process only executes operations for the chief and runs no training step
         itself.
         """
@@ -266,7 +266,7 @@ class Job:
         return {task.tensorflow_job: list(self.addresses_of(task.job)) for task in tasks}
 
     @property
-    def machines(self) -> int:
+    def num_machines(self) -> int:
         """Number of machines that train. Different host names count as different machines."""
         return len({host_and_port(address)[0] for address in self.worker_addresses}) or 1
 
@@ -285,9 +285,9 @@ class Job:
     @property
     def own_towers(self) -> range:
         """Numbers of the towers for which this process builds the training step. A process that
-        only `serves` builds none.
+        is a server only (see `is_server_only`) builds none.
         """
-        if self.serves:
+        if self.is_server_only:
             return range(0)
         if not self.client_per_worker:
             return range(self.num_towers)
@@ -297,7 +297,7 @@ class Job:
     @property
     def own_workers(self) -> tuple[Task, ...]:
         """The workers to which the `own_towers` of this process belong."""
-        if self.serves:
+        if self.is_server_only:
             return ()
         return (self.task,) if self.client_per_worker else self.workers
 

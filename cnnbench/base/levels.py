@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cnnbench.base.stats import MAD_TO_SIGMA, median
-from cnnbench.base.time_series import Segment, cumulative_deviations, find_segments
+from cnnbench.base.time_series import Segment, find_segments, prefix_deviation_sums
 
 MIN_POINTS = 2
 """Minimum number of commits in a level; a single outlier is not a level."""
@@ -148,7 +148,7 @@ def variance_inflation(correlation: float) -> float:
     return (1 + known) / (1 - known)
 
 
-class NoisyPoints:
+class CommitTimeSeries:
     """A time series of measured commits, with the values of the runs of each commit.
 
     If changes are relative, all values are logarithms.
@@ -192,35 +192,35 @@ class NoisyPoints:
         fitted: NDArray[np.float64] = self._scaled(values)
         return fitted
 
-    def noise_lower_bound(self, reach: float) -> float:
+    def noise_lower_bound(self, clip_limit: float) -> float:
         """Lower bound of the noise of a commit's value (standard deviation), computed from
         differences between runs of the same commit.
 
         Args:
-          reach: larger differences are limited to this value.
+          clip_limit: larger differences are limited to this value.
         """
         if not len(self._differences):
             return self._least
-        squares = np.minimum(np.abs(self._differences), reach) ** 2
+        squares = np.minimum(np.abs(self._differences), clip_limit) ** 2
         return max(self._least, math.sqrt(float(np.mean(squares)) / 2))
 
-    def estimate_noise(self, levels: Sequence[SeriesLevel], reach: float) -> LevelNoise:
+    def estimate_noise(self, levels: Sequence[SeriesLevel], clip_limit: float) -> LevelNoise:
         """Estimates the standard deviation and the autocorrelation of the time series around its
         levels.
 
         Args:
-          reach: larger deviations from a level are limited to this value.
+          clip_limit: larger deviations from a level are limited to this value.
         """
         count, starts = len(self.values), [level.start for level in levels]
         sizes = np.diff([*starts, count])
-        off = np.clip(self.deviations(levels), -reach, reach)
+        off = np.clip(self.deviations(levels), -clip_limit, clip_limit)
         off -= np.repeat(np.add.reduceat(off, starts) / sizes, sizes)
         squares = float(off @ off)
         spread = math.sqrt(squares / max(count - len(levels) - 1, 1)) * (
             1 + _NOISE_CAUTION / max(count - 3, 1)
         )
         return LevelNoise(
-            max(spread, self.noise_lower_bound(reach)), _autocorrelation(off, squares, starts)
+            max(spread, self.noise_lower_bound(clip_limit)), _autocorrelation(off, squares, starts)
         )
 
     def find_outliers(
@@ -359,14 +359,14 @@ def detect_two_states(deviations: NDArray[np.float64]) -> TwoStates | None:
     return TwoStates(rarer, count, difference if 2 * above <= count else -difference)
 
 
-def log_threshold(relative: bool, threshold: float) -> float:
-    """Converts a threshold to the unit of `log_change`: to a difference of logarithms if
-    `relative`.
+def log_or_absolute_threshold(relative: bool, threshold: float) -> float:
+    """Converts a threshold to the unit of `log_or_absolute_change`: to a difference of logarithms
+    if `relative`.
     """
     return math.log1p(threshold) if relative else threshold
 
 
-def log_change(before: float, after: float, relative: bool) -> float:
+def log_or_absolute_change(before: float, after: float, relative: bool) -> float:
     """The change from `before` to `after`: a difference of logarithms if `relative`, otherwise a
     difference.
     """
@@ -386,8 +386,8 @@ def find_levels(
     """
     if not points:
         return []
-    noisy = NoisyPoints(points, relative)
-    floor = log_threshold(relative, threshold)
+    noisy = CommitTimeSeries(points, relative)
+    floor = log_or_absolute_threshold(relative, threshold)
     parts = [Segment(0, len(points))]
     if len(points) >= MIN_SERIES:
         parts = find_segments(noisy.values.tolist(), noisy.noise_lower_bound, MIN_POINTS, floor)
@@ -405,7 +405,11 @@ def find_levels(
     ]
     while True:
         gaps = {
-            place: abs(log_change(level_of_segment(a).value, level_of_segment(b).value, relative))
+            place: abs(
+                log_or_absolute_change(
+                    level_of_segment(a).value, level_of_segment(b).value, relative
+                )
+            )
             for place, (a, b) in enumerate(pairwise(parts))
             if a.trend is None and b.trend is None
         }
@@ -433,13 +437,13 @@ def find_levels(
     return levels
 
 
-def likely_start_interval(
-    noisy: NoisyPoints, levels: Sequence[SeriesLevel], number: int
+def level_start_interval(
+    series: CommitTimeSeries, levels: Sequence[SeriesLevel], level_index: int
 ) -> tuple[int, int]:
     """The smallest interval of commits that contains the first commit of a level with at least 95 %
     probability.
 
-    `number` is the index of the level in `levels`.
+    `level_index` is the index of the level in `levels`.
 
     The interval is computed from the posterior distribution of the start, with a uniform prior and
     Laplace noise: the likelihood of a start is exp(-sum of absolute deviations / scale), with the
@@ -451,12 +455,12 @@ def likely_start_interval(
     Cramér and Lundberg, which limits how far a sum of such differences can stray. Finally, the
     scale is increased for the correlation of neighbours plus half its standard error.
     """
-    before, after = levels[number - 1], levels[number]
+    before, after = levels[level_index - 1], levels[level_index]
     first, cut = before.start, after.start
-    there = noisy.values[first : after.stop].tolist()
+    there = series.values[first : after.stop].tolist()
     gap = median(there[cut - first :]) - median(there[: cut - first])
-    noise = noisy.estimate_noise(levels, abs(gap))
-    off = noisy.deviations(levels)
+    noise = series.estimate_noise(levels, abs(gap))
+    off = series.deviations(levels)
     nearer = [np.abs(off) - np.abs(off - move) for move in (gap, -gap)]
     scale = max(noise.spread, 1e-12 * max(map(abs, there)), 1e-300)
     while scale < abs(gap) and any(
@@ -464,8 +468,8 @@ def likely_start_interval(
     ):
         scale *= 1.05
     scale *= variance_inflation(noise.correlation + _CORRELATION_ERRORS / math.sqrt(len(off)))
-    until = [*cumulative_deviations(there)]
-    since = [*cumulative_deviations(there[::-1])][::-1]
+    until = [*prefix_deviation_sums(there)]
+    since = [*prefix_deviation_sums(there[::-1])][::-1]
     costs = [a + b for a, b in zip(until, since[1:], strict=False)]
     lowest = min(costs)
     weights = {

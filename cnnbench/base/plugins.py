@@ -35,7 +35,7 @@ from typing import (
 )
 
 from cnnbench.base.files import read_file
-from cnnbench.base.interrupts import restoring_interrupts
+from cnnbench.base.interrupts import converting_errors_to_interrupts
 from cnnbench.errors import BenchmarkError, FlagError, PathError, UsageError, exhausted, text_of
 
 # Functions that check values against the annotations of the interfaces that plug-ins implement.
@@ -175,7 +175,7 @@ _REGISTRIES = (
 )
 
 
-class Kind(NamedTuple):
+class PluginKind(NamedTuple):
     """A kind of objects that plug-ins can register, such as models or optimizers.
 
     Attributes:
@@ -207,7 +207,7 @@ class Kind(NamedTuple):
                 del table[name]
 
 
-_kinds: dict[str, Kind] = {}
+_kinds: dict[str, PluginKind] = {}
 _INITIALISES = "INITIALISES_ONLY"
 # Maps each loaded plug-in file to (name, registered keys, files that the plug-in lists in FILES).
 _files: dict[Path, tuple[str, Added, tuple[str, ...]]] = {}
@@ -231,7 +231,7 @@ _places: set[str] = set()  # Files and folders that contain code of plug-ins.
 _running = mmap.mmap(-1, _NAME_BYTES)
 
 
-def add_plugin_kind(kind: Kind) -> None:
+def add_plugin_kind(kind: PluginKind) -> None:
     """Adds a kind of objects that plug-ins can register."""
     _kinds[kind.flag] = kind
 
@@ -254,7 +254,7 @@ def reporting_plugin_errors(
     UsageError before a run and BenchmarkError during a run.
     """
     try:
-        with restoring_interrupts():
+        with converting_errors_to_interrupts():
             yield
     except (KeyboardInterrupt, FlagError, PathError, BenchmarkError):
         raise
@@ -265,12 +265,12 @@ def reporting_plugin_errors(
             if _is_plugin_code(frame.f_code)
         ]
         full = exhausted(error) or type(error).__name__ == "ResourceExhaustedError"
-        wrong = isinstance(error, MisfitError)
+        wrong = isinstance(error, PluginInterfaceError)
         who = name or getattr(error, _RAISED_IN, "")
         if full or getattr(error, "frames", None) or not (frames or who or wrong):
             raise
         text = " ".join(text_of(error).split())
-        if not isinstance(error, UsageError | MisfitError):
+        if not isinstance(error, UsageError | PluginInterfaceError):
             text = f"{type(error).__name__}: {text}" if text else type(error).__name__
         place = "" if wrong else f"{_code_location(*frames[-1]) if frames else who}: "
         made = kind(place + text)
@@ -282,7 +282,7 @@ def reporting_plugin_errors(
         raise made from error
 
 
-class MisfitError(TypeError):
+class PluginInterfaceError(TypeError):
     """A plug-in's function has wrong parameters or returns a value of the wrong type."""
 
 
@@ -324,13 +324,15 @@ def running_plugin_code(name: str) -> Iterator[None]:
         os.close(folder)
 
 
-def wrap_plugin_code(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+def add_plugin_code_context(
+    make_context: Callable[[], contextlib.AbstractContextManager[Any]],
+) -> None:
     """Registers a context manager that encloses all plug-in code from now on, including the rest of
     a `running_plugin_code` block that is active now.
     """
-    _around.append(enter)
+    _around.append(make_context)
     if _running_blocks:
-        _running_blocks[-1].enter_context(enter())
+        _running_blocks[-1].enter_context(make_context())
 
 
 def _is_plugin_code(code: types.CodeType) -> bool:
@@ -340,9 +342,9 @@ def _is_plugin_code(code: types.CodeType) -> bool:
     return not _places.isdisjoint((code.co_filename, os.path.dirname(code.co_filename)))
 
 
-def is_built_in(made: Any) -> bool:
+def is_defined_by_cnnbench(definition: Any) -> bool:
     """Whether a function or class belongs to cnnbench, so that its results need not be checked."""
-    return str(getattr(made, "__module__", "")).startswith("cnnbench.")
+    return str(getattr(definition, "__module__", "")).startswith("cnnbench.")
 
 
 def calling_plugin_location() -> str:
@@ -365,7 +367,7 @@ def plugin_location_in_text(text: str) -> str:
     return ""
 
 
-def watch_child() -> None:
+def share_running_plugin_with_child() -> None:
     """Lets this process read which plug-in the next child process is running, even after the child
     has crashed.
 
@@ -380,8 +382,8 @@ def watch_child() -> None:
 def running_plugin_name() -> str:
     """Name of the plug-in whose code is running; "" if no plug-in is running.
 
-    After a child process of `watch_child` has ended, returns the plug-in that was running in the
-    child.
+    After a child process of `share_running_plugin_with_child` has ended, returns the plug-in that
+    was running in the child.
     """
     return _running[:].rstrip(b"\0").decode(errors="replace")
 
@@ -399,9 +401,10 @@ def with_checked_results(function: _F, returns: Any, takes: Sequence[str] | None
         arguments.
 
     Raises:
-      MisfitError: the function does not accept these arguments. Calls raise it for a wrong result.
+      PluginInterfaceError: the function does not accept these arguments. Calls raise it for a wrong
+        result.
     """
-    if is_built_in(function):
+    if is_defined_by_cnnbench(function):
         return function
     if takes is not None:
         _check_signature(function, takes)
@@ -415,7 +418,7 @@ def with_checked_results(function: _F, returns: Any, takes: Sequence[str] | None
         if returns is Any and (result is None or isinstance(result, (str, bytes, int, float))):
             wrong = f"a result, not {value_text(result)}"
         if wrong:
-            raise MisfitError(f"{place} must return {wrong}")
+            raise PluginInterfaceError(f"{place} must return {wrong}")
         inner = _function_hint(returns)
         return result if inner is None else _checked_callable(result, *inner)
 
@@ -449,7 +452,7 @@ def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None
         signature.bind(*takes[:at], **dict.fromkeys(takes[at + 1 :]))
     except TypeError as error:
         place = definition_location(function)
-        raise MisfitError(f"{place} must take ({', '.join(takes)}): {error}") from None
+        raise PluginInterfaceError(f"{place} must take ({', '.join(takes)}): {error}") from None
 
 
 def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
@@ -476,21 +479,22 @@ def definition_location(function: Any) -> str:
     return repr(function)
 
 
-def check_methods(made: type, interface: type) -> None:
+def check_plugin_methods(plugin_class: type, interface: type) -> None:
     """Checks the signatures of a plug-in's methods, and wraps the methods so that calls check
     results.
 
-    `made` is the plug-in's class, and `interface` is the base class that declares the methods. See
-    `with_checked_results`.
+    `interface` is the base class that declares the methods. See `with_checked_results`.
     """
-    if is_built_in(made):
+    if is_defined_by_cnnbench(plugin_class):
         return
-    for name, method in list(vars(made).items()):
+    for name, method in list(vars(plugin_class).items()):
         declared = getattr(interface, name, None)
         if inspect.isfunction(method) and inspect.isfunction(declared) and name[:2] != "__":
             returns = _type_hints(declared).get("return")
             returns = object if returns is type(None) else returns
-            setattr(made, name, with_checked_results(method, returns, _argument_names(declared)))
+            setattr(
+                plugin_class, name, with_checked_results(method, returns, _argument_names(declared))
+            )
 
 
 def _argument_names(declared: Callable[..., Any]) -> list[str] | None:
@@ -508,25 +512,30 @@ def _argument_names(declared: Callable[..., Any]) -> list[str] | None:
     return None if by_kind else [*first, *second, *(["*"] if by_name else []), *by_name]
 
 
-def check_attributes(owner: object, interface: type, who: str, *but: str) -> None:
-    """Checks the attributes of a plug-in's object, `owner`, against the annotations of its
+def check_plugin_attributes(
+    plugin_object: object, interface: type, subject: str, *unchecked: str
+) -> None:
+    """Checks the attributes of a plug-in's object, `plugin_object`, against the annotations of its
     interface. Integers must be positive.
 
     Functions in attributes are wrapped, so that later calls check their results. Attributes named
-    in `but` are not checked. Raises UsageError, which names `who` and the first wrong attribute.
+    in `unchecked` are not checked. Raises UsageError, which names `subject` and the first wrong
+    attribute.
     """
     for name, hint in _type_hints(interface).items():
-        value = getattr(owner, name, None)
+        value = getattr(plugin_object, name, None)
         wrong = (
-            "" if name in but or get_origin(hint) is ClassVar else describe_mismatch(value, hint)
+            ""
+            if name in unchecked or get_origin(hint) is ClassVar
+            else describe_mismatch(value, hint)
         )
         if wrong:
-            raise UsageError(f"{who}: {name} must be {wrong}")
+            raise UsageError(f"{subject}: {name} must be {wrong}")
         if type(value) is int and value < 1 and float not in (hint, *get_args(hint)):
-            raise UsageError(f"{who}: {name}={value} must be at least 1")
+            raise UsageError(f"{subject}: {name}={value} must be at least 1")
         function = _function_hint(hint)
-        if callable(value) and function is not None and name not in but:
-            object.__setattr__(owner, name, with_checked_results(value, *function))
+        if callable(value) and function is not None and name not in unchecked:
+            object.__setattr__(plugin_object, name, with_checked_results(value, *function))
 
 
 @functools.cache
@@ -555,7 +564,7 @@ def _call_text(name: str) -> str:
     return name if name.endswith(">") else f"{name}()"
 
 
-def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def plugin_files_of_flags(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Lists the plug-in files that flags name: flag and path of each file, in the order in which
     they are loaded.
     """
@@ -571,7 +580,7 @@ def load_plugins_of_flags(flags: Mapping[str, Any]) -> None:
     """Loads all plug-in files that flags name. Call this function before you look up registered
     objects.
     """
-    for flag, path in files(flags):
+    for flag, path in plugin_files_of_flags(flags):
         load(path, flag)
 
 
@@ -641,7 +650,7 @@ def files_used_by_plugins(flags: Mapping[str, Any]) -> tuple[str, ...]:
     Args:
       flags: values of flags, some of which name plug-ins. Plug-ins that are not loaded are ignored.
     """
-    own = {Path(os.path.realpath(path)) for _, path in files(flags)} & _files.keys()
+    own = {Path(os.path.realpath(path)) for _, path in plugin_files_of_flags(flags)} & _files.keys()
     # Without plug-ins, there is no need to check the thousands of modules that TensorFlow imports.
     if not own:
         return ()

@@ -62,7 +62,9 @@ REPORT_SECONDS = 5.0
 """Interval between two reports of missing processes."""
 
 
-async def report_missing(tell: Callable[[str], None], missing: Callable[[], str]) -> NoReturn:
+async def report_missing_processes(
+    tell: Callable[[str], None], missing: Callable[[], str]
+) -> NoReturn:
     """Reports every few seconds which processes are `missing`, until the coroutine is cancelled."""
     while True:
         await asyncio.sleep(REPORT_SECONDS)
@@ -167,11 +169,11 @@ def wait_for_servers(job: Job, timeout: float, tell: Callable[[str], None]) -> N
         now = time.monotonic()
         if missing and now - started >= timeout:
             raise BenchmarkError(
-                f"{job.task}: waited {timeout:g} s for {tasks_with_states(job, missing)}"
+                f"{job.task}: waited {timeout:g} s for {task_states_text(job, missing)}"
             )
         if missing and now - last >= REPORT_SECONDS:
             last = now
-            tell(f"waiting for {tasks_with_states(job, missing)}")
+            tell(f"waiting for {task_states_text(job, missing)}")
         if missing:
             time.sleep(RETRY_SECONDS)
 
@@ -206,14 +208,16 @@ def failed_probes(
         return {task: state for task, state in zip(tasks, states, strict=True) if state != OK}
 
 
-def task_with_address(job: Job, task: Task) -> str:
+def task_and_address_text(job: Job, task: Task) -> str:
     """Formats the name and the address of a task for a message."""
     return f"{task} ({job.address(task)})" if job.in_cluster else "the run"
 
 
-def tasks_with_states(job: Job, states: Mapping[Task, object]) -> str:
+def task_states_text(job: Job, states: Mapping[Task, object]) -> str:
     """Formats the names, addresses and states of tasks for a message."""
-    return "; ".join(f"{task_with_address(job, task)}: {state}" for task, state in states.items())
+    return "; ".join(
+        f"{task_and_address_text(job, task)}: {state}" for task, state in states.items()
+    )
 
 
 # Functions that find out from environment variables which task of a job this process is.
@@ -647,7 +651,7 @@ class _AddressExchange:
         self._failure = ""
 
     async def run(self, timeout: float) -> tuple[str, ...]:
-        report = asyncio.create_task(report_missing(self._tell, self._missing_ranks_text))
+        report = asyncio.create_task(report_missing_processes(self._tell, self._missing_ranks_text))
         try:
             work = self._collect_addresses() if self._ranks.rank == 0 else self._request_addresses()
             return await asyncio.wait_for(work, timeout)

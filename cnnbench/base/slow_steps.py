@@ -6,12 +6,12 @@ returns the slow steps that all processes of A or of B have in common. A median 
 hides such steps. Their causes are, for example, input stalls, checkpoints, garbage collection and
 slow collectives.
 
-`mean_step_seconds` is the time by which processes are compared: the mean of all steps after rare
-disturbances are removed. It is a mean because the user waits for slow steps, too. A disturbance is
-rare if at most a quarter of all processes have a disturbance of this size; for example, if one
-process lost a second to another program (`rare_disturbance_shares`). The limit is computed from all
-processes of A and B together. So it does not depend on which of them is called A, and tests remain
-exact.
+`undisturbed_mean_step_seconds` is the time by which processes are compared: the mean of all steps
+after rare disturbances are removed. It is a mean because the user waits for slow steps, too. A
+disturbance is rare if at most a quarter of all processes have a disturbance of this size; for
+example, if one process lost a second to another program (`excess_disturbance_shares`). The limit is
+computed from all processes of A and B together. So it does not depend on which of them is called A,
+and tests remain exact.
 
 To divide the steps, the logarithms of their times are modelled as two normal distributions of equal
 variance. The division maximises the classification likelihood (Symons, "Clustering criteria and
@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cnnbench.base.stats import median, nearest_rank
+from cnnbench.base.stats import median, nearest_rank_percentile
 from cnnbench.base.text import number, percent
 
 FEWEST = 10
@@ -64,7 +64,7 @@ class SlowSteps:
     cost: float
 
     @classmethod
-    def of(
+    def from_groups(
         cls, seconds: Sequence[float], slow: Iterable[int], ordinary: Iterable[int]
     ) -> SlowSteps | None:
         """Compares the slow steps of a process with its ordinary steps. Returns None if one of the
@@ -134,14 +134,14 @@ def find_slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
     are very fast (such as a first step whose input is ready), the slower group is divided again.
     """
     steps = [*range(len(seconds))]
-    while slower := slower_steps([seconds[step] for step in steps]):
+    while slower := slower_step_indices([seconds[step] for step in steps]):
         steps = [steps[index] for index in slower]
         if 2 * len(steps) <= len(seconds) + 1:
-            return SlowSteps.of(seconds, steps, sorted({*range(len(seconds))} - {*steps}))
+            return SlowSteps.from_groups(seconds, steps, sorted({*range(len(seconds))} - {*steps}))
     return None
 
 
-def slower_steps(seconds: Sequence[float]) -> list[int]:
+def slower_step_indices(seconds: Sequence[float]) -> list[int]:
     """Divides steps into two groups by their times, and returns the numbers of the slower steps,
     ascending.
 
@@ -178,7 +178,7 @@ def _division_entropies(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     return low, low * np.log(low / count) + (count - low) * np.log(1 - low / count)
 
 
-def additional_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
+def slow_step_cost_increase(before: SlowSteps | None, after: SlowSteps | None) -> float:
     """Cost of the slow steps `after` minus cost of the slow steps `before`, each as a share of the
     time of all steps of the process.
     """
@@ -196,13 +196,13 @@ def median_slow_steps(estimates: Sequence[SlowSteps | None]) -> SlowSteps | None
     return ordered[(len(ordered) - 1) // 2] if ordered else None
 
 
-def mean_step_seconds(processes: Sequence[Sequence[float]]) -> list[float]:
+def undisturbed_mean_step_seconds(processes: Sequence[Sequence[float]]) -> list[float]:
     """Mean step time of each process in seconds, after rare disturbances are removed.
 
     Args:
       processes: the positive times in seconds of at least one step of each process.
     """
-    return [*map(weighted_mean, processes, step_weights(processes))]
+    return [*map(weighted_mean, processes, undisturbed_step_weights(processes))]
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
@@ -215,12 +215,12 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return first + math.fsum(further) / len(values)
 
 
-def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
+def undisturbed_step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
     """Computes weights of the steps of each process, so that a weighted mean contains no rare
     disturbances. The mean of the weights is 1.
 
     Without rare disturbances, the steps of a process have equal weights. A disturbance that is
-    larger than the upper quartile of all processes (`rare_disturbance_shares`) is reduced to the
+    larger than the upper quartile of all processes (`excess_disturbance_shares`) is reduced to the
     quartile: its steps have less weight, and all other steps have more weight, which is the same
     for all of them.
 
@@ -232,7 +232,7 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
       processes: the positive times in seconds of at least one step of each process.
     """
     disturbances = [*map(largest_disturbance, processes)]
-    rare = rare_disturbance_shares([share for share, _ in disturbances])
+    rare = excess_disturbance_shares([share for share, _ in disturbances])
     weights = []
     for seconds, (share, steps), removed in zip(processes, disturbances, rare, strict=True):
         count = len(seconds)
@@ -245,7 +245,7 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
     return weights
 
 
-def rare_disturbance_shares(shares: Sequence[float]) -> list[float]:
+def excess_disturbance_shares(shares: Sequence[float]) -> list[float]:
     """For each process: how much the share of time lost to its largest disturbance exceeds the
     upper quartile of this share over all processes.
 
@@ -253,7 +253,7 @@ def rare_disturbance_shares(shares: Sequence[float]) -> list[float]:
 
     With up to three processes, all results are 0, because the quartile is the largest share.
     """
-    limit = nearest_rank(shares, 0.75) if shares else 0.0
+    limit = nearest_rank_percentile(shares, 0.75) if shares else 0.0
     return [max(0.0, share - limit) for share in shares]
 
 

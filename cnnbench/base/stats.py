@@ -182,7 +182,7 @@ def _deviation_by_rank(ordered: Sequence[float], centre: float, rank: int) -> fl
     return max(abs(centre - ordered[low]), abs(ordered[low + rank] - centre))
 
 
-def nearest_rank(values: Sequence[float], share: float) -> float:
+def nearest_rank_percentile(values: Sequence[float], share: float) -> float:
     """Percentile of at least one value, computed by nearest rank. `share` is from 0 to 1."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
@@ -192,7 +192,7 @@ def p99(values: Sequence[float]) -> float | None:
     """The 99th percentile of the values by nearest rank; None for fewer than `FEWEST_FOR_P99`
     values.
     """
-    return nearest_rank(values, 0.99) if len(values) >= FEWEST_FOR_P99 else None
+    return nearest_rank_percentile(values, 0.99) if len(values) >= FEWEST_FOR_P99 else None
 
 
 def faster_half(seconds: Sequence[float]) -> list[int]:
@@ -256,7 +256,7 @@ class ProcessValues:
         return (ordered[outside - 1], ordered[count - outside]) if outside else None
 
     @property
-    def spread(self) -> float | None:
+    def relative_range(self) -> float | None:
         """Largest minus smallest value, divided by the median; None if there are fewer than two
         values.
         """

@@ -34,7 +34,7 @@ from cnnbench.errors import UsageError
 # Output streams that tolerate closed pipes, full disks and limited encodings.
 
 
-class StandardStream:
+class ErrorStoringStream:
     """Wrapper of a standard stream that stores write errors instead of raising them.
 
     `lost` is the first error; after it, output goes to the null device. Text that the stream cannot
@@ -86,7 +86,7 @@ class StandardStream:
 
 
 @contextmanager
-def standard_streams() -> Iterator[StandardStream | None]:
+def tolerating_output_errors() -> Iterator[ErrorStoringStream | None]:
     """Context manager for a block in which write errors of the standard streams are not raised.
 
     It yields standard output, or None if it is closed. Errors of standard error are ignored,
@@ -94,11 +94,11 @@ def standard_streams() -> Iterator[StandardStream | None]:
     immediately.
     """
     before = sys.stdout, sys.stderr
-    out = None if sys.stdout is None else StandardStream(sys.stdout, _report_output_error)
+    out = None if sys.stdout is None else ErrorStoringStream(sys.stdout, _report_output_error)
     if out is not None:
         sys.stdout = cast("TextIO", out)
     if sys.stderr is not None:
-        sys.stderr = cast("TextIO", StandardStream(sys.stderr))
+        sys.stderr = cast("TextIO", ErrorStoringStream(sys.stderr))
 
     try:
         yield out
@@ -128,7 +128,7 @@ class LineWriter:
         self._stream = stream
         self._before_line = before_line
 
-    def lines(self, lines: Iterable[str]) -> None:
+    def write_lines(self, lines: Iterable[str]) -> None:
         """Writes all lines in one call and flushes the stream."""
         if self._stream is None:
             return
@@ -146,8 +146,8 @@ def print_result(text: str) -> None:
     """Prints the result of a command to standard output, and adds a newline if it is missing at the
     end.
 
-    Call it within `standard_streams`. BrokenPipeError if the reader of standard output has closed
-    the pipe.
+    Call it within `tolerating_output_errors`. BrokenPipeError if the reader of standard output has
+    closed the pipe.
     """
     stream = sys.stdout
     if stream is None:
@@ -160,7 +160,7 @@ def print_result(text: str) -> None:
 
 def print_notice(text: str) -> None:
     """Prints a notice for the user to standard error."""
-    LineWriter(sys.stderr).lines([notice_line(text)])
+    LineWriter(sys.stderr).write_lines([notice_line(text)])
 
 
 _silenced: set[str] = set()
@@ -176,12 +176,12 @@ def print_warning(text: str, name: str) -> None:
     """Prints a warning to standard error. `name` is the name of the warning in
     --quiet_conditions.
     """
-    Messages().warning(text, name)
+    MessageWriter().warning(text, name)
 
 
 def print_error(text: str, *more: str) -> None:
     """Prints to standard error why a command fails, followed by further lines with details."""
-    LineWriter(sys.stderr).lines([error_line(text), *map(notice_line, more)])
+    LineWriter(sys.stderr).write_lines([error_line(text), *map(notice_line, more)])
 
 
 def _write_text(stream: TextIO, text: str) -> None:
@@ -341,7 +341,7 @@ class Progress:
         return "  ".join(parts)
 
 
-class Messages:
+class MessageWriter:
     """Writes lines to standard error without disturbing the progress line."""
 
     def __init__(
@@ -355,13 +355,13 @@ class Messages:
         self._writer = LineWriter(sys.stderr if stream is None else stream, before_line)
 
     @classmethod
-    def silent(cls) -> Messages:
+    def silent(cls) -> MessageWriter:
         """Creates an instance that discards all messages."""
         return cls(io.StringIO())
 
     def notice(self, text: str) -> None:
         """Writes a notice, which begins with "cnnbench: "."""
-        self._writer.lines([notice_line(text)])
+        self._writer.write_lines([notice_line(text)])
 
     def warning(self, text: str, name: str) -> None:
         """Writes a warning that results may be distorted, or that defective data is left out.
@@ -375,14 +375,14 @@ class Messages:
         """Writes an error, which begins with "cnnbench: error: ": the reason why a command
         fails.
         """
-        self._writer.lines([error_line(text)])
+        self._writer.write_lines([error_line(text)])
 
-    def plain(self, text: str) -> None:
+    def write_unprefixed(self, text: str) -> None:
         """Writes a line without a prefix, for output in the format of another program."""
-        self._writer.lines([to_terminal_line(text)])
+        self._writer.write_lines([to_terminal_line(text)])
 
 
-class Reporter(Messages):
+class ChildProcessReporter(MessageWriter):
     """Reports the progress of a series of child processes: one notice for each process that has
     ended.
 
@@ -397,15 +397,16 @@ class Reporter(Messages):
         self._live = LiveLine(stream, is_terminal(stream))
         super().__init__(stream, self._live)
 
-    def started(self, index: int, total: int, label: str, left: float | None = None) -> None:
+    def show_started(self, index: int, total: int, label: str, left: float | None = None) -> None:
         """If the stream is a terminal, shows that a child process is running.
 
-        The arguments are the same as those of `ended`, except that `left` includes this process.
+        The arguments are the same as those of `report_ended`, except that `left` includes this
+        process.
         """
         eta = f" ETA {format_duration(left)}" if left else ""
         self._live.draw(to_terminal_line(f"[{index}/{total}] {label} ...{eta}"))
 
-    def ended(
+    def report_ended(
         self, index: int, total: int, label: str, result: str, seconds: float, left: float | None
     ) -> None:
         """Writes the notice for a child process that has ended. `index` starts at 1.
@@ -650,12 +651,12 @@ def markdown_table(
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, align, *rows))
 
 
-def replace_table(text: str, name: str, table: str) -> str:
-    """Replaces the lines of a document between "<!-- NAME: begin -->" and "<!-- NAME: end -->" by a
-    table.
+def replace_marked_table(document: str, marker: str, table: str) -> str:
+    """Replaces the lines of a document between "<!-- MARKER: begin -->" and "<!-- MARKER: end -->"
+    by a table.
     """
-    first, last = (f"<!-- {name}: {edge} -->" for edge in ("begin", "end"))
-    head, begin, rest = text.partition(first)
+    first, last = (f"<!-- {marker}: {edge} -->" for edge in ("begin", "end"))
+    head, begin, rest = document.partition(first)
     _, end, tail = rest.partition(last)
     if not begin or not end:
         raise UsageError(f"the document must contain the lines {first} and {last}")

@@ -48,7 +48,7 @@ _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?|-Infinity", re.IGNORECASE)
 
 
-def plain(text: str) -> str:
+def to_plain_line(text: str) -> str:
     """Converts a text to one line without control characters and invisible characters. Also
     disables commands for CI services in the text.
     """
@@ -64,26 +64,26 @@ def to_terminal_line(text: str) -> str:
     """Converts a text to one line for a terminal or a build log. Undecodable bytes become escape
     sequences.
     """
-    return plain(text.encode("utf-8", "backslashreplace").decode())
+    return to_plain_line(text.encode("utf-8", "backslashreplace").decode())
 
 
-def markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escapes a text for Markdown. Special characters become HTML entities. A text with links is
     formatted as code, because entities do not disable links.
     """
-    shown = plain(text)
+    shown = to_plain_line(text)
     escaped = _SPECIAL.sub(_numeric_entity, shown)
     if not _REFERENCE.search(shown):
         return escaped
     return f"<code>{_LINK.sub('&#46;', escaped)}</code>"
 
 
-def code(text: str) -> str:
+def markdown_code(text: str) -> str:
     """Formats a text as code in Markdown. Special characters become numeric HTML entities.
 
     In CommonMark, an entity is always text. It never ends a table cell, for example.
     """
-    return f"<code>{_LINK.sub('&#46;', _UNSAFE.sub(_numeric_entity, plain(text)))}</code>"
+    return f"<code>{_LINK.sub('&#46;', _UNSAFE.sub(_numeric_entity, to_plain_line(text)))}</code>"
 
 
 def _numeric_entity(match: re.Match[str]) -> str:
@@ -96,7 +96,7 @@ def escape_formula(text: str) -> str:
 
     A number, even a negative one, is not a formula.
     """
-    shown = plain(text)
+    shown = to_plain_line(text)
     is_formula = shown.startswith(_FORMULA) and not _NUMBER.fullmatch(shown)
     return f"'{shown}" if is_formula else shown
 
@@ -107,7 +107,7 @@ FLAG = "result_label"
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
-def parse(text: str) -> dict[str, str]:
+def parse_labels(text: str) -> dict[str, str]:
     """Parses the value of --result_label, ``key=value,key=value``. ValueError names the invalid
     part.
 
@@ -128,13 +128,13 @@ def parse(text: str) -> dict[str, str]:
     return values
 
 
-def record_text_fault(text: str) -> str:
+def result_label_fault(text: str) -> str:
     """Returns why a text is not a valid value of --result_label for a new run, or "" if it is
     valid.
     """
     try:
         text.encode()
-        parse(text)
+        parse_labels(text)
     except UnicodeEncodeError:
         return "must be text in UTF-8"
     except ValueError as error:
@@ -148,7 +148,7 @@ def labels_from_config(config: Mapping[str, Any]) -> dict[str, str]:
     """
     text = config.get(FLAG)
     try:
-        return parse(text) if isinstance(text, str) else {}
+        return parse_labels(text) if isinstance(text, str) else {}
     except ValueError:
         return {}
 
@@ -290,7 +290,7 @@ def percent_number(share: float, digits: int = 1, *, signed: bool = False) -> st
     return f"{round(100 * share, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
 
 
-def binary(size: float | None) -> str:
+def format_bytes(size: float | None) -> str:
     """Formats a number of bytes with a unit, such as "1.5 MiB". Returns "-" for None.
 
     The unit is chosen so that the number is below 1024.

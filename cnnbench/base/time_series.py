@@ -114,7 +114,9 @@ class Segment(NamedTuple):
     stop: int
     trend: tuple[int, int] | None = None
 
-    def fit(self, values: NDArray[np.float64], reach: float | None = None) -> NDArray[np.float64]:
+    def fit(
+        self, values: NDArray[np.float64], clip_limit: float | None = None
+    ) -> NDArray[np.float64]:
         """Fits one level or a trend to the values of the segment, and returns the fitted value at
         each index.
 
@@ -122,16 +124,16 @@ class Segment(NamedTuple):
 
         Args:
           values: all values of the series.
-          reach: deviations from the median, or from the least-squares line, are limited to this
-            value. By default, it is four standard deviations, estimated from the median of the
+          clip_limit: deviations from the median, or from the least-squares line, are limited to
+            this value. By default, it is four standard deviations, estimated from the median of the
             deviations.
         """
         own = values[self.start : self.stop]
         centre = median(own.tolist()) if self.trend is None else _fit_least_squares(own, self)
         off = own - centre
-        if reach is None:
-            reach = _REACH * MAD_TO_SIGMA * median(abs(off).tolist())
-        return _fit_least_squares(centre + off.clip(-reach, reach), self)
+        if clip_limit is None:
+            clip_limit = _REACH * MAD_TO_SIGMA * median(abs(off).tolist())
+        return _fit_least_squares(centre + off.clip(-clip_limit, clip_limit), self)
 
 
 def change_points(
@@ -239,14 +241,14 @@ class _SegmentReplacement(NamedTuple):
     """A possible replacement of the consecutive segments `start` to `stop` - 1 by one segment.
 
     `price`: the decrease of log-likelihood that is accepted because the new segment has fewer
-    parameters, in multiples of `_weight`. `reach`: the limit of deviations.
+    parameters, in multiples of `_weight`. `clip_limit`: the limit of deviations.
     """
 
     start: int
     stop: int
     segment: Segment
     price: float
-    reach: float
+    clip_limit: float
 
     def overlaps(self, other: _SegmentReplacement) -> bool:
         """Whether this replacement and the replacement `other` replace a common segment."""
@@ -379,8 +381,8 @@ class _SegmentationChoice:
             new = self._best_trend(first, last) if stop == start + 2 else None
         if new is None:
             return []
-        reach = self._deviation_limit(max(map(abs, gaps[start : stop - 1])))
-        return [_SegmentReplacement(start, stop, new, price, reach)]
+        clip_limit = self._deviation_limit(max(map(abs, gaps[start : stop - 1])))
+        return [_SegmentReplacement(start, stop, new, price, clip_limit)]
 
     def _best_trend(self, start: int, stop: int) -> Segment | None:
         """Returns the trend that fits the values `start` to `stop` - 1 best, from a cache if
@@ -406,17 +408,17 @@ class _SegmentationChoice:
         time series.
         """
         losses = [0.0] * len(moves)
-        for reach in {move.reach for move in moves}:
-            chosen = [index for index, move in enumerate(moves) if move.reach == reach]
+        for clip_limit in {move.clip_limit for move in moves}:
+            chosen = [index for index, move in enumerate(moves) if move.clip_limit == clip_limit]
             costs = self._negative_log_likelihoods(
-                segments, [moves[index] for index in chosen], reach
+                segments, [moves[index] for index in chosen], clip_limit
             )
             for index, cost in zip(chosen, costs[1:], strict=True):
                 losses[index] = cost - costs[0]
         return losses
 
     def _negative_log_likelihoods(
-        self, segments: Sequence[Segment], moves: Sequence[_SegmentReplacement], reach: float
+        self, segments: Sequence[Segment], moves: Sequence[_SegmentReplacement], clip_limit: float
     ) -> list[float]:
         """Computes the negative log-likelihood of the time series, first with the given segments,
         and then with each of the replacements `moves`.
@@ -429,7 +431,9 @@ class _SegmentationChoice:
         """
         import numpy as np
 
-        sums = [self._compute_deviation_sums(segment, (segment,), reach) for segment in segments]
+        sums = [
+            self._compute_deviation_sums(segment, (segment,), clip_limit) for segment in segments
+        ]
         # Products of the last deviation of a segment and the first deviation of the next segment.
         crossing = [0.0, *(a.last * b.first for a, b in pairwise(sums)), 0.0]
         squares = list(accumulate((segment_sums.squares for segment_sums in sums), initial=0.0))
@@ -437,7 +441,7 @@ class _SegmentationChoice:
         between = list(accumulate(crossing, initial=0.0))
         rows = [(squares[-1], inside[-1] + between[-1], sums[0].first, sums[-1].last)]
         for start, stop, segment, *_ in moves:
-            new = self._compute_deviation_sums(segment, segments[start:stop], reach)
+            new = self._compute_deviation_sums(segment, segments[start:stop], clip_limit)
             lost = inside[stop] - inside[start] + between[stop + 1] - between[start]
             gained = new.products
             if start:
@@ -456,14 +460,14 @@ class _SegmentationChoice:
         r = np.linspace(0.0, _LARGEST_CORRELATION, _CORRELATIONS)
         left = total - 2 * r * products + r**2 * (total - first**2 - last**2)
         count = len(self._values)
-        least = max(count * self._min_spread(reach) ** 2, sys.float_info.min)
+        least = max(count * self._min_spread(clip_limit) ** 2, sys.float_info.min)
         degrees = max(count - len(segments) - 1, 0)
         costs = degrees * np.log(np.maximum(left, least)) - np.log(1 - r**2)
         best: list[float] = (costs.min(axis=1) / 2).tolist()
         return best
 
     def _compute_deviation_sums(
-        self, segment: Segment, parts: Sequence[Segment], reach: float
+        self, segment: Segment, parts: Sequence[Segment], clip_limit: float
     ) -> _DeviationSums:
         """Sums over the deviations from a segment that replaces the segments `parts`.
 
@@ -471,9 +475,9 @@ class _SegmentationChoice:
         """
         import numpy as np
 
-        key = segment, *parts, reach
+        key = segment, *parts, clip_limit
         if key not in self._sums:
-            values = np.concatenate([self._clipped_values(part, reach) for part in parts])
+            values = np.concatenate([self._clipped_values(part, clip_limit) for part in parts])
             off = values - _fit_least_squares(values, segment)
             products = float(off[1:] @ off[:-1])
             self._sums[key] = _DeviationSums(
@@ -481,15 +485,15 @@ class _SegmentationChoice:
             )
         return self._sums[key]
 
-    def _clipped_values(self, segment: Segment, reach: float) -> NDArray[np.float64]:
+    def _clipped_values(self, segment: Segment, clip_limit: float) -> NDArray[np.float64]:
         """The values of a segment. Deviations from the fitted level or trend are clipped to
-        `reach`.
+        `clip_limit`.
         """
-        key = segment, reach
+        key = segment, clip_limit
         if key not in self._limited:
-            fit = segment.fit(self._values, reach)
+            fit = segment.fit(self._values, clip_limit)
             off = self._values[segment.start : segment.stop] - fit
-            self._limited[key] = fit + off.clip(-reach, reach)
+            self._limited[key] = fit + off.clip(-clip_limit, clip_limit)
         return self._limited[key]
 
 
@@ -550,7 +554,7 @@ def _fit_least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray
     return fitted
 
 
-def cumulative_deviations(values: Iterable[float]) -> Iterator[float]:
+def prefix_deviation_sums(values: Iterable[float]) -> Iterator[float]:
     """Yields for the first value, the first two values, and so on: the sum of their absolute
     deviations from their median.
     """

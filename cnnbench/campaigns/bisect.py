@@ -32,16 +32,16 @@ from cnnbench.base.text import (
     percent,
     percent_range,
 )
-from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, NotExplainedError, ProfilingPlan
+from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, NotExplainedError
 from cnnbench.campaigns.ab.pairs import (
     AB,
     SIDES,
-    Experiment,
+    ExperimentRunner,
+    ExperimentSettings,
     ExperimentState,
-    PairedExperiment,
     find_experiment,
 )
-from cnnbench.campaigns.ab.side import Side, resolve_flags, resolve_turn_seconds, worktree
+from cnnbench.campaigns.ab.side import AbSide, choose_time_slice_seconds, resolve_flags, worktree
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, last_output_text
 from cnnbench.campaigns.processes.child import Command, execute, log_tail
 from cnnbench.campaigns.processes.results_dir import PROCESS, CampaignKind, ResultsFolder
@@ -55,14 +55,14 @@ from cnnbench.judge.compare import (
     judge,
     processes_needed,
 )
-from cnnbench.judge.compare.estimate import Verdict, is_too_many
+from cnnbench.judge.compare.estimate import Verdict, is_too_many_further_runs
 from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.machine import repository
 from cnnbench.machine.repository import (
-    Commits,
+    CommitGraph,
     GitError,
     abbreviate_hash,
-    commit_of,
+    find_commit_hash,
     git,
     missing_commit_reason,
     reverted_commit,
@@ -125,7 +125,7 @@ def good_and_bad_hashes(good: str, bad: str, repository: Path) -> tuple[str, str
     commits = []
     for name, text in (("GOOD", good), ("BAD", bad)):
         try:
-            commits.append(commit_of(text, repository))
+            commits.append(find_commit_hash(text, repository))
         except GitError as error:
             raise UsageError(
                 f"{name} {text!r}: is not a revision of {repository}: {error}"
@@ -140,7 +140,7 @@ def good_and_bad_hashes(good: str, bad: str, repository: Path) -> tuple[str, str
     if base == commits[1]:
         raise UsageError(f"GOOD {good!r}: BAD is an ancestor of GOOD; swap GOOD and BAD")
     if base != commits[0]:
-        replaced = Commits(repository).replacing_commits(commits).items()
+        replaced = CommitGraph(repository).replacing_commits(commits).items()
         reasons = [
             "it is not an ancestor of BAD",
             *(
@@ -257,7 +257,7 @@ def shared_configuration(comparison: Comparison) -> ComparedConfiguration | None
     """The configuration of the runs of GOOD and of another commit; None if their configurations
     differ.
     """
-    deciding = [entry for entry in comparison.entries if entry.decides]
+    deciding = [entry for entry in comparison.entries if entry.affects_exit_code]
     return deciding[0] if len(deciding) == 1 else None
 
 
@@ -296,7 +296,7 @@ def follow_up_pairs(undecided: Sequence[BisectionStep], most_pairs: int) -> int:
     pairs = most_pairs + ANALYSIS_STEP
     for step in undecided:
         needed = step.judgement.needed
-        if needed is None or is_too_many(needed - step.pairs, paired=True):
+        if needed is None or is_too_many_further_runs(needed - step.pairs, paired=True):
             return 0
         pairs = max(pairs, needed)
     return pairs
@@ -323,9 +323,9 @@ class BisectionSettings:
     history: GitHistory
     good: str
     bad: str
-    side: Side
+    side: AbSide
     build: str | None
-    experiment: Experiment
+    experiment: ExperimentSettings
     most_pairs: int
     pairing: str
 
@@ -337,7 +337,7 @@ from this folder, so `report` and `history` can read the whole bisection.
 """
 
 
-class _UnusableError(Exception):
+class _BuildFailedError(Exception):
     """A commit cannot be built, so bisect skips the commit. The message contains the reason."""
 
 
@@ -358,7 +358,7 @@ class CommitBenchmark:
         self.campaign = campaign
         self._results = results
         self._stack = stack
-        self._good: Side | None = None
+        self._good: AbSide | None = None
         self.bad_step: BisectionStep | None = None
 
     def build_good(self) -> None:
@@ -371,7 +371,7 @@ class CommitBenchmark:
         good = self.setting.good
         try:
             self._good = self._stack.enter_context(self._built_worktree_side(good, "a"))
-        except _UnusableError as error:
+        except _BuildFailedError as error:
             raise BenchmarkError(f"GOOD ({good[:12]}) {error}") from None
 
     @property
@@ -380,7 +380,7 @@ class CommitBenchmark:
         seconds = self.campaign.mean_seconds_of(None)
         work = None if self._good is None else self._good.resolved.work
         if seconds is None and work is not None:
-            seconds = work.seconds(self.campaign.facts)
+            seconds = work.estimate_seconds(self.campaign.facts)
         return None if seconds is None else len(SIDES) * seconds
 
     def stored_answer(self, commit: str) -> BisectionStep | None:
@@ -394,7 +394,7 @@ class CommitBenchmark:
         state, step = self._stored_state_and_answer(commit)
         return None if self._target_number_of_pairs(state, step) else step
 
-    def measure(self, number: int, commit: str) -> ProcessRequests[BisectionStep]:
+    def compare_with_good(self, number: int, commit: str) -> ProcessRequests[BisectionStep]:
         """Compares a commit with GOOD, and returns the answer. Call `build_good` first.
 
         `number` counts the measured commits, from 0. Pairs from earlier sessions are included.
@@ -406,8 +406,8 @@ class CommitBenchmark:
             try:
                 new = stack.enter_context(self._built_worktree_side(commit, "b"))
                 sides = {"a": self._good, "b": new}
-                in_turn = resolve_turn_seconds(setting.pairing, sides, self.campaign.reporter)
-            except (_UnusableError, UsageError) as error:
+                in_turn = choose_time_slice_seconds(setting.pairing, sides, self.campaign.reporter)
+            except (_BuildFailedError, UsageError) as error:
                 if (
                     self.bad_step is None
                     and isinstance(error, FlagError)
@@ -439,7 +439,7 @@ class CommitBenchmark:
                 )
                 place = self._pairs_folder(commit)
                 with ResultsFolder(AB, place, resume=True, within=self._results) as results:
-                    yield from PairedExperiment(experiment, results, self.campaign).requests()
+                    yield from ExperimentRunner(experiment, results, self.campaign).requests()
                 burn_in = 0
                 state = find_experiment(self._pairs_folder(commit))
                 step = self._answer_from_journal(commit, state)
@@ -457,12 +457,12 @@ class CommitBenchmark:
             try:
                 a = stack.enter_context(self._built_worktree_side(parent, "a"))
                 b = stack.enter_context(self._built_worktree_side(commit, "b"))
-            except (_UnusableError, UsageError) as error:
+            except (_BuildFailedError, UsageError) as error:
                 raise NotExplainedError(str(error)) from error
             place = self._results.folder / f"explain-{commit[:12]}"
             kind = PROFILES_OF_SIDES
             with ResultsFolder(kind, place, resume=True, within=self._results) as results:
-                return ProfilingPlan(
+                return AbProfiler(
                     sides={"a": a, "b": b},
                     results=results,
                     campaign=self.campaign,
@@ -474,9 +474,9 @@ class CommitBenchmark:
         return self._results.folder / commit[:12]
 
     @contextlib.contextmanager
-    def _built_worktree_side(self, commit: str, name: str) -> Iterator[Side]:
+    def _built_worktree_side(self, commit: str, name: str) -> Iterator[AbSide]:
         """Context manager that creates and builds a temporary worktree of a commit, and yields a
-        `Side` that runs its code.
+        `AbSide` that runs its code.
 
         The flags of the runs are resolved in the worktree.
         """
@@ -495,10 +495,12 @@ class CommitBenchmark:
         self._results.raise_if_replaced()
         done = execute(build, self.setting.experiment.timeout)
         if done.timed_out:
-            raise _UnusableError(f"does not build: takes more than {format_duration(done.seconds)}")
+            raise _BuildFailedError(
+                f"does not build: takes more than {format_duration(done.seconds)}"
+            )
         if done.code != 0:
             problem = f"exit status {done.code}; {last_output_text(log_tail(log))}"
-            raise _UnusableError(f"does not build: {problem}")
+            raise _BuildFailedError(f"does not build: {problem}")
 
     def _stored_state_and_answer(
         self, commit: str
@@ -544,11 +546,11 @@ class CommitBenchmark:
         self, commit: str, state: ExperimentState | None
     ) -> BisectionStep | None:
         """The answer about a commit from its stored pairs; None if its experiment has not ended."""
-        if state is None or state.end is None:
+        if state is None or state.last_end_event is None:
             return None
-        comparison = state.verdict(together=state.is_alpha_spent)
+        comparison = state.final_comparison(judge_together=state.is_alpha_spent)
         assert comparison is not None
-        alpha, policy = state.end["alpha"], self.setting.experiment.policy
+        alpha, policy = state.last_end_event["alpha"], self.setting.experiment.policy
         entry = shared_configuration(comparison)
         if entry is None:
             step = _skipped_step(commit, _OTHER_CONFIGURATION, Verdict.NOT_COMPARABLE)
@@ -572,8 +574,10 @@ class CommitBenchmark:
             step = replace(step, answer=BAD)
         return replace(
             step,
-            judgement=replace(judgement, reason=state.end["failure"] or judgement.reason),
-            lost=state.end.get("lost", False),
+            judgement=replace(
+                judgement, reason=state.last_end_event["failure"] or judgement.reason
+            ),
+            lost=state.last_end_event.get("lost", False),
             good_fails=any(
                 record.status != "ok" for entry in comparison.entries for record in entry.base
             ),
@@ -666,7 +670,7 @@ class Bisection:
         what = f"step {done} of about {done + steps_left - 1}" if done else "GOOD against BAD"
         self._notice(self._remaining_steps_text(steps_left + (not done)))
         self._notice(f"{what}: {commit[:12]} {self.setting.history.show(commit)}")
-        return (yield from self._bench.measure(done, commit))
+        return (yield from self._bench.compare_with_good(done, commit))
 
     def _remaining_steps_text(self, steps: int) -> str:
         """Describes how many commits will still be measured, with the estimated time."""

@@ -18,19 +18,19 @@ from typing import Any, NamedTuple
 from cnnbench.base.interrupts import AT_ONCE, raise_if_interrupted, signal_name
 from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, Task
 from cnnbench.base.rendezvous import REFUSED
-from cnnbench.base.terminal import Messages
+from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.text import error_line, fatal_message, to_terminal_line
 from cnnbench.campaigns.processes.child import (
     STORED,
     Child,
     Command,
     ProcessResult,
-    RunSummary,
+    ResolvedRun,
     log_tail,
     own_command_prefix,
+    resolved_run_of_plan,
     start_command,
     stop_children,
-    summary_of_plan,
 )
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import Params, ParsedArgs, parse_args, parse_flags
@@ -115,7 +115,7 @@ class TaskCommand(NamedTuple):
 
     def task_command_line(self, job: Job, towers: int | None, **more: object) -> tuple[str, ...]:
         """The command line of one process of a job. `more` contains additional flags by name."""
-        own = flags_to_words({**more, **task_flags(job, towers)})
+        own = flags_to_arguments({**more, **task_flags(job, towers)})
         return (*own_command_prefix(), self.name, *self.words, *own)
 
     def single_process_flags(self, towers: int) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class TaskCommand(NamedTuple):
         of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
         own = {n: v for n, v in self.args.given.items() if n not in of_jobs and v is not None}
         texts = {**flag_texts(own, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
-        return flags_to_words(texts)
+        return flags_to_arguments(texts)
 
 
 def parse_task_command(words: Sequence[str]) -> TaskCommand:
@@ -149,11 +149,11 @@ def check_job_flags(layout: JobLayout, command: TaskCommand, towers: int | None)
     if layout.ps:
         raise FlagError("ps", layout.ps, "has no effect in cnnbench allreduce; leave it out")
 
-    def of_task(own: Mapping[str, Any], names: JobFlagNames) -> RunPlan:
+    def plan_task(own: Mapping[str, Any], names: JobFlagNames) -> RunPlan:
         values = {**values_of_flags, **own, **({} if towers is None else {"num_gpus": (towers,)})}
         return all_reduce_plan.make_plan(params_from_values(values), tuple(values), names).run
 
-    return _plan_tasks(values_of_flags, layout, towers, of_task)
+    return _plan_tasks(values_of_flags, layout, towers, plan_task)
 
 
 def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> RunPlan:
@@ -173,19 +173,19 @@ def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = 
     )
 
 
-def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> RunSummary:
+def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> ResolvedRun:
     """Resolves the flags of a run, or of a job. A campaign will store its record.
 
     TensorFlow is not loaded. Raises UsageError or DataError if the run is impossible.
     """
-    return summary_of_plan(make_plan(plan_chief(args.including(STORED), layout)))
+    return resolved_run_of_plan(make_plan(plan_chief(args.including(STORED), layout)))
 
 
 def _plan_tasks(
     values: Mapping[str, Any],
     layout: JobLayout,
     towers: int | None,
-    of_task: Callable[[Mapping[str, Any], JobFlagNames], RunPlan],
+    plan_task: Callable[[Mapping[str, Any], JobFlagNames], RunPlan],
 ) -> RunPlan:
     """Plans one process of each kind (worker, ps, controller); returns the plan of the chief."""
     for name, reason in _RESERVED.items():
@@ -205,7 +205,9 @@ def _plan_tasks(
     job = layout.make_job(range(LOWEST, LOWEST + layout.size))
     kinds = {task.job: task for task in reversed(job.tasks)}.values()
     try:
-        *_, chief = [of_task(task_flags(replace(job, task=task), towers), names) for task in kinds]
+        *_, chief = [
+            plan_task(task_flags(replace(job, task=task), towers), names) for task in kinds
+        ]
     except FlagError as error:
         name, value = called.get(error.flag, (error.flag, error.value))
         raise FlagError(name, value, error.reason) from error
@@ -220,11 +222,11 @@ def check_output_files(command: TaskCommand, chief: RunPlan) -> None:
     values, reduces = command.args.given, command.name == "allreduce"
     written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
     results = ResultFiles(values.get("result_json"), values.get("result_csv"), *written)
-    with preflight.locked_outputs(chief, results, Messages.silent()):
+    with preflight.locked_outputs(chief, results, MessageWriter.silent()):
         pass
 
 
-def flags_to_words(flags: Mapping[str, object]) -> tuple[str, ...]:
+def flags_to_arguments(flags: Mapping[str, object]) -> tuple[str, ...]:
     """Converts flags, given as values by name, to command-line arguments. True becomes a flag
     without a value.
     """
@@ -246,7 +248,7 @@ def task_flags(job: Job, towers: int | None) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in ("", None)}
 
 
-def gpu_variables(job: Job, flags: Params) -> dict[str, str]:
+def gpu_environment_variables(job: Job, flags: Params) -> dict[str, str]:
     """Environment variables that restrict a process of a job to its own GPUs."""
     if flags.device == "cpu" or flags.gpu_indices or job.task.job != WORKER:
         return {}

@@ -16,23 +16,23 @@ from statistics import median
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
+from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
 from cnnbench.base.document import Row, make_table, numeric_cell, text_of
-from cnnbench.base.slow_steps import mean_step_seconds
+from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
 from cnnbench.base.text import integer, percent
-from cnnbench.campaigns.ab.side import Side, make_process_request
-from cnnbench.campaigns.launch import JobLayout, TaskCommand, flags_to_words
+from cnnbench.campaigns.ab.side import AbSide, make_process_request
+from cnnbench.campaigns.launch import JobLayout, TaskCommand, flags_to_arguments
 from cnnbench.campaigns.processes.campaign import (
     ProcessRequests,
     measure_in_rounds,
     ordered_rounds,
     run_process,
 )
-from cnnbench.campaigns.processes.child import RunSummary
+from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import (
     CampaignIdentity,
     CampaignKind,
-    PlanIdentity,
+    ConfigurationIdentity,
     ResultsFolder,
     identity_values,
 )
@@ -125,7 +125,7 @@ class ScalingJobs:
         """The identity that a resumed scaling measurement must match. Repeats may be added."""
         return CampaignIdentity(
             plans={
-                f"{n} workers": PlanIdentity(
+                f"{n} workers": ConfigurationIdentity(
                     identity_values(plan.identity),
                     plan.to_json(),
                     parts=plugins.files_used_by_plugins(plan.config),
@@ -153,14 +153,16 @@ class ScalingJobs:
         targets = [folder.folder / f"{case}-{repeat}.json" for case, repeat in order]
         check_outputs([Output("results", str(target), "run") for target in targets])
 
-        def measure_case(case: str, repeat: int, then: Sequence[Hashable]) -> ProcessRequests[bool]:
+        def measure_case(
+            case: str, repeat: int, later_keys: Sequence[Hashable]
+        ) -> ProcessRequests[bool]:
             name, count = f"{case}-{repeat}", counts[case]
             logs, target = folder.log(name).parent, folder.folder / f"{name}.json"
             side = self._job_side(folder.unfinished_path(logs), count)
             process_request = make_process_request(
                 folder, name, side, key=(case, False), target=target, leaves=logs
             )
-            ended = yield from run_process(folder, process_request, _A_DAY, then)
+            ended = yield from run_process(folder, process_request, _A_DAY, later_keys)
             if ended.status != "ok":
                 raise BenchmarkError(f"{name} failed; its logs are in {logs}")
             records[count].append(ended.record)
@@ -169,24 +171,24 @@ class ScalingJobs:
         yield from measure_in_rounds(order, measure_case)
         return records
 
-    def _job_side(self, logs: Path, count: int) -> Side:
-        """Creates a `Side`, which describes the command of a job with `count` workers.
+    def _job_side(self, logs: Path, count: int) -> AbSide:
+        """Creates an `AbSide`, which describes the command of a job with `count` workers.
 
         With 0 workers, this is a single process on the processors of one worker.
         """
         chief = self.chiefs.get(count) or next(iter(self.chiefs.values()))
-        side = Side(flags=self.command.single_process_flags(chief.params.num_gpus))
+        side = AbSide(flags=self.command.single_process_flags(chief.params.num_gpus))
         layout = self.layouts.get(count, JobLayout())
         if count:
             own = {"log_dir": logs, "towers": self.towers, "affinity": self.cores > 0}
-            options = flags_to_words({name: value for name, value in own.items() if value})
-            side = Side(flags=self.command.words, layout=layout._replace(options=options))
+            options = flags_to_arguments({name: value for name, value in own.items() if value})
+            side = AbSide(flags=self.command.words, layout=layout._replace(options=options))
         free = sorted(os.sched_getaffinity(0))[: self.cores * layout.size]
-        return replace(side, resolved=RunSummary(config=chief.to_json()), cores=free or None)
+        return replace(side, resolved=ResolvedRun(config=chief.to_json()), cores=free or None)
 
 
 def scaling_points(
-    alone: Sequence[RunRecord],
+    single_process_runs: Sequence[RunRecord],
     jobs: Mapping[int, Sequence[RunRecord]],
     *,
     towers: int,
@@ -199,27 +201,28 @@ def scaling_points(
     Raises BenchmarkError if a run has no steps.
 
     Args:
-      alone: runs of one process without communication, with the towers and the batch of one worker.
+      single_process_runs: runs of one process without communication, with the towers and the batch
+        of one worker.
       jobs: runs by number of workers.
       shared: whether all processes share the same processors, so that n workers need n times as
         long as one worker for the computation.
       predicted: predicted seconds of the gradient exchange, by number of workers.
     """
-    computed = _mean_step_seconds(alone)
+    computed = _mean_step_seconds(single_process_runs)
     computing = median(computed)
     points = []
     for workers, records in jobs.items():
         step = median(_mean_step_seconds(records))
         speeds = [speed or 0.0 for speed in throughputs(records)]
         speed = median(speeds)
-        # In strong scaling, a worker computes only its share of the batch of the runs in `alone`.
+        # In strong scaling, a worker computes only its share of the batch of a single process.
         share = 1.0 / workers if kind == STRONG else 1.0
         compute = computing * share * (workers if shared else 1)
         images = speed * step  # `images` is the number of images per step of the whole job.
         exchange = (predicted or {}).get(workers)
         ideal = images / (computing * share)
         forecast = None if exchange is None else images / (compute + exchange)
-        scatters = len(records) > 1 or len(alone) > 1
+        scatters = len(records) > 1 or len(single_process_runs) > 1
         points.append(
             ScalingPoint(
                 workers=workers,
@@ -301,7 +304,7 @@ def _point_cells(point: ScalingPoint) -> Row:
     }
 
 
-def scaling_chart(points: Sequence[ScalingPoint], title: str) -> Lines:
+def scaling_chart(points: Sequence[ScalingPoint], title: str) -> LineChart:
     """Draws images/sec by number of workers: measured, predicted, and without communication."""
     first = points[0]
     ideal = first.images_per_sec / first.efficiency / first.workers
@@ -320,7 +323,7 @@ def scaling_chart(points: Sequence[ScalingPoint], title: str) -> Lines:
         for name, curve in curves
         if any(y is not None for _, y in curve)
     )
-    return Lines(
+    return LineChart(
         title=title,
         x=Axis(label="workers", log=True, base=2),
         y=Axis(label="median images/sec", zero=True, better=HIGHER),
@@ -333,4 +336,4 @@ def _mean_step_seconds(records: Sequence[RunRecord]) -> list[float]:
         if not record.step_seconds:
             message = f"run {record.run_id} has no steps; its status is {record.status}"
             raise BenchmarkError(message)
-    return mean_step_seconds([record.step_seconds for record in records])
+    return undisturbed_mean_step_seconds([record.step_seconds for record in records])

@@ -15,7 +15,7 @@ from cnnbench.base import plugins
 from cnnbench.base.document import Text, make_table, text_of
 from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.text import item_count, labels_from_config
-from cnnbench.campaigns.ab.side import Side, make_process_request
+from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.campaign import (
     ProcessRequest,
@@ -24,13 +24,13 @@ from cnnbench.campaigns.processes.campaign import (
     ordered_rounds,
     run_process,
 )
-from cnnbench.campaigns.processes.child import RunSummary
+from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import (
     LOGS,
     CampaignIdentity,
     CampaignKind,
     ResultsFolder,
-    plan_identity,
+    configuration_identity,
 )
 from cnnbench.campaigns.sweep import NOT_IN_TRIALS
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
@@ -181,12 +181,12 @@ class StrategyCase:
 
     name: str
     flags: Mapping[str, str]
-    resolved: RunSummary
+    resolved: ResolvedRun
     apart: str = ""
     weights_flags: Mapping[str, str] = field(default_factory=dict)
 
 
-def make_plan(
+def select_strategy_cases(
     values: Mapping[str, Any],
     modes: Sequence[str] | None,
     *,
@@ -277,7 +277,7 @@ def _refuse_flags(values: Mapping[str, object]) -> None:
         raise FlagError("variable_consistency", values["variable_consistency"], _OTHERWISE)
 
 
-def _resolve_flags(args: ParsedArgs, own: Mapping[str, str]) -> RunSummary:
+def _resolve_flags(args: ParsedArgs, own: Mapping[str, str]) -> ResolvedRun:
     try:
         return resolve_run(args.including(parse_flag_texts(own, ACCEPTED)))
     except DataError as error:
@@ -290,7 +290,7 @@ def campaign_identity(
     """The identity that a resumed comparison of modes must match. Rounds may be added."""
     names = [case.name for case in cases]
     return CampaignIdentity(
-        plans={case.name: plan_identity(case.resolved) for case in cases},
+        plans={case.name: configuration_identity(case.resolved) for case in cases},
         facts=facts,
         policy={"name": "modes", "modes": names, "weights_steps": weights_steps, "seed": seed},
     )
@@ -332,9 +332,11 @@ class StrategiesSession:
         known = stored_distances(self._results) is not None
         trained = [(case.name, 0) for case in self.cases if case.weights_flags and not known]
 
-        def measure(name: str, number: int, then: Sequence[Hashable]) -> ProcessRequests[bool]:
+        def measure(
+            name: str, number: int, later_keys: Sequence[Hashable]
+        ) -> ProcessRequests[bool]:
             request = self._case_request(cases[name], number)
-            ended = yield from run_process(self._results, request, timeout, then)
+            ended = yield from run_process(self._results, request, timeout, later_keys)
             if ended.message:
                 self.problems[name] = ended.message
             elif number:
@@ -360,7 +362,7 @@ class StrategiesSession:
         return make_process_request(
             self._results,
             f"{case.name}-{stem}",
-            Side(resolved=case.resolved).including(flags),
+            AbSide(resolved=case.resolved).with_added_flags(flags),
             key=(case.name, not number),
             target=path if number else None,
             failed=path,

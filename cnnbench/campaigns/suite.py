@@ -25,7 +25,7 @@ import yaml
 from cnnbench.base.files import read_file
 from cnnbench.base.text import exact_number, parse_integer, parse_number, unknown_key_message
 from cnnbench.campaigns.launch import JobLayout
-from cnnbench.campaigns.processes.child import RunSummary, flag_specs_of
+from cnnbench.campaigns.processes.child import ResolvedRun, flag_specs_of
 from cnnbench.errors import UsageError
 from cnnbench.records.metric import BOUNDS
 
@@ -50,7 +50,7 @@ _TRUE = ("y", "yes", "true", "on")
 
 
 @dataclass(frozen=True)
-class Node:
+class YamlNode:
     """A value in a YAML file, with the file's name and the line number.
 
     `kind` is mapping, list, boolean, integer, number, string or null. `text` is a scalar as written
@@ -62,8 +62,8 @@ class Node:
     line: int
     kind: str
     text: str = ""
-    items: tuple[Node, ...] = ()
-    fields: tuple[tuple[str, int, Node], ...] = field(default=(), repr=False)
+    items: tuple[YamlNode, ...] = ()
+    fields: tuple[tuple[str, int, YamlNode], ...] = field(default=(), repr=False)
 
     @property
     def is_true(self) -> bool:
@@ -107,7 +107,7 @@ class _Loader(yaml.SafeLoader):
         super().fetch_more_tokens()
 
 
-def load(path: str, flag: str = "") -> Node:
+def load_yaml_file(path: str, flag: str = "") -> YamlNode:
     """Reads the only YAML document in a file, and returns its root. Messages contain `path`.
 
     Raises UsageError, with file and line, for invalid YAML, duplicate keys and unknown tags.
@@ -128,8 +128,12 @@ def load(path: str, flag: str = "") -> Node:
     return _convert_node(path, root, {})
 
 
-def _convert_node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> Node:
-    """Converts a PyYAML node, with its children, to a `Node`. An alias becomes the same object."""
+def _convert_node(
+    file: str, node: yaml.Node, done: dict[int, YamlNode], depth: int = 0
+) -> YamlNode:
+    """Converts a PyYAML node, with its children, to a `YamlNode`. An alias becomes the same
+    object.
+    """
     line = int(node.start_mark.line) + 1
     if depth > _MAX_DEPTH:
         raise UsageError(f"{file}:{line}: nested too deeply")
@@ -139,12 +143,12 @@ def _convert_node(file: str, node: yaml.Node, done: dict[int, Node], depth: int 
         kind = _TAGS.get(node.tag)
         if kind is None:
             raise UsageError(f"{file}:{line}: the tag {node.tag} is not known")
-        parsed = Node(file, line, kind, text=str(node.value))
+        parsed = YamlNode(file, line, kind, text=str(node.value))
     elif isinstance(node, yaml.SequenceNode):
         items = tuple(_convert_node(file, item, done, depth + 1) for item in node.value)
-        parsed = Node(file, line, "list", items=items)
+        parsed = YamlNode(file, line, "list", items=items)
     else:
-        fields: list[tuple[str, int, Node]] = []
+        fields: list[tuple[str, int, YamlNode]] = []
         for key, value in node.value:
             at = int(key.start_mark.line) + 1
             if not isinstance(key, yaml.ScalarNode):
@@ -152,7 +156,7 @@ def _convert_node(file: str, node: yaml.Node, done: dict[int, Node], depth: int 
             if any(key.value == name for name, _, _ in fields):
                 raise UsageError(f'{file}:{at}: duplicate key "{key.value}"')
             fields.append((key.value, at, _convert_node(file, value, done, depth + 1)))
-        parsed = Node(file, line, "mapping", fields=tuple(fields))
+        parsed = YamlNode(file, line, "mapping", fields=tuple(fields))
     done[id(node)] = parsed
     return parsed
 
@@ -169,12 +173,12 @@ MAX_PROCESSES = 256
 
 _NAME = re.compile(r"[\w][\w.+-]*")
 
-Reader = Callable[[Node, str], Any]
+Reader = Callable[[YamlNode, str], Any]
 """A function that converts the value of a key. Its second argument is the name of the key for
 messages. It raises UsageError.
 """
 
-FlagNodes = Mapping[str, Node]
+FlagNodes = Mapping[str, YamlNode]
 """Flags by name. A value is a scalar, a list (for a list flag), or null for "not given"."""
 
 Limits = tuple[float | None, float | None]
@@ -194,7 +198,7 @@ def _scalar_reader(
     words for error messages.
     """
 
-    def read(node: Node, what: str) -> Any:
+    def read(node: YamlNode, what: str) -> Any:
         try:
             value = parse(node.text) if node.kind in kinds else None
         except ValueError:
@@ -219,7 +223,7 @@ def _text_reader(valid: Callable[[str], object] = lambda text: True, limits: str
     return _scalar_reader("text", lambda text: " ".join(text.split()), valid, limits, kinds)
 
 
-def _read_repeats_or_auto(node: Node, what: str) -> int | None:
+def _read_repeats_or_auto(node: YamlNode, what: str) -> int | None:
     if node.kind == "string" and node.text == AUTO:
         return None
     kind = f"a whole number or {AUTO}"
@@ -237,26 +241,28 @@ _name = _text_reader(_NAME.fullmatch, "letters, digits and any of . _ + -")
 _command = _text_reader(COMMANDS.__contains__, f"one of {', '.join(COMMANDS)}")
 
 
-def _read_boolean(node: Node, what: str) -> bool:
+def _read_boolean(node: YamlNode, what: str) -> bool:
     if node.kind != "boolean":
         raise node.error(f"{what} must be true or false, not {_node_text(node)}")
     return node.is_true
 
 
-def _read_list(node: Node, what: str) -> tuple[Node, ...]:
+def _read_list(node: YamlNode, what: str) -> tuple[YamlNode, ...]:
     if node.kind != "list":
         raise node.error(f"{what} must be a list, not {_node_text(node)}")
     return node.items
 
 
-def _read_filled_list(node: Node, what: str) -> tuple[Node, ...]:
+def _read_nonempty_list(node: YamlNode, what: str) -> tuple[YamlNode, ...]:
     items = _read_list(node, what)
     if not items:
         raise node.error(f"{what}: at least one item is needed")
     return items
 
 
-def _read_mapping(node: Node, what: str, known: Iterable[str] | None = None) -> dict[str, Node]:
+def _read_mapping(
+    node: YamlNode, what: str, known: Iterable[str] | None = None
+) -> dict[str, YamlNode]:
     """Reads the values of a mapping by key. Raises UsageError for keys that are not in `known`."""
     if node.kind != "mapping":
         raise node.error(f"{what} must be a mapping (key: value), not {_node_text(node)}")
@@ -267,7 +273,7 @@ def _read_mapping(node: Node, what: str, known: Iterable[str] | None = None) -> 
     return {key: value for key, _, value in node.fields}
 
 
-def _read_flags(node: Node, what: str) -> FlagNodes:
+def _read_flags(node: YamlNode, what: str) -> FlagNodes:
     flags = _read_mapping(node, what)
     for name, value in flags.items():
         if value.kind == "mapping":
@@ -277,18 +283,18 @@ def _read_flags(node: Node, what: str) -> FlagNodes:
     return flags
 
 
-def _read_includes(node: Node, what: str) -> tuple[FlagNodes, ...]:
+def _read_includes(node: YamlNode, what: str) -> tuple[FlagNodes, ...]:
     return tuple(_read_flags(item, f"an item of {what}") for item in _read_list(node, what))
 
 
-def _read_excludes(node: Node, what: str) -> tuple[Node, ...]:
+def _read_excludes(node: YamlNode, what: str) -> tuple[YamlNode, ...]:
     for item in _read_list(node, what):
         if not _read_mapping(item, f"an item of {what}"):
             raise item.error(f"an item of {what} must name a flag")
     return node.items
 
 
-def _read_axes(node: Node, what: str) -> tuple[tuple[FlagNodes, ...], ...]:
+def _read_axes(node: YamlNode, what: str) -> tuple[tuple[FlagNodes, ...], ...]:
     axes = []
     owners: dict[str, tuple[str, int]] = {}
     for axis, values in _read_mapping(node, what).items():
@@ -304,8 +310,8 @@ def _read_axes(node: Node, what: str) -> tuple[tuple[FlagNodes, ...], ...]:
     return tuple(axes)
 
 
-def _read_axis(name: str, node: Node, what: str) -> tuple[FlagNodes, ...]:
-    items = _read_filled_list(node, what)
+def _read_axis(name: str, node: YamlNode, what: str) -> tuple[FlagNodes, ...]:
+    items = _read_nonempty_list(node, what)
     sets = [item for item in items if item.kind == "mapping"]
     if not sets:
         return tuple({name: item} for item in items)
@@ -322,7 +328,7 @@ _LAUNCH: Mapping[str, Reader] = {
 """The keys of `launch` in suite files, which are fields of `JobLayout`."""
 
 
-def _read_bounds(node: Node, what: str) -> dict[str, Limits]:
+def _read_bounds(node: YamlNode, what: str) -> dict[str, Limits]:
     bounds: dict[str, Limits] = {}
     for metric, limits in _read_mapping(node, what, BOUNDS).items():
         of = f"{what}.{metric}"
@@ -336,7 +342,7 @@ def _read_bounds(node: Node, what: str) -> dict[str, Limits]:
     return bounds
 
 
-def _read_search(node: Node, what: str) -> BatchSizeSearch | None:
+def _read_search(node: YamlNode, what: str) -> BatchSizeSearch | None:
     if node.kind != "mapping":
         return BatchSizeSearch() if _read_boolean(node, what) else None
     search = BatchSizeSearch(**_read_fields(BatchSizeSearch, node, what))
@@ -345,7 +351,7 @@ def _read_search(node: Node, what: str) -> BatchSizeSearch | None:
     return search
 
 
-def _read_launch(node: Node, what: str) -> JobLayout:
+def _read_launch(node: YamlNode, what: str) -> JobLayout:
     keys = _read_mapping(node, what, _LAUNCH)
     layout = JobLayout(**{key: _LAUNCH[key](value, key) for key, value in keys.items()})
     if layout.workers + layout.ps > MAX_PROCESSES:
@@ -374,7 +380,7 @@ class BatchSizeSearch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnCpu:
+class CpuSettings:
     """Additional flags and a filter with which a suite for GPUs can run on CPUs."""
 
     flags: FlagNodes = _key_field(_read_flags)  # noqa: RUF009
@@ -408,11 +414,11 @@ class SuiteEntry(EntrySettings):
     that are not set.
     """
 
-    node: Node
+    node: YamlNode
     name: str = _key_field(_name, "")
     axes: tuple[tuple[FlagNodes, ...], ...] = _key_field(_read_axes, (), "matrix")
     include: tuple[FlagNodes, ...] = _key_field(_read_includes, ())
-    exclude: tuple[Node, ...] = _key_field(_read_excludes, ())
+    exclude: tuple[YamlNode, ...] = _key_field(_read_excludes, ())
     optional: bool = _key_field(_read_boolean, False)
 
 
@@ -423,11 +429,13 @@ class Suite:
     file: str
     name: str = _key_field(_name)
     description: str = _key_field(_text, "")
-    on_cpu: OnCpu | None = _key_field(lambda node, what: OnCpu(**_read_fields(OnCpu, node, what)))  # noqa: RUF009
+    on_cpu: CpuSettings | None = _key_field(  # noqa: RUF009
+        lambda node, what: CpuSettings(**_read_fields(CpuSettings, node, what))
+    )
     defaults: Mapping[str, Any] = _key_field(
         lambda node, what: _read_fields(EntrySettings, node, what)
     )
-    entries: tuple[SuiteEntry, ...] = _key_field(_read_filled_list)
+    entries: tuple[SuiteEntry, ...] = _key_field(_read_nonempty_list)
 
     def with_settings(
         self, repeats: int | None, timeout: float | None, search: BatchSizeSearch | None
@@ -449,7 +457,7 @@ class Suite:
         return replace(self, entries=tuple(entries))
 
 
-def parse_suite(root: Node) -> Suite:
+def parse_suite(root: YamlNode) -> Suite:
     """Checks the YAML document of a suite file, and returns the suite.
 
     Raises UsageError with file, line, key and the valid values.
@@ -467,7 +475,7 @@ def parse_suite(root: Node) -> Suite:
     return Suite(file=root.file, entries=tuple(entries.values()), **values)
 
 
-def _read_entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
+def _read_entry(defaults: Mapping[str, Any], node: YamlNode) -> SuiteEntry:
     values = _read_fields(SuiteEntry, node, "an entry")
     if "name" not in values:
         raise node.error('an entry needs the key "name"')
@@ -482,7 +490,7 @@ def _read_entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
     return SuiteEntry(node=node, **{**base, **values})
 
 
-def _read_fields(declared: type, node: Node, what: str) -> dict[str, Any]:
+def _read_fields(declared: type, node: YamlNode, what: str) -> dict[str, Any]:
     """Reads a mapping of a suite file. The fields of the dataclass `declared` are its keys."""
     by_key = declared_keys(declared)
     return {
@@ -498,7 +506,7 @@ def declared_keys(declared: type) -> dict[str, Field[Any]]:
     return {f.metadata["name"] or f.name: f for f in fields(declared) if f.metadata}
 
 
-def _node_text(node: Node) -> str:
+def _node_text(node: YamlNode) -> str:
     return {
         "mapping": "a mapping",
         "list": "a list",
@@ -533,7 +541,7 @@ class SweepCase:
     flags: Mapping[str, str]
     nodes: FlagNodes
     varied: tuple[str, ...]
-    resolved: RunSummary = field(default_factory=RunSummary)
+    resolved: ResolvedRun = field(default_factory=ResolvedRun)
     key: str = ""
     repeats: int = 1
 
@@ -544,7 +552,7 @@ class _MissingVariable(UsageError):
     `lack` is the message without file and line.
     """
 
-    def __init__(self, node: Node, name: str, state: str) -> None:
+    def __init__(self, node: YamlNode, name: str, state: str) -> None:
         self.lack = f"{name} is {state}"
         super().__init__(str(node.error(f"${{{name}}}: the environment variable {self.lack}")))
 
@@ -618,7 +626,7 @@ def _remove_excluded(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase
     return remaining
 
 
-def _flag_text(entry: SuiteEntry, name: str, node: Node) -> str | None:
+def _flag_text(entry: SuiteEntry, name: str, node: YamlNode) -> str | None:
     """A flag's value in a suite file as text of a command line; None if the flag is not given."""
     if node.kind == "null":
         return None
@@ -631,7 +639,7 @@ def _flag_text(entry: SuiteEntry, name: str, node: Node) -> str | None:
     return "".join(_substitute_variables(node))
 
 
-def _substitute_variables(node: Node) -> Iterator[str]:
+def _substitute_variables(node: YamlNode) -> Iterator[str]:
     end = 0
     for match in _VARIABLE.finditer(node.text):
         yield node.text[end : match.start()]

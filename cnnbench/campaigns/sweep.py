@@ -36,7 +36,7 @@ from cnnbench.base.text import (
     percent,
     unknown_key_message,
 )
-from cnnbench.campaigns.launch import flags_to_words, resolve_run, run_command_words
+from cnnbench.campaigns.launch import flags_to_arguments, resolve_run, run_command_words
 from cnnbench.campaigns.processes.campaign import (
     BenchmarkCommand,
     Campaign,
@@ -52,7 +52,7 @@ from cnnbench.campaigns.processes.campaign import (
 )
 from cnnbench.campaigns.processes.child import (
     ProcessResult,
-    RunSummary,
+    ResolvedRun,
     environment_identity,
     flag_specs_of,
     json_digest,
@@ -102,10 +102,10 @@ class SweepPlan(NamedTuple):
     subject: Subject = Subject()
 
 
-def make_plan(
+def plan_sweep(
     suite: Suite,
     facts: Mapping[str, Any],
-    for_all: Mapping[str, str] | None = None,
+    flags_for_all: Mapping[str, str] | None = None,
     pattern: str | None = None,
     subject: Subject | None = None,
 ) -> SweepPlan:
@@ -115,13 +115,13 @@ def make_plan(
 
     Args:
       facts: properties of this machine, which are part of the keys (like `subject.revision`).
-      for_all: texts of flags by name. They are added to all configurations whose command has the
-        flag.
+      flags_for_all: texts of flags by name. They are added to all configurations whose command has
+        the flag.
       pattern: regular expression that the names must match. Other configurations are not checked,
         because their flags may not work on this machine.
     """
-    for_all = for_all or {}
-    subject = (subject or Subject()).with_labels(labels_from_config(for_all)) or Subject()
+    flags_for_all = flags_for_all or {}
+    subject = (subject or Subject()).with_labels(labels_from_config(flags_for_all)) or Subject()
     state = {"revision": subject.revision, "changes": subject.changes, "sources": source_digest()}
     known = {name: value for name, value in state.items() if value is not None}
     environment = {**environment_identity(facts), **known}
@@ -136,7 +136,7 @@ def make_plan(
         raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
     cases: dict[str, SweepCase] = {}
     for configuration in _filter_configurations(configurations, pattern):
-        case = _resolve_case(configuration, environment, for_all, notices)
+        case = _resolve_case(configuration, environment, flags_for_all, notices)
         if case.key in cases:
             raise configuration.entry.node.error(
                 f'"{case.name}" is the same run as "{cases[case.key].name}"; their records '
@@ -224,7 +224,7 @@ def ordered_items(cases: Sequence[SweepCase], seed: int) -> tuple[SweepItem, ...
 def _resolve_case(
     configuration: SweepCase,
     environment: Mapping[str, Any],
-    for_all: Mapping[str, str],
+    flags_for_all: Mapping[str, str],
     notices: list[str],
 ) -> SweepCase:
     """Checks and resolves the flags of a configuration. Adds notices about flags to `notices`."""
@@ -235,11 +235,11 @@ def _resolve_case(
     for name, node in configuration.nodes.items():
         if name not in known:
             raise node.error(unknown_key_message(name, known))
-    for name, text in for_all.items():
+    for name, text in flags_for_all.items():
         if name in configuration.varied:
             reason = f'is what "{entry.name}" varies; choose with --filter'
             raise FlagError(name, text, reason)
-    own = {name: text for name, text in for_all.items() if name in known}
+    own = {name: text for name, text in flags_for_all.items() if name in known}
     flags = {**configuration.flags, **own}
     only_of_runs = (
         ("bounds", entry.bounds),
@@ -266,7 +266,7 @@ def _resolve_case(
     return replace(configuration, flags=flags, resolved=resolved, key=json_digest(parts))
 
 
-def _resolve_flags(configuration: SweepCase, flags: Mapping[str, str]) -> RunSummary:
+def _resolve_flags(configuration: SweepCase, flags: Mapping[str, str]) -> ResolvedRun:
     """Resolves the flags of a configuration. Errors name the line of the flag in the suite file."""
     entry = configuration.entry
     try:
@@ -326,7 +326,7 @@ _REDUCING_SECONDS = 20.0
 """Estimated seconds of an all-reduce process: a few sizes and algorithms on two CPU cores."""
 
 
-class SweepRun(NamedTuple):
+class SweepResult(NamedTuple):
     """Result of one process of a sweep. If an earlier session ran the process, only its status is
     known.
     """
@@ -347,7 +347,7 @@ def command_of_item(item: SweepItem, batch_size: int | None = None) -> tuple[str
     if batch_size is not None:
         flags = {name: text for name, text in flags.items() if name not in _BATCH}
         flags["batch_size"] = batch_size
-    words = flags_to_words(flags)
+    words = flags_to_arguments(flags)
     return (
         run_command_words(entry.launch, words)
         if entry.command == "run"
@@ -372,17 +372,17 @@ class Sweep:
     command: Sequence[str]
 
     @cached_property
-    def stamp(self) -> str:
+    def record_timestamp(self) -> str:
         """The time in the file names of records: the start of the sweep's first session."""
         now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
         earlier = self.store.earlier if self.store.resume else ()
         mine = (event for event in earlier if event.get("suite") == self.plan.suite)
         return [now, *(str(event["stamp"]) for event in mine if "stamp" in event)][-1]
 
-    def run(self) -> list[SweepRun]:
+    def run(self) -> list[SweepResult]:
         """Runs all processes without a successful record. Returns the results of all processes."""
         counts = {"cases": len(self.plan.cases), "runs": len(self.items_to_run())}
-        self.store.begin(suite=self.plan.suite, stamp=self.stamp, **counts)
+        self.store.add_session_event(suite=self.plan.suite, stamp=self.record_timestamp, **counts)
         return self.campaign.run_requests(
             self._sweep_requests(ordered_items(self.plan.cases, self.seed))
         )
@@ -391,7 +391,7 @@ class Sweep:
         """The processes without a successful record. Prints their number and estimated duration."""
         for event in self.store.earlier:
             if event.get("event") == PROCESS and event.get("repeat"):
-                self.campaign.store_seconds((event["key"], False), event["seconds"])
+                self.campaign.add_process_seconds((event["key"], False), event["seconds"])
         items = ordered_items(self.plan.cases, self.seed)
         todo = [item for item in items if self._earlier_record(item) is None]
         if len(todo) < len(items):
@@ -401,7 +401,7 @@ class Sweep:
             self.campaign.reporter.notice(duration_text(todo, self.campaign))
         return todo
 
-    def known_batch(self, case: SweepCase) -> int | None:
+    def earlier_batch_size(self, case: SweepCase) -> int | None:
         """The batch size that a search in an earlier session found for a case; None if there is
         none.
         """
@@ -418,26 +418,26 @@ class Sweep:
         records = (_successful_record(self._record_path(item.case, repeat)) for repeat in repeats)
         return next((record for record in records if record), None)
 
-    def _sweep_requests(self, items: Sequence[SweepItem]) -> ProcessRequests[list[SweepRun]]:
+    def _sweep_requests(self, items: Sequence[SweepItem]) -> ProcessRequests[list[SweepResult]]:
         """Requests the processes in order. If the search for a case's batch size fails, skips the
         case.
         """
-        runs: list[SweepRun] = []
+        runs: list[SweepResult] = []
         cases = {case.key: case for case in self.plan.cases}
         batches: dict[str, int] = {}
 
-        def measure(key: str, repeat: int, then: Sequence[Hashable]) -> ProcessRequests[bool]:
+        def measure(key: str, repeat: int, later_keys: Sequence[Hashable]) -> ProcessRequests[bool]:
             item = SweepItem(cases[key], repeat)
             if repeat:
                 target = self._record_path(item.case, repeat)
-                ended = yield from self._run_item(item, batches.get(key), target, then)
-                runs.append(SweepRun(item, target, ended))
+                ended = yield from self._run_item(item, batches.get(key), target, later_keys)
+                runs.append(SweepResult(item, target, ended))
                 return True
-            batch: int | SweepRun | None = self.known_batch(item.case)
+            batch: int | SweepResult | None = self.earlier_batch_size(item.case)
             # A batch size from an earlier session is kept, even if less memory is free now.
             if batch is None:
-                batch = yield from self._search_batch_size(item, then)
-            if isinstance(batch, SweepRun):
+                batch = yield from self._search_batch_size(item, later_keys)
+            if isinstance(batch, SweepResult):
                 runs.append(batch)
                 return False
             batches[key] = batch
@@ -447,8 +447,8 @@ class Sweep:
         return runs
 
     def _search_batch_size(
-        self, item: SweepItem, then: Sequence[Hashable]
-    ) -> ProcessRequests[int | SweepRun]:
+        self, item: SweepItem, later_keys: Sequence[Hashable]
+    ) -> ProcessRequests[int | SweepResult]:
         """Searches for the largest batch size of a case. If no batch size works, returns the failed
         run.
         """
@@ -465,10 +465,10 @@ class Sweep:
                 fits = False
                 # A batch size of `refused` or more is not tried, because a run would refuse it.
                 if refused is None or batch < refused:
-                    later = [item.duration_key, *then]
+                    later = [item.duration_key, *later_keys]
                     ended = yield from self._run_item(item, batch, target, later, answers)
                     if ended.status not in answers:
-                        return SweepRun(SweepItem(case, 1), target, ended)
+                        return SweepResult(SweepItem(case, 1), target, ended)
                     fits = ended.status == "ok"
                 batch = search.send(fits)
         except StopIteration as end:
@@ -477,10 +477,10 @@ class Sweep:
         if not images:
             images = bounds.multiple_of
             ended = yield from self._run_item(
-                item, images, target, then, name=f"{target.stem}.smallest"
+                item, images, target, later_keys, name=f"{target.stem}.smallest"
             )
             if ended.status != "ok":
-                return SweepRun(SweepItem(case, 1), target, ended)
+                return SweepResult(SweepItem(case, 1), target, ended)
         at_limit = images + bounds.multiple_of > bounds.limit
         text = f"{images} per device{', the limit of the search' if at_limit else ''}"
         self.campaign.reporter.notice(f"{item.label}: {text}")
@@ -491,7 +491,7 @@ class Sweep:
         item: SweepItem,
         batch_size: int | None,
         target: Path,
-        then: Sequence[Hashable],
+        later_keys: Sequence[Hashable],
         answers: Sequence[str] = ("ok",),
         name: str = "",
     ) -> ProcessRequests[ProcessResult]:
@@ -504,7 +504,7 @@ class Sweep:
         log = target.with_suffix(f".batch{batch_size}.log" if trial else ".log")
         path = log.with_suffix(".json")
         record = self.store.unfinished_path(path)
-        words = (*command_of_item(item, batch_size), *flags_to_words({"result_json": record}))
+        words = (*command_of_item(item, batch_size), *flags_to_arguments({"result_json": record}))
         request = ProcessRequest(
             name=name or log.stem,
             label=f"{item.label}, {batch_size}" if trial else item.label,
@@ -524,7 +524,7 @@ class Sweep:
                 **({"batch_size": batch_size} if trial else {"record": target.name}),
             },
         )
-        return run_process(self.store, request, case.entry.timeout, then)
+        return run_process(self.store, request, case.entry.timeout, later_keys)
 
     def _add_sweep_placement(
         self, document: Mapping[str, Any], item: SweepItem, target: Path
@@ -554,7 +554,7 @@ class Sweep:
         there = find_records(folder, case.key, repeat) if self.store.resume else []
         good = [path for path in there if _successful_record(path)]
         label = f"{self.plan.suite}-{case.name}"
-        own = folder / record_name(label, case.key, repeat, self.stamp)
+        own = folder / record_name(label, case.key, repeat, self.record_timestamp)
         return [own, *there, *good][-1]
 
 
@@ -619,7 +619,7 @@ def _estimated_seconds(item: SweepItem, campaign: Campaign) -> float | None:
     if known is not None:
         return known
     work = item.case.resolved.work
-    return _REDUCING_SECONDS if work is None else work.seconds(campaign.facts)
+    return _REDUCING_SECONDS if work is None else work.estimate_seconds(campaign.facts)
 
 
 # Summarises a sweep: one row for each configuration, computed from the records.
@@ -661,9 +661,11 @@ class SummaryRow:
     pauses: str = ""
 
 
-def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[SummaryRow, ...]:
+def summary_rows(
+    cases: Sequence[SweepCase], results: Iterable[SweepResult]
+) -> tuple[SummaryRow, ...]:
     """Makes a row for each configuration of a sweep from its results. Sorts the rows by name."""
-    by_key: dict[str, list[SweepRun]] = {case.key: [] for case in cases}
+    by_key: dict[str, list[SweepResult]] = {case.key: [] for case in cases}
     for result in results:
         by_key[result.item.case.key].append(result)
     good = {
@@ -715,7 +717,7 @@ def _row_cells(row: SummaryRow) -> Row:
         "median images/sec": numeric_cell(row.throughputs.median),
         "median bus GB/s": numeric_cell(row.bandwidths.median, scale=1e-9),
         "spread": numeric_cell(
-            (row.throughputs if row.throughputs.values else row.bandwidths).spread, percent
+            (row.throughputs if row.throughputs.values else row.bandwidths).relative_range, percent
         ),
         "runs": f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else ""),
         "bounds": "; ".join(bad) if bad else HELD if row.verdicts else "",
@@ -759,7 +761,7 @@ def detection_advice(
 
 def _summary_row(
     case: SweepCase,
-    results: Sequence[SweepRun],
+    results: Sequence[SweepResult],
     good: Sequence[RunRecord | AllReduceRecord | None],
     reported: str,
 ) -> SummaryRow:

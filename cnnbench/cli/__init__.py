@@ -20,12 +20,12 @@ from cnnbench.base.terminal import (
     print_result,
     print_warning,
     silence_warnings,
-    standard_streams,
+    tolerating_output_errors,
 )
 from cnnbench.base.text import nearest_word
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
-from cnnbench.records.files import check_written
+from cnnbench.records.files import report_failed_writes
 from cnnbench.run.runtime import loading, supervisor
 
 DEFAULT_COMMAND = "run"
@@ -49,7 +49,7 @@ def entry_point() -> NoReturn:
     # `fork_before_plugins` comes first, because it forks this process.
     plugins.before_loading += (
         supervisor.fork_before_plugins,
-        loading.watch_early_import,
+        loading.hook_early_tensorflow_import,
     )
     with supervisor.forks_allowed():
         code = _run_command(sys.argv[1:])
@@ -58,7 +58,7 @@ def entry_point() -> NoReturn:
     others = set(threading.enumerate()) - {threading.main_thread()}
     early = code in (ExitCode.FAILED, ExitCode.INTERRUPTED)
     is_held = any(t.name.startswith("cnnbench-") or (early and not t.daemon) for t in others)
-    supervisor.exit_within_seconds(code)
+    supervisor.exit_within_two_seconds(code)
     # After an interrupt in `exec`, which dataclasses call, Python would end itself by SIGINT.
     if supervisor.state.connected or is_held or interrupts.was_interrupted():
         supervisor.exit_without_cleanup(code)
@@ -94,10 +94,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _run_command(argv: Sequence[str]) -> int:
     """Runs one command, and returns its exit code. Later signals cannot change the exit code."""
-    with standard_streams() as stdout:
+    with tolerating_output_errors() as stdout:
         try:
             interrupts.begin_command()
-            status = _exit_code_of_command(argv)
+            status = _run_and_print_errors(argv)
             if stdout is not None:
                 before = stdout.lost
                 stdout.flush()
@@ -113,11 +113,11 @@ def _run_command(argv: Sequence[str]) -> int:
             return _print_failure("interrupted", ExitCode.INTERRUPTED)
 
 
-def _exit_code_of_command(argv: Sequence[str]) -> int:
+def _run_and_print_errors(argv: Sequence[str]) -> int:
     try:
         with plugins.reporting_plugin_errors(UsageError):
             status = int(_run_named_command(argv))
-            check_written()
+            report_failed_writes()
             return status
     except KeyboardInterrupt:
         raise
@@ -216,6 +216,6 @@ def _help_text(command: str, argv: Sequence[str], asked: Container[str]) -> str:
 
 def _print_failure(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
     interrupts.conclude_command()  # Later interrupts must not print another message.
-    check_written(print_warning)
+    report_failed_writes(print_warning)
     print_error(" ".join(message.split()), *frames)
     return int(code)

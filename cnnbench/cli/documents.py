@@ -20,8 +20,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.terminal import markdown_table, replace_table
-from cnnbench.base.text import binary
+from cnnbench.base.terminal import markdown_table, replace_marked_table
+from cnnbench.base.text import format_bytes
 from cnnbench.campaigns.processes.results_dir import JournalEvent
 from cnnbench.cli.commands.env import EnvDocument
 from cnnbench.cli.commands.models import ModelsDocument
@@ -112,7 +112,7 @@ def _threshold_cell(metric: Metric) -> str:
         return f"`--threshold`, {metric.change_text(Policy.threshold, signed=False)}"
     if metric.threshold == 0:
         return "any change"
-    least = f" and {binary(metric.least)}" if metric.least else ""
+    least = f" and {format_bytes(metric.least)}" if metric.least else ""
     return metric.change_text(metric.threshold, signed=False) + least
 
 
@@ -418,7 +418,7 @@ if __name__ == "__main__":
     for page, tables in PAGES.items():
         text = (docs / page).read_text(encoding="utf-8")
         for name, made in tables().items():
-            text = replace_table(text, name, made)
+            text = replace_marked_table(text, name, made)
         (docs / page).write_text(text, encoding="utf-8")
     for name, text in schema_files().items():
         (docs / "schemas" / name).write_text(text, encoding="utf-8")

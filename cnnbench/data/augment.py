@@ -22,11 +22,11 @@ from cnnbench.models.spec import elements_of_role
 # Mixing of images: mixup (Zhang et al., arXiv:1710.09412), CutMix (Yun et al., arXiv:1905.04899)
 
 
-def make_mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
+def make_batches_with_mixup_or_cutmix(pipeline: Pipeline) -> tf.data.Dataset:
     """Returns the batches of a pipeline. With mixup or CutMix, each image is mixed with another
     image of its batch.
 
-    Images are mixed on the host. The batches have the elements `InputSpec.delivered`.
+    Images are mixed on the host. The batches have the elements `InputSpec.delivered_elements`.
     """
     batches, spec = pipeline.tower_batches(), pipeline.spec
     if not spec.mixes:
@@ -34,8 +34,8 @@ def make_mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
     count = spec.batch_per_device
 
     def mix_batch(number: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        turns = number * count + tf.range(count, dtype=tf.int64)
-        return mix_with_neighbours(batch, positions_of(turns, spec), spec)
+        numbers_in_shard = number * count + tf.range(count, dtype=tf.int64)
+        return mix_with_neighbours(batch, positions_of(numbers_in_shard, spec), spec)
 
     return batches.enumerate(pipeline.delivered // count).map(
         tf.autograph.experimental.do_not_convert(mix_batch),
@@ -54,8 +54,8 @@ def mix_with_neighbours(
       positions: int64 [n].
 
     Returns:
-      The elements `InputSpec.delivered`. Images are mixed in float32 and have the dtype of the
-      batch.
+      The elements `InputSpec.delivered_elements`. Images are mixed in float32 and have the dtype of
+      the batch.
     """
     (feature,), (label,) = (elements_of_role(spec.elements, role) for role in ("feature", "label"))
     images, classes = batch[feature.name], batch[label.name]
@@ -91,7 +91,7 @@ def draw_mix_shares(
     drawn = draw_beta(positions, spec.seed, tf.where(cuts, spec.cutmix_alpha, spec.mixup_alpha))
     down = draw_uniform_int(positions, spec.seed, "CutMix row", height)
     across = draw_uniform_int(positions, spec.seed, "CutMix column", width)
-    rows, columns = _rectangle_mask(down, drawn, height), _rectangle_mask(across, drawn, width)
+    rows, columns = _cutmix_side_mask(down, drawn, height), _cutmix_side_mask(across, drawn, width)
     inside = rows[:, :, None, None] & columns[:, None, :, None]
     area = tf.math.count_nonzero(rows, 1) * tf.math.count_nonzero(columns, 1)
     left = 1.0 - tf.cast(area, tf.float32) / float(height * width)
@@ -100,15 +100,15 @@ def draw_mix_shares(
     return tf.where(cuts[:, None, None, None], by_pixel, drawn[:, None, None, None]), share
 
 
-def _rectangle_mask(centres: tf.Tensor, drawn: tf.Tensor, size: int) -> tf.Tensor:
+def _cutmix_side_mask(centres: tf.Tensor, kept_shares: tf.Tensor, size: int) -> tf.Tensor:
     """Returns, for each row (or column) of n images, whether it is inside the rectangle that CutMix
     replaces: bool [n, size].
 
-    The rectangle has the aspect ratio of the image, and its area is the share 1 - `drawn` of the
-    image's area. Height and width are rounded down to an even number of pixels, as in the authors'
-    program. Then the rectangle is cut off at the border of the image.
+    The rectangle has the aspect ratio of the image, and its area is the share 1 - `kept_shares` of
+    the image's area. Height and width are rounded down to an even number of pixels, as in the
+    authors' program. Then the rectangle is cut off at the border of the image.
     """
-    half = tf.cast(float(size) * tf.sqrt(1.0 - drawn), tf.int64) // 2
+    half = tf.cast(float(size) * tf.sqrt(1.0 - kept_shares), tf.int64) // 2
     numbers = tf.range(size, dtype=tf.int64)
     return (numbers >= (centres - half)[:, None]) & (numbers < (centres + half)[:, None])
 
@@ -122,8 +122,8 @@ def draw_beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
     Logarithms are used, because for a small alpha A and B are often too small for a double.
     """
 
-    def draw_one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        position, alpha = of
+    def draw_one(position_and_alpha: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        position, alpha = position_and_alpha
         pair = stateless_seed(position, seed, "gamma")
         gamma = tf.random.stateless_gamma([2], pair, alpha + 1.0, dtype=tf.float64)
         pair = stateless_seed(position, seed, "power of gamma")
@@ -192,9 +192,9 @@ def augmented(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tens
             strength = tf.cast(level, tf.float64) / _STRONGEST
         else:
             strength = tf.constant(kind.strength, tf.float64)
-        signed = tf.where(draw(f"direction {number}", 2) == 1, -strength, strength)
+        signed_strength = tf.where(draw(f"direction {number}", 2) == 1, -strength, strength)
         chosen = tf.cast(draw(f"operation {number}", len(OPERATIONS)), tf.int32)
-        given = image, strength, signed, kind
+        given = image, strength, signed_strength, kind
         image = tf.switch_case(chosen, [partial(change, *given) for change in OPERATIONS.values()])
     return image
 
@@ -204,8 +204,8 @@ def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> t
     `positions`, int64 [n], determine the random choices; see `augmented`.
     """
 
-    def augment_one(of: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        image, position = of
+    def augment_one(image_and_position: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        image, position = image_and_position
         return augmented(image, position, spec)
 
     made = tf.TensorSpec(images.shape[1:], tf.uint8)
@@ -216,8 +216,8 @@ def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> t
 # Their arguments: uint8 image, strength from 0 to 1, strength with a random sign, augmentation.
 
 
-def _rotate(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    angle = signed * (kind.angle * math.pi / 180.0)
+def _rotate(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
+    angle = signed_strength * (kind.angle * math.pi / 180.0)
     height, width, _ = image.shape
     cosine, sine = tf.cos(angle), tf.sin(angle)
     across, down = width / 2.0, height / 2.0
@@ -225,21 +225,21 @@ def _rotate(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Te
     return _resample_affine(image, first, (sine, cosine, down - sine * across - cosine * down))
 
 
-def _shear_x(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    return _resample_affine(image, (1.0, signed * kind.shear, 0.0), (0.0, 1.0, 0.0))
+def _shear_x(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
+    return _resample_affine(image, (1.0, signed_strength * kind.shear, 0.0), (0.0, 1.0, 0.0))
 
 
-def _shear_y(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    return _resample_affine(image, (1.0, 0.0, 0.0), (signed * kind.shear, 1.0, 0.0))
+def _shear_y(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
+    return _resample_affine(image, (1.0, 0.0, 0.0), (signed_strength * kind.shear, 1.0, 0.0))
 
 
-def _translate_x(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    shift = tf.cast(signed * kind.translation(image.shape[1]), tf.int32)
+def _translate_x(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
+    shift = tf.cast(signed_strength * kind.translation(image.shape[1]), tf.int32)
     return _resample_affine(image, (1.0, 0.0, tf.cast(shift, tf.float64)), (0.0, 1.0, 0.0))
 
 
-def _translate_y(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    shift = tf.cast(signed * kind.translation(image.shape[0]), tf.int32)
+def _translate_y(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
+    shift = tf.cast(signed_strength * kind.translation(image.shape[0]), tf.int32)
     return _resample_affine(image, (1.0, 0.0, 0.0), (0.0, 1.0, tf.cast(shift, tf.float64)))
 
 
@@ -267,14 +267,16 @@ def _resample_affine(
     return tf.ensure_shape(moved[0], image.shape)
 
 
-def _auto_contrast(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+def _auto_contrast(
+    image: Any, strength: Any, signed_strength: Any, kind: Augmentation
+) -> tf.Tensor:
     exact = tf.cast(image, tf.float64)
     low, high = tf.reduce_min(exact, (0, 1)), tf.reduce_max(exact, (0, 1))
     scale = tf.where(high > low, 255.0 / tf.maximum(high - low, 1.0), 1.0)
     return _clip_to_uint8(exact * scale - tf.where(high > low, low * scale, 0.0))
 
 
-def _equalize(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+def _equalize(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
     values = tf.transpose(tf.reshape(tf.cast(image, tf.int32), [-1, 3]))
     counts = tf.math.bincount(values, minlength=256, maxlength=256, axis=-1)
     last = tf.gather(counts, tf.reduce_max(values, 1)[:, None], axis=1, batch_dims=1)
@@ -285,30 +287,36 @@ def _equalize(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.
     return tf.cast(tf.reshape(tf.transpose(found), image.shape), tf.uint8)
 
 
-def _solarize(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+def _solarize(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
     threshold = 256 - tf.cast(256.0 * strength, tf.int32)
     return tf.where(tf.cast(image, tf.int32) < threshold, image, 255 - image)
 
 
-def _posterize(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+def _posterize(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
     lost = tf.cast(tf.cast((8 - kind.bits) * strength, tf.int32), tf.uint8)
     return tf.bitwise.left_shift(tf.bitwise.right_shift(image, lost), lost)
 
 
-def _change_color(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    return _blend_with(_compute_luma(image)[:, :, tf.newaxis], image, strength, kind)
+def _change_color(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
+    return _scale_image_property(_compute_luma(image)[:, :, tf.newaxis], image, strength, kind)
 
 
-def _change_contrast(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+def _change_contrast(
+    image: Any, strength: Any, signed_strength: Any, kind: Augmentation
+) -> tf.Tensor:
     mean = tf.floor(tf.reduce_mean(tf.cast(_compute_luma(image), tf.float64)) + 0.5)
-    return _blend_with(mean, image, strength, kind)
+    return _scale_image_property(mean, image, strength, kind)
 
 
-def _change_brightness(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
-    return _blend_with(0.0, image, strength, kind)
+def _change_brightness(
+    image: Any, strength: Any, signed_strength: Any, kind: Augmentation
+) -> tf.Tensor:
+    return _scale_image_property(0.0, image, strength, kind)
 
 
-def _change_sharpness(image: Any, strength: Any, signed: Any, kind: Augmentation) -> tf.Tensor:
+def _change_sharpness(
+    image: Any, strength: Any, signed_strength: Any, kind: Augmentation
+) -> tf.Tensor:
     if min(image.shape[:2]) < 3:
         return image
     kernel = tf.constant([[1.0, 1.0, 1.0], [1.0, 5.0, 1.0], [1.0, 1.0, 1.0]])[:, :, None, None]
@@ -320,18 +328,22 @@ def _change_sharpness(image: Any, strength: Any, signed: Any, kind: Augmentation
     smooth = tf.pad(tf.floor(sums / 13.0 + 0.5), inner)
     # The smoothing filter has no result at the border, so the pixels there remain unchanged.
     inside = tf.pad(tf.ones_like(sums, tf.bool), inner)
-    return _blend_with(tf.where(inside, smooth, exact), image, strength, kind)
+    return _scale_image_property(tf.where(inside, smooth, exact), image, strength, kind)
 
 
-def _blend_with(without: Any, image: Any, strength: Any, kind: Augmentation) -> tf.Tensor:
+def _scale_image_property(
+    image_without_property: Any, image: Any, strength: Any, kind: Augmentation
+) -> tf.Tensor:
     """Strengthens or weakens a property of an image, such as its colour.
 
-    `without` is the image without the property, in a shape that broadcasts to the image's.
+    The shape of `image_without_property` must broadcast to the shape of the image.
     """
     low, high = kind.factors
     factor = tf.cast(low + (high - low) * strength, tf.float32)
-    without = tf.cast(without, tf.float32)
-    return _clip_to_uint8(without + factor * (tf.cast(image, tf.float32) - without))
+    image_without_property = tf.cast(image_without_property, tf.float32)
+    return _clip_to_uint8(
+        image_without_property + factor * (tf.cast(image, tf.float32) - image_without_property)
+    )
 
 
 def _compute_luma(image: Any) -> tf.Tensor:

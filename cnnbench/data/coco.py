@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.base.files import parsing_document, read_json
+from cnnbench.base.files import converting_parse_errors, read_json
 from cnnbench.data import folder as output
 from cnnbench.data.folder import Findings, RecordDefect, check_class_name
 from cnnbench.data.imagenet import (
@@ -310,7 +310,7 @@ def read_annotations(source: Path) -> CocoAnnotations:
         if path is None:
             continue
         content = _read_annotation_file(path)
-        with parsing_document(path, "annotations"):
+        with converting_parse_errors(path, "annotations"):
             own = _category_names(path, content)
             labels = {number: label for label, number in enumerate(sorted(own), start=1)}
             images, empty = _images_with_objects(path, content, source, labels)

@@ -81,7 +81,7 @@ class Dataset:
     def __post_init__(self) -> None:
         """Checks the attributes. UsageError names an invalid attribute."""
         plugins.check_name("a data set", self.name)
-        plugins.check_attributes(self, Dataset, f"data set {self.name}")
+        plugins.check_plugin_attributes(self, Dataset, f"data set {self.name}")
         for subset in SUBSETS:
             count = self.examples.get(subset, 0)
             if count < 1:
@@ -124,7 +124,7 @@ class Dataset:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} files ({self.files})")
         return subsets
 
-    def find_first_defect(self, spec: InputSpec, seconds: float) -> str:
+    def find_first_defect(self, spec: InputSpec, timeout_seconds: float) -> str:
         """Searches the files of an input for a defect, within a time limit. Returns the first
         defect that `check` finds; "" if it finds none in time.
         """
@@ -138,7 +138,7 @@ class Dataset:
 
         thread = threading.Thread(target=look_for_defects, daemon=True)
         thread.start()
-        thread.join(seconds)
+        thread.join(timeout_seconds)
         return next(iter(found), "")
 
     def _find_existing_files(self, data_dir: str, subset: str) -> list[Path]:
@@ -230,7 +230,7 @@ def detect_dataset(data_dir: str) -> Dataset:
 
 
 plugins.add_plugin_kind(
-    plugins.Kind(
+    plugins.PluginKind(
         flag="dataset_plugin",
         noun="data set",
         call="cnnbench.data.register_dataset(Dataset(...))",
@@ -316,7 +316,7 @@ class InputSpec(DataParams):
             object.__setattr__(self, "examples", examples)
         if not self.elements:
             object.__setattr__(self, "elements", self.examples)
-        if self.official:
+        if self.uses_official_preprocessing:
             settled = {"resize_method": "bilinear", "distortions": False, "ml_perf": False}
             for name, value in settled.items():
                 object.__setattr__(self, name, value)
@@ -327,7 +327,7 @@ class InputSpec(DataParams):
         return self.subset == "train"
 
     @property
-    def official(self) -> bool:
+    def uses_official_preprocessing(self) -> bool:
         """Whether images are preprocessed as in TensorFlow's official models."""
         return self.input_preprocessor == "official_models_imagenet"
 
@@ -346,7 +346,7 @@ class InputSpec(DataParams):
         return 2 if self.mixes else 1
 
     @property
-    def delivered(self) -> tuple[Element, ...]:
+    def delivered_elements(self) -> tuple[Element, ...]:
         """The elements of a delivered batch: `elements` and, if images are mixed, additional
         labels.
         """
@@ -364,17 +364,17 @@ class InputSpec(DataParams):
         by_precision = element.role == "feature" and element.dtype == "float32"
         return self.dtype if by_precision else element.dtype
 
-    def batch_specs(self, rows: int | None) -> dict[str, Any]:
-        """Returns the ``tf.TensorSpec`` of each element in a batch of `rows` examples, by name of
-        the element.
+    def batch_tensor_specs(self, batch_size: int | None) -> dict[str, Any]:
+        """Returns the ``tf.TensorSpec`` of each element in a batch of `batch_size` examples, by
+        name of the element.
 
-        `rows` is None if the number of examples varies.
+        `batch_size` is None if the number of examples varies.
         """
         import tensorflow as tf
 
         return {
-            one.name: tf.TensorSpec([rows, *one.sizes], tf.as_dtype(self.dtype_of(one)))
-            for one in self.delivered
+            one.name: tf.TensorSpec([batch_size, *one.sizes], tf.as_dtype(self.dtype_of(one)))
+            for one in self.delivered_elements
         }
 
     @classmethod
@@ -392,9 +392,9 @@ class InputSpec(DataParams):
 CLOSE_SECONDS = 2.0
 
 
-def close_inputs(sources: Iterable[InputSource], seconds: float) -> None:
-    """Closes several inputs. Waits at most `seconds` for all of them together."""
-    end = time.monotonic() + seconds
+def close_inputs(sources: Iterable[InputSource], timeout_seconds: float) -> None:
+    """Closes several inputs. Waits at most `timeout_seconds` for all of them together."""
+    end = time.monotonic() + timeout_seconds
     for source in sources:
         source.close(max(0.0, end - time.monotonic()))
 
@@ -418,7 +418,7 @@ class TowerBatch(NamedTuple):
     weights: Any = None
 
     @classmethod
-    def of(
+    def from_values(
         cls, elements: Sequence[Element], values: Mapping[str, Any], weights: Any = None
     ) -> TowerBatch:
         """Creates a batch from a mapping of element names to tensors."""
@@ -461,7 +461,9 @@ class InputSource(AbstractContextManager["InputSource"]):
         spec = self.spec
         rows = spec.batch_per_device
         weights = None if spec.training else tf.TensorSpec([rows], tf.float32)
-        return (TowerBatch.of(spec.delivered, spec.batch_specs(rows), weights),) * spec.num_devices
+        return (
+            TowerBatch.from_values(spec.delivered_elements, spec.batch_tensor_specs(rows), weights),
+        ) * spec.num_devices
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:
@@ -507,24 +509,24 @@ class InputSource(AbstractContextManager["InputSource"]):
         del steps
         return []
 
-    def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
+    def resume(self, steps: int, skipped_by_shard: Sequence[int] = ()) -> bool:
         """Continues the input of an earlier run after `steps` steps. Call it before the first
         `next`.
 
-        `passed_over` is the number of records skipped up to then, for each shard. It is ignored if
-        the number of shards differs. Returns whether the input can continue; otherwise `next`
-        starts with the first batch of the data.
+        `skipped_by_shard` is the number of records skipped up to then, for each shard. It is
+        ignored if the number of shards differs. Returns whether the input can continue; otherwise
+        `next` starts with the first batch of the data.
         """
         return True
 
     def restart(self) -> None:
         """Starts a new pass over the data. Has no effect if the data is synthetic."""
 
-    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """Stops reading and frees the buffers. A later call of `next` or `restart` starts reading
         again.
 
-        Waits at most `seconds` for batches that are being read.
+        Waits at most `timeout_seconds` for batches that are being read.
         """
 
     def __exit__(self, *error: object) -> None:

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from cnnbench.base.files import SCRATCH, FolderLock, Scratch, UrlPath, place, read_file, read_text
+from cnnbench.base.files import (
+    SCRATCH,
+    FolderLock,
+    TemporaryFolder,
+    UrlPath,
+    place,
+    read_file,
+    read_text,
+)
 from cnnbench.errors import DataError, FlagError, PathError, UsageError, first_line
 
 # Results of checking records (without TensorFlow)
@@ -105,7 +113,7 @@ def find_unfinished_subfolder(folder: Path) -> str:
     return min(held, default="")
 
 
-def read_content(path: Path) -> bytes:
+def read_data_file(path: Path) -> bytes:
     """Reads a data file. DataError if the file cannot be read."""
     try:
         return path.read_bytes() if isinstance(path, UrlPath) else read_file(path)
@@ -165,7 +173,7 @@ def write_dataset_files(
     subsets: Mapping[str, Sequence[Item]],
     shards: Mapping[str, int],
     write: Callable[[Path, Sequence[Item]], Result],
-    labels: Mapping[str, Sequence[str]],
+    lines_by_extra_file: Mapping[str, Sequence[str]],
 ) -> list[Result]:
     """Writes the files ``PREFIX<subset>-*-of-*`` of a data set. Creates the folder if it does not
     exist.
@@ -177,7 +185,7 @@ def write_dataset_files(
       shards: number of files for each subset. The numbers of items in the files differ by at most
         one. There are at most as many files as items.
       write: function that is called with the path of a file and the items for it.
-      labels: names and lines of additional files, which may already exist.
+      lines_by_extra_file: names and lines of additional files, which may already exist.
 
     Returns:
       What `write` returned for each file.
@@ -193,12 +201,12 @@ def write_dataset_files(
                 begin, end = (len(items) * k // count for k in (i, i + 1))
                 written.append(folder / f"{prefix}{subset}-{i:05d}-of-{count:05d}")
                 results.append(write(written[-1], items[begin:end]))
-        for name, lines in labels.items():
+        for name, lines in lines_by_extra_file.items():
             written.append(folder / name)
             with converting_write_errors(folder / name):
                 text = "".join(f"{line}\n" for line in lines)
                 (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
-        move_all_or_none(written, out, replacing=labels)
+        move_all_or_none(written, out, replaceable_names=lines_by_extra_file)
     return results
 
 
@@ -226,7 +234,7 @@ def temporary_output_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path
                 raise UsageError(
                     f"{out}: contains {state} already; remove it or name another folder"
                 )
-            scratch = stack.enter_context(Scratch(UNFINISHED, out))
+            scratch = stack.enter_context(TemporaryFolder(UNFINISHED, out))
         except FileExistsError as error:
             raise UsageError(f"{out}: is not a folder") from error
         except OSError as error:
@@ -234,9 +242,11 @@ def temporary_output_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path
         yield scratch.path
 
 
-def move_all_or_none(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> None:
-    """Moves either all files to ``out`` or none. Only the files that `replacing` names may already
-    exist there.
+def move_all_or_none(
+    paths: Sequence[Path], out: Path, replaceable_names: Collection[str] = ()
+) -> None:
+    """Moves either all files to ``out`` or none. Only the files that `replaceable_names` names may
+    already exist there.
 
     Files that may replace existing files are moved last.
     """
@@ -245,7 +255,7 @@ def move_all_or_none(paths: Sequence[Path], out: Path, replacing: Collection[str
         try:
             for path in paths:
                 placed = path.replace(out / path.name)
-                if path.name not in replacing:
+                if path.name not in replaceable_names:
                     moved.append(placed)
         except BaseException:
             for path in moved:

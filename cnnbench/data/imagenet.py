@@ -24,7 +24,7 @@ from cnnbench.data.folder import (
     ImageFolder,
     ImageTally,
     RecordDefect,
-    read_content,
+    read_data_file,
 )
 from cnnbench.data.open import IMAGENET
 from cnnbench.data.pipeline import draw_uniform_int, stateless_seed
@@ -66,7 +66,7 @@ def preprocess_train_image(
         left = draw_uniform_int(position, spec.seed, "crop left", left + 1)
         image = tf.cast(tf.slice(image, tf.stack([top, left, 0]), [size, size, 3]), tf.float32)
     else:
-        image = _distorted_crop(jpeg, shape, boxes, position, spec)
+        image = _decode_random_crop(jpeg, shape, boxes, position, spec)
         image = resize_image(image, size, size, position, spec)
     mirrored = draw_uniform_int(position, spec.seed, "mirror", 2) == 1
     image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
@@ -92,7 +92,7 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
     image = decode_jpeg(jpeg, spec)
     if spec.resize_method != "crop":
         sides = tf.shape(image)[:2]
-        if spec.official:
+        if spec.uses_official_preprocessing:
             sides = sides * max(OFFICIAL_SHORTER_SIDE, size) // tf.reduce_min(sides)
         else:
             # The factors are multiplied in the order of tf_cnn_benchmarks, so that sizes are equal.
@@ -125,7 +125,7 @@ def normalise_image(image: Any, spec: InputSpec) -> tf.Tensor:
     Also sets the static shape of the image.
     """
     image = tf.ensure_shape(image, [spec.image_size, spec.image_size, 3])
-    less_means = spec.ml_perf or spec.official
+    less_means = spec.ml_perf or spec.uses_official_preprocessing
     return image - tf.constant(CHANNEL_MEANS) if less_means else image / 127.5 - 1.0
 
 
@@ -147,7 +147,9 @@ def resize_image(image: Any, height: Any, width: Any, position: Any, spec: Input
     return tf.switch_case(turn, [lambda m=method: resize_by(m) for method in _ROUND_ROBIN])
 
 
-def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
+def _decode_random_crop(
+    jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec
+) -> tf.Tensor:
     """Crops a JPEG at random. The crop covers at least a tenth of a box (or of the image, if there
     are no boxes).
     """
@@ -509,7 +511,7 @@ def read_as_rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
 
     Returns the JPEG, its height and width, and whether it was re-encoded.
     """
-    content = read_content(path)
+    content = read_data_file(path)
     with tf.device("CPU:0"):
         is_jpeg = bool(tf.io.is_jpeg(content))
         if not is_jpeg and not content.startswith(b"\x89PNG\r\n\x1a\n"):

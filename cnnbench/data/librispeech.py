@@ -18,7 +18,7 @@ import tensorflow as tf
 from cnnbench.base.files import read_text
 from cnnbench.data import folder as output
 from cnnbench.data.dataset import InputSpec
-from cnnbench.data.folder import Findings, RecordDefect, read_content
+from cnnbench.data.folder import Findings, RecordDefect, read_data_file
 from cnnbench.data.imagenet import parse_features, serialize_features, single_value
 from cnnbench.data.records import RecordPipeline, assert_in_graph, check_records, pad_rows
 from cnnbench.errors import DataError, UsageError
@@ -231,7 +231,7 @@ def _write_records(path: Path, utterances: Sequence[Utterance]) -> None:
     ):
         for audio, text, where in utterances:
             try:
-                record = serialize(read_content(audio), text, audio.stem)
+                record = serialize(read_data_file(audio), text, audio.stem)
                 examine(record)
             except RecordDefect as defect:
                 raise DataError(f"{audio}: {defect} ({where})") from defect

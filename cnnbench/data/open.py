@@ -36,7 +36,7 @@ def make_input(
     from cnnbench.data.prefetch import PipelineInput
 
     pipeline = spec.dataset.open(spec)
-    if not plugins.is_built_in(spec.dataset.open):
+    if not plugins.is_defined_by_cnnbench(spec.dataset.open):
         from cnnbench.data.pipeline import check_pipeline
 
         check_pipeline(pipeline, spec)
@@ -68,7 +68,7 @@ def _tfrecord_dataset_arguments(pipeline: str, prefix: str = "") -> dict[str, An
         "find": partial(tfrecord.find_files, prefix=prefix),
         "count": tfrecord.count_examples,
         "missing": tfrecord.missing_shard_names,
-        "left_out": tfrecord.find_left_out_files,
+        "left_out": tfrecord.find_similar_unread_files,
         "open": _import_on_call(pipeline),
         "check": _import_on_call(f"{pipeline.partition('.')[0]}.check_files"),
         "skips_bad_records": True,

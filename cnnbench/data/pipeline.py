@@ -28,20 +28,22 @@ from cnnbench.records.run import SkippedRecords
 # Random numbers that depend only on the seed and on the position of an example in the stream
 
 
-def positions_of(turns: Any, spec: InputSpec) -> Any:
+def positions_of(numbers_in_shard: Any, spec: InputSpec) -> Any:
     """Converts the numbers of examples within a shard to their positions in the stream of the whole
     run.
 
-    `turns` contains the numbers of the examples: an int, or int64 of any shape. In training, a
-    shard delivers consecutive rows of every global batch. In an exact pass, shard s of n delivers
-    the examples s, s + n, s + 2n, ...
+    `numbers_in_shard` contains the numbers of the examples: an int, or int64 of any shape. In
+    training, a shard delivers consecutive rows of every global batch. In an exact pass, shard s of
+    n delivers the examples s, s + n, s + 2n, ...
     """
     if spec.num_shards == 1:
-        return turns
+        return numbers_in_shard
     if not spec.training:
-        return turns * spec.num_shards + spec.shard_index
+        return numbers_in_shard * spec.num_shards + spec.shard_index
     share = spec.process_batch
-    return turns + share * (turns // share * (spec.num_shards - 1) + spec.shard_index)
+    return numbers_in_shard + share * (
+        numbers_in_shard // share * (spec.num_shards - 1) + spec.shard_index
+    )
 
 
 def count_examples_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
@@ -112,7 +114,7 @@ class Pipeline(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        plugins.check_methods(cls, next(filter(plugins.is_built_in, cls.__mro__)))
+        plugins.check_plugin_methods(cls, next(filter(plugins.is_defined_by_cnnbench, cls.__mro__)))
 
     def __init__(self, spec: InputSpec, num_examples: int) -> None:
         self.spec = spec
@@ -126,9 +128,9 @@ class Pipeline(abc.ABC):
         the towers.
 
         A batch is a mapping from names of elements in the spec to tensors with their dtypes; see
-        `prepared`. In training, batches are always full, the data set is endless, and it starts
-        with example ``start`` of the shard. Otherwise, the data set is one pass: it ends after the
-        last example of the shard, and the last batch may be smaller.
+        `preprocess_example`. In training, batches are always full, the data set is endless, and it
+        starts with example ``start`` of the shard. Otherwise, the data set is one pass: it ends
+        after the last example of the shard, and the last batch may be smaller.
         """
 
     def stages(self) -> list[PipelineStage]:
@@ -146,7 +148,7 @@ class Pipeline(abc.ABC):
         """
         dataset, message = self.spec.dataset, first_line(error)
         place = plugins.plugin_location_in_text(text_of(error))
-        if not plugins.is_built_in(dataset.open):
+        if not plugins.is_defined_by_cnnbench(dataset.open):
             defect = dataset.find_first_defect(self.spec, _CHECK_SECONDS)
             if defect:
                 return DataError(f"{defect} ({message})")
@@ -164,7 +166,7 @@ class Pipeline(abc.ABC):
         del examples
         return 0
 
-    def run_dry(self) -> DataError:
+    def make_end_of_data_error(self) -> DataError:
         """Returns the error that is raised if training data ends although it should be endless."""
         return DataError(f"{self.spec.data_dir}: the {self.spec.subset} data has ended")
 
@@ -202,7 +204,7 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
       batch: tensors, or their specs, by name of the element.
     """
     spec = pipeline.spec
-    all_specs = spec.batch_specs(spec.batch_per_device if spec.training else None)
+    all_specs = spec.batch_tensor_specs(spec.batch_per_device if spec.training else None)
     # The batch does not yet contain the additional labels of mixed images: mixing follows later.
     specs = {one.name: all_specs[one.name] for one in spec.elements}
     wanted, found = f"a mapping with {', '.join(specs)}", plugins.value_text(batch)
@@ -239,10 +241,12 @@ def _pipeline_definition_location(pipeline: Pipeline, dataset: Dataset) -> str:
     """
     kind = type(pipeline)
     places = (kind.tower_batches, kind, dataset.open)
-    return plugins.definition_location(next(one for one in places if not plugins.is_built_in(one)))
+    return plugins.definition_location(
+        next(one for one in places if not plugins.is_defined_by_cnnbench(one))
+    )
 
 
-def prepared(
+def preprocess_example(
     example: Mapping[str, tf.Tensor], position: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
     """Applies the model's preprocessing to one example (without batch dimension). Returns the
@@ -261,18 +265,20 @@ def prepared(
     return made
 
 
-def prepared_batch(
+def preprocess_batch(
     examples: Mapping[str, tf.Tensor], positions: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
     """Applies the model's preprocessing to a batch of examples, whose values are [batch, ...] and
-    whose positions are [batch]. See `prepared`.
+    whose positions are [batch]. See `preprocess_example`.
     """
     if spec.preprocess is None:
         return {e.name: tf.cast(examples[e.name], spec.dtype_of(e)) for e in spec.elements}
     made = {e.name: tf.TensorSpec(e.sizes, spec.dtype_of(e)) for e in spec.elements}
     rows = (dict(examples), positions)
     return dict(
-        tf.map_fn(lambda row: prepared(row[0], row[1], spec), rows, fn_output_signature=made)
+        tf.map_fn(
+            lambda row: preprocess_example(row[0], row[1], spec), rows, fn_output_signature=made
+        )
     )
 
 
@@ -295,18 +301,20 @@ def shuffled_index_dataset(count: int, spec: InputSpec, start: int = 0) -> tf.da
     this shard are skipped; skipping whole epochs takes no time.
     """
 
-    def epoch(number: tf.Tensor) -> tf.data.Dataset:
+    def make_shuffled_epoch(epoch_number: tf.Tensor) -> tf.data.Dataset:
         order = tf.random.experimental.stateless_shuffle(
-            tf.range(count, dtype=tf.int64), tf.stack([tf.cast(spec.seed, tf.int64), number])
+            tf.range(count, dtype=tf.int64), tf.stack([tf.cast(spec.seed, tf.int64), epoch_number])
         )
-        first = count_examples_before(number * count, spec)
+        first = count_examples_before(epoch_number * count, spec)
         if spec.num_shards > 1:
-            turns = tf.range(first, count_examples_before((number + 1) * count, spec))
-            order = tf.gather(order, positions_of(turns, spec) - number * count)
+            numbers_in_shard = tf.range(
+                first, count_examples_before((epoch_number + 1) * count, spec)
+            )
+            order = tf.gather(order, positions_of(numbers_in_shard, spec) - epoch_number * count)
         return tf.data.Dataset.from_tensor_slices(order[tf.maximum(start - first, 0) :])
 
     epochs = tf.data.Dataset.counter(start=positions_of(start, spec) // count)
-    return epochs.flat_map(tf.autograph.experimental.do_not_convert(epoch))
+    return epochs.flat_map(tf.autograph.experimental.do_not_convert(make_shuffled_epoch))
 
 
 # Pipelines of data sets that fit into host memory as arrays
@@ -370,14 +378,14 @@ class ArrayPipeline(Pipeline):
         del positions
         return tuple(tf.gather(array, indices) for array in self._arrays)
 
-    def _load_batch(self, turns: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        positions = positions_of(turns, self.spec)
+    def _load_batch(self, numbers_in_shard: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        positions = positions_of(numbers_in_shard, self.spec)
         rows = self.prepare(positions, *self.rows(positions, indices))
         names = [element.name for element in self.spec.examples]
         if len(rows) != len(names):
             wanted = f"an array for each of {', '.join(names)}, not {len(rows)}"
             raise UsageError(f"{type(self).__name__} needs {wanted}")
-        return prepared_batch(dict(zip(names, rows, strict=True)), positions, self.spec)
+        return preprocess_batch(dict(zip(names, rows, strict=True)), positions, self.spec)
 
 
 # Copies of tensors between host and devices
@@ -542,7 +550,9 @@ class SyntheticInput(InputSource):
                 tf.slice(v, [first, *[0] * (v.shape.rank - 1)], [count, *v.shape[1:]])
                 for v in values
             ]
-        return TowerBatch.of(elements, dict(zip((e.name for e in elements), values, strict=True)))
+        return TowerBatch.from_values(
+            elements, dict(zip((e.name for e in elements), values, strict=True))
+        )
 
     def next(self) -> tuple[TowerBatch, ...]:
         """Returns the number of the pass if a step has several passes, otherwise (). The traced

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from cnnbench.base import plugins
 from cnnbench.base.job import is_cpu
-from cnnbench.data.augment import make_mixed_batches
+from cnnbench.data.augment import make_batches_with_mixup_or_cutmix
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch, close_inputs
 from cnnbench.data.pipeline import Pipeline, PipelineStage, check_batch, make_copy_to_device
 from cnnbench.errors import DataError
@@ -94,10 +94,10 @@ class PipelineInput(InputSource):
         here = self._pipeline.passed_over(steps * self._examples_per_step)
         return [self._passed_over_before + here]
 
-    def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
+    def resume(self, steps: int, skipped_by_shard: Sequence[int] = ()) -> bool:
         """See `InputSource.resume`."""
-        if len(passed_over) == self.spec.num_shards:
-            self._passed_over_before = passed_over[self.spec.shard_index]
+        if len(skipped_by_shard) == self.spec.num_shards:
+            self._passed_over_before = skipped_by_shard[self.spec.shard_index]
         self._pipeline.delivered = steps * self._examples_per_step
         self._pipeline.start = self._pipeline.delivered + self._passed_over_before
         return self._pipeline.resumable
@@ -112,7 +112,7 @@ class PipelineInput(InputSource):
         with tf.device(spec.host):
             stages = self._pipeline.stages()
             if spec.mixes:
-                batches = make_mixed_batches(self._pipeline)
+                batches = make_batches_with_mixup_or_cutmix(self._pipeline)
                 stages.append(PipelineStage("mix", batches, spec.batch_per_device))
             return stages
 
@@ -126,14 +126,14 @@ class PipelineInput(InputSource):
             self.close()
             self._start_reading()
 
-    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """Ends the background thread and discards the batches that it has read; see
         `InputSource.close`.
         """
         if self._stop is not None:
             self._stop()
         if self._prefetcher is not None:
-            self._prefetcher.join(seconds)
+            self._prefetcher.join(timeout_seconds)
         if self._steps is not None:
             self._steps.close()
         self._produce = self._stop = self._steps = self._prefetcher = None
@@ -149,7 +149,7 @@ class PipelineInput(InputSource):
             begin_copy = self._copies.begin_copy
         if self._dataset is None or self.spec.training:
             with tf.device(self.spec.host):
-                self._dataset = make_mixed_batches(self._pipeline)
+                self._dataset = make_batches_with_mixup_or_cutmix(self._pipeline)
         opened = self._dataset.__iter__
         steps = BatchReader(self._pipeline, self.devices, opened, self.steps_per_epoch, begin_copy)
         self._steps, self._produce = steps, steps.next
@@ -182,7 +182,7 @@ class BatchReader:
         self._begin_copy = begin_copy
         self._steps_per_pass = steps_per_pass
         self._step_in_pass = 0
-        self._is_checked = plugins.is_built_in(pipeline.spec.dataset.open)
+        self._is_checked = plugins.is_defined_by_cnnbench(pipeline.spec.dataset.open)
         self._error: DataError | None = None
         self._host = pipeline.spec.host
         self._opened = opened
@@ -208,7 +208,7 @@ class BatchReader:
             # These errors are not caused by the data, so they are raised unchanged.
             raise
         except StopIteration:
-            self._error = self._pipeline.run_dry()
+            self._error = self._pipeline.make_end_of_data_error()
             raise self._error from None
         # UnicodeDecodeError is raised if the message of a TensorFlow error is not valid UTF-8.
         except (tf.errors.OpError, UnicodeDecodeError) as error:
@@ -217,10 +217,12 @@ class BatchReader:
 
     def _next_batches(self) -> PendingStep:
         if self._pipeline.spec.training:
-            elements = self._pipeline.spec.delivered
+            elements = self._pipeline.spec.delivered_elements
             batches = [next(self._iterator) for _ in self._devices]
             return tuple(
-                self._copy_to_tower(tower, TowerBatch.of(elements, self._check_first_batch(batch)))
+                self._copy_to_tower(
+                    tower, TowerBatch.from_values(elements, self._check_first_batch(batch))
+                )
                 for tower, batch in enumerate(batches)
             )
         if self._step_in_pass == self._steps_per_pass:
@@ -268,7 +270,7 @@ class BatchReader:
                     for name, value in values.items()
                 }
             weights = tf.concat([tf.ones([present]), tf.zeros([missing])], axis=0)
-        return TowerBatch.of(spec.elements, values, weights)
+        return TowerBatch.from_values(spec.elements, values, weights)
 
 
 def delete_iterators_in_background(iterators: list[Any]) -> None:
@@ -438,7 +440,7 @@ class InputDistribution:
             return iter(self.strategy.experimental_distribute_dataset(dataset, options))
 
         def batches_of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            batches = _declare_infinite(make_mixed_batches(pipeline))
+            batches = _declare_infinite(make_batches_with_mixup_or_cutmix(pipeline))
             if not self._per_replica:
                 return batches
             return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
@@ -451,7 +453,7 @@ class InputDistribution:
         policy = "OFF" if self.by_pipeline else self._policy.upper()
         options.experimental_distribute.auto_shard_policy = policies[policy]
         batch = pipeline.spec.batch_per_device * self.strategy.num_replicas_in_sync
-        whole = make_mixed_batches(pipeline).rebatch(batch, drop_remainder=True)
+        whole = make_batches_with_mixup_or_cutmix(pipeline).rebatch(batch, drop_remainder=True)
         return _declare_infinite(whole).with_options(options)
 
     def _input_options(self, spec: InputSpec) -> tf.distribute.InputOptions:
@@ -507,12 +509,12 @@ class _DistributedBatchReader(BatchReader):
         super().__init__(pipeline, devices, partial(distribution.make_iterator, pipeline))
 
     def _next_batches(self) -> PendingStep:
-        elements = self._pipeline.spec.delivered
+        elements = self._pipeline.spec.delivered_elements
         of_replicas = self._distribution.strategy.experimental_local_results
         values = {name: of_replicas(value) for name, value in next(self._iterator).items()}
         batches = ({n: v[tower] for n, v in values.items()} for tower in range(len(self._devices)))
         return tuple(
-            copy_to_device(TowerBatch.of(elements, self._check_first_batch(batch)), device)
+            copy_to_device(TowerBatch.from_values(elements, self._check_first_batch(batch)), device)
             for batch, device in zip(batches, self._devices, strict=True)
         )
 
@@ -589,9 +591,9 @@ class JobInput(InputSource):
         """See `InputSource.passed_over`."""
         return [count for source in self._sources for count in source.passed_over(steps)]
 
-    def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
+    def resume(self, steps: int, skipped_by_shard: Sequence[int] = ()) -> bool:
         """See `InputSource.resume`."""
-        resumed = [source.resume(steps, passed_over) for source in self._sources]
+        resumed = [source.resume(steps, skipped_by_shard) for source in self._sources]
         return all(resumed)
 
     def restart(self) -> None:
@@ -599,9 +601,9 @@ class JobInput(InputSource):
         for source in self._sources:
             source.restart()
 
-    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """See `InputSource.close`."""
-        close_inputs(self._sources, seconds)
+        close_inputs(self._sources, timeout_seconds)
 
 
 class CoordinatedInput(JobInput):
@@ -617,8 +619,10 @@ class CoordinatedInput(JobInput):
     def __init__(self, sources: Sequence[InputSource]) -> None:
         super().__init__(sources)
         spec = self.spec
-        self._types = [tf.as_dtype(spec.dtype_of(element)) for element in spec.delivered]
-        self._shapes = [[spec.batch_per_device, *element.sizes] for element in spec.delivered]
+        self._types = [tf.as_dtype(spec.dtype_of(element)) for element in spec.delivered_elements]
+        self._shapes = [
+            [spec.batch_per_device, *element.sizes] for element in spec.delivered_elements
+        ]
         self._ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
         self._wanted = [threading.Semaphore(1 + max(1, self._ahead)) for _ in sources]
         self._error: Exception | None = None
@@ -630,7 +634,7 @@ class CoordinatedInput(JobInput):
             with tf.device(source.spec.host):
                 _assign_variable(_NUMBER, tf.constant(number, tf.int64))
                 if self.synthetic:
-                    self._keep_synthetic_batch(source)
+                    self._store_synthetic_batch(source)
                 else:
                     self._queues.append(self._queue_handle())
 
@@ -656,7 +660,7 @@ class CoordinatedInput(JobInput):
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
         """See `InputSource.of_tower`. Returns the next batch of the worker that runs the step."""
         del tower, batches
-        elements = self.spec.delivered
+        elements = self.spec.delivered_elements
         if self.synthetic:
             parts = [
                 _read_variable(f"{_SYNTHETIC}/{element.name}", kind, shape)
@@ -667,7 +671,7 @@ class CoordinatedInput(JobInput):
                 parts = self._dequeue_batch()
         pairs = zip(elements, parts, self._shapes, strict=True)
         values = {element.name: tf.ensure_shape(part, shape) for element, part, shape in pairs}
-        return TowerBatch.of(elements, values)
+        return TowerBatch.from_values(elements, values)
 
     def _dequeue_batch(self) -> list[tf.Tensor]:
         before = tf.timestamp()
@@ -697,32 +701,32 @@ class CoordinatedInput(JobInput):
         """
         self._wanted[worker].release()
 
-    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """See `InputSource.close`."""
         self._closed = True
         for wanted in self._wanted:
             wanted.release()
-        super().close(seconds)
+        super().close(timeout_seconds)
 
-    def _fill_queue(self, number: int) -> None:
-        source = self._sources[number]
+    def _fill_queue(self, worker: int) -> None:
+        source = self._sources[worker]
         host = source.spec.host
         while True:
-            self._wanted[number].acquire()
+            self._wanted[worker].acquire()
             if self._closed:
                 return
             try:
                 (batch,) = source.next()
                 parts = list(_batch_by_element(source, batch).values())
                 with tf.device(host):
-                    tf.raw_ops.QueueEnqueueV2(handle=self._queues[number], components=parts)
+                    tf.raw_ops.QueueEnqueueV2(handle=self._queues[worker], components=parts)
             except Exception as error:
                 # UnavailableError means that the worker was lost; other code reports the loss.
                 if not isinstance(error, tf.errors.UnavailableError):
                     self._error = self._error or error
                     # Closing the queue makes all steps fail that are waiting for a batch.
                     with tf.device(host):
-                        tf.raw_ops.QueueCloseV2(handle=self._queues[number])
+                        tf.raw_ops.QueueCloseV2(handle=self._queues[worker])
                 return
 
     def _queue_handle(self) -> tf.Tensor:
@@ -733,7 +737,7 @@ class CoordinatedInput(JobInput):
             shared_name=_QUEUE,
         )
 
-    def _keep_synthetic_batch(self, source: InputSource) -> None:
+    def _store_synthetic_batch(self, source: InputSource) -> None:
         with tf.device(source.devices[0]):
             batch = source.of_tower(0, ())
             for name, value in _batch_by_element(source, batch).items():
@@ -741,7 +745,7 @@ class CoordinatedInput(JobInput):
 
 
 def _batch_by_element(source: InputSource, batch: TowerBatch) -> dict[str, Any]:
-    elements = source.spec.delivered
+    elements = source.spec.delivered_elements
     features = values_by_name(elements, "feature", batch.features)
     by_element = {**features, **values_by_name(elements, "label", batch.labels)}
     return {element.name: by_element[element.name] for element in elements}

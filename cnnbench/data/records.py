@@ -24,12 +24,12 @@ from cnnbench.data.pipeline import (
     Pipeline,
     PipelineStage,
     positions_of,
-    prepared,
+    preprocess_example,
     with_private_threads,
 )
 from cnnbench.data.tfrecord import cached_record_count, count_records_by_file, missing_shard_names
 from cnnbench.errors import DataError, first_line
-from cnnbench.machine.cpu import available_cores
+from cnnbench.machine.cpu import available_cpu_count
 from cnnbench.records.run import SkippedRecords
 
 # Checks of all records in TFRecord files, by several threads
@@ -40,14 +40,14 @@ F = TypeVar("F")
 
 
 def check_records(
-    files: Sequence[Path], examine: Callable[[bytes], F], add: Callable[[F], None]
+    files: Sequence[Path], examine: Callable[[bytes], F], add_facts: Callable[[F], None]
 ) -> Findings:
     """Checks every record in the files. After a damaged record, the check continues if the lengths
     of the records are intact.
 
     Missing files are also reported as defects. `examine` is called in several threads; it returns
-    properties of a serialized record or raises `RecordDefect`. `add` is called with the properties
-    of each valid record, in order.
+    properties of a serialized record or raises `RecordDefect`. `add_facts` is called with the
+    properties of each valid record, in order.
     """
     missing = [files[0].parent / name for name in missing_shard_names(files)]
     findings = Findings(defects=[f"{path}: this file is missing" for path in missing])
@@ -61,7 +61,7 @@ def check_records(
                         findings.defects.append(defect)
                     else:
                         findings.records += 1
-                        add(facts)
+                        add_facts(facts)
     return findings
 
 
@@ -203,7 +203,7 @@ class RecordPipeline(Pipeline):
         records = records.take_while(lambda turn, _: turn - self._last_used <= most)
         decoded = self._parallel_map(records, self._decode_record)
         # An error in the preprocessing is not a defect of the record, so it is not ignored.
-        return self._parallel_map(decoded.ignore_errors(), self._prepare_used_example)
+        return self._parallel_map(decoded.ignore_errors(), self._preprocess_kept_example)
 
     def _parallel_map(
         self, dataset: tf.data.Dataset, function: Callable[..., Any]
@@ -211,13 +211,18 @@ class RecordPipeline(Pipeline):
         return dataset.map(
             function,
             # Two calls per thread keep all threads busy. Autotuning chooses fewer calls.
-            num_parallel_calls=2 * (self.spec.datasets_num_private_threads or available_cores()),
+            num_parallel_calls=2
+            * (self.spec.datasets_num_private_threads or available_cpu_count()),
             deterministic=self._in_order,
         )
 
-    def _prepare_used_example(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
-        with tf.control_dependencies([self._last_used.assign(turn)]):
-            return prepared(example, positions_of(tf.identity(turn), self.spec), self.spec)
+    def _preprocess_kept_example(
+        self, number_in_shard: tf.Tensor, example: Mapping[str, tf.Tensor]
+    ) -> Any:
+        with tf.control_dependencies([self._last_used.assign(number_in_shard)]):
+            return preprocess_example(
+                example, positions_of(tf.identity(number_in_shard), self.spec), self.spec
+            )
 
     def _record_dataset(self) -> tf.data.Dataset:
         """Creates the data set of (file number, record number, record) of this shard: endless in
@@ -271,34 +276,34 @@ class RecordPipeline(Pipeline):
         )
 
     @_UNCONVERTED
-    def _dataset_of_one_pass(self, behind: int = 0) -> tf.data.Dataset:
+    def _dataset_of_one_pass(self, skipped_passes: int = 0) -> tf.data.Dataset:
         """Creates a data set of (file number, record number, record) for one pass over the records
         of this shard.
 
-        The first `behind` iterations deliver blank elements and do not open files. This preserves
-        the random order of later iterations: in tf.data, it depends on the numbers of earlier
-        iterations and elements, but not on the content of the elements.
+        The first `skipped_passes` iterations deliver blank elements and do not open files. This
+        preserves the random order of later iterations: in tf.data, it depends on the numbers of
+        earlier iterations and elements, but not on the content of the elements.
         """
         spec = self.spec
         parts = np.array(self._record_ranges(), np.int64).reshape(-1, 3)
         files = tf.data.Dataset.from_tensor_slices(tuple(parts.T))
         if spec.training:
             files = files.shuffle(len(self._files), seed=spec.seed)
-        if not behind:
+        if not skipped_passes:
             return self._interleave_files(files)
         iterations = tf.Variable(0, dtype=tf.int64)
         self._iterations.append(iterations)
         per_pass = tf.constant(self._records_per_pass(), tf.int64)
 
         def blank_records(blank: tuple[tf.Tensor, ...]) -> tf.data.Dataset:
-            count = tf.where(iterations.assign_add(1) <= behind, per_pass, 0)
+            count = tf.where(iterations.assign_add(1) <= skipped_passes, per_pass, 0)
             return tf.data.Dataset.from_tensors(blank).repeat(count)
 
         blank = (tf.constant(-1, tf.int64), tf.constant(-1, tf.int64), tf.constant(""))
         first = tf.data.Dataset.from_tensors((blank,)).flat_map(blank_records)
         # The filter preserves the order of the files, which tf.data draws for each iteration.
         return first.concatenate(
-            self._interleave_files(files.filter(lambda *_: iterations > behind))
+            self._interleave_files(files.filter(lambda *_: iterations > skipped_passes))
         )
 
     def _interleave_files(self, files: tf.data.Dataset) -> tf.data.Dataset:
@@ -351,29 +356,33 @@ class RecordPipeline(Pipeline):
             yield (~number, b"") if isinstance(data, DataError) else (number, data)
 
     def _decode_record(
-        self, turn: tf.Tensor, record: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+        self, number_in_shard: tf.Tensor, record: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         file, number, data = record
         undamaged = number >= 0
         key = file * _MOST_RECORDS + tf.where(undamaged, number, ~number)
-        with tf.control_dependencies([self._ledger.insert(turn, key)]):
+        with tf.control_dependencies([self._ledger.insert(number_in_shard, key)]):
             data = tf.identity(data)
         if self._skips:
             with tf.control_dependencies([assert_in_graph(undamaged, "the record is damaged")]):
                 data = tf.identity(data)
-        example = self._decode_and_prepare(data, turn)
+        example = self._decode_and_prepare(data, number_in_shard)
         with tf.control_dependencies(list(example.values())):
-            done = self._ledger.remove(tf.reshape(turn, [1]))
+            done = self._ledger.remove(tf.reshape(number_in_shard, [1]))
         with tf.control_dependencies([done]):
-            return tf.identity(turn), {name: tf.identity(x) for name, x in example.items()}
+            return tf.identity(number_in_shard), {
+                name: tf.identity(x) for name, x in example.items()
+            }
 
-    def _decode_and_prepare(self, data: tf.Tensor, turn: tf.Tensor) -> Mapping[str, tf.Tensor]:
+    def _decode_and_prepare(
+        self, data: tf.Tensor, number_in_shard: tf.Tensor
+    ) -> Mapping[str, tf.Tensor]:
         """Decodes a record to an example. The example is also preprocessed, unless bad records are
         skipped.
         """
-        position = positions_of(turn, self.spec)
+        position = positions_of(number_in_shard, self.spec)
         example = self.decode(data, position)
-        return example if self._skips else prepared(example, position, self.spec)
+        return example if self._skips else preprocess_example(example, position, self.spec)
 
     def explain(self, error: Exception) -> DataError:
         """See `Pipeline.explain`."""
@@ -427,8 +436,8 @@ class RecordPipeline(Pipeline):
             skipped += 1
         return skipped
 
-    def run_dry(self) -> DataError:
-        """See `Pipeline.run_dry`."""
+    def make_end_of_data_error(self) -> DataError:
+        """See `Pipeline.make_end_of_data_error`."""
         reason = next(iter(self.skipped().first), "all were skipped")
         return DataError(f"no {self.spec.subset} record can be used; {reason}")
 

@@ -240,7 +240,7 @@ def _files_matching(folder: Path, pattern: str) -> list[Path]:
     return sorted(p for p in folder.iterdir() if fnmatchcase(p.name, pattern) and p.is_file())
 
 
-def find_left_out_files(shards: Sequence[Path]) -> list[Path]:
+def find_similar_unread_files(shards: Sequence[Path]) -> list[Path]:
     """Finds files that are not read although their names resemble the shards of a subset. Indexes,
     checksums and backups are ignored.
     """

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from cnnbench.base import files
-from cnnbench.base.files import keep_temporary_folders
+from cnnbench.base.files import make_temporary_folders_permanent
 from cnnbench.base.text import Duration, boolean_text, exact_number, parse_integer, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.records.files import raising_flag_errors
@@ -27,7 +27,7 @@ from cnnbench.records.files import raising_flag_errors
 # Purposes of flags: which flags identify a run, and which parts of a run a flag affects
 
 
-class RequiredMatch(enum.Enum):
+class RepetitionMatch(enum.Enum):
     """Which property of a flag's value must match in two runs, so that one run counts as a
     repetition of the other.
     """
@@ -40,7 +40,7 @@ class RequiredMatch(enum.Enum):
 
 class FlagRole(enum.Enum):
     """What a flag is used for. The role determines whether repetitions of a run must have the same
-    value of the flag (see `required_match`).
+    value of the flag (see `repetition_match`).
     """
 
     IDENTITY = "decides what is computed, or how it is computed"
@@ -56,15 +56,15 @@ class FlagRole(enum.Enum):
     SEED = "a random seed: times do not depend on it, and accuracy should be compared over seeds"
 
     @property
-    def required_match(self) -> RequiredMatch:
+    def repetition_match(self) -> RepetitionMatch:
         """Which property of the values must match in repetitions, for flags with this role."""
-        return _COUNTED.get(self, RequiredMatch.NOTHING)
+        return _COUNTED.get(self, RepetitionMatch.NOTHING)
 
 
 _COUNTED = {
-    FlagRole.IDENTITY: RequiredMatch.VALUE,
-    FlagRole.ITEMS: RequiredMatch.NUMBER,
-    **dict.fromkeys((FlagRole.PLUGIN, FlagRole.PLACE, FlagRole.PROFILE), RequiredMatch.PRESENCE),
+    FlagRole.IDENTITY: RepetitionMatch.VALUE,
+    FlagRole.ITEMS: RepetitionMatch.NUMBER,
+    **dict.fromkeys((FlagRole.PLUGIN, FlagRole.PLACE, FlagRole.PROFILE), RepetitionMatch.PRESENCE),
 }
 
 
@@ -175,18 +175,18 @@ BOOLEAN = FlagKind(
 """Kind of the flags that are true or false."""
 
 
-def numeric_kind(of: type[int] | type[float], **bounds: float) -> FlagKind:
+def numeric_kind(number_type: type[int] | type[float], **bounds: float) -> FlagKind:
     """Creates the `FlagKind` of integers or finite numbers within the given bounds. Without a
     maximum, the largest int32 or float32 is the maximum.
     """
-    whole = of is int
+    whole = number_type is int
     return FlagKind(
         name="integer" if whole else "number",
         form="N" if whole else "X",
         wording="an integer" if whole else "a finite number",
-        has=lambda value: type(value) is of and (whole or math.isfinite(value)),
+        has=lambda value: type(value) is number_type and (whole or math.isfinite(value)),
         read=parse_integer if whole else parse_number,
-        stored=lambda value: of(value) if type(value) is int else value,
+        stored=lambda value: number_type(value) if type(value) is int else value,
         text=exact_number,
         fault=lambda value: _out_of_bounds_text(
             value, bounds, 2**31 - 1 if whole else 3.4028235e38
@@ -200,13 +200,13 @@ def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = ""
     paths.
     """
 
-    def stored(value: Any) -> Any:
+    def normalise_text(value: Any) -> Any:
         if not isinstance(value, str):
             return value
         value = files.strip_file_scheme(value) if path else value
         return value.lower() if lower else value
 
-    def fault(value: Any) -> str:
+    def invalid_text_reason(value: Any) -> str:
         if choices and value not in choices:
             return f"must be {_choices_text(choices)}"
         return files.path_fault(value, "URL" in path) if path else ""
@@ -217,8 +217,8 @@ def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = ""
         wording="a string",
         has=lambda value: type(value) is str,
         read=str,
-        stored=stored,
-        fault=fault,
+        stored=normalise_text,
+        fault=invalid_text_reason,
         accepted=lambda: _choices_text(choices) if choices else "a path or a URL" * ("URL" in path),
     )
 
@@ -237,32 +237,32 @@ def parsed_kind(type: type, parser: Callable[[str], Any]) -> FlagKind:
     )
 
 
-def tuple_kind(of: FlagKind, separator: str = ",") -> FlagKind:
+def tuple_kind(item_kind: FlagKind, separator: str = ",") -> FlagKind:
     """Creates the `FlagKind` of tuples of values. A text without the separator becomes a tuple with
     one value.
     """
 
-    def has(value: Any) -> bool:
-        return isinstance(value, tuple) and all(map(of.has, value))
+    def is_tuple_of_items(value: Any) -> bool:
+        return isinstance(value, tuple) and all(map(item_kind.has, value))
 
-    def read(text: str) -> Any:
+    def parse_items(text: str) -> Any:
         if not separator:
-            return (of.read(text),)
-        return tuple(of.read(part.strip()) for part in text.split(separator) if text.strip())
+            return (item_kind.read(text),)
+        return tuple(item_kind.read(part.strip()) for part in text.split(separator) if text.strip())
 
-    def stored(value: Any) -> Any:
-        return tuple(map(of.stored, value)) if isinstance(value, list | tuple) else value
+    def normalise_items(value: Any) -> Any:
+        return tuple(map(item_kind.stored, value)) if isinstance(value, list | tuple) else value
 
     return FlagKind(
-        name=f"{of.name}s",
-        form=f"{of.form},{of.form},...",
-        wording=f"a comma-separated list of {of.name}s",
-        has=has,
-        read=read,
-        stored=stored,
-        text=lambda value: separator.join(map(of.text, value)),
-        fault=lambda value: next(filter(None, map(of.fault, value)), ""),
-        accepted=of.accepted,
+        name=f"{item_kind.name}s",
+        form=f"{item_kind.form},{item_kind.form},...",
+        wording=f"a comma-separated list of {item_kind.name}s",
+        has=is_tuple_of_items,
+        read=parse_items,
+        stored=normalise_items,
+        text=lambda value: separator.join(map(item_kind.text, value)),
+        fault=lambda value: next(filter(None, map(item_kind.fault, value)), ""),
+        accepted=item_kind.accepted,
     )
 
 
@@ -271,7 +271,7 @@ def union_kind(*kinds: FlagKind) -> FlagKind:
     kind that can parse it.
     """
 
-    def read(text: str) -> Any:
+    def parse_by_first_kind(text: str) -> Any:
         for kind in kinds[:-1]:
             try:
                 return kind.read(text)
@@ -279,7 +279,7 @@ def union_kind(*kinds: FlagKind) -> FlagKind:
                 continue
         return kinds[-1].read(text)
 
-    def of(value: Any) -> FlagKind:
+    def kind_of_value(value: Any) -> FlagKind:
         return next(kind for kind in kinds if kind.has(value))
 
     return FlagKind(
@@ -287,10 +287,10 @@ def union_kind(*kinds: FlagKind) -> FlagKind:
         form="|".join(kind.form for kind in kinds),
         wording=" or ".join(kind.wording for kind in kinds),
         has=lambda value: any(kind.has(value) for kind in kinds),
-        read=read,
+        read=parse_by_first_kind,
         stored=lambda value: next((v for k in kinds if k.has(v := k.stored(value))), value),
-        text=lambda value: of(value).text(value),
-        fault=lambda value: of(value).fault(value),
+        text=lambda value: kind_of_value(value).text(value),
+        fault=lambda value: kind_of_value(value).fault(value),
         accepted=lambda: ", or ".join(filter(None, (kind.accepted() for kind in kinds))),
     )
 
@@ -404,7 +404,7 @@ class FlagSpec:
     only_with: str | tuple[str, ...] = ()
 
     @property
-    def conditions(self) -> tuple[str, ...]:
+    def effect_conditions(self) -> tuple[str, ...]:
         """Conditions that must be true for the flag to have an effect (`only_with`), as a tuple."""
         return (self.only_with,) if isinstance(self.only_with, str) else self.only_with
 
@@ -437,7 +437,7 @@ class FlagSpec:
         except (LookupError, ValueError):
             raise FlagError(self.name, text, f"must be {self.kind.wording}") from None
 
-    def read(self, value: Any) -> Any:
+    def normalise_or_parse(self, value: Any) -> Any:
         """Normalises a value that Python code has set. A text for a flag of another type is parsed
         as on the command line.
         """
@@ -464,7 +464,7 @@ class FlagSpec:
         for path in (value if isinstance(value, tuple) else (value,)) if self.path else ():
             if path:
                 with raising_flag_errors(self.name, path, "used"):
-                    keep_temporary_folders(path)
+                    make_temporary_folders_permanent(path)
 
     def text(self, value: Any) -> str:
         """Formats a value as on the command line; "" for None."""
@@ -492,13 +492,13 @@ def specs_of(group: type) -> tuple[FlagSpec, ...]:
     return tuple(_make_flag_spec(field, hints[field.name]) for field in dataclasses.fields(group))
 
 
-def names_of_flags(specs: Iterable[FlagSpec], of: FlagRole | RunPart) -> tuple[str, ...]:
+def names_of_flags(specs: Iterable[FlagSpec], role_or_part: FlagRole | RunPart) -> tuple[str, ...]:
     """Returns the names of the flags that have the given role, or that affect one of the given
     parts of a run, in the order of declaration.
     """
-    if isinstance(of, FlagRole):
-        return tuple(spec.name for spec in specs if spec.role is of)
-    return tuple(spec.name for spec in specs if spec.part & of)
+    if isinstance(role_or_part, FlagRole):
+        return tuple(spec.name for spec in specs if spec.role is role_or_part)
+    return tuple(spec.name for spec in specs if spec.part & role_or_part)
 
 
 def split_options(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
@@ -534,7 +534,9 @@ def _make_flag_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     limits = field.metadata[_METADATA]
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     of = typing.get_args(annotation) if is_union else (annotation,)
-    values = [_kind_of_type(argument, limits) for argument in of if argument is not type(None)]
+    values = [
+        _kind_of_annotation(argument, limits) for argument in of if argument is not type(None)
+    ]
     return FlagSpec(
         name=field.name,
         kind=values[0] if len(values) == 1 else union_kind(*values),
@@ -544,17 +546,18 @@ def _make_flag_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     )
 
 
-def _kind_of_type(of: Any, limits: Mapping[str, Any]) -> FlagKind:
+def _kind_of_annotation(annotation: Any, limits: Mapping[str, Any]) -> FlagKind:
     """Returns the `FlagKind` for a type annotation, with the limits of the flag."""
-    if typing.get_origin(of) is tuple:
+    if typing.get_origin(annotation) is tuple:
         return tuple_kind(
-            _kind_of_type(typing.get_args(of)[0], limits), limits.get("separator", ",")
+            _kind_of_annotation(typing.get_args(annotation)[0], limits),
+            limits.get("separator", ","),
         )
-    if of in (int, float):
+    if annotation in (int, float):
         bounds = {name: limits[name] for name in _BOUNDS if limits.get(name) is not None}
-        return numeric_kind(of, **bounds)
-    if of is str:
+        return numeric_kind(annotation, **bounds)
+    if annotation is str:
         return text_kind(*(limits.get(name, "") for name in ("choices", "lower", "path")))
-    if of is Duration:
+    if annotation is Duration:
         return duration_kind()
-    return BOOLEAN if of is bool else parsed_kind(of, limits["parser"])
+    return BOOLEAN if annotation is bool else parsed_kind(annotation, limits["parser"])

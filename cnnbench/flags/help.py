@@ -181,7 +181,7 @@ def xml_help(flags: Iterable[Section]) -> str:
     return text.getvalue().rstrip()
 
 
-def markdown() -> str:
+def flags_page_markdown() -> str:
     """Returns the text of the page docs/flags.md."""
     return "\n".join([_HEAD, *(_flag_table(title, specs) for title, specs in all_sections())])
 
@@ -229,4 +229,4 @@ def _flag_row(spec: FlagSpec) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown())
+    sys.stdout.write(flags_page_markdown())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cnnbench.base import plugins
 from cnnbench.base.job import PS
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.declare import FlagRole, FlagSpec, RequiredMatch, flag, specs_of
+from cnnbench.flags.declare import FlagRole, FlagSpec, RepetitionMatch, flag, specs_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
@@ -177,7 +177,9 @@ def obsolete_notices(values_given: Mapping[str, Any], *, of_run: bool = False) -
     FlagError for an invalid value. If `of_run` is False, also FlagError for --only_check_args.
     """
     values = {
-        spec: spec.read(values_given[spec.name]) for spec in OBSOLETE if spec.name in values_given
+        spec: spec.normalise_or_parse(values_given[spec.name])
+        for spec in OBSOLETE
+        if spec.name in values_given
     }
     for spec, value in values.items():
         spec.check(value)
@@ -265,10 +267,10 @@ class Params(
 
     def __post_init__(self) -> None:
         for spec in FLAGS:
-            object.__setattr__(self, spec.name, spec.read(getattr(self, spec.name)))
+            object.__setattr__(self, spec.name, spec.normalise_or_parse(getattr(self, spec.name)))
         specs = flags_of_plugins()
         values = ((specs[name], value) for name, value in self.added_constants.items())
-        added = {spec.name: spec.read(value) for spec, value in values}
+        added = {spec.name: spec.normalise_or_parse(value) for spec, value in values}
         added = {name: value for name, value in added.items() if value != specs[name].default}
         object.__setattr__(self, _ADDED, added)
         if self.precision == "fp16" and self.use_fp16 is False:
@@ -382,7 +384,7 @@ def load_plugin_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
     return flags_of_plugins()
 
 
-def _check_constant(owner: str, name: str, constant: Constant) -> None:
+def _check_plugin_flag(owner: str, name: str, constant: Constant) -> None:
     """Raises UsageError if a plug-in adds a flag with an invalid or existing name, an invalid help
     text, or an invalid default.
     """
@@ -395,10 +397,10 @@ def _check_constant(owner: str, name: str, constant: Constant) -> None:
 
 
 for _owner, _table in REGISTRIES.items():
-    _table.check_flag = functools.partial(_check_constant, _owner)
+    _table.check_flag = functools.partial(_check_plugin_flag, _owner)
 
 
-def check_fp16(precision: str, use_fp16: bool) -> None:
+def refuse_fp16_contradiction(precision: str, use_fp16: bool) -> None:
     """Raises FlagError if the older flag --use_fp16 contradicts --precision."""
     if use_fp16 != (precision == "fp16"):
         reason = f"contradicts --precision={precision}; give one of the two"
@@ -408,11 +410,12 @@ def check_fp16(precision: str, use_fp16: bool) -> None:
 _ROLES = {spec.name: spec.role for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values())}
 
 
-def flags_by_required_match(*counted: RequiredMatch) -> tuple[str, ...]:
-    """Returns the names of the flags with one of the given required matches. For example,
-    `RequiredMatch.VALUE` selects the flags whose value must be equal in all repetitions of a run.
+def flag_names_by_repetition_match(*matches: RepetitionMatch) -> tuple[str, ...]:
+    """Returns the names of the flags with one of the given values of `FlagRole.repetition_match`.
+    For example, `RepetitionMatch.VALUE` selects the flags whose value must be equal in all
+    repetitions of a run.
     """
-    return tuple(name for name, role in _ROLES.items() if role.required_match in counted)
+    return tuple(name for name, role in _ROLES.items() if role.repetition_match in matches)
 
 
 def identity_flags(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str, Any]:
@@ -427,14 +430,14 @@ def identity_flags(values: Mapping[str, Any], *, of_places: bool = False) -> dic
     for name, value in values.items():
         role = _ROLES.get(name, FlagRole.IDENTITY)
         counted = _COUNTED[role]
-        if counted is RequiredMatch.VALUE or (of_places and role in _PLACES):
+        if counted is RepetitionMatch.VALUE or (of_places and role in _PLACES):
             by_name[name] = value
-        elif counted is RequiredMatch.PRESENCE:
+        elif counted is RepetitionMatch.PRESENCE:
             by_name[name] = bool(value)
-        elif counted is RequiredMatch.NUMBER:
+        elif counted is RepetitionMatch.NUMBER:
             by_name[name] = len(str(value).split(",")) if value else 0
     return by_name
 
 
-_COUNTED = {role: role.required_match for role in FlagRole}
+_COUNTED = {role: role.repetition_match for role in FlagRole}
 _PLACES = (FlagRole.PLUGIN, FlagRole.PLACE, FlagRole.ITEMS)

@@ -25,9 +25,9 @@ from cnnbench.flags.params import (
     RENAMED,
     SPECS,
     Params,
-    check_fp16,
     load_plugin_flags,
     obsolete_notices,
+    refuse_fp16_contradiction,
     renamed_notices,
 )
 
@@ -67,7 +67,7 @@ class ParsedArgs:
         values = self.given
         # `Params` would silently change one of the two flags so that it matches the other.
         if {"precision", "use_fp16"} <= values.keys():
-            check_fp16(values["precision"], values["use_fp16"])
+            refuse_fp16_contradiction(values["precision"], values["use_fp16"])
         return Params(**{name: value for name, value in values.items() if name in SPECS})
 
     def including(self, values: Mapping[str, Any]) -> ParsedArgs:
@@ -261,7 +261,7 @@ def _read_command_line(
     specs = {name: spec for name, spec in specs.items() if name not in added}
     texts, rest = split_command_line(argv, specs)
     words, behind = split_at_dashes(rest)
-    if any(map(_is_flag, words)) and "optimizer" in specs and _may_add_flags(texts):
+    if any(map(_is_flag, words)) and "optimizer" in specs and _names_plugins(texts):
         before_plugins(_parse_values(texts, specs))
         specs_added = load_plugin_flags_from_texts(texts)
         specs = {**specs, **specs_added}
@@ -283,7 +283,7 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and bool(word.strip("-"))
 
 
-def _may_add_flags(texts: Mapping[str, Sequence[str]]) -> bool:
+def _names_plugins(texts: Mapping[str, Sequence[str]]) -> bool:
     """Whether the given flags name a plug-in. A plug-in may declare additional flags."""
     names = ((texts.get(owner, [""])[-1], table) for owner, table in REGISTRIES.items())
     return not texts.keys().isdisjoint(plugins.FLAGS) or any(

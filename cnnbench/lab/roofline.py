@@ -17,13 +17,13 @@ import numpy as np
 
 from cnnbench.base.stats import faster_half
 from cnnbench.base.terminal import csv_text
-from cnnbench.base.text import binary
+from cnnbench.base.text import format_bytes
 from cnnbench.errors import BenchmarkError
-from cnnbench.machine.cpu import available_cores
+from cnnbench.machine.cpu import available_cpu_count
 from cnnbench.models.declaration import FlopCounts
 from cnnbench.plan.run_plan import Runnable, RunPlan
 from cnnbench.records.codec import encode
-from cnnbench.records.profiles import Machine, Part, Roofline, RooflineRow, sort_roofline_rows
+from cnnbench.records.profiles import Machine, Roofline, RooflineRow, StepPart, sort_roofline_rows
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.observe.work import OperationWork, flops_by_part
 from cnnbench.run.runtime import tensorflow
@@ -47,8 +47,8 @@ def roofline_rows(
     `steps` contains, for each step, the seconds of each operation by name and type. `work` returns
     the work of an operation with this name and type. `flops` includes all devices.
     """
-    seconds: defaultdict[Part, float] = defaultdict(float)
-    moved: defaultdict[Part, int] = defaultdict(int)
+    seconds: defaultdict[StepPart, float] = defaultdict(float)
+    moved: defaultdict[StepPart, int] = defaultdict(int)
     works = {profile_row: work(*profile_row) for step in steps for profile_row in step}
     for operation, (part, _, size) in works.items():
         seconds[part] += fmean(step.get(operation, 0.0) for step in steps)
@@ -60,7 +60,7 @@ def roofline_rows(
             time,
             counted.get(part, 0),
             moved[part],
-            machine.seconds(counted.get(part, 0), moved[part]),
+            machine.least_seconds(counted.get(part, 0), moved[part]),
             time / step_seconds,
         )
         for part, time in seconds.items()
@@ -78,7 +78,7 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     plan = benchmark.plan
     profiler = benchmark.profile_warm_up_steps(plan.length.batches)
     record = benchmark.run()
-    machine, steps = _measure_machine(plan, record), profiler.steps
+    machine, steps = _measure_machine_limits(plan, record), profiler.steps
     profiled = record.warmup_step_seconds[-len(steps) :]
     kept, plain = faster_half(profiled), faster_half(record.step_seconds)
     seconds = fmean(profiled[step] for step in kept)
@@ -99,7 +99,7 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     return roofline, plan
 
 
-def _measure_machine(plan: RunPlan, record: RunRecord) -> Machine:
+def _measure_machine_limits(plan: RunPlan, record: RunRecord) -> Machine:
     placement = record.placement
     assert placement is not None
     dtype = plan.numerics.dtype
@@ -110,12 +110,12 @@ def _measure_machine(plan: RunPlan, record: RunRecord) -> Machine:
             f"the peak rate of the device in {dtype} is unknown; set it with --peak_flops"
         )
     flops_per_sec, flops_source = peak
-    rate, source = _copy_rate(placement.kind, devices[0])
+    rate, source = _measure_memory_bandwidth(placement.kind, devices[0])
     parts = len(devices) if placement.kind == "gpu" else 1
     return Machine(flops_per_sec, parts * rate, flops_source, source)
 
 
-def _copy_rate(device_kind: str, device: str) -> tuple[float, str]:
+def _measure_memory_bandwidth(device_kind: str, device: str) -> tuple[float, str]:
     """Measures the memory bandwidth of a device. Returns bytes per second, and a description of the
     measurement.
 
@@ -125,14 +125,14 @@ def _copy_rate(device_kind: str, device: str) -> tuple[float, str]:
     step may write to new memory, for which the system must first provide pages.)
     """
     if device_kind == "cpu":
-        threads = available_cores()
-        seconds, how = _host_copy_rate(threads), f"{threads} threads"
+        threads = available_cpu_count()
+        seconds, how = _host_copy_seconds(threads), f"{threads} threads"
     else:
-        seconds, how = _gpu_copy_rate(device), "one GPU"
-    return 2 * _COPIED_BYTES / seconds, f"measured: copying {binary(_COPIED_BYTES)}, {how}"
+        seconds, how = _gpu_copy_seconds(device), "one GPU"
+    return 2 * _COPIED_BYTES / seconds, f"measured: copying {format_bytes(_COPIED_BYTES)}, {how}"
 
 
-def _host_copy_rate(threads: int) -> float:
+def _host_copy_seconds(threads: int) -> float:
     source = np.ones(_COPIED_BYTES // 4, np.float32)
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
@@ -140,7 +140,7 @@ def _host_copy_rate(threads: int) -> float:
         return _shortest_copy_seconds(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))
 
 
-def _gpu_copy_rate(device: str) -> float:
+def _gpu_copy_seconds(device: str) -> float:
     import tensorflow as tf
 
     with tf.device(device):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError
-from cnnbench.machine.gpu import GpuView, new_processes, processes_text
+from cnnbench.machine.gpu import GpuStates, new_processes, processes_text
 
 CONDITIONS: dict[str, str] = {
     "load": "other processes use the CPUs",
@@ -80,7 +80,7 @@ def parse_silenced_conditions(text: str) -> frozenset[str]:
     return frozenset(name for name in (*names, *every) if name != ALL)
 
 
-class RunFlags(NamedTuple):
+class ConditionCheckFlags(NamedTuple):
     """Values of flags of the run on which the checks and their advice depend.
 
     If `intra_threads` is 0, TensorFlow chooses the number of threads. `cards` are the indices of
@@ -108,12 +108,12 @@ class ConditionCheckInput(NamedTuple):
 
     facts: Mapping[str, Any]
     interval: Mapping[str, Any]
-    flags: RunFlags = RunFlags()
-    gpus: GpuView = GpuView()
-    gpus_before: GpuView = GpuView()
+    flags: ConditionCheckFlags = ConditionCheckFlags()
+    gpus: GpuStates = GpuStates()
+    gpus_before: GpuStates = GpuStates()
 
     @property
-    def usable_cpus(self) -> int:
+    def usable_cpu_count(self) -> int:
         """Number of CPUs on which this process is allowed to run."""
         return int(self.facts.get("usable_cpus") or self.facts.get("logical_cpus") or 1)
 
@@ -156,7 +156,7 @@ def load(now: ConditionCheckInput) -> Finding:
     The load average of the last minute still includes the previous run. Therefore it is used only
     if CPU time is unknown.
     """
-    cpus = now.facts.get("logical_cpus") or now.usable_cpus
+    cpus = now.facts.get("logical_cpus") or now.usable_cpu_count
     average, others = now.interval.get("load_average"), now.interval.get("other_cpus")
     if busy := _cpus_busy_with_others(now):
         problem = f"other processes keep {busy}"
@@ -165,9 +165,9 @@ def load(now: ConditionCheckInput) -> Finding:
         problem = f"the load average is {average:.1f} on {cpus} CPUs"
     else:
         return None
-    left, flags = now.usable_cpus - math.ceil(others or 0), now.flags
+    left, flags = now.usable_cpu_count - math.ceil(others or 0), now.flags
     leave = ""
-    if not flags.on_gpu and not flags.intra_threads_given and 0 < left < now.usable_cpus:
+    if not flags.on_gpu and not flags.intra_threads_given and 0 < left < now.usable_cpu_count:
         leave = f" leave them their CPUs with --num_intra_threads={left},"
     return problem, f"stop them,{leave} or {_INTERLEAVE}"
 
@@ -195,7 +195,7 @@ def steal_in_loop(then: ConditionCheckInput) -> Finding:
 
 def threads(now: ConditionCheckInput) -> Finding:
     """Checks whether --num_intra_threads is larger than the number of CPUs that the run may use."""
-    wanted, usable = now.flags.intra_threads, now.usable_cpus
+    wanted, usable = now.flags.intra_threads, now.usable_cpu_count
     if not now.flags.intra_threads_given or wanted <= usable:
         return None
     problem = f"--num_intra_threads={wanted} is more than the {usable} CPUs this process may use"
@@ -207,7 +207,7 @@ def quota(now: ConditionCheckInput) -> Finding:
     threads periodically.
     """
     limit = now.facts.get("cgroup_cpu_limit")
-    running = min(now.flags.intra_threads or now.usable_cpus, now.usable_cpus)
+    running = min(now.flags.intra_threads or now.usable_cpu_count, now.usable_cpu_count)
     if limit is None or now.flags.on_gpu or running <= limit:
         return None
     threads_flag = (
@@ -353,7 +353,7 @@ def _cpus_busy_with_others(situation: ConditionCheckInput) -> str | None:
     """Describes how many CPUs other processes keep busy. Returns None if the number is small or
     unknown.
     """
-    cpus = situation.facts.get("logical_cpus") or situation.usable_cpus
+    cpus = situation.facts.get("logical_cpus") or situation.usable_cpu_count
     others = situation.interval.get("other_cpus")
     if others is None or others < max(0.1, _OTHERS_SHARE * cpus):
         return None

@@ -90,7 +90,7 @@ _ISA = (
 _NO_LIMIT = 1 << 60
 
 
-class Memory(NamedTuple):
+class MemoryCapacity(NamedTuple):
     """Size of main memory, or of the memory of a GPU, and how much of it is available, in bytes.
 
     `total` is the maximum that a process can use, including swap space. `available` is the memory
@@ -101,12 +101,12 @@ class Memory(NamedTuple):
     available: int
 
 
-def available_cores() -> int:
+def available_cpu_count() -> int:
     """Number of CPUs that this process may use, according to its affinity mask."""
-    return len(usable_cpus())
+    return len(usable_cpu_numbers())
 
 
-def usable_cpus() -> Collection[int]:
+def usable_cpu_numbers() -> Collection[int]:
     """Numbers of the CPUs that this process may use, according to its affinity mask. On platforms
     without affinity masks, all CPUs.
     """
@@ -125,7 +125,7 @@ def machine_identity(host: Host) -> Facts:
     }
 
 
-def processor(host: Host) -> Facts:
+def processor_facts(host: Host) -> Facts:
     """Reads the model, the number of cores and the instruction sets of the CPU."""
     text = host.read_text("proc/cpuinfo")
     if text is None:
@@ -176,7 +176,7 @@ def convolution_kernels(host: Host) -> str:
     oneDNN's matrix products. `LIBRARY` if the instruction set is unknown, or lowered below AVX2, or
     if the user switched oneDNN off.
     """
-    isa = processor(host).get("cpu_isa")
+    isa = processor_facts(host).get("cpu_isa")
     return _choose_convolution_kernels(isa if isinstance(isa, list) else (), host.environ)
 
 
@@ -193,9 +193,9 @@ def _choose_convolution_kernels(isa: Collection[str], environ: Mapping[str, str]
     return f"{'onednn' if onednn else 'eigen'}-{'avx512' if wide else 'avx2'}"
 
 
-def logical_cpus(host: Host) -> Facts:
+def cpu_count_facts(host: Host) -> Facts:
     """Reads the number of all CPUs of the machine, and of the CPUs that this process may use."""
-    total, usable = os.cpu_count() or 1, sorted(usable_cpus())
+    total, usable = os.cpu_count() or 1, sorted(usable_cpu_numbers())
     return {
         "logical_cpus": total,
         "cpus_online": host.read_text("sys/devices/system/cpu/online"),
@@ -213,7 +213,7 @@ def _read_boolean(host: Host, path: str) -> bool | None:
     return None if number is None else number > 0
 
 
-def _read_in_thousands(host: Host, path: str) -> int | None:
+def _read_divided_by_1000(host: Host, path: str) -> int | None:
     number = host.read_integer(path)
     return None if number is None else round(number / 1000)
 
@@ -240,8 +240,8 @@ _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
     "cpu_smt": (f"{_CPU}/smt/active", _read_boolean),
     "cpu_turbo": (f"{_CPU}/cpufreq/boost", _read_boolean),
     "numa_balancing": ("proc/sys/kernel/numa_balancing", _read_boolean),
-    "cpu_max_mhz": (f"{_POLICY}/cpuinfo_max_freq", _read_in_thousands),
-    "cpu_max_mhz_allowed": (f"{_POLICY}/scaling_max_freq", _read_in_thousands),
+    "cpu_max_mhz": (f"{_POLICY}/cpuinfo_max_freq", _read_divided_by_1000),
+    "cpu_max_mhz_allowed": (f"{_POLICY}/scaling_max_freq", _read_divided_by_1000),
     "transparent_huge_pages": ("sys/kernel/mm/transparent_hugepage/enabled", _read_selected_option),
     "transparent_huge_pages_defrag": (
         "sys/kernel/mm/transparent_hugepage/defrag",
@@ -250,7 +250,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
 }
 
 
-def kernel_settings(host: Host) -> Facts:
+def os_kernel_settings(host: Host) -> Facts:
     """Reads settings of the kernel and the firmware that affect clocks, power, memory and virtual
     machines.
     """
@@ -326,7 +326,7 @@ def _memory_limits(host: Host) -> Iterator[tuple[str, int, int]]:
                 yield folder, limit, host.read_integer(f"{folder}/{used_name}") or 0
 
 
-def read_memory_capacity(host: Host | None = None) -> Memory | None:
+def read_memory_capacity(host: Host | None = None) -> MemoryCapacity | None:
     """Reads the size of main memory and how much of it is available, within the limits of control
     groups. Returns None if unknown.
     """
@@ -343,7 +343,7 @@ def read_memory_capacity(host: Host | None = None) -> Memory | None:
         pages = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
         total = min(total, limit + swap)
         available = min(available, max(0, limit - used + (int(pages[1]) if pages else 0)))
-    return Memory(total, available)
+    return MemoryCapacity(total, available)
 
 
 def cgroup_folders(host: Host, controller: str) -> list[str]:
@@ -387,7 +387,7 @@ def load_average(host: Host) -> Facts:
 
 
 GROUPS: tuple[FactGroup, ...] = (
-    *(machine_identity, processor, logical_cpus, kernel_settings, battery_facts),
+    *(machine_identity, processor_facts, cpu_count_facts, os_kernel_settings, battery_facts),
     *(memory_sizes, control_group_limits, load_average),
 )
 

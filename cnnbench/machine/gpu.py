@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from cnnbench.machine.cpu import FactGroup, Facts, Host, Memory
+from cnnbench.machine.cpu import FactGroup, Facts, Host, MemoryCapacity
 
 # NVML sets these bits to report why the clock of a GPU is reduced.
 # Reasons that do not disturb a measurement, such as an idle GPU, are left out.
@@ -140,7 +140,7 @@ def nvml_facts(host: Host) -> Facts:
 
 def least_free_gpu_memory(
     cards: Sequence[int] | None = None, per_card: int = 1, host: Host | None = None
-) -> Memory | None:
+) -> MemoryCapacity | None:
     """Finds the GPU with the least free memory among the GPUs of a run. Returns the size of its
     memory and how much of it is free.
 
@@ -155,7 +155,7 @@ def least_free_gpu_memory(
             query_nvml(module.nvmlDeviceGetMemoryInfo, handle) for handle in mine.values()
         ]
         sizes = [
-            Memory(int(info.total) // per_card, int(info.free) // per_card)
+            MemoryCapacity(int(info.total) // per_card, int(info.free) // per_card)
             for info in memory_infos
             if info is not None
         ]
@@ -318,13 +318,13 @@ def gpus_of_run(
     return tuple(visible[i] for i in wanted if i < len(visible))
 
 
-class GpuView(NamedTuple):
+class GpuStates(NamedTuple):
     """The states of all GPUs of the machine, and the numbers of the GPUs that a run uses."""
 
     states: tuple[GpuState, ...] = ()
     mine: tuple[int, ...] = ()
 
-    def without_processes(self, peers: Collection[int]) -> GpuView:
+    def without_processes(self, peers: Collection[int]) -> GpuStates:
         """Returns a copy without the processes whose PIDs are in `peers`.
 
         These are the other processes of the same run.

@@ -7,12 +7,12 @@ facts and runs none of them. `safe_git_command` is for commands that change work
 allows the filters and the connection that a checkout needs.
 
 In a hook, git sets variables that name the hook's repository and index. All commands and processes
-run with `environment`, which does not contain these variables, so they find the repository of their
-folder.
+run with `environment_for_git`, which does not contain these variables, so they find the repository
+of their folder.
 
 A record contains the hash of a commit. Later, the commit may have been replaced by a rebase or a
 squash, merged, or reverted by another commit, or a tag that pointed to it may have been moved:
-`Commits` says so.
+`CommitGraph` says so.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class GitError(Exception):
     """A git command failed. The message is the reason that git has given."""
 
 
-def environment() -> dict[str, str]:
+def environment_for_git() -> dict[str, str]:
     """This process's environment variables, except those that tell git which repository to use."""
     return {name: value for name, value in os.environ.items() if not _LOCAL.fullmatch(name)}
 
@@ -107,7 +107,7 @@ def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0
 
     The command also fails after `timeout` seconds.
     """
-    words, env = [*safe_git_command(folder), *arguments], {**environment(), **_READING}
+    words, env = [*safe_git_command(folder), *arguments], {**environment_for_git(), **_READING}
     try:
         done = subprocess.run(words, capture_output=True, env=env, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
@@ -131,7 +131,7 @@ def git_error_reason(errors: str) -> str:
     return "; ".join([match[1], *advice] if match else lines[-1:])
 
 
-def commit_of(text: str, folder: str | Path | None = None) -> str:
+def find_commit_hash(text: str, folder: str | Path | None = None) -> str:
     """Hash of the commit that a branch, tag or abbreviated hash names. Raises GitError if there is
     no such commit.
     """
@@ -181,7 +181,7 @@ def measured_code(
     listed = sorted(
         {
             (flag not in networks, path.resolve())
-            for flag, name in plugins.files(flags)
+            for flag, name in plugins.plugin_files_of_flags(flags)
             if (path := Path(folder or "", name)).is_file()
         }
     )
@@ -308,7 +308,7 @@ _REVERTED = re.compile(r"^This reverts commit ([0-9a-f]{7,64})", re.MULTILINE)
 _FORM = "--format=%H%x00%T%x00%an %ae %at%x00%s%x00{}%x00"
 
 
-class Commits:
+class CommitGraph:
     """All commits of all branches and tags in a repository, ancestors before descendants. Raises
     GitError if there is no repository.
 
@@ -341,22 +341,22 @@ class Commits:
                 self._refs[name] = objects[-1]
         self.places |= {name: whole[commit] for name, commit in self._refs.items()}
 
-    def contains(self, commit: str, other: str) -> bool | None:
-        """Whether `commit` is `other` or a descendant of `other`; None if one of the two commits is
+    def is_same_or_descendant(self, commit: str, ancestor: str) -> bool | None:
+        """Whether `commit` is `ancestor` or a descendant of it; None if one of the two commits is
         unknown.
         """
-        if commit not in self.places or other not in self.places:
+        if commit not in self.places or ancestor not in self.places:
             return None
-        wanted = self.places[other]
+        wanted = self.places[ancestor]
         waiting, seen = [self._commits[self.places[commit]]], set()
         while waiting:
-            ancestor = waiting.pop()
-            if self.places[ancestor] == wanted:
+            reached = waiting.pop()
+            if self.places[reached] == wanted:
                 return True
-            # Ancestors have smaller positions, so commits before `other` are not searched.
-            if ancestor not in seen and self.places[ancestor] > wanted:
-                seen.add(ancestor)
-                waiting += (parent for parent in self._parents[ancestor] if parent in self.places)
+            # Ancestors have smaller positions, so commits before `ancestor` are not searched.
+            if reached not in seen and self.places[reached] > wanted:
+                seen.add(reached)
+                waiting += (parent for parent in self._parents[reached] if parent in self.places)
         return False
 
     def parents(self, commit: str) -> list[str]:
@@ -457,7 +457,9 @@ class Commits:
         merges = [merge_commit for merge_commit in line if len(self._parents[merge_commit]) > 1]
         by_merge = group_by(
             aside,
-            lambda commit: next((merge for merge in merges if self.contains(merge, commit)), ""),
+            lambda commit: next(
+                (merge for merge in merges if self.is_same_or_descendant(merge, commit)), ""
+            ),
         )
         for merge, some in by_merge.items():
             names = _first_names_text([abbreviate_hash(commit) for commit in some])

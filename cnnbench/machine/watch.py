@@ -28,20 +28,20 @@ from cnnbench.machine.checks import (
     BEFORE,
     BEFORE_ON_GPUS,
     Check,
+    ConditionCheckFlags,
     ConditionCheckInput,
-    RunFlags,
 )
-from cnnbench.machine.cpu import Host, cgroup_folders, usable_cpus
+from cnnbench.machine.cpu import Host, cgroup_folders, usable_cpu_numbers
 from cnnbench.machine.gpu import (
     GpuState,
-    GpuView,
+    GpuStates,
     gpu_handles_of_run,
     gpu_states,
     gpus_of_run,
     opened_nvml,
     query_nvml,
 )
-from cnnbench.records.measurements import USE_PERIOD, UseSample
+from cnnbench.records.measurements import USE_PERIOD, ResourceUseSample
 from cnnbench.records.run import ConditionNote, Conditions
 
 # Functions that read counters and CPU clock rates of the machine, and compute their changes.
@@ -64,7 +64,7 @@ _CLOCK = re.compile(r"^processor\s*:\s*(\d+)$(?:\n.+)*?\ncpu MHz\s*:\s*(\d+\.\d+
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counters:
+class MachineCounters:
     """Counters of the machine since it was started. Counters that cannot be read are None.
 
     Attributes:
@@ -87,7 +87,7 @@ class Counters:
     quota_seconds: float | None = None
     swapped_pages: int | None = None
 
-    def changes_since(self, first: Counters) -> dict[str, Any]:
+    def changes_since(self, first: MachineCounters) -> dict[str, Any]:
         """Computes by how much each counter has changed since the sample `first`. Unknown changes
         are None.
         """
@@ -99,7 +99,9 @@ class Counters:
             elapsed[name] = None if unknown else now - before
         return elapsed
 
-    def plus_changes(self, first: Counters, second: Counters) -> Counters:
+    def excluding_interval(
+        self, first: MachineCounters, second: MachineCounters
+    ) -> MachineCounters:
         """Excludes a later interval from this sample: returns a sample to which the changes from
         `first` to `second` are added.
 
@@ -111,12 +113,12 @@ class Counters:
             name: None if (now := getattr(self, name)) is None or change is None else now + change
             for name, change in changes.items()
         }
-        return Counters(**known)
+        return MachineCounters(**known)
 
 
 def read_counters(
     host: Host, clock: Callable[[], float] = time.monotonic, peers: Collection[int] = ()
-) -> Counters:
+) -> MachineCounters:
     """Takes a sample of all counters. The function never raises an exception.
 
     `peers` are the PIDs of the run's other processes on this machine. If one of them has ended, the
@@ -131,19 +133,19 @@ def read_counters(
     vmstat = host.read_text("proc/vmstat") or ""
     swapped = re.findall(r"^pswp(?:in|out) (\d+)$", vmstat, re.MULTILINE)
     load = (host.read_text("proc/loadavg") or "").split(" ", 1)[0]
-    return Counters(
+    return MachineCounters(
         at=clock(),
         busy_seconds=busy,
         steal_seconds=steal,
         own_seconds=own + sum(known) if len(known) == len(of_peers) else None,
         load_average=float(load) if re.fullmatch(r"\d+(\.\d+)?", load) else None,
         thermal_events=_count_thermal_events(host),
-        quota_seconds=_throttled_seconds(host),
+        quota_seconds=_quota_paused_seconds(host),
         swapped_pages=sum(map(int, swapped)) if swapped else None,
     )
 
 
-def changes(first: Counters, second: Counters) -> dict[str, float]:
+def changes(first: MachineCounters, second: MachineCounters) -> dict[str, float]:
     """Computes the changes of load, throttling and swapping between two samples, by name. Unknown
     changes are left out.
 
@@ -208,7 +210,7 @@ def _count_thermal_events(host: Host) -> int | None:
     return sum(known) if known else None
 
 
-def _throttled_seconds(host: Host) -> float | None:
+def _quota_paused_seconds(host: Host) -> float | None:
     total: float | None = None
     for folder in cgroup_folders(host, "cpu"):
         text = host.read_text(f"{folder}/cpu.stat") or ""
@@ -225,7 +227,7 @@ def current_clock_mhz(host: Host) -> int | None:
     None if the kernel does not report the clock rate, as in most virtual machines. The function
     never raises an exception.
     """
-    wanted = sorted(usable_cpus())
+    wanted = sorted(usable_cpu_numbers())
     kilohertz = []
     for number in wanted[:: -(-len(wanted) // _CLOCKS) or 1]:
         if clock := host.read_integer(f"{_CPU}/cpu{number}/cpufreq/scaling_cur_freq"):
@@ -402,7 +404,8 @@ class ProcessUseSampler:
     """Samples the memory and the CPU time of this process once a second, in a separate thread.
 
     Args:
-      append: takes the numbers of the samples, one after the other, in the order of `UseSample`.
+      append: takes the numbers of the samples, one after the other, in the order of
+        `ResourceUseSample`.
       clock: returns the time in seconds.
 
     Attributes:
@@ -432,7 +435,7 @@ class ProcessUseSampler:
     def sample(self) -> None:
         """Takes a sample. Does nothing if the kernel does not report the memory of this process."""
         with self._lock, suppress(OSError):
-            sample = UseSample(
+            sample = ResourceUseSample(
                 seconds=self._clock() - self._start,
                 memory=_resident_bytes(),
                 device_memory=self.device_memory(),
@@ -468,7 +471,7 @@ def _resident_bytes() -> int:
         return int(file.read().split()[1]) * _PAGE_BYTES
 
 
-class Watch:
+class ConditionMonitor:
     """Observes the measuring conditions of one run, such as load by other processes. As a context
     manager, encloses the timed loop.
 
@@ -506,12 +509,12 @@ class Watch:
             self._asked = executor.submit(gpu_states, self._host)
             executor.shutdown(wait=False)
         self._facts: Mapping[str, Any] = {}
-        self._flags = RunFlags()
-        self._gpus = GpuView()
-        self._gpus_after = GpuView()
+        self._flags = ConditionCheckFlags()
+        self._gpus = GpuStates()
+        self._gpus_after = GpuStates()
         self._before: dict[str, Any] | None = None
         self._during: dict[str, Any] = {}
-        self._loop_start: Counters | None = None
+        self._loop_start: MachineCounters | None = None
         self._notes: list[ConditionNote] = []
         self._resources = ExitStack()
         self._meter = EnergyMeter(())
@@ -526,7 +529,9 @@ class Watch:
             self._peers = frozenset(peers)
             self._first = replace(self._sample_counters(), load_average=self._first.load_average)
 
-    def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[ConditionNote, ...]:
+    def check_before_run(
+        self, facts: Mapping[str, Any], flags: ConditionCheckFlags
+    ) -> tuple[ConditionNote, ...]:
         """Checks the measuring conditions before the first step. `facts` are recorded properties of
         the machine; see `cnnbench.machine.facts`.
         """
@@ -541,9 +546,9 @@ class Watch:
         if flags.on_gpu:
             self._before.update(self._gpus.facts())
         now = ConditionCheckInput(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
-        return self._run(BEFORE, BEFORE_ON_GPUS, now, "before")
+        return self._run_checks(BEFORE, BEFORE_ON_GPUS, now, "before")
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ConditionMonitor:
         flags = self._flags
         counters = list(rapl_counters(self._host))
         if flags.on_gpu:
@@ -588,10 +593,10 @@ class Watch:
         try:
             yield
         finally:
-            self._loop_start = self._loop_start.plus_changes(begin, self._sample_counters())
+            self._loop_start = self._loop_start.excluding_interval(begin, self._sample_counters())
             self._meter.start()
 
-    def during(self) -> tuple[ConditionNote, ...]:
+    def check_timed_loop(self) -> tuple[ConditionNote, ...]:
         """Checks the measuring conditions during the timed loop. Empty if the loop did not
         begin.
         """
@@ -604,30 +609,30 @@ class Watch:
             gpus=self._gpus_after,
             gpus_before=self._gpus,
         )
-        return self._run(AFTER, AFTER_ON_GPUS, then, "during")
+        return self._run_checks(AFTER, AFTER_ON_GPUS, then, "during")
 
-    def record(self) -> Conditions | None:
-        """Returns the observed conditions for the record of the run; None if `before` was not
-        called.
+    def observed_conditions(self) -> Conditions | None:
+        """Returns the observed conditions for the record of the run; None if `check_before_run` was
+        not called.
         """
         if self._before is None:
             return None
         return Conditions(before=self._before, during=self._during, notes=tuple(self._notes))
 
-    def _sample_counters(self) -> Counters:
+    def _sample_counters(self) -> MachineCounters:
         return read_counters(self._host, self._clock, self._peers)
 
     def _current_cpu_clock_fact(self) -> dict[str, int]:
         clock = current_clock_mhz(self._host)
         return {} if clock is None else {"cpu_clock_mhz": clock}
 
-    def _gpu_view(self, states: Sequence[GpuState]) -> GpuView:
+    def _gpu_view(self, states: Sequence[GpuState]) -> GpuStates:
         flags = self._flags
         uuids = [state.uuid for state in states]
         mine = gpus_of_run(uuids, self._host.environ, flags.cards)
-        return GpuView(tuple(states), mine).without_processes(self._peers)
+        return GpuStates(tuple(states), mine).without_processes(self._peers)
 
-    def _run(
+    def _run_checks(
         self,
         checks: Mapping[str, Check],
         on_gpus: Mapping[str, Check],

@@ -238,7 +238,7 @@ class ScheduleSpec:
         """The constants of the schedule by the names of their flags."""
         return {constant.flag: constant for constant in self.constants.values()}
 
-    def missing(self, params: object) -> list[str]:
+    def missing_flags(self, params: object) -> list[str]:
         """Names of the flags in `needs` whose value is 0. `params` is an object with the values of
         all flags.
         """
@@ -246,7 +246,7 @@ class ScheduleSpec:
 
     def __call__(self, run: ScheduledSteps, params: object) -> Schedule:
         """Creates the schedule of a run. `params` is an object with the values of all flags."""
-        if self.missing(params):
+        if self.missing_flags(params):
             return lambda step: run.base
         values = {name: getattr(params, constant.flag) for name, constant in self.constants.items()}
         schedule = self.make(run, **values)
@@ -414,7 +414,7 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
         self.check_flag: Callable[[str, Constant], None] = lambda name, constant: None
         call = f"cnnbench.optimizers.register_{noun}({kind.__name__}(...))"
         # `prepare` has nothing to do, because this registry is filled when the module is imported.
-        plugins.add_plugin_kind(plugins.Kind(flag, noun, call, lambda: self, lambda: None))
+        plugins.add_plugin_kind(plugins.PluginKind(flag, noun, call, lambda: self, lambda: None))
 
     @property
     def constants(self) -> dict[str, Constant]:
@@ -422,7 +422,7 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
         return {name: c for spec in self.values() for name, c in spec.flags.items()}
 
     @property
-    def added(self) -> dict[str, Constant]:
+    def plugin_constants(self) -> dict[str, Constant]:
         """The constants that plug-ins have added, by the names of their flags."""
         return {name: c for name, c in self.constants.items() if name not in self._own}
 
@@ -458,7 +458,7 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
             raise FlagError(self._flag, name, f"must be one of {', '.join(self)}")
         return self[name]
 
-    def users(self, flag: str) -> str:
+    def users_text(self, flag: str) -> str:
         """Lists the optimizers or schedules that have a constant with this flag, such as "adam,
         adamw or lamb".
         """

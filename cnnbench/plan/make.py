@@ -24,7 +24,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
 from cnnbench.machine.cpu import Host
-from cnnbench.plan.notices import unused_notices
+from cnnbench.plan.notices import unused_flag_notices
 from cnnbench.plan.place import (
     ADDRESSES,
     OF_A_PROCESS,
@@ -111,7 +111,7 @@ def _make_checked_plan(
     # --variable_update=horovod has set --cluster, as if the user had given it.
     if params.cluster != flags.cluster:
         explicit = (*explicit, "cluster")
-    notices = (*args.notices, *notices, *unused_notices(plan, explicit))
+    notices = (*args.notices, *notices, *unused_flag_notices(plan, explicit))
     return replace(plan, explicit_flags=explicit, notices=notices)
 
 

@@ -49,7 +49,7 @@ _FORWARD = "with --eval or --forward_only"
 _ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.ALL_REDUCE]
 
 
-def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, ...]:
+def unused_flag_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, ...]:
     """Returns notices about flags of the command line without effect, one notice for each reason.
 
     Flags that are set to their default are ignored if the default is false, zero or empty.
@@ -64,11 +64,11 @@ def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, .
     ]
     added = (
         no_effect_rule(
-            (*OPTIMIZERS.added, *SCHEDULES.added),
+            (*OPTIMIZERS.plugin_constants, *SCHEDULES.plugin_constants),
             lambda p: not p.work.trains,
             "in a run that trains nothing",
         ),
-        *_other_optimizer_rules(OPTIMIZERS.added),
+        *_other_optimizer_rules(OPTIMIZERS.plugin_constants),
     )
     return no_effect_notices((*UNUSED, *added), plan, explicit)
 
@@ -94,7 +94,7 @@ def _other_optimizer_rules(constants: Iterable[str]) -> tuple[UnusableFlagRule[R
     """Rules for optimizer flags, such as --momentum, that the optimizer of the run does not use."""
     by_users: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     for flag in constants:
-        by_users[OPTIMIZERS.users(flag)] += (flag,)
+        by_users[OPTIMIZERS.users_text(flag)] += (flag,)
     return tuple(
         no_effect_rule(
             flags, partial(_optimizer_ignores_flags, flags), f"without --optimizer={names}"
@@ -115,7 +115,7 @@ def _uses_all_reduce(p: RunPlan) -> bool:
 def _active_all_reduce_names(p: RunPlan) -> frozenset[str]:
     """Names of the all-reduce algorithms that the run uses."""
     spec = p.exchange.running
-    return frozenset() if spec is None else spec.names
+    return frozenset() if spec is None else spec.algorithm_names
 
 
 def _has_two_levels(p: RunPlan) -> bool:
@@ -156,11 +156,11 @@ def unused_all_reduce_rules(
       are_single: whether every group consists of one device.
     """
 
-    def same_in_shared_memory(p: P) -> bool:
+    def ignores_shared_memory(p: P) -> bool:
         names = running(p)
         return names is not None and names <= _IGNORING_SHARED_MEMORY
 
-    def without_collective(p: P) -> bool:
+    def lacks_collective(p: P) -> bool:
         names = running(p)
         return names is not None and "collective" not in names
 
@@ -189,11 +189,11 @@ def unused_all_reduce_rules(
         ),
         no_effect_rule(
             "all_reduce_share_memory",
-            same_in_shared_memory,
+            ignores_shared_memory,
             "with copy, collective or nccl: they do the same in either case",
         ),
         no_effect_rule(
-            "communication_hint", without_collective, "without collective in --all_reduce_spec"
+            "communication_hint", lacks_collective, "without collective in --all_reduce_spec"
         ),
     )
 
@@ -306,9 +306,10 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     no_effect_rule(
         "learning_rate_schedule",
-        lambda p: SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params),
+        lambda p: SCHEDULES.find(p.params.learning_rate_schedule).missing_flags(p.params),
         lambda p: (
-            "without --" + SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params)[0]
+            "without --"
+            + SCHEDULES.find(p.params.learning_rate_schedule).missing_flags(p.params)[0]
         ),
     ),
     no_effect_rule(

@@ -111,7 +111,9 @@ def refusal_rule(
     return UnusableFlagRule(_split_flag_names(flags), when, why, RuleKind.REFUSED)
 
 
-def requirement_rule(flag: str, when: Condition[P], why: Reason[P]) -> UnusableFlagRule[P]:
+def refusal_rule_for_any_value(
+    flag: str, when: Condition[P], why: Reason[P]
+) -> UnusableFlagRule[P]:
     """A rule that refuses a flag with any value, including its default."""
     return UnusableFlagRule((flag,), when, why, RuleKind.NEEDED)
 
@@ -123,7 +125,7 @@ def exclusion_rule(settings: str, why: str, other: str = "") -> UnusableFlagRule
     The default of `other` is the first setting.
     """
     first, last = settings.split(",")[0], settings.split(",")[-1]
-    return requirement_rule(
+    return refusal_rule_for_any_value(
         last.partition("=")[0],
         if_all_given(settings),
         f"cannot be used with --{other or first}{why}",
@@ -146,7 +148,7 @@ def rules_from_declarations(specs: Iterable[FlagSpec]) -> dict[str, UnusableFlag
     known = {spec.name: spec for spec in specs}
     flags: dict[str, list[str]] = {}
     for spec in known.values():
-        for condition in spec.conditions:
+        for condition in spec.effect_conditions:
             flags.setdefault(condition, []).append(spec.name)
     return {
         condition: _rule_from_declaration(condition, names)
@@ -287,7 +289,7 @@ def _has_client_per_worker(wanted: _RequestedPlace) -> bool:
 
 _IN_SEVERAL = built_in_mode_names(lambda other: other.processes is not Processes.ONE)
 _RULES: tuple[UnusableFlagRule[_RequestedPlace], ...] = (
-    requirement_rule(
+    refusal_rule_for_any_value(
         "job_name",
         lambda p: not p.params.job_name and _given_address_flags(p),
         lambda p: (
@@ -308,7 +310,7 @@ _RULES: tuple[UnusableFlagRule[_RequestedPlace], ...] = (
         lambda p: p.params.job_name and p.mode.processes is Processes.ONE,
         lambda p: f"works in one process only; with {p.names.job} use one of {_IN_SEVERAL}",
     ),
-    requirement_rule(
+    refusal_rule_for_any_value(
         "ps_hosts",
         lambda p: p.params.job_name and p.mode.uses_ps and not p.params.ps_hosts,
         lambda p: (

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from cnnbench.base import plugins
-from cnnbench.base.text import binary
+from cnnbench.base.text import format_bytes
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagRole, RunPart, names_of_flags
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
-from cnnbench.flags.params import FLAGS, SPECS, check_fp16
-from cnnbench.machine.cpu import Host, processor
+from cnnbench.flags.params import FLAGS, SPECS, refuse_fp16_contradiction
+from cnnbench.machine.cpu import Host, processor_facts
 from cnnbench.models.model import Model
 from cnnbench.models.spec import elements_of_role
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
@@ -32,7 +32,7 @@ from cnnbench.plan.place import (
     if_none_given,
     raise_first_refusal,
     refusal_rule,
-    requirement_rule,
+    refusal_rule_for_any_value,
 )
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import check_all_reduce
@@ -72,7 +72,7 @@ _ONE_STEP = "a single step; leave out one of the two flags"
 
 def refuse_contradictions(plan: RunPlan) -> None:
     """Raises FlagError for the first contradiction between flags."""
-    added = _optimizer_constant_rules(OPTIMIZERS.added, SCHEDULES.added)
+    added = _optimizer_constant_rules(OPTIMIZERS.plugin_constants, SCHEDULES.plugin_constants)
     raise_first_refusal((*CONTRADICTIONS, *added), plan)
 
 
@@ -148,7 +148,7 @@ def _schedule_lacks_flag(flag: str, p: RunPlan) -> bool:
 
 def _explain_missing_schedule_flags(p: RunPlan) -> str:
     missing = [] if p.params.init_learning_rate is not None else ["init_learning_rate"]
-    missing += SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params)
+    missing += SCHEDULES.find(p.params.learning_rate_schedule).missing_flags(p.params)
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
 
 
@@ -189,7 +189,7 @@ def _optimizer_constant_rules(
     schedule = (*schedule, *schedules)
     return (
         *(
-            requirement_rule(
+            refusal_rule_for_any_value(
                 flag,
                 partial(_constant_vanishes_in_fp16, flag),
                 "is too small for fp16; with --fp16_vars it must be at least 2^-14",
@@ -235,7 +235,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: (
             p.place.job.in_cluster
             and not p.place.job.client_per_worker
-            and "collective" in p.exchange.all_reduce.names
+            and "collective" in p.exchange.all_reduce.algorithm_names
         ),
         "collective does not work if one process controls the others; use it with "
         f"--variable_update={built_in_mode_names(lambda mode: mode.all_reduce == 'collective')}",
@@ -246,7 +246,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         "needs processes: cnnbench launch --ps=1 starts them, or give --job_name, --worker_hosts, "
         "--ps_hosts and --controller_host",
     ),
-    requirement_rule(
+    refusal_rule_for_any_value(
         "controller_host",
         lambda p: p.place.coordinated and not p.params.controller_host,
         lambda p: f"--variable_update={p.place.mode.name} needs a process that coordinates workers",
@@ -256,7 +256,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: p.place.mode.one_tower,
         lambda p: f"--variable_update={p.place.mode.name} {p.place.mode.one_tower}",
     ),
-    requirement_rule("variable_update", always, _check_mode),
+    refusal_rule_for_any_value("variable_update", always, _check_mode),
     # Rules about workers that do not wait for each other.
     refusal_rule(
         "cross_replica_sync",
@@ -425,8 +425,10 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         f"cannot be used with --stop_at{_ONE_OF_TWO}",
     ),
     # Rules about number formats and the optimizer.
-    requirement_rule(
-        "use_fp16", always, lambda p: check_fp16(p.params.precision, p.params.use_fp16)
+    refusal_rule_for_any_value(
+        "use_fp16",
+        always,
+        lambda p: refuse_fp16_contradiction(p.params.precision, p.params.use_fp16),
     ),
     refusal_rule(
         "precision",
@@ -474,12 +476,12 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         ),
     ),
     refusal_rule("all_reduce_spec", lambda p: p.exchange.reduces, _check_plan_all_reduce),
-    requirement_rule(
+    refusal_rule_for_any_value(
         "communication_hint",
         lambda p: p.exchange.all_reduce == single("collective"),
         _default_all_reduce_obstacle,
     ),
-    requirement_rule("network_topology", always, _default_all_reduce_obstacle),
+    refusal_rule_for_any_value("network_topology", always, _default_all_reduce_obstacle),
     # Rules about strategies of tf.distribute.
     refusal_rule(
         names_of_flags(FLAGS, RunPart.CROSS_DEVICE),
@@ -488,13 +490,14 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     refusal_rule(
         "num_gpus",
-        lambda p: p.place.mode.multi_worker_strategy and p.params.device == "cpu",
+        lambda p: p.place.mode.uses_multi_worker_strategy and p.params.device == "cpu",
         lambda p: refuse_several_cpu_towers(p.place.job),
     ),
     refusal_rule(
         "cross_device_ops",
         lambda p: (
-            p.place.mode.multi_worker_strategy and p.params.cross_device_ops not in BETWEEN_WORKERS
+            p.place.mode.uses_multi_worker_strategy
+            and p.params.cross_device_ops not in BETWEEN_WORKERS
         ),
         lambda p: (
             f"works in one process only; with --variable_update={p.place.mode.name} use one of "
@@ -503,12 +506,12 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     refusal_rule(
         "num_packs",
-        lambda p: p.place.mode.multi_worker_strategy,
+        lambda p: p.place.mode.uses_multi_worker_strategy,
         lambda p: f"does not work with --variable_update={p.place.mode.name}; use --bytes_per_pack",
     ),
     refusal_rule(
         "gpu_indices",
-        lambda p: p.place.mode.multi_worker_strategy and _gpu_indices_descend(p),
+        lambda p: p.place.mode.uses_multi_worker_strategy and _gpu_indices_descend(p),
         lambda p: (
             f"must ascend: --variable_update={p.place.mode.name} uses GPUs in the order of their "
             "numbers"
@@ -659,7 +662,7 @@ def _explain_missing_int8_support(p: RunPlan) -> str:
         return f"{p.network.model.name} has no convolution to run in 8 bits"
     if p.network.model.keras_layers is not None:
         return "Keras models run in fp32, bf16 and fp16"
-    instructions = processor(Host()).get("cpu_isa")
+    instructions = processor_facts(Host()).get("cpu_isa")
     if not isinstance(instructions, list) or not set(instructions) & set(_INT8_INSTRUCTIONS):
         return f"this CPU has none of {', '.join(_INT8_INSTRUCTIONS)}; use bf16 or fp32"
     without = os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0"
@@ -705,7 +708,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: p.network.model.data_format not in ("auto", p.params.data_format),
         lambda p: f"--model={p.params.model} has only {p.network.model.data_format} layers",
     ),
-    requirement_rule(
+    refusal_rule_for_any_value(
         "model", lambda p: p.network.model.keras_layers is not None, _explain_class_count_mismatch
     ),
     refusal_rule(
@@ -748,7 +751,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             "leave the flag out"
         ),
     ),
-    requirement_rule(
+    refusal_rule_for_any_value(
         "input_preprocessor",
         lambda p: p.params.input_preprocessor not in p.network.dataset.preprocessors,
         lambda p: (
@@ -784,15 +787,14 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
         ),
         "there is no checkpoint",
     ),
-    requirement_rule("model", always, _explain_example_mismatch),
+    refusal_rule_for_any_value("model", always, _explain_example_mismatch),
     refusal_rule(
         "freeze_when_forward_only",
         lambda p: p.numerics.frozen and _frozen_weight_bytes(p) >= _LARGEST_GRAPH,
         lambda p: (
             f"{p.params.model} on {len(p.place.job.own_towers)} devices has "
-            f"{binary(_frozen_weight_bytes(p))} of weights, and a graph must have less than 2 "
-            "GiB; use "
-            "fewer devices or a 16-bit --precision"
+            f"{format_bytes(_frozen_weight_bytes(p))} of weights, and a graph must have less than "
+            "2 GiB; use fewer devices or a 16-bit --precision"
         ),
     ),
     refusal_rule("precision", always, _explain_missing_int8_support),

@@ -56,7 +56,7 @@ def identity_on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
     for name in _PATHS:
         if flags.get(name) and not is_url(flags[name]):
             flags[name] = os.path.abspath(flags[name])
-    for name, path in plugins.files(flags):
+    for name, path in plugins.plugin_files_of_flags(flags):
         with contextlib.suppress(OSError):
             digest = plugins.plugin_digest(path, plugins.files_used_by_plugins({name: path}))
             number = "" if name != plugins.FLAG else f" {os.path.abspath(path)}"
@@ -65,7 +65,7 @@ def identity_on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
-def agreed_facts(
+def facts_to_agree_on(
     values: Mapping[str, Any], specs: Iterable[FlagSpec] | None = None
 ) -> dict[str, str]:
     """Versions and flag values that must be equal in all processes of a job, as text by name.
@@ -149,7 +149,7 @@ class RunPlan:
         return changed
 
     @property
-    def saves_into(self) -> str | None:
+    def checkpoint_save_folder(self) -> str | None:
         """The folder to which the run writes checkpoints; None if it writes no checkpoints."""
         return self.params.train_dir if self.work.trains else None
 
@@ -200,7 +200,7 @@ class RunPlan:
         return identity_on_this_machine(self.to_json())
 
     @property
-    def agreed_job_facts(self) -> dict[str, str]:
+    def job_facts_to_agree_on(self) -> dict[str, str]:
         """Versions, flags and digests that all processes of a job must agree on, as text by name.
 
         Digests of plug-ins and of the network, resolved flags and numbers of examples are included
@@ -208,12 +208,12 @@ class RunPlan:
         network or a different number of steps.
         """
         if not self.place.job.client_per_worker:
-            return agreed_facts(self.params.as_dict())
+            return facts_to_agree_on(self.params.as_dict())
         model, spec = self.network.model, self.network.spec
         settings = (model.learning_rate, model.batch_norm, model.metric_names, spec.elements)
         flops = (spec.forward_flops_per_image, spec.training_flops_per_image)
         return {
-            **agreed_facts(self.config),
+            **facts_to_agree_on(self.config),
             **{f"SHA-256 of {name}": digest[:16] for name, digest in plugins.digests.items()},
             "digest of what plug-ins use": digest_of_value(
                 [plugins.plugin_digest(path) for path in plugins.files_used_by_plugins(self.config)]

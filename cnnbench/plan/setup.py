@@ -155,7 +155,7 @@ def _explain_unreachable_url(path: str) -> str:
     """Returns why TensorFlow cannot reach a URL, or "" if it can."""
     reasons = [f"no answer within {_ANSWER_SECONDS:g} s"]
 
-    def ask() -> None:
+    def access_url() -> None:
         try:
             place(path).exists()
             reasons.append("")
@@ -163,7 +163,7 @@ def _explain_unreachable_url(path: str) -> str:
             reasons.append(str(error.strerror))
 
     # In the main thread, TensorFlow's retries would block signals such as Ctrl-C for minutes.
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=access_url, daemon=True)
     thread.start()
     thread.join(_ANSWER_SECONDS)
     return reasons[-1]

@@ -62,7 +62,7 @@ class WarmUpLength:
     together: int = 1
 
     @cached_property
-    def checks(self) -> frozenset[int]:
+    def steadiness_check_steps(self) -> frozenset[int]:
         """The steps after which --warmup=auto checks whether the step times are steady.
 
         The distance between checks grows with the number of steps: the time of a check grows with
@@ -539,7 +539,7 @@ class InputPlan:
             metrics_in_process=bool(flags.collect_eval_results_async and goes_on),
         )
 
-    def of_worker(self, subset: str, **placed: Any) -> InputSpec:
+    def input_spec_of_worker(self, subset: str, **placed: Any) -> InputSpec:
         """The input of one worker, for subset "train" or "validation".
 
         `placed` contains the fields of `InputSpec` that depend on the worker's place in the job.

@@ -77,19 +77,19 @@ class Point:
     operations: int | None = field(default=None, metadata=OPTIONAL)
 
     @property
-    def median(self) -> float | None:
+    def median_seconds(self) -> float | None:
         """Median of the seconds per reduction; None if no reduction was timed."""
         return median(self.seconds) if self.seconds else None
 
     @property
-    def p99(self) -> float | None:
+    def p99_seconds(self) -> float | None:
         """99th percentile of the seconds per reduction (nearest rank); None if there are too few
         times.
         """
         return p99(self.seconds)
 
     @property
-    def longest(self) -> float | None:
+    def longest_seconds(self) -> float | None:
         """Seconds of the slowest reduction; None if no reduction was timed."""
         return max(self.seconds, default=None)
 
@@ -98,7 +98,7 @@ class Point:
         """Bytes per second as in nccl-tests: S / t, with S bytes in the tensors of one device and t
         seconds per reduction.
         """
-        return None if self.median is None else self.bytes / self.median
+        return None if self.median_seconds is None else self.bytes / self.median_seconds
 
     @property
     def bus_bandwidth(self) -> float | None:
@@ -130,19 +130,19 @@ class Copying:
     seconds: tuple[float, ...]
 
     @property
-    def rate(self) -> float:
+    def bytes_per_sec(self) -> float:
         """Bytes per second that all devices together write, computed from the median time of a
         copy.
         """
         return self.bytes * self.devices / median(self.seconds)
 
-    def estimated_seconds(self, num_bytes: int, devices: int) -> float:
+    def equivalent_copy_seconds(self, num_bytes: int, devices: int) -> float:
         """Seconds to copy as many bytes as an all-reduce of S bytes on n devices moves: n x
         2(n-1)/n x S.
 
         An all-reduce can be faster than this estimate if devices share a memory.
         """
-        return 2 * (devices - 1) * num_bytes / self.rate
+        return 2 * (devices - 1) * num_bytes / self.bytes_per_sec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,18 +213,20 @@ class AllReduceRecord(Document):
         size; None if no copies were measured.
         """
         largest = max(self.copies, key=lambda copy: copy.bytes * copy.devices, default=None)
-        return None if largest is None else largest.rate
+        return None if largest is None else largest.bytes_per_sec
 
-    def share_of_estimate(self, point: Point) -> float | None:
+    def copy_to_reduction_time_ratio(self, point: Point) -> float | None:
         """Compares a reduction with plain memory copies: returns the estimated time of copying as
         many bytes, divided by the median time of the reduction. None if one of the two times is
         unknown.
         """
-        if point.median is None:
+        if point.median_seconds is None:
             return None
         for copy in self.copies:
             if (copy.bytes, copy.devices) == (point.bytes, point.devices):
-                return copy.estimated_seconds(point.bytes, point.devices) / point.median
+                return (
+                    copy.equivalent_copy_seconds(point.bytes, point.devices) / point.median_seconds
+                )
         return None
 
 

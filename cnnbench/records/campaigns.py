@@ -76,7 +76,7 @@ class StrategyRow:
         if self.weights not in WEIGHTS:
             raise ValueError(f"rows.weights: {self.weights!r} is none of {', '.join(WEIGHTS)}")
         # An overhead may be negative, and a distance of weights may be infinite or NaN.
-        check_amounts("rows", self, but=("overhead", "weight_distance"))
+        check_amounts("rows", self, unlimited_fields=("overhead", "weight_distance"))
         if self.overhead is not None and not isfinite(self.overhead):
             raise ValueError(f"rows.overhead: {self.overhead} is not finite")
 

@@ -365,11 +365,11 @@ def _read_items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any,
     return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(data))
 
 
-def _read_mapping(whole: bool, data: object, path: str) -> Mapping[str, Any]:
+def _read_mapping(values_are_counts: bool, data: object, path: str) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected an object, got {_short_repr(data)}")
     for key, value in data.items():
-        if whole and _read_scalar(int, value, f"{path}.{key}") < 0:
+        if values_are_counts and _read_scalar(int, value, f"{path}.{key}") < 0:
             raise ValueError(f"{path}.{key}: {value} is negative")
         if type(value) in _NESTING and not _has_finite_integers(value):
             raise ValueError(
@@ -435,15 +435,21 @@ AMOUNTS = (1e-40, 1e40)
 squared ratios of two of them, neither overflow nor underflow."""
 
 
-def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) -> None:
+def check_amounts(
+    section: str, of: DataclassInstance, unlimited_fields: Sequence[str] = ()
+) -> None:
     """Raises ValueError if a time, size or rate in a section of a record is neither 0 nor in the
     accepted range (1e-40 to 1e40).
 
-    Fields in `but` may contain any number.
+    Fields in `unlimited_fields` may contain any number.
     """
     for checked_field in fields(of):
         value = getattr(of, checked_field.name)
-        if not isinstance(value, (int, float)) or value == 0 or checked_field.name in but:
+        if (
+            not isinstance(value, (int, float))
+            or value == 0
+            or checked_field.name in unlimited_fields
+        ):
             continue
         if not AMOUNTS[0] <= value <= AMOUNTS[1]:
             check_amount(f"{section}.{json_key(checked_field)}", value)
@@ -462,16 +468,18 @@ def is_valid_amount(value: float) -> bool:
     return AMOUNTS[0] <= value <= AMOUNTS[1]
 
 
-def index_of_invalid_amount(values: Sequence[float], or_zero: bool = False) -> int | None:
+def index_of_invalid_amount(values: Sequence[float], allow_zero: bool = False) -> int | None:
     """Returns the index of the first time, size or rate that is outside of the accepted range
     (1e-40 to 1e40); None if all are valid.
     """
-    checked = [value for value in values if value] if or_zero else values
+    checked = [value for value in values if value] if allow_zero else values
     # NaN is detected by the sum of the values: if one value is NaN, the sum is not equal to itself.
     if not checked or (
         AMOUNTS[0] <= min(checked) and max(checked) <= AMOUNTS[1] and sum(checked) == sum(checked)
     ):
         return None
     return next(
-        i for i, value in enumerate(values) if (value or not or_zero) and not is_valid_amount(value)
+        i
+        for i, value in enumerate(values)
+        if (value or not allow_zero) and not is_valid_amount(value)
     )

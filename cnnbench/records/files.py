@@ -164,7 +164,7 @@ def write_atomically(
         sync_folder(target.parent)
 
 
-def note_output_state(path: str) -> None:
+def remember_output_state(path: str) -> None:
     """Remembers the state of an output file, so that `write_bytes` notices if another process has
     changed the file.
     """
@@ -182,10 +182,11 @@ def _file_state(path: Path) -> _State | None:
 
 
 @contextlib.contextmanager
-def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[None]:
+def collecting_write_errors(flag: str, path: str, *others: type[Exception]) -> Iterator[None]:
     """Context manager for writing an output file. If writing fails, the command continues.
 
-    `check_written` reports the failure. `others` are library errors that also mean a failure.
+    `report_failed_writes` reports the failure. `others` are library errors that also mean a
+    failure.
     """
     try:
         with raising_flag_errors(flag, path, "written"):
@@ -196,7 +197,7 @@ def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[N
         _failures.setdefault(f"--{flag}={path}: cannot be written: {first_line(error)}")
 
 
-def check_written(warn: Callable[[str, str], None] | None = None) -> None:
+def report_failed_writes(warn: Callable[[str, str], None] | None = None) -> None:
     """Reports output files that could not be written since the last call of this function: calls
     `warn` if it is given, otherwise raises BenchmarkError.
 
@@ -224,7 +225,7 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
     content is written to a new file, NAME-2.SUFFIX. This is a warning if both files are of the same
     kind, as for commands that were started at the same time; otherwise it is a failure.
     """
-    with writing_output(flag, path):
+    with collecting_write_errors(flag, path):
         target = place = resolve_output(flag, path)
         expected = _noted.get(target, ...)
         for number in itertools.count(2):
@@ -235,7 +236,7 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
                 place = target.with_stem(f"{target.stem}-{number}")
                 expected = _noted.get(place)
         if expected is not ...:
-            note_output_state(str(place))
+            remember_output_state(str(place))
         if place != target and expected is None:
             text = f"another process has written that file meanwhile; the result is in {place}"
             if not any(ours(content) and is_replaceable(target, ours) for ours in KINDS.values()):
@@ -365,7 +366,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
                 path,
                 "is a file of another kind, so it is not overwritten; choose another name",
             )
-        note_output_state(path)
+        remember_output_state(path)
     refuse_shared_outputs(wanted)
 
 

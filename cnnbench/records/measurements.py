@@ -150,7 +150,7 @@ class StepSeries:
         self.seconds, self.losses = _empty_doubles(shared), _empty_doubles(shared)
         self.cpu_seconds, self.skipped = _empty_doubles(shared), _empty_doubles(shared)
 
-    def add(
+    def add_execution(
         self,
         seconds: float,
         *losses: float,
@@ -175,31 +175,33 @@ class StepSeries:
         for loss in losses:
             self.losses.append(loss)
 
-    def count_complete_executions(self, together: int) -> tuple[int, int]:
-        """Counts the executions (calls by the host, with `together` steps each) whose losses are
-        all known. Returns the number of executions and the number of their steps.
+    def count_complete_executions(self, steps_per_execution: int) -> tuple[int, int]:
+        """Counts the executions (calls by the host, with `steps_per_execution` steps each) whose
+        losses are all known. Returns the number of executions and the number of their steps.
 
         After Ctrl-C, some losses of the last execution may be missing.
         """
-        executions = len(self.losses) // together if len(self.losses) else len(self.seconds)
-        return executions, executions * together
+        executions = (
+            len(self.losses) // steps_per_execution if len(self.losses) else len(self.seconds)
+        )
+        return executions, executions * steps_per_execution
 
 
 class Measurements:
     """The measurements of a run so far, from which the record is created.
 
     Attributes:
-      parts: the record of the run, as far as it is known, without step times; see `note`. The
-        cluster in it lists the workers without their numbers of steps and images.
+      parts: the record of the run, as far as it is known, without step times; see `update_record`.
+        The cluster in it lists the workers without their numbers of steps and images.
       warmup, timed: the steps.
-      use_samples: the values of `UseSample`, one sample after the other.
+      use_samples: the values of `ResourceUseSample`, one sample after the other.
       updates: for each timed step of asynchronous workers, the worker, and the number of updates by
         others since its read.
       lost_workers: workers that failed while others continued.
       requested_batch: with --find_batch_size, the images per device that were asked for.
       smallest_batch: with --find_batch_size, the fewest images per device that are tried.
       written: whether the record is in its files.
-      saves_into: the folder of checkpoints that the run trains into, if any.
+      checkpoint_save_folder: the folder of checkpoints that the run trains into, if any.
     """
 
     def __init__(
@@ -230,7 +232,7 @@ class Measurements:
         self.requested_batch: int | None = None
         self.smallest_batch = 1
         self.written = False
-        self.saves_into: str | None = None
+        self.checkpoint_save_folder: str | None = None
         self._published: SharedValue | None = None
         self._private = False
 
@@ -283,35 +285,38 @@ class Measurements:
         self._start_series(shared=False)
         self._published, self._private = None, True
 
-    def longest_execution(self) -> float:
+    def longest_execution_seconds(self) -> float:
         """Returns the seconds of the longest execution (call by the host) so far. The first
         execution is ignored, unless it is the only one.
         """
         seconds = [*self.warmup.seconds, *self.timed.seconds]
         return max(seconds[1:] or seconds, default=0.0) * self.parts.steps_per_execution
 
-    def note(self, part: str = "", /, **values: Any) -> None:
-        """Sets attributes of the record or, if `part` is given, attributes of a section of the
+    def update_record(self, section: str = "", /, **values: Any) -> None:
+        """Sets attributes of the record or, if `section` is given, attributes of a section of the
         record.
 
         Args:
-          part: an attribute of `RunRecord` that contains the values, such as "measured".
-          **values: attributes of `RunRecord` or of that part, which `record` does not compute.
+          section: an attribute of `RunRecord` that contains the values, such as "measured".
+          **values: attributes of `RunRecord` or of that section, which `make_record` does not
+            compute.
 
         Raises:
           TypeError: there is no such attribute.
           ValueError: a value is impossible.
         """
-        if part:
-            values = {part: replace(getattr(self.parts, part), **values)}
+        if section:
+            values = {section: replace(getattr(self.parts, section), **values)}
         self.parts = replace(self.parts, **values)
 
     def update_config(self, **values: object) -> None:
         """Replaces flags in the record's config by the values that were resolved for them."""
         encoded = {name: encode(value) for name, value in values.items()}
-        self.note(config={**self.parts.config, **encoded})
+        self.update_record(config={**self.parts.config, **encoded})
 
-    def begin_time_slice(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
+    def begin_time_slice(
+        self, turn_seconds: float, waited_seconds: float = 0.0, waited_cpu_seconds: float = 0.0
+    ) -> None:
         """Records that the next step begins a time slice of this process, and for how many seconds
         the process waited for other processes before the step.
         """
@@ -319,17 +324,18 @@ class Measurements:
         turns = TurnTaking(
             turn_seconds=turn_seconds,
             starts=(*(() if past is None else past.starts), len(self.timed.seconds) + 1),
-            waited_seconds=waited + (0.0 if past is None else past.waited_seconds),
-            waited_cpu_seconds=cpu + (0.0 if past is None else past.waited_cpu_seconds),
+            waited_seconds=waited_seconds + (0.0 if past is None else past.waited_seconds),
+            waited_cpu_seconds=waited_cpu_seconds
+            + (0.0 if past is None else past.waited_cpu_seconds),
         )
-        self.note(turns=turns)
+        self.update_record(turns=turns)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Adds the result of an evaluation and publishes it to the parent process."""
-        self.note(evaluations=(*self.parts.evaluations, evaluation))
+        self.update_record(evaluations=(*self.parts.evaluations, evaluation))
         self.publish()
 
-    def record(self, status: str = "ok", error: BaseException | None = None) -> RunRecord:
+    def make_record(self, status: str = "ok", error: BaseException | None = None) -> RunRecord:
         """Creates a record of the measurements so far. The run may continue measuring afterwards.
 
         ValueError if status and error contradict each other, or a measurement is impossible.
@@ -400,7 +406,7 @@ USE_PERIOD = 1.0
 """Seconds between two samples; shorter runs have none in their records."""
 
 
-class UseSample(NamedTuple):
+class ResourceUseSample(NamedTuple):
     """A sample of the memory and CPU time that this process uses.
 
     Attributes:
@@ -421,13 +427,13 @@ class UseSample(NamedTuple):
 
 
 def resource_use_from_samples(samples: Sequence[float]) -> ResourceUse | None:
-    """Converts samples (the values of `UseSample`, one sample after the other) to the `ResourceUse`
-    of a record; None if the run was shorter than one sampling period.
+    """Converts samples (the values of `ResourceUseSample`, one sample after the other) to the
+    `ResourceUse` of a record; None if the run was shorter than one sampling period.
     """
-    width, values = len(UseSample._fields), [*samples]
+    width, values = len(ResourceUseSample._fields), [*samples]
     # A process that was killed may have left an incomplete row, which is ignored.
     whole = range(0, len(values) - width + 1, width)
-    rows = [UseSample(*values[at : at + width]) for at in whole]
+    rows = [ResourceUseSample(*values[at : at + width]) for at in whole]
     if not rows or rows[-1].seconds < USE_PERIOD:
         return None
     first, *later = rows

@@ -207,10 +207,10 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
         about = " ".join((inspect.getdoc(value) or "").split()).removesuffix(".")
         attributes = {"about": about, **usual, **rules}
         measured = plugins.with_checked_results(value, (float if unit else str) | None, ("record",))
-        measured = _wrap_for_imported(name, measured) if is_run else measured
+        measured = _prefer_imported_value(name, measured) if is_run else measured
         metric = Metric(name=name, unit=unit, value=measured, **attributes)
-        if not plugins.is_built_in(value):
-            plugins.check_attributes(metric, Metric, f"metric {name}", "value")
+        if not plugins.is_defined_by_cnnbench(value):
+            plugins.check_plugin_attributes(metric, Metric, f"metric {name}", "value")
         followed = name if metric.followed else ""
         further = (
             (SUMMARY, metric.key),
@@ -232,7 +232,7 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
     return register
 
 
-def _wrap_for_imported(name: str, value: F) -> F:
+def _prefer_imported_value(name: str, value: F) -> F:
     """Wraps the function of a metric, so that it handles imported records: for these, it returns
     the value that was read from the file of the other program.
     """
@@ -268,7 +268,7 @@ def _metric_value(metric: Metric, record: Any) -> Any:
     # An error in a plug-in's metric must not cause the loss of the measurements.
     except Exception as error:
         what = text_of(error)
-        if not isinstance(error, plugins.MisfitError):
+        if not isinstance(error, plugins.PluginInterfaceError):
             what = f"{type(error).__name__}: {what}"
         _warn(f"metric {metric.name} is left out of the summary: {what}", "metrics")
         return None
@@ -279,7 +279,7 @@ _warn = cache(print_warning)
 
 
 plugins.add_plugin_kind(
-    plugins.Kind(
+    plugins.PluginKind(
         flag="metrics",
         noun="metric",
         call="cnnbench.records.metric.register_metric(unit)",

@@ -46,7 +46,7 @@ ACTIVITIES = (FORWARD, TO_INPUT, TO_KERNEL, UPDATE, REDUCTION, INPUT, COPIES, _O
 """What a step does at a moment; see `activity_of_part`. In "no operation", nothing runs."""
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """Key by which the times of operations in a step are added up: layer, kind of operation, and
     direction (such as "forward").
 
@@ -59,16 +59,16 @@ class Part(NamedTuple):
     direction: str
 
 
-INPUT_OPERATIONS = Part("input pipeline", "operations", INPUT)
+INPUT_OPERATIONS = StepPart("input pipeline", "operations", INPUT)
 """Operations of the input pipeline while no operation of the step ran."""
 
-INPUT_WAIT = Part("input pipeline", "wait", INPUT)
+INPUT_WAIT = StepPart("input pipeline", "wait", INPUT)
 """Time before the step in which the program waits for a batch."""
 
-GAPS = Part("between operations", "no operation", HOST)
+GAPS = StepPart("between operations", "no operation", HOST)
 """Time between the first and the last operation of the step in which no operation runs."""
 
-PROGRAM = Part("outside the graph", "program", HOST)
+PROGRAM = StepPart("outside the graph", "program", HOST)
 """Time of a step before its first operation and after its last operation."""
 
 
@@ -96,9 +96,9 @@ class ProfiledPart:
     operations: Mapping[str, int]
 
     @property
-    def part(self) -> Part:
+    def part(self) -> StepPart:
         """Key of this entry: layer, kind and direction."""
-        return Part(self.layer, self.kind, self.direction)
+        return StepPart(self.layer, self.kind, self.direction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,15 +246,15 @@ class Machine:
     bytes_source: str = ""
 
     @property
-    def ridge(self) -> float:
+    def ridge_flops_per_byte(self) -> float:
         """FLOPs per byte at which computing takes as long as moving the bytes."""
         return self.flops_per_sec / self.bytes_per_sec
 
-    def seconds(self, flops: float, moved: float) -> float:
+    def least_seconds(self, flops: float, moved_bytes: float) -> float:
         """Returns the least possible seconds for a number of FLOPs and a number of moved bytes, at
         the peak rates of the machine.
         """
-        return max(flops / self.flops_per_sec, moved / self.bytes_per_sec)
+        return max(flops / self.flops_per_sec, moved_bytes / self.bytes_per_sec)
 
 
 @dataclass(frozen=True)
@@ -361,12 +361,13 @@ class Roofline(Document):
         """Returns the same roofline for a different peak rate (FLOP/s) of matrix products."""
         machine = replace(self.machine, flops_per_sec=flops_per_sec, flops_source=source)
         rows = tuple(
-            replace(row, bound_seconds=machine.seconds(row.flops, row.bytes)) for row in self.rows
+            replace(row, bound_seconds=machine.least_seconds(row.flops, row.bytes))
+            for row in self.rows
         )
         return replace(self, machine=machine, rows=sort_roofline_rows(rows))
 
     @property
-    def remark(self) -> str:
+    def faster_rows_remark(self) -> str:
         """A sentence that explains why some rows are faster than their estimate; "" if no row
         is.
         """

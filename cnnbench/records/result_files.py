@@ -20,14 +20,14 @@ from typing import TypeAlias
 
 from cnnbench.base.files import (
     NO_LOCKS,
+    converting_parse_errors,
     json_from_content,
     parse_json,
-    parsing_document,
     read_file,
     read_json,
 )
 from cnnbench.base.terminal import Progress, csv_cell, natural_key
-from cnnbench.base.text import plain
+from cnnbench.base.text import to_plain_line
 from cnnbench.errors import FlagError, PathError
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
@@ -35,13 +35,13 @@ from cnnbench.records.codec import IMPLIED_KIND, OPTIONAL, Document, encode
 from cnnbench.records.files import (
     Output,
     check_outputs,
-    note_output_state,
+    collecting_write_errors,
     raising_flag_errors,
+    remember_output_state,
     resolve_output,
     sync_folder,
     write_all,
     write_text,
-    writing_output,
 )
 from cnnbench.records.metric import SUMMARY, load_metrics
 from cnnbench.records.profiles import Roofline, StepProfile
@@ -87,7 +87,7 @@ class SkippedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedFiles:
+class Loaded:
     """The documents that `load_records` found: records, sorted by path, and other documents that
     reports can show.
     """
@@ -114,7 +114,7 @@ def load_records(
     *,
     hidden: bool = True,
     progress: Progress | None = None,
-) -> LoadedFiles:
+) -> Loaded:
     """Reads all records in the given files and folders (with subfolders), and in files that match
     the given patterns.
 
@@ -154,7 +154,7 @@ def load_records(
             skipped.append(_keep_better_copy(runs, loaded, path))
     progress.finish()
     everything = [record for record, _ in runs.values()]
-    return LoadedFiles(
+    return Loaded(
         tuple(record for record in everything if isinstance(record, RunRecord)),
         tuple(skipped),
         tuple(record for record in everything if isinstance(record, AllReduceRecord)),
@@ -190,7 +190,7 @@ def _completeness_key(record: RunRecord | AllReduceRecord) -> tuple[bool, int, i
 
 def load_run(path: str) -> RunRecord:
     """Reads the record of a run from a file. PathError if the file does not contain one."""
-    with parsing_document(path, "a run record"):
+    with converting_parse_errors(path, "a run record"):
         return RunRecord.from_dict(read_json(path))
 
 
@@ -292,7 +292,7 @@ def read_result(
             other = f"contains a document of the kind {kind!r}, not a run record"
             return SkippedFile(path, other, defect=False)
         form = _KINDS.get(kind, RunRecord)
-        with parsing_document(path, _NAMES[form]):
+        with converting_parse_errors(path, _NAMES[form]):
             return form.from_dict(content)
     except PathError as error:
         return SkippedFile(path, error.reason)
@@ -326,14 +326,14 @@ class ResultFiles:
         self._table = table
         self._kind = kind
         # If this process is killed, its parent process may have to complete the document.
-        note_output_state(json_path or "")
+        remember_output_state(json_path or "")
 
     @property
     def is_requested(self) -> bool:
         """Whether a result file was requested."""
         return self._json is not None or self._csv is not None
 
-    def prepare(
+    def check_writable(
         self, others: Iterable[Output] = (), inputs: Iterable[str | None] = ()
     ) -> str | None:
         """Checks that every output file can be written, without leaving a file behind (see
@@ -345,7 +345,7 @@ class ResultFiles:
         check_outputs((document, *others, Output(_CSV, self._csv, appended=True)), inputs)
         notice = None
         if self._csv is not None:
-            lacking = self._table.prepare(self._csv)
+            lacking = self._table.find_missing_columns(self._csv)
             if lacking:
                 notice = f"--{_CSV}={self._csv} was created by an earlier version of cnnbench and "
                 notice += (
@@ -364,19 +364,19 @@ class ResultFiles:
             return None
         if not isinstance(document, dict) or document.get("run_id") != run_id:
             return None
-        note_output_state(self._json or "")
+        remember_output_state(self._json or "")
         return text
 
     def write(self, record: Document, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
         """Writes the document to --result_json and appends rows to --result_csv. Failures are
-        reported by `cnnbench.records.files.check_written`.
+        reported by `cnnbench.records.files.report_failed_writes`.
 
         `rows` is called only for --result_csv; its values are by column.
         """
         if self._json is not None:
             write_text(_JSON, self._json, record.to_json())
         if self._csv is not None:
-            with writing_output(_CSV, self._csv):
+            with collecting_write_errors(_CSV, self._csv):
                 self._table.append(self._csv, rows())
 
 
@@ -403,7 +403,7 @@ class CsvTable:
         *first, last = self._columns
         return (*first, *(name for name in self._more if name not in first), last)
 
-    def prepare(self, path: str) -> tuple[str, ...]:
+    def find_missing_columns(self, path: str) -> tuple[str, ...]:
         """Checks that rows can be appended to a file later. Returns the columns that an existing
         file lacks.
         """
@@ -452,7 +452,8 @@ class CsvTable:
         values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
         # Line breaks (as in error messages) become spaces, so that a row is always one line.
         return {
-            name: " ".join(plain(csv_cell(encode(values[name]))).split()) for name in self.columns
+            name: " ".join(to_plain_line(csv_cell(encode(values[name]))).split())
+            for name in self.columns
         }
 
     def _find_end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes, tuple[str, ...]]:
@@ -612,8 +613,8 @@ _ALL_REDUCE = {
     **_attribute_columns("point.packing", *(name for name, later in _PACKING.items() if not later)),
     **_attribute_columns("computed", "calls"),
     **_attribute_columns("record.config", "iters_per_step"),
-    "median_seconds": "point.median",
-    "p99_seconds": "point.p99",
+    "median_seconds": "point.median_seconds",
+    "p99_seconds": "point.p99_seconds",
     "algorithm_bytes_per_sec": "point.algorithm_bandwidth",
     "bus_bytes_per_sec": "point.bus_bandwidth",
     **_attribute_columns("computed", "share_of_copy_bound"),
@@ -623,7 +624,7 @@ _ALL_REDUCE = {
     **_ENVIRONMENT,
     **_attribute_columns("point", "error"),
     **_attribute_columns("computed", "command"),
-    "max_seconds": "point.longest",
+    "max_seconds": "point.longest_seconds",
     **_SUBJECT,
     **_attribute_columns("record.config", "result_label"),
     **_attribute_columns("point.packing", *(name for name, later in _PACKING.items() if later)),
@@ -661,7 +662,7 @@ def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
     computed = {
         "peer": point in record.peers,
         "calls": len(point.seconds),
-        "share_of_copy_bound": record.share_of_estimate(point),
+        "share_of_copy_bound": record.copy_to_reduction_time_ratio(point),
         "command": shlex.join(record.command),
     }
     sources = {

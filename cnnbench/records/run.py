@@ -379,7 +379,7 @@ class ResourceUse:
                 )
         for key in ("seconds", "memory_bytes", "device_memory_bytes", "busy_cpus"):
             values = getattr(self, key)
-            if (index := index_of_invalid_amount(values, or_zero=True)) is not None:
+            if (index := index_of_invalid_amount(values, allow_zero=True)) is not None:
                 raise ValueError(f"resources.{key}[{index}]: {values[index]} is out of range")
 
 
@@ -585,7 +585,7 @@ class Target:
     value: float
     lower_is_better: bool = False
 
-    def reached(self, value: float | None) -> bool:
+    def is_reached_by(self, value: float | None) -> bool:
         """Whether a value is at least as good as the target. NaN and None never reach it."""
         if value is None:
             return False
@@ -815,7 +815,7 @@ class RunRecord(Document):
                 low, high = AMOUNTS
                 seconds = getattr(self, key)[index]
                 raise ValueError(f"{key}[{index}]: {seconds} is not a time of {low} to {high} s")
-        index = index_of_invalid_amount(self.step_cpu_seconds, or_zero=True)
+        index = index_of_invalid_amount(self.step_cpu_seconds, allow_zero=True)
         if index is not None:
             seconds = self.step_cpu_seconds[index]
             raise ValueError(f"step_cpu_seconds[{index}]: {seconds} is not a CPU time")

@@ -38,7 +38,7 @@ from cnnbench.base import rendezvous
 from cnnbench.base.files import parse_json
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, raise_if_interrupted
 from cnnbench.base.job import PS, Job, Task, host_and_port, reserve_port, unbound_socket
-from cnnbench.base.rendezvous import failed_probes, probe, task_with_address, tasks_with_states
+from cnnbench.base.rendezvous import failed_probes, probe, task_and_address_text, task_states_text
 from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.machine.cpu import Host, pid_namespace
@@ -170,12 +170,14 @@ class _Handshake:
         try:
             listener, reserved = await self._listen()
         except BenchmarkError as error:
-            await self._report_giving_up(str(error), until)
+            await self._report_failure_to_peers(str(error), until)
             raise
         server = await asyncio.start_server(self._handle_caller, sock=listener, limit=LONGEST_LINE)
         work = [asyncio.create_task(self._call_until_arrived(peer)) for peer in self._job.peers]
         work.append(
-            asyncio.create_task(rendezvous.report_missing(self._tell, self._missing_peers_text))
+            asyncio.create_task(
+                rendezvous.report_missing_processes(self._tell, self._missing_peers_text)
+            )
         )
         try:
             self._check_arrivals()
@@ -190,7 +192,7 @@ class _Handshake:
             reserved.close()
             for line in self._lines.values():
                 line.close()
-            await self._report_giving_up(str(error), until)
+            await self._report_failure_to_peers(str(error), until)
             raise
         finally:
             for task in work:
@@ -218,7 +220,7 @@ class _Handshake:
                 if error.errno == errno.EADDRINUSE:
                     reason = "the port is in use by another program"
                 raise BenchmarkError(
-                    f"{task_with_address(self._job, self._job.task)}: {reason}"
+                    f"{task_and_address_text(self._job, self._job.task)}: {reason}"
                 ) from error
 
     async def _handle_caller(
@@ -313,7 +315,7 @@ class _Handshake:
             self._lines[peer].close()
         self._lines[peer] = writer.get_extra_info("socket").dup()
 
-    async def _report_giving_up(self, reason: str, until: float) -> None:
+    async def _report_failure_to_peers(self, reason: str, until: float) -> None:
         """Reports to the other processes that this process has given up."""
         card = self._own._replace(facts={}, failed=reason)
 
@@ -336,7 +338,7 @@ class _Handshake:
         left = until - time.monotonic()
         if not (telling.done() or self._told) and left > 0:
             absent = [
-                task_with_address(self._job, peer)
+                task_and_address_text(self._job, peer)
                 for peer in self._job.peers
                 if peer not in self._came
             ]
@@ -370,7 +372,10 @@ class _Handshake:
     def _missing_peers_text(self) -> str:
         peers = [peer for peer in self._job.peers if not self._has_arrived(peer)]
         return _join_phrases(
-            [f"{task_with_address(self._job, peer)}: {self._state_of_peer(peer)}" for peer in peers]
+            [
+                f"{task_and_address_text(self._job, peer)}: {self._state_of_peer(peer)}"
+                for peer in peers
+            ]
         )
 
     def _state_of_peer(self, peer: Task) -> str:
@@ -484,9 +489,9 @@ class Watchdog:
     these are 2(n-1) messages. A task is suspect if its line was closed, or if no message has
     arrived for some seconds. A suspect task is probed every `period` seconds. It is lost after
     several failed probes in a row, so a task that ends normally just before this process calls
-    `end` is not considered lost. Before the chief ends, it reports lost tasks to all other tasks,
-    so that all tasks report the same loss. The other tasks only watch the chief. If the chief does
-    not answer, they probe all tasks and report all lost tasks.
+    `announce_end` is not considered lost. Before the chief ends, it reports lost tasks to all other
+    tasks, so that all tasks report the same loss. The other tasks only watch the chief. If the
+    chief does not answer, they probe all tasks and report all lost tasks.
 
     The chief also compares the progress of all tasks; see `StallDetector`.
     """
@@ -499,7 +504,7 @@ class Watchdog:
         patience: float = PATIENCE,
         period: float = PERIOD,
         leave: Callable[[int], object] = os._exit,
-        spares: Callable[[Task, str], bool] = lambda task, state: False,
+        tolerates_loss: Callable[[Task, str], bool] = lambda task, state: False,
         read_progress: Callable[[], ProcessProgress] | None = None,
         stall_timeout: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
@@ -512,15 +517,15 @@ class Watchdog:
             because the main thread may be blocked in TensorFlow. It has a minute to write the
             record and print.
           leave: ends the process without clean-up. `sys.exit` would wait for the main thread.
-          spares: function of a task and its state (from `probe`) that returns whether the job
-            continues without the task. If so, the loss is only recorded in `lost_tasks`.
+          tolerates_loss: function of a task and its state (from `probe`) that returns whether the
+            job continues without the task. If so, the loss is only recorded in `lost_tasks`.
           read_progress: see `StallDetector`; None for a process without a training loop.
         """
         self._job = job
         self._lost = lost
         self._patience, self._period = patience, period
         self._leave = leave
-        self._spares = spares
+        self._tolerates_loss = tolerates_loss
         self._stall_timeout = stall_timeout
         self._progress = (
             None if read_progress is None else StallDetector(read_progress, stall_timeout)
@@ -541,31 +546,31 @@ class Watchdog:
         self._changed = threading.Condition()
         self._ending: RunEnding | None = None
 
-    def start(self, lines: Mapping[Task, socket.socket] | None = None) -> None:
-        """Starts the watchdog's thread, which uses the connections `lines`."""
-        self.open(lines or {})
+    def start(self, connections: Mapping[Task, socket.socket] | None = None) -> None:
+        """Starts the watchdog's thread, which uses the given connections to tasks."""
+        self.adopt_connections(connections or {})
         threading.Thread(target=self._run_watchdog, name="watchdog", daemon=True).start()
 
-    def open(self, lines: Mapping[Task, socket.socket]) -> None:
+    def adopt_connections(self, connections: Mapping[Task, socket.socket]) -> None:
         """Takes over the connections of the handshake, without starting the thread.
 
-        The thread calls `send_and_check_progress` and `listen`.
+        The thread calls `send_and_check_progress` and `read_messages`.
         """
         self._start = self._ticked = self._clock()
-        for task, line in lines.items():
+        for task, line in connections.items():
             line.setblocking(False)
             self._peers[task] = _PeerConnection(line, self._start)
             self._selector.register(line, selectors.EVENT_READ, task)
 
-    def announce_server(self, *, all_others: bool = False) -> None:
+    def announce_server_ready(self, *, all_tasks_ready: bool = False) -> None:
         """Records that this process's TensorFlow server answers, and tells the other tasks.
 
-        With `all_others`, the servers of all other tasks answer, too. From then on, a task that
-        becomes silent is lost, even if it has never announced its server.
+        With `all_tasks_ready`, the servers of all other tasks answer, too. From then on, a task
+        that becomes silent is lost, even if it has never announced its server.
         """
         self._up = True
         for peer in self._peers.values():
-            peer.up = peer.up or all_others
+            peer.up = peer.up or all_tasks_ready
             self._send_message(peer, {"up": True, "standing": self._own})
 
     def announce_ready_together(self) -> None:
@@ -575,13 +580,13 @@ class Watchdog:
         process, so a lost worker could not be detected.
         """
         if not self._job.is_chief:
-            self.announce_server()
+            self.announce_server_ready()
         with self._changed:
             while not all(peer.up for peer in self._peers.values()):
                 raise_if_interrupted()
                 self._changed.wait(LONGEST_WAIT_SECONDS)
         if self._job.is_chief:
-            self.announce_server()
+            self.announce_server_ready()
 
     def wait(self) -> RunEnding:
         """Waits until the chief announces the end of the run, and returns it."""
@@ -591,37 +596,37 @@ class Watchdog:
                 self._changed.wait(LONGEST_WAIT_SECONDS)
         return self._ending
 
-    def end(self, how: RunEnding, seconds: float = 0.0, *, lost: bool = False) -> None:
+    def announce_end(self, ending: RunEnding, timeout: float = 0.0, *, lost: bool = False) -> None:
         """Tells the other tasks that this process has finished. From now on, they may end.
 
         Args:
-          seconds: maximum time to wait until the other tasks have ended, failed or are lost. Tasks
-            that fail in the same step may still need the server of this process.
+          timeout: maximum seconds to wait until the other tasks have ended, failed or are lost.
+            Tasks that fail in the same step may still need the server of this process.
           lost: whether the other tasks treat the end as a loss, and report its reason.
         """
         self._stopped.set()
-        self._send_to_all({"failed": to_terminal_line(how.reason)} if lost else {"end": how})
+        self._send_to_all({"failed": to_terminal_line(ending.reason)} if lost else {"end": ending})
         with self._changed:
-            self._changed.wait_for(self._all_peers_ended, seconds)
+            self._changed.wait_for(self._all_peers_ended, timeout)
 
     def replace_by_sent_reasons(
-        self, states: Mapping[Task, str], seconds: float = 0.0
+        self, states: Mapping[Task, str], timeout: float = 0.0
     ) -> dict[Task, str]:
         """Replaces the states of lost tasks by the reasons that the tasks have sent.
 
-        Waits up to `seconds` for reasons. If `states` is empty, returns all tasks that have sent a
-        reason.
+        Waits up to `timeout` seconds for reasons. If `states` is empty, returns all tasks that have
+        sent a reason.
         """
 
         def known() -> bool:
             return bool(self._reasons) or (bool(states) and all(map(self._has_ended, states)))
 
         with self._changed:
-            self._changed.wait_for(known, seconds)
+            self._changed.wait_for(known, timeout)
             reasons = {task: self._reasons.get(task, state) for task, state in states.items()}
             return reasons or dict(self._reasons)
 
-    def explain_own_stop(self) -> str:
+    def own_suspension_text(self) -> str:
         """Returns a text if this process was stopped for too long in the last 30 s; else ""."""
         now = self._clock()
         seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
@@ -629,30 +634,30 @@ class Watchdog:
             seconds = now - self._ticked
         if not seconds:
             return ""
-        own = task_with_address(self._job, self._job.task)
+        own = task_and_address_text(self._job, self._job.task)
         heartbeat = "too long for the heartbeat of TensorFlow's coordination service"
         ended = heartbeat if self._job.client_per_worker else "and the other tasks ended without it"
         return f"{own} was stopped for {seconds:.0f} s, {ended}"
 
     def send_and_check_progress(self) -> None:
         """Sends the progress of this process, and checks the reports of the other processes."""
-        now = self._read_clock_and_note_stops()
+        now = self._read_clock_and_detect_suspension()
         if self._progress is not None:
             self._own = self._progress.progress_at(now)
         for peer in self._peers.values():
             beat = {"up": self._up, "standing": self._own}
             self._send_message(peer, beat if not peer.unsent else None)
-        self._find_lost_tasks(now)
+        self._end_if_tasks_are_lost(now)
         if not self._stopped.is_set():
-            self._find_stalled_tasks()
+            self._end_if_job_is_stalled()
 
-    def listen(self, seconds: float) -> bool:
-        """Reads messages of other tasks for up to `seconds`.
+    def read_messages(self, timeout: float) -> bool:
+        """Reads messages of other tasks for up to `timeout` seconds.
 
         Returns True as soon as a connection was closed.
         """
-        ready = self._selector.select(seconds)
-        now = self._read_clock_and_note_stops()
+        ready = self._selector.select(timeout)
+        now = self._read_clock_and_detect_suspension()
         closed = [self._receive_messages(key.data, now) for key, _ in ready]
         return any(closed)
 
@@ -660,13 +665,13 @@ class Watchdog:
         while not (self._stopped.is_set() and self._all_peers_ended()):
             self.send_and_check_progress()
             until = self._clock() + self._period
-            while (left := until - self._clock()) > 0 and not self.listen(left):
+            while (left := until - self._clock()) > 0 and not self.read_messages(left):
                 pass
         for peer in self._peers.values():
             self._close_connection(peer)
         self._selector.close()
 
-    def _read_clock_and_note_stops(self) -> float:
+    def _read_clock_and_detect_suspension(self) -> float:
         """Returns the time. Detects that this process was stopped since the previous call."""
         now = self._clock()
         gap = now - self._ticked
@@ -677,7 +682,7 @@ class Watchdog:
             for peer in self._peers.values():
                 peer.heard += gap
             if self._progress is not None:
-                self._progress.exclude_stopped_time(gap)
+                self._progress.exclude_suspended_seconds(gap)
         self._ticked = now
         return now
 
@@ -770,7 +775,7 @@ class Watchdog:
 
     # Detection of lost and stalled tasks.
 
-    def _find_lost_tasks(self, now: float) -> None:
+    def _end_if_tasks_are_lost(self, now: float) -> None:
         """Probes suspect tasks, and ends this process if the job cannot continue without them."""
         watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.lost_tasks}
         suspects = [
@@ -781,35 +786,35 @@ class Watchdog:
         # Other tasks report only to the chief, so all tasks are probed if the chief may be lost.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
         states = failed_probes(self._job, asked, _ANSWER_SECONDS, self._ask)
-        self._read_clock_and_note_stops()
+        self._read_clock_and_detect_suspension()
         self._missed = {task: self._missed.get(task, 0) + 1 for task in states}
         lost = {task: states[task] for task, n in self._missed.items() if n >= _MISSES}
         if self._stall_timeout:
             before = now - LONG * self._stall_timeout
             mute = (task for task in suspects if watched[task].line and task not in states)
             lost |= {task: MUTE for task in mute if watched[task].heard < before}
-        # `end` must not wait for lost tasks, which will not report their end.
+        # `announce_end` must not wait for lost tasks, which will not report their end.
         if self._stopped.is_set():
             with self._changed:
                 for task in lost.keys() & watched.keys():
                     watched[task].ended = True
                 self._changed.notify_all()
             return
-        for task in [task for task, state in lost.items() if self._spares(task, state)]:
+        for task in [task for task, state in lost.items() if self._tolerates_loss(task, state)]:
             self.lost_tasks[task] = to_terminal_line(f"{self._job.address(task)}: {lost.pop(task)}")
         if any(task in suspects for task in lost):
             lost = self.replace_by_sent_reasons(lost)
             self.lost_tasks |= lost
-            self._report_failure_and_end(f"lost {tasks_with_states(self._job, lost)}")
+            self._report_failure_and_end(f"lost {task_states_text(self._job, lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
         if late and now - self._start >= self._patience:
             states = failed_probes(self._job, late, _ANSWER_SECONDS, self._ask)
-            missing = tasks_with_states(
+            missing = task_states_text(
                 self._job, {task: states.get(task, NOT_STARTED) for task in late}
             )
             self._report_failure_and_end(f"waited {self._patience:g} s for {missing}")
 
-    def _find_stalled_tasks(self) -> None:
+    def _end_if_job_is_stalled(self) -> None:
         """Ends the job if no training loop has made progress for --stall_timeout."""
         if self._own is None or not self._job.is_chief:
             return
@@ -829,7 +834,7 @@ class Watchdog:
             by_name.get(progress.task, task): str(progress) for task, progress in stalled.items()
         }
         even = "; all are at the same step" if len(stalled) > 1 else ""
-        stuck = f"stuck: {tasks_with_states(self._job, tasks)}{even}"
+        stuck = f"stuck: {task_states_text(self._job, tasks)}{even}"
         self._report_failure_and_end(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
 
     def _report_failure_and_end(self, message: str) -> None:
@@ -839,7 +844,7 @@ class Watchdog:
         """
         if self._stopped.is_set() or not self._once.acquire(blocking=False):
             return
-        message = self.explain_own_stop() or message
+        message = self.own_suspension_text() or message
         if self._job.is_chief:
             self._send_to_all({"lost": message})
 

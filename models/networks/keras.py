@@ -22,7 +22,7 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import signal_name
-from cnnbench.base.terminal import StandardStream
+from cnnbench.base.terminal import ErrorStoringStream
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import UsageError, text_of
 from cnnbench.models.model import Elements, Model, register_family, register_model
@@ -278,7 +278,7 @@ def _declaration_or_error(
     Returns the result of `declare`, or the message and stack frames of its error.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    if isinstance(sys.stderr, StandardStream):
+    if isinstance(sys.stderr, ErrorStoringStream):
         sys.stderr.take_descriptor()
     # TensorFlow would print a warning that there is no GPU.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -89,24 +89,25 @@ def intersection_over_union(first: Any, second: Any) -> Any:
     return tf.math.divide_no_nan(common, areas[0][:, None] + areas[1][None] - common)
 
 
-def match_anchors(boxes: Any, counted: Any) -> tuple[Any, Any]:
+def match_anchors(boxes: Any, is_matchable: Any) -> tuple[Any, Any]:
     """Assigns a box to each anchor.
 
     Returns the index of the box, int64 [8732], and whether the anchor matches the box.
 
-    Boxes are float32 [n, 4]. Each box is assigned to the anchor with the largest overlap. (If two
-    boxes have the same anchor, the later box is used.) Each other anchor is matched to the box with
-    the largest overlap, if it is more than `LEAST_OVERLAP`.
+    Boxes are float32 [n, 4]; only boxes with `is_matchable`, bool [n], are matched. Each box is
+    assigned to the anchor with the largest overlap. (If two boxes have the same anchor, the later
+    box is used.) Each other anchor is matched to the box with the largest overlap, if it is more
+    than `LEAST_OVERLAP`.
     """
     import tensorflow as tf
 
     overlap = intersection_over_union(centre_to_corner_boxes(tf.constant(make_anchors())), boxes)
-    overlap = tf.where(counted, overlap, -1.0)
+    overlap = tf.where(is_matchable, overlap, -1.0)
     number = tf.range(tf.shape(boxes, tf.int64)[0])
     own = tf.tensor_scatter_nd_max(
         tf.fill([ANCHORS], tf.constant(-1, tf.int64)),
         tf.argmax(overlap, axis=0)[:, None],
-        tf.where(counted, number, -1),
+        tf.where(is_matchable, number, -1),
     )
     best = tf.argmax(overlap, axis=1)
     near = tf.reduce_max(overlap, axis=1) > LEAST_OVERLAP

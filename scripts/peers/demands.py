@@ -17,7 +17,7 @@ from typing import Any
 from cnnbench.base.inference import student_quantile
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import align_table
-from cnnbench.base.text import binary, number, percent
+from cnnbench.base.text import format_bytes, number, percent
 from peers.readings import OK, Key, Measurement, Reading, over
 
 MET, MISSED, OPEN, NOT_MEASURED = "met", "MISSED", "open", "not measured"
@@ -58,8 +58,8 @@ class Demand:
         a reading lacks the values.
       bound: Bound of the mean; None for a value that is only shown.
       text: Description; each ``{}`` stands for a subject.
-      subjects: The subjects whose readings `figure` uses; before `of`, without the subject that has
-        the requirement.
+      subjects: The subjects whose readings `figure` uses; before `for_subject`, without the subject
+        that has the requirement.
       needs_bf16: Whether the requirement applies only to CPUs with bfloat16 instructions.
     """
 
@@ -72,14 +72,14 @@ class Demand:
     needs_bf16: bool = False
     scenario: str = ""
 
-    def of(self, scenario: str, subject: Key) -> Demand:
+    def for_subject(self, scenario: str, subject: Key) -> Demand:
         """Applies the requirement to a subject of a scenario."""
         subjects = (subject, *self.subjects)
         text = self.text.format(*map(" ".join, subjects))
         return dataclasses.replace(self, scenario=scenario, subjects=subjects, text=text)
 
 
-def against(
+def require_ratio(
     other: str, bound: float | None, attribute: str = "images_per_sec", text: str = "", **how: Any
 ) -> Demand:
     """Requires a ratio: an attribute of the subject divided by that of another subject."""
@@ -92,8 +92,11 @@ def against(
     return Demand(ratio, bound, f"{text}{{}} / {{}}", ((name, dtype or "fp32"),), **how)
 
 
-def alone(text: str, attribute: str, bound: float, **how: Any) -> Demand:
-    """Requires that an attribute of the subject itself does not exceed a bound."""
+def require_value(text: str, attribute: str, bound: float, **how: Any) -> Demand:
+    """Requires that an attribute of the subject itself reaches a bound.
+
+    With ``at_most=True``, the attribute must not exceed the bound.
+    """
     return Demand(operator.attrgetter(attribute), bound, text, **how)
 
 
@@ -187,12 +190,12 @@ def subjects_table(measurements: Sequence[Measurement], order: Sequence[str]) ->
 _COLUMNS: Sequence[Mapping[str, Callable[[float], str]]] = (
     {"images_per_sec": "{:.2f}".format},
     {"median_step_seconds": lambda seconds: f"{1e3 * seconds:.2f} ms"},
-    {"peak_bytes": binary},
+    {"peak_bytes": format_bytes},
     {
         "achieved_flops_per_sec": lambda flops: f"{number(flops / 1e9)} GFLOP/s",
         "share_of_bare_loop": lambda share: f"{percent(share)} of bare loop",
         "seconds": "{:.3f} s".format,
-        "bytes_last": binary,
+        "bytes_last": format_bytes,
     },
 )
 
@@ -230,7 +233,7 @@ def demands_table(findings: Sequence[Finding]) -> list[str]:
     return align_table(rows, left=(0, 1, -1))
 
 
-def neighbours(measurements: Sequence[Measurement], cpus: int) -> list[str]:
+def other_processes_lines(measurements: Sequence[Measurement], cpus: int) -> list[str]:
     """Lines about the CPU time of other processes, with a warning if it was high."""
     busy = [m.others_cpus for m in measurements if m.others_cpus is not None]
     if not busy:

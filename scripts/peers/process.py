@@ -147,7 +147,7 @@ class Process:
         self.stopped = None
         signal_all(self._popen.pid, signal.SIGCONT)
 
-    def is_late(self, timeout: float) -> bool:
+    def kill_if_late(self, timeout: float) -> bool:
         """Kills the process if it has exceeded `timeout` seconds; returns whether it has."""
         if not self.timed_out and time.perf_counter() - self._begun > timeout:
             self.timed_out = True
@@ -163,7 +163,7 @@ class Process:
     def reap(self, timeout: float) -> None:
         """Waits for the end of the process, after the end of its output."""
         while not (end := os.wait4(self._popen.pid, os.WNOHANG))[0]:
-            self.is_late(timeout)
+            self.kill_if_late(timeout)
             time.sleep(0.001)
         self._popen.returncode = self.status = os.waitstatus_to_exitcode(end[1])
         self.seconds = time.perf_counter() - self._begun - self.waited
@@ -212,7 +212,7 @@ def run_in_turn(
                 elif turn_seconds is not None and any(map(is_step_line, lines)):
                     starting.discard(one)
                     _after_step(one, queue, turn_seconds)
-            waiting = [one for one in queue if not one.is_late(timeout) and one.stopped]
+            waiting = [one for one in queue if not one.kill_if_late(timeout) and one.stopped]
             now = time.perf_counter()
             if starting:
                 for one in waiting:
@@ -250,7 +250,7 @@ def resident_bytes(root: int) -> int | None:
     A run of cnnbench measures in a child of the process that was started.
     """
     found = []
-    for process in family(root):
+    for process in process_tree_ids(root):
         with contextlib.suppress(OSError):
             pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
             found.append(int(pages) * os.sysconf("SC_PAGE_SIZE"))
@@ -263,12 +263,12 @@ def signal_all(root: int, number: int) -> None:
     A signal to the process group is not enough, because `cnnbench launch` starts each process in a
     separate group.
     """
-    for process in family(root):
+    for process in process_tree_ids(root):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process, number)
 
 
-def family(root: int) -> list[int]:
+def process_tree_ids(root: int) -> list[int]:
     """Returns the process ids of a process and its descendants; without /proc, only `root`."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():

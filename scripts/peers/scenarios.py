@@ -23,7 +23,7 @@ from cnnbench.errors import FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, split_words
 from cnnbench.machine.repository import GitError, git
 from cnnbench.records.all_reduce import AllReduceRecord, Point
-from peers.demands import Demand, against, alone
+from peers.demands import Demand, require_ratio, require_value
 from peers.process import is_step_line
 from peers.readings import (
     Key,
@@ -222,14 +222,14 @@ OF_WORKERS = ("collective", "controller", "coordinator")
 _DTYPES = ("fp32", "bf16")
 
 _FLOPS = "achieved_flops_per_sec"
-_MEMORY = against("ancestor", 0.9, "peak_bytes", "peak memory, ", at_most=True)
-_KERAS = against("keras", 1.15)
+_MEMORY = require_ratio("ancestor", 0.9, "peak_bytes", "peak memory, ", at_most=True)
+_KERAS = require_ratio("keras", 1.15)
 _CLASSIC = {
-    "alexnet": (against("ancestor", 1.15), _MEMORY),
-    "vgg16": (against("ancestor", 1.15), _KERAS, against("matmul", 0.85, _FLOPS)),
-    "googlenet": (against("ancestor", 1.0),),
-    "inception3": (against("ancestor", 1.0), _KERAS),
-    "densenet40": (against("ancestor", 1.0),),
+    "alexnet": (require_ratio("ancestor", 1.15), _MEMORY),
+    "vgg16": (require_ratio("ancestor", 1.15), _KERAS, require_ratio("matmul", 0.85, _FLOPS)),
+    "googlenet": (require_ratio("ancestor", 1.0),),
+    "inception3": (require_ratio("ancestor", 1.0), _KERAS),
+    "densenet40": (require_ratio("ancestor", 1.0),),
 }
 # Batch size of the classic networks; --batch_size applies to all other networks.
 _CLASSIC_BATCH = 16
@@ -266,17 +266,17 @@ _OBSERVED_BATCH = 32
 def _library(options: Options, *flags: str, case: str = "", **more: Any) -> Subject:
     """A training with TensorFlow's own convolution gradients, as in tf_cnn_benchmarks."""
     name, other = (f"{one} {case}".strip() for one in ("library", "ancestor"))
-    parts: tuple[Part, ...] = ("--conv_gradients=library", *flags, against(other, 1.0))
+    parts: tuple[Part, ...] = ("--conv_gradients=library", *flags, require_ratio(other, 1.0))
     return trained(options, name, *parts, **more)
 
 
 def _resnet50(options: Options) -> Subjects:
     def in_bf16(other: str, bound: float, *attribute: str) -> Demand:
-        return against(other, bound, *attribute, needs_bf16=True)
+        return require_ratio(other, bound, *attribute, needs_bf16=True)
 
     bounds = {"ancestor": 1.05, "torch": 1.1, "keras": 1.3}
-    others = (against(*bound) for bound in bounds.items())
-    yield trained(options, "cnnbench", *others, against("matmul", 0.85, _FLOPS), _MEMORY)
+    others = (require_ratio(*bound) for bound in bounds.items())
+    yield trained(options, "cnnbench", *others, require_ratio("matmul", 0.85, _FLOPS), _MEMORY)
     speeds = (in_bf16("cnnbench", 1.6), in_bf16("torch:bf16", 1.1))
     flops = in_bf16("matmul:bf16", 0.80, _FLOPS)
     yield trained(options, "cnnbench", *speeds, flops, dtype="bf16")
@@ -306,7 +306,7 @@ def _against_ancestor(options: Options) -> Subjects:
         of_case = options.but(model=model, batch_size=batch, **steps)
         flags = (f"--num_gpus={towers}", "--local_parameter_device=cpu", *own)
         name = f"ancestor {case}"
-        yield trained(of_case, f"cnnbench {case}", *flags, against(name, bound), group=case)
+        yield trained(of_case, f"cnnbench {case}", *flags, require_ratio(name, bound), group=case)
         if case in _CONVOLUTIONAL:
             yield _library(of_case, *flags, case=case, group=case)
         yield ancestor(of_case, *flags, towers=towers, name=name, group=case)
@@ -315,11 +315,11 @@ def _against_ancestor(options: Options) -> Subjects:
 def _forward(options: Options) -> Subjects:
     flags = ("--forward_only",)
     frozen = (*flags, "--freeze_when_forward_only")
-    in_bf16 = against("cnnbench", 1.6, needs_bf16=True)
-    yield trained(options, "cnnbench", *flags, against("ancestor", 1.15))
+    in_bf16 = require_ratio("cnnbench", 1.6, needs_bf16=True)
+    yield trained(options, "cnnbench", *flags, require_ratio("ancestor", 1.15))
     yield trained(options, "cnnbench", *flags, in_bf16, dtype="bf16")
-    yield trained(options, "frozen", *frozen, against("cnnbench", 1.0))
-    yield trained(options, "frozen", *frozen, against("frozen", 1.6), dtype="int8")
+    yield trained(options, "frozen", *frozen, require_ratio("cnnbench", 1.0))
+    yield trained(options, "frozen", *frozen, require_ratio("frozen", 1.6), dtype="int8")
     yield ancestor(options, *flags)
 
 
@@ -333,7 +333,7 @@ def _input(options: Options) -> Subjects:
         "--input_only",
         files,
         RESULT,
-        against("tf.data", 0.97),
+        require_ratio("tf.data", 0.97),
     )
     yield cnnbench(options, "cnnbench", *parts, read=read_loop, missing=missing)
     yield peer(of_input, "bare_input", files, name="tf.data", group="", missing=missing)
@@ -348,13 +348,13 @@ def _two(options: Options, name: str, mode: str, *parts: Part) -> Subject:
 def _towers(options: Options) -> Subjects:
     yield trained(options, "one tower")
     for mode in ("parameter_server", "replicated", "independent"):
-        yield _two(options, f"two {mode}", mode, against("one tower", 0.97))
+        yield _two(options, f"two {mode}", mode, require_ratio("one tower", 0.97))
 
 
 def _reductions(options: Options) -> Subjects:
     yield _two(options, "none", "independent")
     for name, flags in _REDUCTIONS.items():
-        yield _two(options, name, "replicated", *flags, against("none", 0.97))
+        yield _two(options, name, "replicated", *flags, require_ratio("none", 0.97))
 
 
 def _of_workers(
@@ -371,7 +371,7 @@ def _of_workers(
     of_worker = options.but(batch_size=options.batch_size // options.workers)
     launch = ("launch", workers, *tasks, "--")
     for mode, bound in modes.items():
-        parts: tuple[Part, ...] = (*flags, f"--variable_update={mode}", against(loop, bound))
+        parts: tuple[Part, ...] = (*flags, f"--variable_update={mode}", require_ratio(loop, bound))
         yield trained(of_worker, mode, *parts, launch=launch, **more)
     in_bursts = more.get("in_bursts", False)
     yield peer(options, "loop_steps", f"--strategy={loop}", workers, name=loop, in_bursts=in_bursts)
@@ -380,9 +380,9 @@ def _of_workers(
 def _strategies(options: Options) -> Subjects:
     options = _of_two_networks(options)
     strategies = ("mirrored_strategy", "central_storage_strategy", "one_device_strategy")
-    yield _two(options, "replicated", "replicated", against("mirrored_strategy", 1.0))
+    yield _two(options, "replicated", "replicated", require_ratio("mirrored_strategy", 1.0))
     for mode in strategies:
-        bare = against(f"bare {mode}", 0.97)
+        bare = require_ratio(f"bare {mode}", 0.97)
         if mode == "one_device_strategy":
             yield trained(options, mode, "--num_gpus=1", f"--variable_update={mode}", bare)
         else:
@@ -405,7 +405,7 @@ def _observed(options: Options) -> Subjects:
         f"--save_model_steps={seldom}",
     )
     yield trained(options, "cnnbench")
-    yield trained(options, "observed", *watched, against("cnnbench", 0.99))
+    yield trained(options, "observed", *watched, require_ratio("cnnbench", 0.99))
 
 
 # Starts, memory and the harness alone.
@@ -420,14 +420,14 @@ def _trivial(options: Options, batches: int = 1, warmup: int = 1) -> tuple[str, 
 
 def _start_cluster(options: Options) -> Subjects:
     job = ("launch", "--workers=2", "--ps=1", "--", "--variable_update=parameter_server")
-    faster = against("three processes", 1 / 1.8, "seconds")
+    faster = require_ratio("three processes", 1 / 1.8, "seconds")
     yield cnnbench(options, "one process", *_trivial(options), faster)
     yield cnnbench(options, "three processes", *job, *_trivial(options))
 
 
 def _overhead(options: Options) -> Subjects:
     flags = _trivial(options, options.overhead_batches, 10)
-    share = alone("harness / bare loop", "share_of_bare_loop", 0.97)
+    share = require_value("harness / bare loop", "share_of_bare_loop", 0.97)
     yield child(options, "bare_loop", *flags, share, name="harness")
 
 
@@ -447,7 +447,7 @@ def _startup(options: Options) -> Subjects:
         ("--help", "--help", "cnnbench --help, s", 0),
         ("refused flag", "--batch_size=-1", "cnnbench with a refused flag, s", 2),
     ):
-        quick = alone(text, "seconds", 0.5, **_SECONDS)
+        quick = require_value(text, "seconds", 0.5, **_SECONDS)
         yield cnnbench(options, name, word, quick, read=read_duration, status=status)
 
 
@@ -456,8 +456,8 @@ def _process(options: Options) -> Subjects:
 
     def less_time(other: str, bound: float | None) -> tuple[Demand, Demand]:
         return (
-            against(other, bound, "seconds", "start to last step, ", at_most=True),
-            against(other, None, "process_seconds", "start to exit, ", at_most=True),
+            require_ratio(other, bound, "seconds", "start to last step, ", at_most=True),
+            require_ratio(other, None, "process_seconds", "start to exit, ", at_most=True),
         )
 
     subjects = (
@@ -487,7 +487,7 @@ def _memory(options: Options) -> Subjects:
         ("cnnbench", plain, 1, 1.02, text),
         ("saving", saving, tenth, 1.03, of_saving),
     ):
-        growth = alone(shown, "memory_growth", bound, at_most=True)
+        growth = require_value(shown, "memory_growth", bound, at_most=True)
         how: dict[str, Any] = {"read": memory_reader(first, steps), "watch_memory": is_step_line}
         yield cnnbench(options, name, *flags, growth, **how)
 
@@ -518,7 +518,7 @@ def _speed_up(key: Callable[[Point], object], mine: object, other: object) -> Fi
     def figure(reading: Reading) -> float | None:
         # Points with wrong sums are excluded.
         rows = reading.document.rows
-        times = {key(point): point.median for point in rows if not point.failed}
+        times = {key(point): point.median_seconds for point in rows if not point.failed}
         return over(times.get(other), times.get(mine))
 
     return figure
@@ -566,7 +566,7 @@ def _large(options: Options) -> Subjects:
         def figure(reading: Reading) -> float | None:
             record: AllReduceRecord = reading.document
             found = [p for p in record.points if p.bytes == size << 20 and not p.failed]
-            return record.share_of_estimate(found[-1]) if found else None
+            return record.copy_to_reduction_time_ratio(found[-1]) if found else None
 
         return figure
 
@@ -745,7 +745,7 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
 def demands_of(options: Options) -> list[Demand]:
     """Returns all requirements of the chosen scenarios."""
     return [
-        demand.of(scenario, subject.key)
+        demand.for_subject(scenario, subject.key)
         for scenario in options.chosen
         for subject in scenario_subjects(scenario, options)
         for demand in subject.demands

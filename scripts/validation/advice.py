@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis, interim_analyses
-from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, verdict_probability
+from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, clear_verdict_probability
 from cnnbench.campaigns.bisect import (
     BAD,
     GOOD,
@@ -32,7 +32,7 @@ from cnnbench.judge.compare import (
     judge,
     judge_all,
 )
-from cnnbench.judge.compare.estimate import is_too_many
+from cnnbench.judge.compare.estimate import is_too_many_further_runs
 from cnnbench.judge.metrics import THROUGHPUT
 from validation.studies import POLICY, Generator, Study, Sums, all_kept, percent_of
 
@@ -62,7 +62,9 @@ def _speeds(generator: Generator, scatter: float, truth: float, number: int) -> 
 
 
 def _advises(found: Judgement, measured: int, paired: bool) -> bool:
-    return found.needed is not None and not is_too_many(found.needed - measured, paired)
+    if found.needed is None:
+        return False
+    return not is_too_many_further_runs(found.needed - measured, paired)
 
 
 class _Experiment:
@@ -96,7 +98,9 @@ class _Experiment:
             )
             (found,) = judge_all([case], self._policy.replace(alpha=analysis.alpha))
             left = analyses[number:]
-            hopeless = left and verdict_probability(case, left, self._policy) < SMALLEST_CHANCE
+            hopeless = (
+                left and clear_verdict_probability(case, left, self._policy) < SMALLEST_CHANCE
+            )
             if found.verdict in CLEAR or hopeless:
                 break
         return found
@@ -178,7 +182,7 @@ KINDS: dict[str, Case] = {
 }
 
 
-def draw(
+def simulate_comparison(
     generator: Generator, kind: str, planned: int, truth: str, scatter: float
 ) -> dict[Any, float]:
     """Simulates a comparison; returns whether runs were advised, and whether they settled it."""
@@ -211,7 +215,7 @@ ADVICE = Study(
             for truth in TRUTHS
         }
     },
-    draw=draw,
+    draw=simulate_comparison,
     cells=lambda found: [
         f"{percent_of(settled(one))} of {one['advised']}" if one["advised"] else "-"
         for one in found

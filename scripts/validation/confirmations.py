@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cnnbench.base.inference import InterimAnalysis, interim_analyses, paired_bounds
+from cnnbench.base.inference import InterimAnalysis, interim_analyses, paired_shift_intervals
 from validation.studies import (
     POLICY,
     Case,
@@ -60,7 +60,7 @@ def outcomes(
     used = np.full(len(differences), plan[-1].pairs)
     is_open = np.ones(len(differences), bool)
     for analysis in plan:
-        low, high = paired_bounds(differences[:, : analysis.pairs], 1 - analysis.alpha)
+        low, high = paired_shift_intervals(differences[:, : analysis.pairs], 1 - analysis.alpha)
         is_slower = high < -_FLOOR
         same = (low >= -_FLOOR) & (high <= _FLOOR)
         clear = is_open & (is_slower | (low > _FLOOR) | same)
@@ -70,7 +70,7 @@ def outcomes(
     return slower, used
 
 
-def draw(generator: Generator, noise: str, truth: float) -> dict[Any, float]:
+def simulate_experiments(generator: Generator, noise: str, truth: float) -> dict[Any, float]:
     """Simulates experiments; counts slower verdicts, their confirmations, and pairs."""
     series = np.log([NOISES[noise](generator, 4 * PAIRS) for _ in range(TOGETHER)])
     pairs = _differences(series, math.log1p(-truth), generator)
@@ -132,7 +132,7 @@ CONFIRMATIONS = Study(
         *("10 % slower: slower", "confirmed", "pairs at 6 %: first", "second"),
     ),
     tables={"": {(noise,): [(noise, truth) for truth in TRUTHS] for noise in NOISES}},
-    draw=draw,
+    draw=simulate_experiments,
     cells=_cells,
     judge=judged,
     part=10,

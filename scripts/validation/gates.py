@@ -24,7 +24,7 @@ from cnnbench.base.inference import (
     paired_shift,
     standard_deviation,
 )
-from cnnbench.base.slow_steps import rare_disturbance_shares
+from cnnbench.base.slow_steps import excess_disturbance_shares
 from cnnbench.base.stats import median
 from cnnbench.base.text import percent
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, aa_spread
@@ -55,7 +55,7 @@ DISTURBED = 0.1
 
 
 @dataclass(frozen=True)
-class Gates:
+class ComparisonVerdicts:
     """Verdicts of many comparisons of one kind.
 
     Attributes:
@@ -85,7 +85,7 @@ def sliding_gates(
     seed: int,
     least: int,
     policy: Policy = POLICY,
-) -> Gates:
+) -> ComparisonVerdicts:
     """Forms comparisons from windows that start at every round, until there are `least`.
 
     If all windows with all outcomes of coins are at most `least` comparisons, all are used.
@@ -116,7 +116,7 @@ def sliding_gates(
         verdict, _ = judge_pairs(speeds, analyses, policy, _cpu_time(*sides))
         verdicts[verdict] += 1
     subjects = 2 if subject in (LIKE, WAITS) else 3
-    return Gates(plan, subject, complete, verdicts, subjects * len(used))
+    return ComparisonVerdicts(plan, subject, complete, verdicts, subjects * len(used))
 
 
 def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
@@ -130,7 +130,7 @@ def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
 
 def _speeds(a: Sequence[Process], b: Sequence[Process]) -> tuple[list[float], list[float]]:
     """Returns the speeds of A and B without rare disturbances, as in `cnnbench ab`."""
-    rare = rare_disturbance_shares([one.disturbance for one in (*a, *b)])
+    rare = excess_disturbance_shares([one.disturbance for one in (*a, *b)])
     found = [one.speed / (1 - share) for one, share in zip((*a, *b), rare, strict=True)]
     return found[: len(a)], found[len(a) :]
 
@@ -155,7 +155,7 @@ def _cpu_time(a: Sequence[Process], b: Sequence[Process]) -> TwoSamples | None:
 
 def all_gates(
     rounds: Sequence[Round], seed: int, least: int, policy: Policy = POLICY
-) -> Iterator[Gates]:
+) -> Iterator[ComparisonVerdicts]:
     """Forms comparisons of equal processes, and with each slowed subject, for every rule."""
     slowed = [name for name in rounds[0] if name not in BASES]
     for plan in PLANS:
@@ -186,7 +186,7 @@ It is reached only if noise is larger than the smallest relevant change.
 """
 
 
-def gates_table(gates: Sequence[Gates]) -> list[str]:
+def gates_table(gates: Sequence[ComparisonVerdicts]) -> list[str]:
     """Returns the table of comparisons that are formed from real processes."""
     rows = []
     for one in gates:
@@ -232,7 +232,7 @@ def conditions(rounds: Sequence[Round]) -> list[str]:
     return lines
 
 
-def requirements(gates: Sequence[Gates], busy: float = 0.0) -> Iterator[Requirement]:
+def requirements(gates: Sequence[ComparisonVerdicts], busy: float = 0.0) -> Iterator[Requirement]:
     """Yields the requirements for comparisons while other programs keep `busy` CPUs busy."""
     for one in gates:
         if one.subject == LIKE:
@@ -252,12 +252,12 @@ def requirements(gates: Sequence[Gates], busy: float = 0.0) -> Iterator[Requirem
                 yield _of_enough(one, text, _share(one, verdict), met)
 
 
-def _share(one: Gates, verdict: Verdict) -> str:
+def _share(one: ComparisonVerdicts, verdict: Verdict) -> str:
     number = one.verdicts[verdict]
     return f"{number} of {one.count} ({percent_of(number / max(one.count, 1))})"
 
 
-def _of_enough(one: Gates, text: str, found: str, met: bool) -> Requirement:
+def _of_enough(one: ComparisonVerdicts, text: str, found: str, met: bool) -> Requirement:
     return Requirement(f"real, {text}", found, met if one.count >= ENOUGH_GATES else None)
 
 

@@ -112,7 +112,7 @@ def draw_noise(generator: Generator, noise: str, points: int, runs: int) -> dict
     found = trend_of(NOISES[noise](generator, points * runs).reshape(points, runs))
     return {
         "stepped": bool(found.steps),
-        "red": bool(found.setbacks),
+        "red": bool(found.lasting_regressions),
         "states": found.noise.states is not None,
         "correlated": found.noise.correlation is not None,
     }
@@ -167,7 +167,7 @@ class Shape:
         if self.kind in ("two_states", "two_machines"):
             return not found.steps and states is not None and states.kind == self.kind
         if self.kind == "red":
-            return bool(found.setbacks)
+            return bool(found.lasting_regressions)
         if self.kind in ("", "outlier"):
             return not found.steps and (
                 not self.kind or [one.index for one in found.outliers] == [*self.ends]

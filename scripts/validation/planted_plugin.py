@@ -29,7 +29,7 @@ SLOWED, ROWS, _WIDTH = "slowed_lenet", "EXTRA_ROWS", 512
 
 
 @dataclass(frozen=True)
-class Place:
+class SlowdownSettings:
     """Settings of the slowdowns for one network.
 
     Attributes:
@@ -46,17 +46,17 @@ class Place:
 
 
 PLACES = {
-    "lenet": Place("imagenet", "conv1", 0.004, 4),
-    "resnet20": Place("cifar10", "stage1/block1/conv0", 0.01, 40),
-    "resnet50": Place("imagenet", "stage1/block1/conv1", 0.1, 4),
+    "lenet": SlowdownSettings("imagenet", "conv1", 0.004, 4),
+    "resnet20": SlowdownSettings("cifar10", "stage1/block1/conv0", 0.01, 40),
+    "resnet50": SlowdownSettings("imagenet", "stage1/block1/conv1", 0.1, 4),
 }
 """Settings by network, which is registered as "planted_NETWORK"."""
 
-PLANTS: dict[str, tuple[Callable[[Any, Place], None], tuple[str, ...]]] = {}
+PLANTS: dict[str, tuple[Callable[[Any, SlowdownSettings], None], tuple[str, ...]]] = {}
 """For each plant, the function that adds the slowdown, and the kinds of causes that are right."""
 
 
-def plant(*kinds: str) -> Callable[[Callable[[Any, Place], None]], None]:
+def plant(*kinds: str) -> Callable[[Callable[[Any, SlowdownSettings], None]], None]:
     """Returns a decorator that adds a function to `PLANTS` under the function's name."""
     return lambda function: PLANTS.update({function.__name__: (function, kinds)})
 
@@ -89,14 +89,14 @@ def _delayed(images: Any, rows: int) -> Any:
     return images + tf.cast(nothing, images.dtype)
 
 
-def _in_layer(net: Any, place: Place, instead: Any) -> None:
+def _replace_layer_convolution(net: Any, settings: SlowdownSettings, instead: Any) -> None:
     """Replaces the convolution of one layer by a function of the original and its arguments."""
     import tensorflow as tf
 
     usual = net._conv
 
     def conv(*arguments: Any) -> Any:
-        here = f"/{tf.get_current_name_scope()}".endswith(f"/{place.layer}")
+        here = f"/{tf.get_current_name_scope()}".endswith(f"/{settings.layer}")
         return instead(usual, *arguments) if here else usual(*arguments)
 
     net._conv = conv
@@ -175,7 +175,9 @@ def _at_random(share: float, draw: random.Random) -> Callable[[], bool]:
     return lambda: draw.random() < share
 
 
-def _in_operation(net: Any, place: Place, delay: Callable[[float], object], seed: int) -> None:
+def _in_operation(
+    net: Any, settings: SlowdownSettings, delay: Callable[[float], object], seed: int
+) -> None:
     """Delays an operation of the layer in one of four steps, at random."""
     import tensorflow as tf
 
@@ -183,30 +185,30 @@ def _in_operation(net: Any, place: Place, delay: Callable[[float], object], seed
 
     def wait() -> None:
         if is_due():
-            delay(4 * place.seconds)
+            delay(4 * settings.seconds)
 
     def instead(usual: Any, x: Any, *arguments: Any) -> Any:
         with tf.control_dependencies([tf.py_function(wait, [], [])]):
             return usual(tf.identity(x), *arguments)
 
-    _in_layer(net, place, instead)
+    _replace_layer_convolution(net, settings, instead)
 
 
 _WORK = ("operations", "work", "kernel")
 
 
 @plant(*_WORK)
-def kernel(net: Any, place: Place) -> None:
+def kernel(net: Any, settings: SlowdownSettings) -> None:
     """The layer computes its convolution twice, and returns the mean."""
 
     def instead(usual: Any, x: Any, kernel: Any, *window: Any) -> Any:
         return (usual(x, kernel, *window) + usual(x * 1.001, kernel, *window)) / 2
 
-    _in_layer(net, place, instead)
+    _replace_layer_convolution(net, settings, instead)
 
 
 @plant("precision")
-def precision(net: Any, place: Place) -> None:
+def precision(net: Any, settings: SlowdownSettings) -> None:
     """The layer computes in fp32."""
     import tensorflow as tf
 
@@ -214,11 +216,11 @@ def precision(net: Any, place: Place) -> None:
         wide = usual(tf.cast(x, tf.float32), tf.cast(kernel, tf.float32), *window)
         return tf.cast(wide, x.dtype)
 
-    _in_layer(net, place, instead)
+    _replace_layer_convolution(net, settings, instead)
 
 
 @plant("batch norm")
-def batch_norm(net: Any, place: Place) -> None:
+def batch_norm(net: Any, settings: SlowdownSettings) -> None:
     """The layer's batch norm consists of single operations."""
     import tensorflow as tf
 
@@ -234,54 +236,56 @@ def batch_norm(net: Any, place: Place) -> None:
 
 
 @plant("copies")
-def copies(net: Any, place: Place) -> None:
+def copies(net: Any, settings: SlowdownSettings) -> None:
     """Every weight is copied several times after its update."""
     import tensorflow as tf
 
-    _after_update(lambda all: [tf.raw_ops.DeepCopy(x=v.read_value()) for v in all * place.copies])
+    _after_update(
+        lambda all: [tf.raw_ops.DeepCopy(x=v.read_value()) for v in all * settings.copies]
+    )
 
 
 @plant("program")
-def program(net: Any, place: Place) -> None:
+def program(net: Any, settings: SlowdownSettings) -> None:
     """The training loop sleeps before every step."""
-    _before_steps(lambda: time.sleep(place.seconds))
+    _before_steps(lambda: time.sleep(settings.seconds))
 
 
 @plant("input")
-def input(net: Any, place: Place) -> None:
+def input(net: Any, settings: SlowdownSettings) -> None:
     """Every batch arrives later."""
-    _late_batches(place.seconds)
+    _late_batches(settings.seconds)
 
 
 @plant("pauses")
-def third_program(net: Any, place: Place) -> None:
+def third_program(net: Any, settings: SlowdownSettings) -> None:
     """The training loop sleeps before every third step."""
-    _before_steps(lambda: time.sleep(3 * place.seconds), _every(3))
+    _before_steps(lambda: time.sleep(3 * settings.seconds), _every(3))
 
 
 @plant("pauses")
-def third_collector(net: Any, place: Place) -> None:
+def third_collector(net: Any, settings: SlowdownSettings) -> None:
     """The garbage collector visits many objects before every third step."""
-    kept = [[number] for number in range(int(2e7 * place.seconds))]
+    kept = [[number] for number in range(int(2e7 * settings.seconds))]
     _before_steps(lambda: gc.collect() if kept else None, _every(3))
 
 
 @plant("pauses")
-def random_input(net: Any, place: Place) -> None:
+def random_input(net: Any, settings: SlowdownSettings) -> None:
     """Batches arrive late at random, one in four."""
-    _late_batches(4 * place.seconds, is_late=_at_random(0.25, random.Random(1)))
+    _late_batches(4 * settings.seconds, is_late=_at_random(0.25, random.Random(1)))
 
 
 @plant("pauses")
-def random_lock(net: Any, place: Place) -> None:
+def random_lock(net: Any, settings: SlowdownSettings) -> None:
     """An operation of the step waits for a lock at random, one time in four."""
     lock = threading.Lock()
     lock.acquire()
-    _in_operation(net, place, lambda seconds: lock.acquire(timeout=seconds), 1)
+    _in_operation(net, settings, lambda seconds: lock.acquire(timeout=seconds), 1)
 
 
 @plant("pauses")
-def tenth_checkpoint(net: Any, place: Place) -> None:
+def tenth_checkpoint(net: Any, settings: SlowdownSettings) -> None:
     """Before every tenth step, weights are written to disk and synchronized."""
     data = bytes(2**20)
 
@@ -292,20 +296,20 @@ def tenth_checkpoint(net: Any, place: Place) -> None:
                 file.write(data)
                 os.fsync(file.fileno())
 
-            _repeat(write, 6 * place.seconds)
+            _repeat(write, 6 * settings.seconds)
 
     _before_steps(save, _every(10))
 
 
 @plant("pauses")
-def random_log(net: Any, place: Place) -> None:
+def random_log(net: Any, settings: SlowdownSettings) -> None:
     """In one of six steps, at random, more lines are printed than a slow reader can receive."""
     reader, writer = os.pipe()
     line = bytes(2**16)
 
     def read() -> None:
         while os.read(reader, len(line)):
-            time.sleep(place.seconds)
+            time.sleep(settings.seconds)
 
     def log() -> None:
         for _ in range(6):
@@ -316,19 +320,19 @@ def random_log(net: Any, place: Place) -> None:
 
 
 @plant("pauses", "program")
-def other_thread(net: Any, place: Place) -> None:
+def other_thread(net: Any, settings: SlowdownSettings) -> None:
     """Another thread holds Python's interpreter lock for a quarter of the time."""
 
     def compute() -> None:
         while True:
-            _compute(5 * place.seconds)
-            time.sleep(15 * place.seconds)
+            _compute(5 * settings.seconds)
+            time.sleep(15 * settings.seconds)
 
     threading.Thread(target=compute, daemon=True).start()
 
 
 @plant(*_WORK)
-def padded(net: Any, place: Place) -> None:
+def padded(net: Any, settings: SlowdownSettings) -> None:
     """The layer pads its input with zeros and crops it again."""
     import tensorflow as tf
 
@@ -336,11 +340,11 @@ def padded(net: Any, place: Place) -> None:
         wide = tf.pad(x, [[0, 0], *([[4, 4]] * 3)])
         return usual(tf.slice(wide, [0, 4, 4, 4], tf.shape(x)), *arguments)
 
-    _in_layer(net, place, instead)
+    _replace_layer_convolution(net, settings, instead)
 
 
 @plant(*_WORK)
-def pieces(net: Any, place: Place) -> None:
+def pieces(net: Any, settings: SlowdownSettings) -> None:
     """The layer convolves the images in four parts, one after the other."""
     import tensorflow as tf
 
@@ -348,62 +352,62 @@ def pieces(net: Any, place: Place) -> None:
         parts = tf.split(x, math.gcd(4, x.shape[0]))
         return tf.concat([usual(part, *arguments) for part in parts], 0)
 
-    _in_layer(net, place, instead)
+    _replace_layer_convolution(net, settings, instead)
 
 
 @plant("copies")
-def norms(net: Any, place: Place) -> None:
+def norms(net: Any, settings: SlowdownSettings) -> None:
     """Norms of all weights are computed after their update."""
     import tensorflow as tf
 
-    centres = range(place.copies)  # TensorFlow would merge equal operations.
+    centres = range(settings.copies)  # TensorFlow would merge equal operations.
     _after_update(
         lambda all: [tf.norm(v.read_value() - float(centre)) for centre in centres for v in all]
     )
 
 
 @plant("program")
-def computing_program(net: Any, place: Place) -> None:
+def computing_program(net: Any, settings: SlowdownSettings) -> None:
     """The training loop computes in Python before every step, like a log line."""
-    _before_steps(lambda: _compute(place.seconds))
+    _before_steps(lambda: _compute(settings.seconds))
 
 
 @plant("input")
-def computing_input(net: Any, place: Place) -> None:
+def computing_input(net: Any, settings: SlowdownSettings) -> None:
     """Every batch is decoded in Python when the step asks for it."""
-    _late_batches(place.seconds, _compute)
+    _late_batches(settings.seconds, _compute)
 
 
 @plant("pauses")
-def fifth_input(net: Any, place: Place) -> None:
+def fifth_input(net: Any, settings: SlowdownSettings) -> None:
     """A buffer is shuffled before every fifth batch."""
-    _late_batches(5 * place.seconds, _compute, _every(5, first=4))
+    _late_batches(5 * settings.seconds, _compute, _every(5, first=4))
 
 
 @plant("pauses")
-def fourth_program(net: Any, place: Place) -> None:
+def fourth_program(net: Any, settings: SlowdownSettings) -> None:
     """Matrices are multiplied before every fourth step, like an evaluation."""
     import numpy as np
 
     values = np.ones((256, 256), np.float32)
-    _before_steps(lambda: _repeat(lambda: values.dot(values), 4 * place.seconds), _every(4))
+    _before_steps(lambda: _repeat(lambda: values.dot(values), 4 * settings.seconds), _every(4))
 
 
 @plant("pauses")
-def random_memory(net: Any, place: Place) -> None:
+def random_memory(net: Any, settings: SlowdownSettings) -> None:
     """New memory is written before one of five steps, at random."""
     is_due = _at_random(0.2, random.Random(1))
-    _before_steps(lambda: _repeat(lambda: bytearray(2**24), 5 * place.seconds), is_due)
+    _before_steps(lambda: _repeat(lambda: bytearray(2**24), 5 * settings.seconds), is_due)
 
 
 @plant("pauses")
-def second_barrier(net: Any, place: Place) -> None:
+def second_barrier(net: Any, settings: SlowdownSettings) -> None:
     """Every second step waits for another thread, as if at a barrier."""
     start, end = threading.Semaphore(0), threading.Semaphore(0)
 
     def work() -> None:
         while start.acquire():
-            time.sleep(2 * place.seconds)
+            time.sleep(2 * settings.seconds)
             end.release()
 
     def meet() -> None:
@@ -415,9 +419,9 @@ def second_barrier(net: Any, place: Place) -> None:
 
 
 @plant("pauses")
-def random_operation(net: Any, place: Place) -> None:
+def random_operation(net: Any, settings: SlowdownSettings) -> None:
     """An operation of the step computes longer at random, one time in four."""
-    _in_operation(net, place, _compute, 9)
+    _in_operation(net, settings, _compute, 9)
 
 
 if __name__ != "validation.planted_plugin":  # Scripts need only the table.

@@ -20,7 +20,7 @@ from measuring import measure
 
 from cnnbench.base.slow_steps import largest_disturbance
 from cnnbench.base.stats import median
-from cnnbench.campaigns.ab.side import TURN_SECONDS, Side
+from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.judge.compare.judgement import cpu_seconds_by_time_slice
@@ -169,7 +169,8 @@ class Pool:
         load = read_counters(Host()).load_average or 0.0
         flags = (plugin, *self.plan["flags"])
         sides = [
-            Side(flags=flags, variables={planted_plugin.ROWS: str(place.rows)}) for place in places
+            AbSide(flags=flags, variables={planted_plugin.ROWS: str(place.rows)})
+            for place in places
         ]
         ended = measure(sides, TIMEOUT, TURN_SECONDS if self.is_interleaved else 0.0)
         return [_ended(*one, load) for one in zip(places, ended, strict=True)]

@@ -27,7 +27,7 @@ KINDS = {"equal scatter": None, "the fastest is noisier": 0, "another one is noi
 """Kinds of races, each with the candidate whose standard deviation is `_NOISIER` times as large."""
 
 
-def draw(generator: Generator, kind: str, size: int) -> dict[Any, float]:
+def simulate_race(generator: Generator, kind: str, size: int) -> dict[Any, float]:
     """Simulates a race. Each candidate is 3 % faster than the next one."""
     scatters = np.full(size, SCATTER)
     if (noisy := KINDS[kind]) is not None:
@@ -57,7 +57,7 @@ def violation(found: Sums, kind: str, size: int) -> str:
 RACES = Study(
     header=("the fastest is lost", *(f"of {size}" for size in SIZES)),
     tables={"": {(kind,): [(kind, size) for size in SIZES] for kind in KINDS}},
-    draw=draw,
+    draw=simulate_race,
     cells=lambda found: [
         f"{share_of(one, 'lost')} ({one['processes'] / one['draws']:.1f})" for one in found
     ],

@@ -76,7 +76,7 @@ class Study:
     ) -> tuple[list[str], list[Requirement]]:
         """Simulates all experiments; returns the lines of the tables, and requirements."""
         cases = [case for rows in self.tables.values() for row in rows.values() for case in row]
-        of_case = partial(sums, self.draw, draws=-(-draws // self.part), seed=seed)
+        of_case = partial(simulate_and_sum, self.draw, draws=-(-draws // self.part), seed=seed)
         found = dict(zip(cases, map(of_case, cases), strict=True))
         lines = []
         for title, rows in self.tables.items():
@@ -85,7 +85,9 @@ class Study:
         return lines, [*self.judge(found)]
 
 
-def sums(draw: Callable[..., Mapping[Any, float]], case: Case, draws: int, seed: int) -> Sums:
+def simulate_and_sum(
+    draw: Callable[..., Mapping[Any, float]], case: Case, draws: int, seed: int
+) -> Sums:
     """Simulates the experiments of one case, and sums the results; equal seeds give equal sums."""
     name = zlib.crc32(" ".join(map(str, case)).encode())
     generator = np.random.default_rng([seed, name])

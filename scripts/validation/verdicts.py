@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cnnbench.base.inference import InterimAnalysis, interim_analyses
-from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, verdict_probability
+from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, clear_verdict_probability
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
 from cnnbench.judge.compare.judgement import joint_judgement, split_significance_level
 from validation.studies import (
@@ -143,7 +143,7 @@ def judge_pairs(
         if found.verdict in CLEAR:
             break
         undecided = cpu_time is None and index < len(plan)
-        if undecided and verdict_probability(case, plan[index:], rules) < SMALLEST_CHANCE:
+        if undecided and clear_verdict_probability(case, plan[index:], rules) < SMALLEST_CHANCE:
             break
     return found.verdict, 2 * analysis.pairs
 
@@ -226,7 +226,9 @@ TRUTHS = (0.0, 0.05, 0.10)
 """True slowdowns of B, as shares of the speed."""
 
 
-def draw(generator: Generator, rule: str, noise: str, truth: float) -> dict[Any, float]:
+def simulate_comparison(
+    generator: Generator, rule: str, noise: str, truth: float
+) -> dict[Any, float]:
     """Simulates a comparison in which B is slower by `truth`; returns verdict and processes."""
     chosen = RULES[rule]
     series = NOISES[noise](generator, chosen.processes)
@@ -272,7 +274,7 @@ RATES = Study(
         }
         for name, rule in RULES.items()
     },
-    draw=draw,
+    draw=simulate_comparison,
     cells=_cells,
     judge=_judged,
 )

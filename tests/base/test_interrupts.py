@@ -18,13 +18,13 @@ from cnnbench.base.interrupts import (
     SIGNALS,
     begin_command,
     conclude_command,
+    converting_errors_to_interrupts,
     delaying_interrupts,
-    find_announcement,
+    find_grace_announcement,
     grace_announcement,
     grace_seconds,
     handling_signals,
     raise_if_interrupted,
-    restoring_interrupts,
 )
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.training import Training
@@ -82,7 +82,7 @@ def handled() -> Iterator[None]:
 @pytest.mark.usefixtures("handled")
 @pytest.mark.parametrize("way", WAYS)
 def test_what_native_code_makes_of_an_interrupt_is_one(way: Callable[[], None]) -> None:
-    with pytest.raises(KeyboardInterrupt), restoring_interrupts():
+    with pytest.raises(KeyboardInterrupt), converting_errors_to_interrupts():
         way()
     begin_command()
     with pytest.raises(KeyboardInterrupt), plugins.reporting_plugin_errors(BenchmarkError):
@@ -91,14 +91,14 @@ def test_what_native_code_makes_of_an_interrupt_is_one(way: Callable[[], None]) 
 
 @pytest.mark.usefixtures("handled")
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(KeyboardInterrupt), restoring_interrupts():
+    with pytest.raises(KeyboardInterrupt), converting_errors_to_interrupts():
         plain()
-    with pytest.raises(SystemError, match="bad argument"), restoring_interrupts():
+    with pytest.raises(SystemError, match="bad argument"), converting_errors_to_interrupts():
         raise SystemError("bad argument")  # the interrupt was before
     begin_command()
-    with pytest.raises(BenchmarkError, match="disk"), restoring_interrupts():
+    with pytest.raises(BenchmarkError, match="disk"), converting_errors_to_interrupts():
         failing_afterwards()
-    with pytest.raises(KeyboardInterrupt), restoring_interrupts():  # by another handler
+    with pytest.raises(KeyboardInterrupt), converting_errors_to_interrupts():  # by another handler
         raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
 
 
@@ -176,6 +176,6 @@ def test_files_without_imports_know_all_signals(path):
 def test_the_grace_follows_the_longest_step(longest, seconds):
     assert grace_seconds(longest) == seconds
     line = grace_announcement(grace_seconds(longest))
-    assert find_announcement(f"log\ncnnbench: {line}\nmore").group(1) == f"{seconds:.0f}"
+    assert find_grace_announcement(f"log\ncnnbench: {line}\nmore").group(1) == f"{seconds:.0f}"
     with delaying_interrupts():
         assert grace_seconds(longest) == seconds + 60.0

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from cnnbench.base.levels import NoisyPoints, SeriesLevel, find_levels, likely_start_interval
+from cnnbench.base.levels import CommitTimeSeries, SeriesLevel, find_levels, level_start_interval
 
 
 def draws(kind, count, seed):
@@ -42,8 +42,8 @@ def levels_at(values, cut):
 
 
 def starts_of(values, cut):
-    noisy = NoisyPoints([[value] for value in values], relative=False)
-    return likely_start_interval(noisy, levels_at(values, cut), 1)
+    noisy = CommitTimeSeries([[value] for value in values], relative=False)
+    return level_start_interval(noisy, levels_at(values, cut), 1)
 
 
 def series(values, scatter):
@@ -151,7 +151,7 @@ def test_runs_of_one_commit_tell_states_from_a_step():
 
 def recognized(points, cut):
     levels = levels_at([value for (value,) in points], cut)
-    return NoisyPoints(points, relative=True).recognize_noise(levels, [()] * len(points), 0.03)
+    return CommitTimeSeries(points, relative=True).recognize_noise(levels, [()] * len(points), 0.03)
 
 
 def test_correlated_noise_is_named_and_a_step_in_quiet_points_is_not():
@@ -185,5 +185,5 @@ def test_plateaus_do_not_alternate_as_two_states_do():
     flips = [100.0 - 30 * (index * 7 % 3 == 0) + 0.1 * (index % 3) for index in range(40)]
     level = [SeriesLevel(0, 40, 100.0)]
     for values, is_named in ((plateaus, False), (flips, True)):
-        noisy = NoisyPoints([[value] for value in values], relative=True)
+        noisy = CommitTimeSeries([[value] for value in values], relative=True)
         assert (noisy.recognize_noise(level, [()] * 40, 0.03).states is not None) == is_named

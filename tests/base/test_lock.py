@@ -19,8 +19,8 @@ from cnnbench.base.files import (
     SCRATCH,
     SCRATCH_OF_PARENT,
     FolderLock,
-    Scratch,
-    keep_temporary_folders,
+    TemporaryFolder,
+    make_temporary_folders_permanent,
     remove_abandoned_temporaries,
 )
 
@@ -91,7 +91,7 @@ def test_a_holder_of_another_machine_is_named(killed):
 def test_a_holder_that_ends_within_the_patience_is_waited_for(tmp_path):
     first = FolderLock(tmp_path)
     threading.Timer(0.2, first.release).start()
-    FolderLock(tmp_path, patience=30.0).release()
+    FolderLock(tmp_path, wait_seconds=30.0).release()
     assert names(tmp_path) == []
 
 
@@ -110,7 +110,7 @@ def test_many_threads_are_never_in_it_together(tmp_path, limits):
 
     def enter():
         for _ in range(20):
-            with FolderLock(tmp_path, patience=60.0):
+            with FolderLock(tmp_path, wait_seconds=60.0):
                 inside.append(None)
                 most.append(len(inside))
                 inside.pop()
@@ -145,7 +145,7 @@ def temporary(temporary_folders, tmp_path):
 
 
 def test_it_is_gone_behind_its_context_unless_it_is_kept(temporary):
-    with Scratch("cnnbench-test-") as gone, Scratch("cnnbench-test-") as kept:
+    with TemporaryFolder("cnnbench-test-") as gone, TemporaryFolder("cnnbench-test-") as kept:
         (gone.path / "a").mkdir()
         (kept.path / "b").write_text("b")
         kept.kept = True
@@ -159,13 +159,13 @@ def test_it_is_gone_behind_its_context_unless_it_is_kept(temporary):
 def test_what_a_killed_process_has_left_is_removed_by_the_next(temporary):
     code = (
         "import os, tempfile; tempfile.tempdir = os.environ['THERE']\n"
-        "from cnnbench.base.files import Scratch\n"
-        "(Scratch('cnnbench-test-').path / 'deep').mkdir(); os.kill(os.getpid(), 9)"
+        "from cnnbench.base.files import TemporaryFolder\n"
+        "(TemporaryFolder('cnnbench-test-').path / 'deep').mkdir(); os.kill(os.getpid(), 9)"
     )
     finished([sys.executable, "-c", code], -9, environment={"THERE": str(temporary)})
     (left,) = temporary.iterdir()
     assert names(left) == [SCRATCH, "deep"]
-    with Scratch("cnnbench-other-") as scratch:
+    with TemporaryFolder("cnnbench-other-") as scratch:
         assert names(temporary) == [scratch.path.name]
 
 
@@ -211,7 +211,7 @@ def test_only_what_was_made_as_scratch_is_removed(temporary, monkeypatch):
 
 @pytest.mark.parametrize("below", [".", "deep/train"])
 @pytest.mark.parametrize("through_a_link", [False, True])
-@pytest.mark.parametrize("use", [keep_temporary_folders, FolderLock])
+@pytest.mark.parametrize("use", [make_temporary_folders_permanent, FolderLock])
 def test_a_scratch_folder_that_is_used_otherwise_stays(temporary, below, through_a_link, use):
     folder = left_behind(temporary / "cnnbench-test-00000000")
     (folder / below).mkdir(parents=True, exist_ok=True)
@@ -226,16 +226,16 @@ def test_a_scratch_folder_that_is_used_otherwise_stays(temporary, below, through
 
 
 def test_the_scratch_folder_of_a_living_process_is_for_nobody_else(temporary):
-    with Scratch("cnnbench-test-") as scratch:
+    with TemporaryFolder("cnnbench-test-") as scratch:
         with pytest.raises(BlockingIOError, match=f"pid {os.getpid()} "):
-            keep_temporary_folders(scratch.path / "train")
+            make_temporary_folders_permanent(scratch.path / "train")
         with pytest.raises(BlockingIOError):
             FolderLock(scratch.path)
     assert names(temporary) == []
 
 
 def test_a_process_may_write_to_the_scratch_folder_of_its_parent(temporary, monkeypatch):
-    with Scratch("cnnbench-test-") as scratch:
+    with TemporaryFolder("cnnbench-test-") as scratch:
         monkeypatch.setenv(SCRATCH_OF_PARENT, os.path.realpath(scratch.path))
-        keep_temporary_folders(scratch.path / "train")
+        make_temporary_folders_permanent(scratch.path / "train")
         assert names(scratch.path) == [SCRATCH]

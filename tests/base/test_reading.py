@@ -9,7 +9,7 @@ import pytest
 
 from cnnbench.base import plugins
 from cnnbench.base.files import parse_json, read_file, read_json, read_text
-from cnnbench.campaigns.suite import load
+from cnnbench.campaigns.suite import load_yaml_file
 from cnnbench.errors import FlagError, PathError, UsageError
 from cnnbench.records.result_files import load_run
 
@@ -38,7 +38,7 @@ def test_what_has_no_end_is_refused_wherever_it_is_named(endless):
     for path, reason in endless.items():
         for read, error in (
             *((read_file, PathError), (read_json, PathError), (load_run, PathError)),
-            *((load, PathError), (plug_in, FlagError)),
+            *((load_yaml_file, PathError), (plug_in, FlagError)),
         ):
             with pytest.raises(error) as caught:
                 read(path)
@@ -68,7 +68,7 @@ def test_too_large_a_file(tmp_path):
     with pytest.raises(PathError, match="has more than 1 MiB"):
         read_file(path, 1)
     with pytest.raises(UsageError, match="large: cannot be read: has more than 1 MiB"):
-        load(str(path))
+        load_yaml_file(str(path))
 
 
 def test_text_may_have_a_byte_order_mark(tmp_path):

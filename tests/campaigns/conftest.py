@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.campaigns.suite import Suite, load, parse_suite
-from cnnbench.campaigns.sweep import SweepPlan, make_plan
+from cnnbench.campaigns.suite import Suite, load_yaml_file, parse_suite
+from cnnbench.campaigns.sweep import SweepPlan, plan_sweep
 from cnnbench.records.run import Batch, RunRecord
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
@@ -47,10 +47,10 @@ def write(tmp_path: Path) -> Callable[[str], str]:
 @pytest.fixture
 def suite(write: Callable[[str], str]) -> Callable[[str], Suite]:
     """The checked suite in a text."""
-    return lambda text: parse_suite(load(write(text)))
+    return lambda text: parse_suite(load_yaml_file(write(text)))
 
 
 @pytest.fixture
 def plan(suite: Callable[[str], Suite]) -> Callable[..., SweepPlan]:
     """The plan of the suite in a text."""
-    return lambda text, *for_all, **more: make_plan(suite(text), FACTS, *for_all, **more)
+    return lambda text, *for_all, **more: plan_sweep(suite(text), FACTS, *for_all, **more)

@@ -115,7 +115,9 @@ def test_strong_scaling_divides_the_batch_of_one_worker(of, shared, compute):
 def test_strong_scaling_fixes_the_global_batch(words, batch):
     flags = ["--model=lenet", "--device=cpu", "--variable_update=collective_all_reduce"]
     options = launch.LaunchFlags(scaling=(1, 2), scaling_kind="strong")
-    command = launch._set_batch_size(options, parse_task_command([*flags, *words]), JobLayout())
+    command = launch._with_scaled_batch_size(
+        options, parse_task_command([*flags, *words]), JobLayout()
+    )
     chief = make_plan(plan_chief(command.args, JobLayout(workers=2)))
     assert (chief.length.batch_per_device, chief.length.global_batch) == (batch // 2, batch)
     with pytest.raises(FlagError, match="multiple of the 5 devices of an update, such as"):
@@ -126,11 +128,11 @@ def test_kinds_of_scaling_that_contradict_the_batch():
     weak = launch.LaunchFlags(scaling=(1, 2))
     command = parse_task_command(["--model=lenet", "--global_batch_size=8", "--device=cpu"])
     with pytest.raises(FlagError, match=r"^--global_batch_size=8: .*--scaling_kind=strong"):
-        launch._set_batch_size(weak, command, JobLayout())
+        launch._with_scaled_batch_size(weak, command, JobLayout())
     strong = launch.LaunchFlags(scaling=(1, 2), scaling_kind="strong")
     flags = ["--variable_update=parameter_server", "--nocross_replica_sync", "--device=cpu"]
     with pytest.raises(FlagError, match=r"^--scaling_kind=strong: .* share no batch"):
-        launch._set_batch_size(strong, parse_task_command(flags), JobLayout(ps=1))
+        launch._with_scaled_batch_size(strong, parse_task_command(flags), JobLayout(ps=1))
 
 
 def test_a_run_without_steps(of):

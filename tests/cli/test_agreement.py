@@ -227,7 +227,7 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
         )
         outputs = {
             "table": text.table_text,
-            "csv": text.to_csv,
+            "csv": text.candidates_csv,
             "flags": text.flag_file_text,
             **pages_of(
                 campaign_sections.best_flags_section, campaign_sections.search_verdict_answers
@@ -415,7 +415,7 @@ def paired(
 
     written: list[Comparison] = []
     with on(MadeUpMachine(record, 1), folder) as patch, tracked():
-        patch.setattr(ab.AbFlags, "write", lambda self, found: written.append(found))
+        patch.setattr(ab.AbFlags, "write_comparison", lambda self, found: written.append(found))
         patch.setattr(
             ab, "_explain_by_profiles", lambda *_: explain(profiles.side(), profiles.side(slower))
         )
@@ -575,7 +575,7 @@ def pages_of(section: Any, answers: Any) -> dict[str, Callable[[Any], str]]:
             title="report",
             subtitle="of a folder",
             answers=tuple(answers(subject)),
-            sections=(Section.of("section", "Section", section(subject)),),
+            sections=(Section.from_contents("section", "Section", section(subject)),),
         )
 
     return {

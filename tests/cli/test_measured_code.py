@@ -27,7 +27,7 @@ NO_GIT = "git cannot be run: No such file or directory"
 @pytest.fixture
 def places(tmp_path, git, monkeypatch):
     """A repository of three commits whose file is their number, and others that are made of it."""
-    for name in repository.environment().keys() ^ os.environ.keys():
+    for name in repository.environment_for_git().keys() ^ os.environ.keys():
         monkeypatch.delenv(name)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")

@@ -12,7 +12,7 @@ from pathlib import Path
 import interrupted
 import pytest
 from forked import finished
-from interrupted import COMMANDS, Signalled
+from interrupted import COMMANDS, SignalCase
 
 from cnnbench.base.interrupts import SIGNALS
 
@@ -30,7 +30,7 @@ SHOWN = {
     "last file": ("run", "compare", "report"),
 }
 CELLS = [
-    Signalled(name, SIGNALS[(place + at) % len(SIGNALS)], moment)
+    SignalCase(name, SIGNALS[(place + at) % len(SIGNALS)], moment)
     for at, (moment, names) in enumerate(SHOWN.items())
     for place, name in enumerate(names)
 ]
@@ -45,8 +45,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("case", CELLS, ids=str)
-def test_every_command_obeys_every_signal(case: Signalled, inputs: Path) -> None:
-    assert interrupted.problems(case, inputs) == []
+def test_every_command_obeys_every_signal(case: SignalCase, inputs: Path) -> None:
+    assert interrupted.run_and_find_problems(case, inputs) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
@@ -54,7 +54,7 @@ def test_a_signal_that_the_caller_ignores_stays_ignored(number: signal.Signals) 
     """As nohup does."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
-        done = finished(Signalled("env", number, "work").words)
+        done = finished(SignalCase("env", number, "work").words)
     finally:
         signal.signal(number, before)
     assert json.loads(done.stdout)

@@ -11,7 +11,7 @@ import pytest
 from other_values import other
 
 from cnnbench.flags import FLAGS, Params
-from cnnbench.flags.declare import RequiredMatch
+from cnnbench.flags.declare import RepetitionMatch
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.params import SPECS, identity_flags
 from cnnbench.judge.compare.configuration import Configuration
@@ -120,7 +120,7 @@ def _trees():
 @pytest.mark.parametrize("spec", FLAGS, ids=lambda spec: spec.name)
 def test_the_role_of_a_flag_decides_for_judge_and_campaigns(spec, runs):
     usual, changed = Params().as_dict(), {**Params().as_dict(), spec.name: other(spec)}
-    counts = spec.role.required_match is not RequiredMatch.NOTHING
+    counts = spec.role.repetition_match is not RepetitionMatch.NOTHING
     for of_places in (False, True):
         same = identity_flags(usual, of_places=of_places) == identity_flags(
             changed, of_places=of_places

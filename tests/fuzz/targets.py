@@ -256,8 +256,8 @@ def records(generator: random.Random, folder: Path) -> None:
 
 def suites(generator: random.Random, folder: Path) -> None:
     """Suites: those that come with cnnbench, with lines and words exchanged."""
-    from cnnbench.campaigns.suite import load, parse_suite
-    from cnnbench.campaigns.sweep import make_plan
+    from cnnbench.campaigns.suite import load_yaml_file, parse_suite
+    from cnnbench.campaigns.sweep import plan_sweep
 
     sources = sorted((ROOT / "configs").glob("*.yaml"))
     lines = generator.choice(sources).read_text().splitlines()[:60]
@@ -281,7 +281,7 @@ def suites(generator: random.Random, folder: Path) -> None:
             lines[at] = text_of(mutated(generator, lines[at].encode(errors="replace")))
     path = folder / "suite.yaml"
     path.write_text("\n".join(lines), errors="replace")
-    refused(lambda: make_plan(parse_suite(load(str(path))), {}))
+    refused(lambda: plan_sweep(parse_suite(load_yaml_file(str(path))), {}))
 
 
 # Run records ----------------------------------------------------------------------------------

@@ -350,8 +350,8 @@ def impatient() -> NoReturn:
     from cnnbench.run.cluster import Watchdog
     from cnnbench.run.driver import step_loop
 
-    limit_of = step_loop.time_limit
-    step_loop.time_limit = lambda limit, longest, is_step: limit_of(
+    limit_of = step_loop.stall_time_limit
+    step_loop.stall_time_limit = lambda limit, longest, is_step: limit_of(
         limit if is_step else 2 * limit, longest, True
     )
 
@@ -404,7 +404,7 @@ def execute(
         run = launching
     started = time.monotonic()
     command.log.write_bytes(b"")
-    place = command.log, command.log, command.folder, {**command.variables(), GUARDED: "1"}
+    place = command.log, command.log, command.folder, {**command.extra_environment(), GUARDED: "1"}
     process = Forked(run, words[at:], *place, program=program, server=stand_ins, begins=False)
     code, late = process.end(timeout, interrupts.SHORTEST_GRACE)
     return ProcessResult(code=code, seconds=time.monotonic() - started, timed_out=late)

@@ -65,7 +65,7 @@ _MACHINE = {"hostname": "box", "cpu_model": "Fast CPU", "logical_cpus": 8, "usab
 _MACHINE |= {"tensorflow_version": "2.21.0", "memory_bytes": 2**34}
 
 
-def _answer(side: Any, code: str, *arguments: str, ours: bool, seconds: float) -> Any:
+def _answer(side: Any, code: str, *arguments: str, use_own_cnnbench: bool, timeout: float) -> Any:
     """In place of a process that resolves the flags of a side."""
     resolved = resolve_run(parse_args(arguments[1:]))
     text = json.dumps({"error": None, "resolved": encode(resolved)})
@@ -95,7 +95,7 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         for owner in (bisect, sides):
             patch.setattr(owner, "worktree", worktree)
         patch.setattr(sides, "resolve_commit", lambda flag, text: text)
-        patch.setattr(sides, "commit_of", lambda text: text)
+        patch.setattr(sides, "find_commit_hash", lambda text: text)
         patch.setattr(repository, "folder_repository", subject)
         patch.setattr(repository, "measured_code", lambda *_: Subject(revision="a" * 40))
         yield patch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cnnbench.base.document import Table
 from cnnbench.judge.report import build, gather
-from cnnbench.records.result_files import LoadedFiles
+from cnnbench.records.result_files import Loaded
 
 HOSTILE = (
     "</script></style></title></svg>--><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -52,8 +52,8 @@ class Page(HTMLParser):
 
 def report_of(*records, reductions=(), studies=(), base=None):
     """The report on records and other documents, compared with those of a baseline."""
-    baseline = None if base is None else LoadedFiles(tuple(base), ())
-    return build(gather(LoadedFiles(records, (), tuple(reductions), tuple(studies)), baseline))
+    baseline = None if base is None else Loaded(tuple(base), ())
+    return build(gather(Loaded(records, (), tuple(reductions), tuple(studies)), baseline))
 
 
 def section(report, key):

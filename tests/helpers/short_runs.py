@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
-from cnnbench.base.terminal import Messages
+from cnnbench.base.terminal import MessageWriter
 from cnnbench.cli import main
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.console import Console
@@ -38,7 +38,7 @@ def run(**flags: object) -> Ran:
     """A run with `flags`, else those of `TINY`."""
     out, err = io.StringIO(), io.StringIO()
     params = Params.from_dict({**TINY, **flags})
-    record = BenchmarkCNN(params, console=Console(out), messages=Messages(err)).run()
+    record = BenchmarkCNN(params, console=Console(out), messages=MessageWriter(err)).run()
     return Ran(record, out.getvalue().splitlines(), err.getvalue())
 
 

@@ -20,9 +20,9 @@ from cnnbench.records.profiles import (
     TO_INPUT,
     TO_KERNEL,
     UPDATE,
-    Part,
     ProfiledLayer,
     ProfiledPart,
+    StepPart,
     StepProfile,
 )
 from cnnbench.records.run import RunRecord
@@ -43,9 +43,9 @@ class Row:
         return replace(self, ms=self.ms * factor, **changes)
 
 
-def network(type: str = "bfloat16") -> dict[Part, Row]:
+def network(type: str = "bfloat16") -> dict[StepPart, Row]:
     """A step of about 100 ms."""
-    rows: dict[Part, Row] = {}
+    rows: dict[StepPart, Row] = {}
     for number, ms in enumerate((4.0, 8.0, 14.0, 6.0)):
         layer = f"conv{number}"
         for direction, kernel in (
@@ -53,15 +53,15 @@ def network(type: str = "bfloat16") -> dict[Part, Row]:
             (TO_INPUT, "Conv2DBackpropInput"),
             (TO_KERNEL, "Conv2DBackpropFilter"),
         ):
-            rows[Part(layer, CONV, direction)] = Row(ms, 10**9, 10**6, {f"{kernel} {type}": 1})
+            rows[StepPart(layer, CONV, direction)] = Row(ms, 10**9, 10**6, {f"{kernel} {type}": 1})
         norm = {"FusedBatchNormV3 float32": 1}
-        rows[Part(layer, "batch norm", FORWARD)] = Row(0.5, operations=norm)
-        rows[Part(layer, "batch norm", TO_INPUT)] = Row(
+        rows[StepPart(layer, "batch norm", FORWARD)] = Row(0.5, operations=norm)
+        rows[StepPart(layer, "batch norm", TO_INPUT)] = Row(
             0.8, operations={"FusedBatchNormGradV3 float32": 1}
         )
-    rows[Part("Relu", "ReLU", FORWARD)] = Row(1.5, operations={f"Relu {type}": 4})
-    rows[Part(REST, UPDATE, OUTSIDE)] = Row(2.0, operations={"ResourceApplyMomentum": 12})
-    rows[Part(REST, REDUCTION, OUTSIDE)] = Row(3.0, operations={"AddN float32": 12})
+    rows[StepPart("Relu", "ReLU", FORWARD)] = Row(1.5, operations={f"Relu {type}": 4})
+    rows[StepPart(REST, UPDATE, OUTSIDE)] = Row(2.0, operations={"ResourceApplyMomentum": 12})
+    rows[StepPart(REST, REDUCTION, OUTSIDE)] = Row(3.0, operations={"AddN float32": 12})
     rows[GAPS], rows[PROGRAM] = Row(1.0), Row(0.6)
     rows[INPUT_WAIT], rows[INPUT_OPERATIONS] = Row(0.1), Row(0.0)
     return rows
@@ -92,7 +92,7 @@ class Profiles:
 
     def __call__(
         self,
-        rows: Mapping[Part, Row] | None = None,
+        rows: Mapping[StepPart, Row] | None = None,
         steps: int = 8,
         layers: tuple[ProfiledLayer, ...] | None = None,
         **flags: Any,
@@ -129,18 +129,18 @@ class Profiles:
         )
 
     def side(
-        self, rows: Mapping[Part, Row] | None = None, processes: int = 3, **flags: Any
+        self, rows: Mapping[StepPart, Row] | None = None, processes: int = 3, **flags: Any
     ) -> list[StepProfile]:
         """Some processes of one side."""
         return [self(rows, **flags) for _ in range(processes)]
 
 
 def changed(
-    which: Callable[[Part], bool],
+    which: Callable[[StepPart], bool],
     factor: float,
-    rows: Mapping[Part, Row] | None = None,
+    rows: Mapping[StepPart, Row] | None = None,
     **changes: Any,
-) -> dict[Part, Row]:
+) -> dict[StepPart, Row]:
     """The network with some rows that take another time."""
     rows = network() if rows is None else rows
     return {

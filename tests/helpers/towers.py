@@ -16,13 +16,13 @@ from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.run.step.update import Optimizer
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr import gradients as pipeline
-from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.gradients import VariableGradients
 
 
-def columns_of(device_grads: Sequence[Sequence[tuple[Any, Any]]]) -> list[Column]:
+def columns_of(device_grads: Sequence[Sequence[tuple[Any, Any]]]) -> list[VariableGradients]:
     """Columns of device_grads[tower][index], which are (gradient, variable)."""
     return [
-        Column([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        VariableGradients([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         for pairs in gradients.transpose_lists(device_grads)
     ]
 

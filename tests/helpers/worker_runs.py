@@ -267,16 +267,17 @@ def worker():
     from cnnbench.machine import facts
     from cnnbench.records.run import Target
     from cnnbench.run.driver import membership
-    from cnnbench.run.driver.membership import Membership
+    from cnnbench.run.driver.membership import JobMembership
     from cnnbench.run.driver.scenarios import ReplicaCheck
     from cnnbench.run.runtime import supervisor
 
     shorten_runs()
     hosts, number, *ps = sys.argv[1:]
     ended = []
-    end, Membership.end = Membership.end, lambda self, *how: ended.append((self, how))
+    end = JobMembership.report_run_end
+    JobMembership.report_run_end = lambda self, *how: ended.append((self, how))
     membership._FAILURE_SECONDS = _PATIENCE  # until the others are done, however busy the machine
-    check, reached = ReplicaCheck._check_replicas, Target.reached
+    check, reached = ReplicaCheck._check_replicas, Target.is_reached_by
     facts.collect = functools.cache(facts.collect)
     results = []
     for run in json.loads(Path("runs.json").read_text()):
@@ -285,15 +286,15 @@ def worker():
         delay = late if flags.pop("late", False) else contextlib.nullcontext
         ReplicaCheck._check_replicas = bent() if flags.pop("bent", "") == number else check
         reached_by = flags.pop("reached_by", None)
-        Target.reached = (lambda *_, by=reached_by: by == number) if reached_by else reached
+        Target.is_reached_by = (lambda *_, by=reached_by: by == number) if reached_by else reached
         if ps and flags["variable_update"] != "distributed_all_reduce":
             (flags["ps_hosts"],) = ps
         flags |= {"job_name": "worker", "worker_hosts": hosts, "task_index": int(number)}
         steps = flags.pop("reads", 0)
         with delay():
             results.append(labels_read(flags, steps) if steps else outcome(flags))
-        Membership.connect = lambda self: None
-        Membership.connect_tensorflow = lambda self, devices: devices
+        JobMembership.connect_and_get_local_pids = lambda self: None
+        JobMembership.connect_tensorflow = lambda self, devices: devices
     Path(f"result{number}.json").write_text(json.dumps(results))
     if ended:  # as the last run ended: the other workers may still be in its last step
         end(ended[0][0], *ended[-1][1])

@@ -14,7 +14,7 @@ from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.report import build, gather
 from cnnbench.records.all_reduce import Copying
-from cnnbench.records.result_files import LoadedFiles
+from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import (
     ConditionNote,
     Conditions,
@@ -200,8 +200,8 @@ def everything(make_full_runs, measured):
         full_runs(status="interrupted", step_seconds=(0.1,), losses=(1.0,)),
     ]
     base = full_runs.of(110, 111, 109, 110.5, 109.5, 112)
-    loaded = LoadedFiles((*good, *bad), (), (measured,))
-    return gather(loaded, LoadedFiles(tuple(base), ()), labels=("results/base", "results/new"))
+    loaded = Loaded((*good, *bad), (), (measured,))
+    return gather(loaded, Loaded(tuple(base), ()), labels=("results/base", "results/new"))
 
 
 @pytest.fixture(scope="session")
@@ -230,7 +230,7 @@ def folder(make_full_runs, measured):
     other = full_runs(390, flags={"model": "resnet20", "data_name": "cifar10"})
     found = (roofline(profiled), roofline(other), tuning())
     found = (*found, strategies())
-    return LoadedFiles(tuple(records), (), (measured,), found)
+    return Loaded(tuple(records), (), (measured,), found)
 
 
 @pytest.fixture(scope="session")
@@ -248,6 +248,6 @@ def hostile(make_full_runs):
     good = [dataclasses.replace(run, run_id=f"{HOSTILE}{i}") for i, run in enumerate(good)]
     other = full_runs.of(100, devices=2, flags=bad, environment={HOSTILE: "x"})
     failed = full_runs(error=(HOSTILE, HOSTILE), flags=bad)
-    loaded = LoadedFiles((*good, *other, failed), (SkippedFile(f"{HOSTILE}.json", HOSTILE),))
+    loaded = Loaded((*good, *other, failed), (SkippedFile(f"{HOSTILE}.json", HOSTILE),))
     base = full_runs.of(100, 101, 102, 99, 98, 97, flags=bad)
-    return gather(loaded, LoadedFiles(tuple(base), ()), labels=(HOSTILE, HOSTILE))
+    return gather(loaded, Loaded(tuple(base), ()), labels=(HOSTILE, HOSTILE))

@@ -14,7 +14,7 @@ from cnnbench.judge.history import all_series, trend
 from cnnbench.judge.history.reading import contents
 from cnnbench.judge.report import gather
 from cnnbench.judge.report.renderers import render
-from cnnbench.records.result_files import LoadedFiles
+from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import ConditionNote, Conditions, Measured, ModelInfo, StartupSeconds
 
 ASKED = (
@@ -129,7 +129,7 @@ def test_nor_does_a_report_against_a_baseline(lenet_runs, seed):
     case = Case(lenet_runs({"usable_cpus": 2}), seed)
 
     def judged(base, new):
-        found = gather(LoadedFiles(tuple(new), ()), LoadedFiles(tuple(base), ()))
+        found = gather(Loaded(tuple(new), ()), Loaded(tuple(base), ()))
         return render(found.comparison, "json")
 
     first = judged(case.base, case.new)

@@ -17,7 +17,7 @@ from cnnbench.judge.explain import explain
 from cnnbench.judge.history import METRICS, page, trend
 from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.report import build, gather, render
-from cnnbench.records.result_files import LoadedFiles
+from cnnbench.records.result_files import Loaded
 
 LOOKED_FOR = (Path(chromium.__file__).parent / "looked_for.js").read_text()
 # What Jenkins sends with files of a build, unless its administrator changes that.
@@ -49,14 +49,14 @@ def explanation(lenet):
     """A page on six processes of each side, in one of which a layer has twice the work."""
     twice = changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9)
     base, new = (Profiles(lenet).side(rows, 6) for rows in (None, twice))
-    sides = [LoadedFiles(tuple(one.record for one in side), ()) for side in (base, new)]
+    sides = [Loaded(tuple(one.record for one in side), ()) for side in (base, new)]
     comparison = gather(sides[1], sides[0]).comparison
     explained = dataclasses.replace(comparison, explanation=explain(base, new))
     return build(gather(sides[1], comparison=explained))
 
 
 def with_studies(*studies):
-    return build(gather(LoadedFiles((), (), (), studies)))
+    return build(gather(Loaded((), (), (), studies)))
 
 
 def named_layers(record):

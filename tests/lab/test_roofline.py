@@ -11,17 +11,17 @@ from cnnbench.base.stats import faster_half
 from cnnbench.judge.report.sections.profiles import roofline_chart, table_text
 from cnnbench.lab.roofline import roofline_rows, roofline_to_csv
 from cnnbench.models.declaration import FlopCounts
-from cnnbench.records.profiles import FORWARD, OUTSIDE, TO_KERNEL, Machine, Part, Roofline
+from cnnbench.records.profiles import FORWARD, OUTSIDE, TO_KERNEL, Machine, Roofline, StepPart
 from cnnbench.run.observe.work import OperationWork
 
 MACHINE = Machine(flops_per_sec=100e9, bytes_per_sec=10e9)
 CONV, GRAD = ("tower_0/conv0/Conv2D", "Conv2D"), ("tower_0/conv0/both", "MatMul")
 RELU, APPLY = ("tower_0/Relu", "Relu"), ("apply", "ResourceApplyMomentum")
 WORKS = {
-    CONV: OperationWork(Part("conv0", "convolution 3x3", FORWARD), True, 10**7),
-    GRAD: OperationWork(Part("conv0", "convolution 3x3", TO_KERNEL), True, 2 * 10**7),
-    RELU: OperationWork(Part("Relu", "ReLU", FORWARD), False, 10**8),
-    APPLY: OperationWork(Part("step", "update", OUTSIDE), False, 5 * 10**7),
+    CONV: OperationWork(StepPart("conv0", "convolution 3x3", FORWARD), True, 10**7),
+    GRAD: OperationWork(StepPart("conv0", "convolution 3x3", TO_KERNEL), True, 2 * 10**7),
+    RELU: OperationWork(StepPart("Relu", "ReLU", FORWARD), False, 10**8),
+    APPLY: OperationWork(StepPart("step", "update", OUTSIDE), False, 5 * 10**7),
 }
 
 
@@ -90,8 +90,10 @@ def test_table_and_files_say_the_same(roofline, holds, monkeypatch):
 
 def test_rows_at_the_bound_are_ordered_by_time():
     seconds = {"a": 0.001, "b": 0.030, "c": 0.020}
-    works = {name: OperationWork(Part(name, "other", FORWARD), False, 10**9) for name in seconds}
-    works["d"] = OperationWork(Part("d", "other", FORWARD), False, 0)
+    works = {
+        name: OperationWork(StepPart(name, "other", FORWARD), False, 10**9) for name in seconds
+    }
+    works["d"] = OperationWork(StepPart("d", "other", FORWARD), False, 0)
     step = {(name, "Add"): time for name, time in {**seconds, "d": 0.002}.items()}
     rows = roofline_rows([step], lambda name, type: works[name], {}, MACHINE, 0.053)
     assert [row.layer for row in rows] == ["d", "b", "c", "a"]

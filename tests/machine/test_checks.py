@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.terminal import replace_table
+from cnnbench.base.terminal import replace_marked_table
 from cnnbench.cli import documents
 from cnnbench.machine import checks
 from cnnbench.machine.checks import (
@@ -20,11 +20,11 @@ from cnnbench.machine.checks import (
     BEFORE_ON_GPUS,
     CONDITIONS,
     WARNINGS,
+    ConditionCheckFlags,
     ConditionCheckInput,
-    RunFlags,
     parse_silenced_conditions,
 )
-from cnnbench.machine.gpu import GpuState, GpuView
+from cnnbench.machine.gpu import GpuState, GpuStates
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +33,7 @@ WARNING = re.compile(r"(\.|^print_)warning$")
 
 INTERVAL = ("seconds", "other_cpus", "steal_fraction", "load_average", "thermal_events")
 INTERVAL += ("quota_seconds", "swapped_pages")
-FLAGS = RunFlags._fields
+FLAGS = ConditionCheckFlags._fields
 
 
 def found(check, gpus=(), mine=None, before=(), **values):
@@ -44,9 +44,9 @@ def found(check, gpus=(), mine=None, before=(), **values):
     situation = ConditionCheckInput(
         facts={"logical_cpus": 8, "usable_cpus": 8, **values},
         interval={"seconds": 10.0, **interval},
-        flags=RunFlags(**{"on_gpu": bool(gpus), **flags}),
-        gpus=GpuView(tuple(gpus), own),
-        gpus_before=GpuView(tuple(before), own),
+        flags=ConditionCheckFlags(**{"on_gpu": bool(gpus), **flags}),
+        gpus=GpuStates(tuple(gpus), own),
+        gpus_before=GpuStates(tuple(before), own),
     )
     return check(situation)
 
@@ -220,7 +220,7 @@ def test_the_names_of_warnings_are_those_declared():
 
 def test_the_documented_names_are_current():
     text = (ROOT / "docs" / "conditions.md").read_text(encoding="utf-8")
-    made = replace_table(text, "warnings", documents.warning_tables()["warnings"])
+    made = replace_marked_table(text, "warnings", documents.warning_tables()["warnings"])
     assert made == text, "run: python -m cnnbench.cli.documents docs"
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) == set(WARNINGS)
 

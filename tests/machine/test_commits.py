@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from repositories import grown
 
-from cnnbench.machine.repository import Commits, GitError, sort_by_place
+from cnnbench.machine.repository import CommitGraph, GitError, sort_by_place
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +13,7 @@ def repository(tmp_path_factory, git):
     """Folder, its commits by name, and these as the program reads them."""
     folder = tmp_path_factory.mktemp("repository") / "nets"
     made = grown(folder, git)
-    return folder, made, Commits(folder)
+    return folder, made, CommitGraph(folder)
 
 
 def test_ancestors_come_first_and_short_names_count(repository):
@@ -37,7 +37,7 @@ def test_ancestors_come_first_and_short_names_count(repository):
 )
 def test_a_commit_contains_its_ancestors(repository, commit, other, contains):
     _, made, commits = repository
-    assert commits.contains(made[commit], made[other][:9]) is contains
+    assert commits.is_same_or_descendant(made[commit], made[other][:9]) is contains
 
 
 def test_what_became_of_measured_commits_is_said(repository):
@@ -67,14 +67,14 @@ def test_a_repository_without_a_checked_out_commit_has_an_order(repository, tmp_
     folder, made, _ = repository
     git(tmp_path, "clone", "-q", "--bare", str(folder), "bare")
     git(tmp_path / "bare", "symbolic-ref", "HEAD", "refs/heads/gone")
-    commits = Commits(tmp_path / "bare")
-    assert commits.contains(made["m8"], made["m1"])
+    commits = CommitGraph(tmp_path / "bare")
+    assert commits.is_same_or_descendant(made["m8"], made["m1"])
     assert commits.remarks([made["b1"]]) == []
 
 
 def test_a_folder_without_a_repository_is_an_error(tmp_path):
     with pytest.raises(GitError):
-        Commits(tmp_path / "gone")
+        CommitGraph(tmp_path / "gone")
 
 
 def test_items_without_a_place_follow_the_one_before_them():

@@ -12,8 +12,8 @@ from short_runs import TINY, run
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.machine import watch
-from cnnbench.machine.watch import Counters, EnergyCounter
-from cnnbench.run.driver.membership import Membership
+from cnnbench.machine.watch import EnergyCounter, MachineCounters
+from cnnbench.run.driver.membership import JobMembership
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -31,11 +31,11 @@ class Machine:
         self._now = np.zeros(3)
         self._joules = itertools.cycle([10.0, 50.0])
 
-    def take(self, host: object, clock: object, peers: Collection[int]) -> Counters:
+    def take(self, host: object, clock: object, peers: Collection[int]) -> MachineCounters:
         self.peers.append(list(peers))
         self._now += next(self._changes)
         at, busy, steal = self._now.tolist()
-        return Counters(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=0.0)
+        return MachineCounters(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=0.0)
 
     def counters(self, host: object) -> tuple[EnergyCounter, ...]:
         return (EnergyCounter("RAPL package-0", False, lambda: next(self._joules)),)
@@ -81,7 +81,7 @@ def test_silenced_conditions_are_recorded_all_the_same() -> None:
 def test_processes_of_the_job_are_not_among_the_others(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Membership, "connect", lambda self: [4242])
+    monkeypatch.setattr(JobMembership, "connect_and_get_local_pids", lambda self: [4242])
     run()
     assert machine.peers == [[], *[[4242]] * 4]
 

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.machine import cpu
-from cnnbench.machine.cpu import Memory, read_memory_capacity
+from cnnbench.machine.cpu import MemoryCapacity, read_memory_capacity
 
 
 def test_processor_of_a_pc(machine):
     block = "processor : {}\nmodel name\t: Xeon Gold\nphysical id\t: 0\ncore id\t: {}\n"
     flags = "flags\t: fpu avx avx2 fma avx512_bf16 amx_bf16 hypervisor\n"
     machine.put("proc/cpuinfo", "\n".join(block.format(i, i // 2) + flags for i in range(4)))
-    facts = cpu.processor(machine.host)
+    facts = cpu.processor_facts(machine.host)
     assert facts["cpu_model"] == "Xeon Gold"
     assert facts["physical_cores"] == 2
     assert facts["cpu_isa"] == ["avx", "fma", "avx2", "avx512_bf16", "amx_bf16"]
@@ -24,7 +24,7 @@ def test_processor_of_a_pc(machine):
 
 def test_processor_of_an_arm_server(machine):
     machine.put("proc/cpuinfo", "processor : 0\nFeatures : fp asimd sve bf16\nCPU part : 0xd4f\n")
-    facts = cpu.processor(machine.host)
+    facts = cpu.processor_facts(machine.host)
     assert facts["cpu_isa"] == ["asimd", "sve", "bf16"]
     assert facts["physical_cores"] is None
 
@@ -53,7 +53,7 @@ def test_kernels_of_convolutions(machine, flags, environ, kernels):
     machine.environ.update(environ)
     assert cpu.convolution_kernels(machine.host) == kernels
     fact = f"fastest ({kernels})" if kernels in cpu.MEASURED_KERNELS else "library"
-    assert cpu.processor(machine.host)["cpu_conv_gradients"] == fact
+    assert cpu.processor_facts(machine.host)["cpu_conv_gradients"] == fact
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ def test_the_smallest_limit_of_the_control_groups(machine, files, cpus, memory):
 def test_affinity_is_a_fact_only_when_it_limits(machine, cpus):
     cpus({0, 1, 2, 5}, 8)
     machine.put("sys/devices/system/cpu/online", "0-7")
-    assert cpu.logical_cpus(machine.host) == {
+    assert cpu.cpu_count_facts(machine.host) == {
         "logical_cpus": 8,
         "cpus_online": "0-7",
         "usable_cpus": 4,
         "cpu_affinity": "0-2,5",
     }
     cpus(range(8))
-    assert cpu.logical_cpus(machine.host)["cpu_affinity"] is None
+    assert cpu.cpu_count_facts(machine.host)["cpu_affinity"] is None
 
 
 CPU = "sys/devices/system/cpu"
@@ -167,7 +167,7 @@ GOVERNORS = ("performance", "powersave", "performance")
 def test_settings(machine, files, facts):
     for path, text in files.items():
         machine.put(path, text)
-    found = cpu.kernel_settings(machine.host)
+    found = cpu.os_kernel_settings(machine.host)
     assert {name: fact for name, fact in found.items() if fact is not None} == facts
 
 
@@ -208,9 +208,9 @@ def test_memory_of_a_control_group(machine, group, folder, names):
     assert read_memory_capacity(machine.host) is None
     machine.put("proc/meminfo", MEMINFO)
     machine.put("proc/self/cgroup", group)
-    assert read_memory_capacity(machine.host) == Memory(total=17 * GIB, available=12 * GIB)
+    assert read_memory_capacity(machine.host) == MemoryCapacity(total=17 * GIB, available=12 * GIB)
     limit, used, file_pages = names
     machine.put(f"{folder}/{limit}", 4 * GIB)
     machine.put(f"{folder}/{used}", 3 * GIB)
     machine.put(f"{folder}/memory.stat", f"anon 5\n{file_pages} {GIB}")
-    assert read_memory_capacity(machine.host) == Memory(total=5 * GIB, available=2 * GIB)
+    assert read_memory_capacity(machine.host) == MemoryCapacity(total=5 * GIB, available=2 * GIB)

@@ -14,9 +14,9 @@ from cnnbench.campaigns.ab.side import worktree
 from cnnbench.campaigns.bisect import GitHistory, find_repository_root, good_and_bad_hashes
 from cnnbench.machine import repository
 from cnnbench.machine.repository import (
-    Commits,
+    CommitGraph,
     GitError,
-    environment,
+    environment_for_git,
     folder_repository,
     measured_code,
     repository_address,
@@ -102,7 +102,7 @@ def test_reading_runs_nothing(trapped, traps, git):
     found = folder_repository(trapped)
     assert (found.repository, found.revision, found.dirty) == ("outer", head, False)
     assert measured_code({"model_plugin": str(trapped / "net.py")}) == found
-    commits = Commits(trapped)
+    commits = CommitGraph(trapped)
     assert list(commits.places)[:2] == [first, head]
     assert len(commits.remarks([head, "0" * 40])) == 2
     assert good_and_bad_hashes("HEAD~1", "HEAD", find_repository_root(str(trapped))) == (
@@ -286,7 +286,10 @@ def test_of_several_repositories_that_of_the_network_is_measured(nets, git, tmp_
     git(data, "commit", "--quiet", "-m", "first")
     flags = {"model_plugin": str(nets / "net.py"), "dataset_plugin": str(data / "rows.py")}
     # Networks may extend those of data sets.
-    assert [flag for flag, _ in plugins.files(flags)] == ["dataset_plugin", "model_plugin"]
+    assert [flag for flag, _ in plugins.plugin_files_of_flags(flags)] == [
+        "dataset_plugin",
+        "model_plugin",
+    ]
     assert measured_code(flags).repository == "nets"
     assert measured_code({**flags, "model_plugin": None}).repository == "data"
 
@@ -314,11 +317,11 @@ def test_local_variables_of_git_are_left_out(monkeypatch, git, tmp_path):
     assert "GIT_INDEX_FILE" in names
     for name in (*names, "GIT_QUARANTINE_PATH", "GIT_LITERAL_PATHSPECS", "GIT_SSH_COMMAND"):
         monkeypatch.setenv(name, "0")
-    left = {name for name in environment() if name in (*names, "GIT_QUARANTINE_PATH")}
+    left = {name for name in environment_for_git() if name in (*names, "GIT_QUARANTINE_PATH")}
     # Configuration of all repositories, such as safe.directory.
     assert left == {"GIT_CONFIG_COUNT"}
-    assert "GIT_SSH_COMMAND" in environment()
-    assert "GIT_LITERAL_PATHSPECS" not in environment()
+    assert "GIT_SSH_COMMAND" in environment_for_git()
+    assert "GIT_LITERAL_PATHSPECS" not in environment_for_git()
 
 
 def test_why_a_commit_is_unknown_is_told(nets, tmp_path, monkeypatch, limits):

@@ -10,7 +10,7 @@ import pytest
 
 from cnnbench.machine.cpu import Host, pid_namespace
 from cnnbench.machine.watch import (
-    Counters,
+    MachineCounters,
     changes,
     current_clock_mhz,
     process_cpu_seconds,
@@ -30,7 +30,7 @@ def test_counters(machine):
         folder = f"sys/devices/system/cpu/cpu{cpu}/thermal_throttle"
         machine.put(f"{folder}/core_throttle_count", cpu)
         machine.put(f"{folder}/package_throttle_count", 2)
-    assert read_counters(machine.host, machine.clock) == Counters(
+    assert read_counters(machine.host, machine.clock) == MachineCounters(
         at=100.0,
         busy_seconds=12.0,
         steal_seconds=3.0,
@@ -51,7 +51,7 @@ def test_nonsense_is_unknown(machine, text):
     assert process_cpu_seconds(machine.host, 7) is None
     load = 7.0 if text.startswith("7 ") else None
     found = read_counters(machine.host, machine.clock)
-    assert found == Counters(at=100.0, own_seconds=0.0, load_average=load)
+    assert found == MachineCounters(at=100.0, own_seconds=0.0, load_average=load)
 
 
 def test_kernel_that_counts_no_steal(machine):
@@ -61,7 +61,7 @@ def test_kernel_that_counts_no_steal(machine):
 
 
 def sample(at, busy=None, steal=None, own=None, **others):
-    return Counters(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=own, **others)
+    return MachineCounters(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=own, **others)
 
 
 BY_HAND = (  # 10 s on two CPUs: 12 CPU seconds used, 9 of them ours; 4 withheld

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from cnnbench.machine import watch as watching
-from cnnbench.machine.checks import RunFlags
-from cnnbench.machine.cpu import usable_cpus
-from cnnbench.machine.watch import ProcessUseSampler, Watch
-from cnnbench.records.measurements import UseSample
+from cnnbench.machine.checks import ConditionCheckFlags
+from cnnbench.machine.cpu import usable_cpu_numbers
+from cnnbench.machine.watch import ConditionMonitor, ProcessUseSampler
+from cnnbench.records.measurements import ResourceUseSample
 
 FACTS = {"logical_cpus": 2, "usable_cpus": 2}
 
@@ -27,20 +27,22 @@ def test_before_and_during(machine):
     machine.cpu(busy=10.0)
     machine.load(0.5)
     machine.joules(1.0)
-    clocks = [f"sys/devices/system/cpu/cpu{i}/cpufreq/scaling_cur_freq" for i in usable_cpus()]
+    clocks = [
+        f"sys/devices/system/cpu/cpu{i}/cpufreq/scaling_cur_freq" for i in usable_cpu_numbers()
+    ]
     for path in clocks:
         machine.put(path, 1_200_000)
-    watch = Watch(machine.host, clock=machine.clock)
+    watch = ConditionMonitor(machine.host, clock=machine.clock)
     machine.at(104.0, own=2.0, busy=16.0)  # two of the six seconds are ours
-    assert [c.id for c in watch.before(FACTS, RunFlags())] == ["load"]
+    assert [c.id for c in watch.check_before_run(FACTS, ConditionCheckFlags())] == ["load"]
     with watch:
         for path in clocks:
             machine.put(path, 3_300_000)
         machine.at(114.0, own=20.0, busy=34.0, steal=4.5)
         machine.joules(43.0)
-    assert [c.id for c in watch.during()] == ["steal"]
+    assert [c.id for c in watch.check_timed_loop()] == ["steal"]
     assert watch.energy["cpu_energy_joules"] == 42.0
-    record = watch.record()
+    record = watch.observed_conditions()
     assert record.before == {
         "seconds": 4.0,
         "other_cpus": 1.0,
@@ -59,41 +61,41 @@ def test_before_and_during(machine):
 def test_other_processes_of_the_job_are_no_disturbance(machine):
     machine.cpu(busy=10.0)
     machine.load(0.5)
-    watch = Watch(machine.host, clock=machine.clock)
+    watch = ConditionMonitor(machine.host, clock=machine.clock)
     # Waiting for the others, while somebody computes.
     machine.at(104.0, own=0.0, busy=14.0)
     machine.put("proc/7/stat", stat(user=9.0))
     watch.add_peer_processes([7])
     machine.at(108.0, own=1.0, busy=20.0)  # two of the six seconds are others'
     machine.put("proc/7/stat", stat(user=10.0, system=2.0))
-    assert [c.text for c in watch.before(FACTS, RunFlags())] == [
+    assert [c.text for c in watch.check_before_run(FACTS, ConditionCheckFlags())] == [
         "other processes keep 0.5 of 2 CPUs busy (load average 0.5)"
     ]
     with watch:
         machine.at(118.0, own=9.0, busy=38.0)
         machine.put("proc/7/stat", stat(user=19.0, system=3.0))
-    assert watch.during() == ()
-    assert watch.record().during["other_cpus"] == 0.0
+    assert watch.check_timed_loop() == ()
+    assert watch.observed_conditions().during["other_cpus"] == 0.0
 
 
 def test_load_beside_a_process_of_the_job_that_has_ended_is_unknown(machine):
     machine.cpu(busy=10.0)
-    watch = Watch(machine.host, clock=machine.clock)
+    watch = ConditionMonitor(machine.host, clock=machine.clock)
     watch.add_peer_processes([7])
-    watch.before(FACTS, RunFlags())
+    watch.check_before_run(FACTS, ConditionCheckFlags())
     with watch:
         machine.now = 110.0
         machine.cpu(busy=20.0)
-    assert watch.during() == ()
-    assert "other_cpus" not in watch.record().during
+    assert watch.check_timed_loop() == ()
+    assert "other_cpus" not in watch.observed_conditions().during
 
 
 def test_a_run_that_fails_early_has_no_conditions(machine):
-    watch = Watch(machine.host, clock=machine.clock)
-    assert watch.during() == ()
-    assert watch.record() is None
-    watch.before(FACTS, RunFlags())
-    record = watch.record()
+    watch = ConditionMonitor(machine.host, clock=machine.clock)
+    assert watch.check_timed_loop() == ()
+    assert watch.observed_conditions() is None
+    watch.check_before_run(FACTS, ConditionCheckFlags())
+    record = watch.observed_conditions()
     assert (record.during, record.notes) == ({}, ())
 
 
@@ -114,51 +116,53 @@ def on_gpus(machine, nvml):
 def test_gpus_are_asked_before_and_after(machine, on_gpus):
     machine.environ["CUDA_VISIBLE_DEVICES"] = "1"
     on_gpus({}, {42: "python"})
-    watch = Watch(machine.host, clock=machine.clock)
-    flags = RunFlags(on_gpu=True)
-    (condition,) = watch.before(FACTS, flags)
+    watch = ConditionMonitor(machine.host, clock=machine.clock)
+    flags = ConditionCheckFlags(on_gpu=True)
+    (condition,) = watch.check_before_run(FACTS, flags)
     assert condition.text == "GPU 1 also runs 42 (python)"
     assert condition.advice == "end them, or use CUDA_VISIBLE_DEVICES=0"
     with watch:
         on_gpus({}, {42: "python", 50: "me", 51: "you"})
-    (condition,) = watch.during()
+    (condition,) = watch.check_timed_loop()
     assert condition.text == "processes started during the run: 50 (me), 51 (you) on GPU 1"
-    record = watch.record()
+    record = watch.observed_conditions()
     assert record.before["gpu_clocks_mhz"] == [1755]
     assert record.before["gpu_processes"] == ["1: 42 (python)"]
 
 
 def test_processes_of_the_job_keep_only_gpus_beside_those_of_the_run_busy(machine, on_gpus):
     on_gpus({50: "worker", 60: "game"}, {50: "worker"})
-    watch = Watch(machine.host, clock=machine.clock)
+    watch = ConditionMonitor(machine.host, clock=machine.clock)
     watch.add_peer_processes([50])
-    (condition,) = watch.before(FACTS, RunFlags(on_gpu=True, gpu_indices_given=True))
+    (condition,) = watch.check_before_run(
+        FACTS, ConditionCheckFlags(on_gpu=True, gpu_indices_given=True)
+    )
     assert condition.text == "GPU 0 also runs 60 (game)"
     assert condition.advice == "end them, or wait"
     with watch:
         machine.now += 10
-    assert watch.record().during["gpu_processes"] == ["0: 60 (game)"]
+    assert watch.observed_conditions().during["gpu_processes"] == ["0: 60 (game)"]
 
 
 def test_processes_that_take_turns_are_not_new_on_the_gpus(machine, on_gpus):
     both = {os.getpid(): "me", 50: "partner"}
     on_gpus({})
-    watch = Watch(machine.host, clock=machine.clock, starts_with_others=True)
-    watch.before(FACTS, RunFlags(on_gpu=True))
+    watch = ConditionMonitor(machine.host, clock=machine.clock, starts_with_others=True)
+    watch.check_before_run(FACTS, ConditionCheckFlags(on_gpu=True))
     on_gpus(both)
     with watch:
         machine.now += 10
         on_gpus({**both, 60: "game"})
-    (condition,) = watch.during()
+    (condition,) = watch.check_timed_loop()
     assert condition.text == "processes started during the run: 60 (game) on GPU 0"
 
 
 def test_what_happens_while_others_have_their_turn_is_not_of_the_run(machine):
     machine.cpu(busy=10.0)
     machine.joules(1.0)
-    watch = Watch(machine.host, clock=machine.clock, starts_with_others=True)
+    watch = ConditionMonitor(machine.host, clock=machine.clock, starts_with_others=True)
     machine.at(104.0, own=2.0, busy=18.0)
-    assert watch.before(FACTS, RunFlags()) == ()
+    assert watch.check_before_run(FACTS, ConditionCheckFlags()) == ()
     with watch:
         machine.at(106.0, own=5.0, busy=22.0)  # one of four is not ours
         machine.joules(11.0)
@@ -167,9 +171,9 @@ def test_what_happens_while_others_have_their_turn_is_not_of_the_run(machine):
             machine.joules(91.0)
         machine.at(122.0, own=8.5, busy=54.0, steal=8.0)
         machine.joules(101.0)
-    watch.during()
+    watch.check_timed_loop()
     assert watch.energy["cpu_energy_joules"] == pytest.approx(20.0)
-    record = watch.record()
+    record = watch.observed_conditions()
     assert record.before == {"seconds": 4.0, "steal_fraction": 0.0}
     during = record.during
     assert (during["seconds"], during["other_cpus"], during["steal_fraction"]) == (4.0, 0.5, 0.0)
@@ -177,17 +181,20 @@ def test_what_happens_while_others_have_their_turn_is_not_of_the_run(machine):
 
 def samples(numbers):
     """The samples whose numbers were appended."""
-    return [UseSample(*row) for row in zip(*[iter(numbers)] * len(UseSample._fields), strict=True)]
+    return [
+        ResourceUseSample(*row)
+        for row in zip(*[iter(numbers)] * len(ResourceUseSample._fields), strict=True)
+    ]
 
 
 def test_memory_and_cpus_are_sampled_at_both_ends_of_the_loop(machine):
     numbers: list[float] = []
     use = ProcessUseSampler(numbers.append, machine.clock)
     use.close()  # no samples by the thread
-    watch = Watch(machine.host, clock=machine.clock, use=use)
+    watch = ConditionMonitor(machine.host, clock=machine.clock, use=use)
     use.device_memory = lambda: 7
     start = machine.clock()
-    watch.before(FACTS, RunFlags())
+    watch.check_before_run(FACTS, ConditionCheckFlags())
     machine.at(start + 4.0, own=2.0, busy=16.0)
     with watch:
         machine.at(start + 14.0, own=20.0, busy=34.0)
@@ -205,7 +212,7 @@ def test_the_sampler_goes_on_by_itself_until_it_is_closed(monkeypatch):
     monkeypatch.setattr(watching, "USE_PERIOD", 0.005)
     numbers: list[float] = []
     sampler = ProcessUseSampler(numbers.append)
-    width = len(UseSample._fields)
+    width = len(ResourceUseSample._fields)
     deadline = time.monotonic() + 10
     while len(numbers) < 5 * width and time.monotonic() < deadline:
         time.sleep(0.005)

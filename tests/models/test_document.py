@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.terminal import replace_table
+from cnnbench.base.terminal import replace_marked_table
 from cnnbench.cli import documents
 from cnnbench.models import Initializer, load_plugin, model_names
 
@@ -22,7 +22,7 @@ def test_the_documented_table_is_current_and_has_every_model_but_plugins():
     assert ["resnet50", "imagenet", "224", "64", "25,559,081", "53,120", "7.716", "22.91"] in rows
     text = DOCUMENT.read_text()
     message = "run: python -m cnnbench.cli.documents docs"
-    assert replace_table(text, "models", table) == text, message
+    assert replace_marked_table(text, "models", table) == text, message
 
 
 def test_the_document_shows_the_example_as_it_is():

@@ -9,12 +9,14 @@ import pytest
 import tensorflow as tf
 from networks import convolved, cut, forward
 
-from cnnbench.machine.cpu import Host, processor
+from cnnbench.machine.cpu import Host, processor_facts
 from cnnbench.models import BatchNorm, declare, get_model
 from cnnbench.models.int8 import Calibration, Int8Network, record_value_ranges
 
 pytestmark = pytest.mark.skipif(
-    {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint(processor(Host()).get("cpu_isa") or ()),
+    {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint(
+        processor_facts(Host()).get("cpu_isa") or ()
+    ),
     reason="this CPU has no products of 8-bit integers",
 )
 

@@ -14,7 +14,7 @@ from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import declare, get_model, register_model
 from cnnbench.models.networks.ncf import NeuMF, rank_rated_items
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.membership import Interrupts
+from cnnbench.run.driver.membership import SharedInterrupts
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_ranks_do_not_depend_on_how_the_candidates_are_cut(ratings, quick_start)
             eval_during_training_every_n_steps=1,
             num_eval_epochs=1.0,
         )
-        found.append(built.evaluator.run(0, Console.silent(), Interrupts(None)))
+        found.append(built.evaluator.run(0, Console.silent(), SharedInterrupts(None)))
         built.close()
     whole, cut = found
     assert whole.evaluation.examples == cut.evaluation.examples == 180

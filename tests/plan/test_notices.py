@@ -175,7 +175,7 @@ def test_notices_where_a_flag_changes_nothing_and_every_entry_gives_one():
 
 
 def test_every_condition_of_a_declaration_is_a_rule():
-    conditions = {condition for spec in FLAGS for condition in spec.conditions}
+    conditions = {condition for spec in FLAGS for condition in spec.effect_conditions}
     assert conditions
     assert rules_from_declarations(FLAGS).keys() == conditions
 

@@ -10,19 +10,19 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.plan.make import locate_job
-from cnnbench.plan.run_plan import agreed_facts
+from cnnbench.plan.run_plan import facts_to_agree_on
 from cnnbench.version import __version__
 
 
 def test_processes_agree_on_what_is_measured_but_not_on_where_it_is_written():
-    facts = agreed_facts(Params(model="lenet", num_batches=7).as_dict())
+    facts = facts_to_agree_on(Params(model="lenet", num_batches=7).as_dict())
     assert facts["cnnbench_version"] == __version__
     assert facts["tensorflow_version"].count(".") == 2
     assert facts["--model"] == "lenet"
     assert facts["--num_batches"] == "7"
     own = Params(model="lenet", num_batches=7, task_index=1, result_json="x", data_dir="/a")
-    assert agreed_facts(own.as_dict()) == facts
-    assert agreed_facts(own.replace(batch_size=3).as_dict()) != facts
+    assert facts_to_agree_on(own.as_dict()) == facts
+    assert facts_to_agree_on(own.replace(batch_size=3).as_dict()) != facts
 
 
 TF_CONFIG = {
@@ -38,7 +38,7 @@ def test_the_job_of_an_environment_is_that_of_the_same_flags():
     assert found.replace(cluster="flags") == flags
     assert locate_job(found, {})[0] is found  # once
     assert locate_job(flags, TF_CONFIG)[0] is flags
-    assert agreed_facts(found.as_dict()) == agreed_facts(flags.as_dict())
+    assert facts_to_agree_on(found.as_dict()) == facts_to_agree_on(flags.as_dict())
 
 
 def test_processes_of_a_machine_get_gpus_of_their_own():

@@ -65,7 +65,7 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
         monkeypatch.chdir(tmp_path / folder)
         for file in set(plugins._files):
             plugins.forget_plugin(file)
-        return make_plan(params).agreed_job_facts
+        return make_plan(params).job_facts_to_agree_on
 
     def differing(**of):
         one, other = facts(), facts(folder="two", **of)

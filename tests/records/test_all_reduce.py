@@ -30,18 +30,23 @@ def record(reductions, point):
 
 def test_bandwidths(point):
     # 8 MB in 2 ms are 4 GB/s; of 4 devices each sends 2 * 3/4 times its bytes: 6 GB/s.
-    assert point().median == 0.002
+    assert point().median_seconds == 0.002
     assert point().algorithm_bandwidth == pytest.approx(4e9)
     assert point().bus_bandwidth == pytest.approx(6e9)
     # Two devices send what they have once.
     assert point(devices=2).bus_bandwidth == pytest.approx(4e9)
     # Between the middle two of an even number of calls.
-    assert point(seconds=(0.001, 0.002, 0.003, 0.1)).median == pytest.approx(0.0025)
+    assert point(seconds=(0.001, 0.002, 0.003, 0.1)).median_seconds == pytest.approx(0.0025)
 
 
 def test_a_point_without_times_has_no_figures(point):
     empty = point(seconds=(), error="boom")
-    assert (empty.median, empty.p99, empty.algorithm_bandwidth, empty.bus_bandwidth) == (None,) * 4
+    assert (
+        empty.median_seconds,
+        empty.p99_seconds,
+        empty.algorithm_bandwidth,
+        empty.bus_bandwidth,
+    ) == (None,) * 4
     assert [one.failed for one in (empty, point(wrong=1), point())] == [True, True, False]
 
 
@@ -49,17 +54,17 @@ def test_a_point_without_times_has_no_figures(point):
 def test_p99_by_nearest_rank(point, count, rank):
     # The smallest value that 99 % do not exceed: number ceil(0.99 n) in ascending order.
     timed = point(seconds=tuple(float(v) for v in range(count, 0, -1)))
-    assert (timed.p99, timed.longest) == (rank, count)
+    assert (timed.p99_seconds, timed.longest_seconds) == (rank, count)
 
 
 def test_the_bound_by_memory_copies(record, point):
     # An all-reduce of 4 x 8 MB moves 2 * 3/4 of it, 48 MB, in 3 ms.
-    assert COPY.rate == pytest.approx(16e9)
-    assert COPY.estimated_seconds(8_000_000, 4) == pytest.approx(0.003)
-    assert record.share_of_estimate(point()) == pytest.approx(1.5)
+    assert COPY.bytes_per_sec == pytest.approx(16e9)
+    assert COPY.equivalent_copy_seconds(8_000_000, 4) == pytest.approx(0.003)
+    assert record.copy_to_reduction_time_ratio(point()) == pytest.approx(1.5)
     # Nothing was copied on two devices.
-    assert record.share_of_estimate(point(devices=2)) is None
-    assert record.share_of_estimate(point(seconds=())) is None
+    assert record.copy_to_reduction_time_ratio(point(devices=2)) is None
+    assert record.copy_to_reduction_time_ratio(point(seconds=())) is None
 
 
 def test_the_copy_rate_of_a_run_is_that_of_its_largest_copy(record):

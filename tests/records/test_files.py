@@ -10,7 +10,12 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.records import files
-from cnnbench.records.files import check_written, resolve_output, write_atomically, write_bytes
+from cnnbench.records.files import (
+    report_failed_writes,
+    resolve_output,
+    write_atomically,
+    write_bytes,
+)
 
 needs_no_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 
@@ -95,7 +100,7 @@ def test_a_file_that_takes_the_name_of_an_abandoned_one_is_not_removed(tmp_path,
 def _write_many(folder, writer, failures):
     for number in range(200):
         write_bytes("result_json", str(folder / f"r{writer}-{number}.json"), b"{}" * 50)
-    check_written(lambda text, _: failures.put(text))
+    report_failed_writes(lambda text, _: failures.put(text))
 
 
 def test_writers_in_one_folder_leave_each_others_unfinished_files_alone(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 
 from cnnbench.base.time_series import find_steady_state
 from cnnbench.errors import BenchmarkError
-from cnnbench.records.measurements import Measurements, UseSample
+from cnnbench.records.measurements import Measurements, ResourceUseSample
 from cnnbench.records.run import (
     Batch,
     Cluster,
@@ -34,13 +34,13 @@ def start(**config):
 
 def test_skipped_steps_are_numbered_within_warm_up_and_loop():
     run = start()
-    run.warmup.add(0.5, 9.0, skipped=[True])
-    run.warmup.add(0.5, 9.0)
-    run.timed.add(0.25, 8.0)
-    run.timed.add(0.25, 8.0, skipped=[True])
-    assert run.record().loss_scaling is None
-    run.note(loss_scaling=LossScaling(start=128.0, end=32.0))
-    scaling = run.record().loss_scaling
+    run.warmup.add_execution(0.5, 9.0, skipped=[True])
+    run.warmup.add_execution(0.5, 9.0)
+    run.timed.add_execution(0.25, 8.0)
+    run.timed.add_execution(0.25, 8.0, skipped=[True])
+    assert run.make_record().loss_scaling is None
+    run.update_record(loss_scaling=LossScaling(start=128.0, end=32.0))
+    scaling = run.make_record().loss_scaling
     assert (scaling.start, scaling.end) == (128.0, 32.0)
     assert scaling.warmup_skipped_steps == (1,)
     assert scaling.skipped_steps == (2,)
@@ -48,17 +48,19 @@ def test_skipped_steps_are_numbered_within_warm_up_and_loop():
 
 def test_everything_measured_reaches_the_record():
     run = start(x=1, names=("a", "b"))
-    run.note(batch=Batch(per_device=8, global_=16))
-    run.note("startup_seconds", import_=1.0, build=2.0)
-    run.note("startup_seconds", first_step=3.0)
-    run.warmup.add(0.5, 9.0)
-    run.timed.add(0.25, 8.0, cpu_seconds=0.5)
-    run.timed.add(0.25, math.nan, cpu_seconds=0.25)
+    run.update_record(batch=Batch(per_device=8, global_=16))
+    run.update_record("startup_seconds", import_=1.0, build=2.0)
+    run.update_record("startup_seconds", first_step=3.0)
+    run.warmup.add_execution(0.5, 9.0)
+    run.timed.add_execution(0.25, 8.0, cpu_seconds=0.5)
+    run.timed.add_execution(0.25, math.nan, cpu_seconds=0.25)
     evaluation = Evaluation(global_step=3, top_1=0.0, top_5=1.0, examples=4, images_per_sec=5.0)
     run.add_evaluation(evaluation)
-    run.note("measured", loop_seconds=0.64, loop_user_seconds=0.75, loop_system_seconds=0.21)
-    run.note(environment={"hostname": "h"})
-    record = run.record()
+    run.update_record(
+        "measured", loop_seconds=0.64, loop_user_seconds=0.75, loop_system_seconds=0.21
+    )
+    run.update_record(environment={"hostname": "h"})
+    record = run.make_record()
     assert (record.status, record.error) == ("ok", None)
     assert record.command == ("cnnbench", "--x=1")
     assert record.config == {"x": 1, "names": ["a", "b"]}
@@ -79,21 +81,21 @@ def test_everything_measured_reaches_the_record():
 def test_a_value_that_the_record_does_not_have_is_refused():
     run = start()
     with pytest.raises(TypeError, match="speed"):
-        run.note(speed=1.0)
+        run.update_record(speed=1.0)
     with pytest.raises(TypeError, match="speed"):
-        run.note("measured", speed=1.0)
+        run.update_record("measured", speed=1.0)
     with pytest.raises(ValueError, match=r"measured\.loop_seconds: -1"):
-        run.note("measured", loop_seconds=-1.0)
+        run.update_record("measured", loop_seconds=-1.0)
     with pytest.raises(ValueError, match="warmup_status: 'soon'"):
-        run.note(warmup_status="soon")
+        run.update_record(warmup_status="soon")
 
 
 def test_skipped_steps_of_an_incomplete_execution_are_not_in_the_record():
     run = start(steps_per_execution=2)
-    run.note(loss_scaling=LossScaling(start=128.0, end=32.0))
-    run.timed.add(0.5, 3.0, 2.0, skipped=[True, False])
-    run.timed.add(0.5, 1.0, skipped=[True])  # interrupted before the second loss
-    record = run.record("interrupted")
+    run.update_record(loss_scaling=LossScaling(start=128.0, end=32.0))
+    run.timed.add_execution(0.5, 3.0, 2.0, skipped=[True, False])
+    run.timed.add_execution(0.5, 1.0, skipped=[True])  # interrupted before the second loss
+    record = run.make_record("interrupted")
     assert record.losses == (3.0, 2.0)
     assert record.loss_scaling.skipped_steps == (1,)
 
@@ -103,13 +105,15 @@ def test_workers_get_their_shares_of_the_timed_steps(updates):
     run = start()
     tasks = tuple(TaskAddress(task=f"worker:{n}", address=f"h:{n}") for n in range(2))
     shares = tuple(WorkerShare(task=task.task, steps=0, images=0) for task in tasks)
-    run.note(batch=Batch(per_device=4, global_=8), cluster=Cluster(tasks=tasks, workers=shares))
-    run.note("cluster", messages_per_step=6, bytes_per_step=80)
+    run.update_record(
+        batch=Batch(per_device=4, global_=8), cluster=Cluster(tasks=tasks, workers=shares)
+    )
+    run.update_record("cluster", messages_per_step=6, bytes_per_step=80)
     for _ in range(3):
-        run.timed.add(0.5)
+        run.timed.add_execution(0.5)
     run.updates += updates
     run.lost_workers.append("worker:1")
-    cluster = run.record().cluster
+    cluster = run.make_record().cluster
     assert (cluster.tasks, cluster.messages_per_step, cluster.bytes_per_step) == (tasks, 6, 80)
     # Without asynchronous updates, all workers take part in every step and share its images.
     steps, images = ((1, 2), (8, 16)) if updates else ((3, 3), (12, 12))
@@ -121,19 +125,19 @@ def test_workers_get_their_shares_of_the_timed_steps(updates):
 
 def test_images_counted_elsewhere_win_over_steps_times_batch():
     run = start()
-    run.note(batch=Batch(per_device=8, global_=8))
-    run.timed.add(1.0)
-    run.note("measured", loop_seconds=2.0, loop_images=100)
+    run.update_record(batch=Batch(per_device=8, global_=8))
+    run.timed.add_execution(1.0)
+    run.update_record("measured", loop_seconds=2.0, loop_images=100)
     assert len(run.timed.seconds) == 1
-    assert run.record().losses == ()
-    assert run.record().summary().total_images_per_sec == 50.0
+    assert run.make_record().losses == ()
+    assert run.make_record().summary().total_images_per_sec == 50.0
 
 
 def test_failed_run_keeps_what_it_measured_and_says_why():
     run = start()
-    run.note(batch=Batch(per_device=2, global_=2))
-    run.timed.add(0.5, 1.0)
-    record = run.record("failed", BenchmarkError("disk full"))
+    run.update_record(batch=Batch(per_device=2, global_=2))
+    run.timed.add_execution(0.5, 1.0)
+    record = run.make_record("failed", BenchmarkError("disk full"))
     assert (record.error.type, record.error.message) == ("BenchmarkError", "disk full")
     assert record.step_seconds == (0.5,)
     assert RunRecord.from_json(record.to_json()) == record
@@ -145,16 +149,16 @@ def test_interruption_between_time_and_loss_drops_that_step():
             raise KeyboardInterrupt
 
     run = start()
-    run.timed.add(0.5, 1.0, cpu_seconds=0.25)
+    run.timed.add_execution(0.5, 1.0, cpu_seconds=0.25)
     with pytest.raises(KeyboardInterrupt):
-        run.timed.add(0.5, CtrlC(), cpu_seconds=0.75)
-    record = run.record("interrupted")
+        run.timed.add_execution(0.5, CtrlC(), cpu_seconds=0.75)
+    record = run.make_record("interrupted")
     assert (record.step_seconds, record.losses) == ((0.5,), (1.0,))
     assert record.step_cpu_seconds == (0.25,)
 
 
 def test_run_ids_are_unique_and_the_start_is_utc():
-    records = [start().record() for _ in range(100)]
+    records = [start().make_record() for _ in range(100)]
     assert len({r.run_id for r in records}) == 100
     assert datetime.fromisoformat(records[0].started_at).utcoffset() == timedelta(0)
 
@@ -168,7 +172,7 @@ def test_ten_thousand_steps_take_kilobytes():
     run = start()
     tracemalloc.start()
     for _ in range(10_000):
-        run.timed.add(0.5, 1.0, cpu_seconds=0.25)
+        run.timed.add_execution(0.5, 1.0, cpu_seconds=0.25)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # 24 bytes per step and the arrays' spare room.
@@ -178,10 +182,10 @@ def test_ten_thousand_steps_take_kilobytes():
 def stepped(warmup, timed):
     run = start()
     for seconds in warmup:
-        run.warmup.add(seconds)
+        run.warmup.add_execution(seconds)
     for seconds in timed:
-        run.timed.add(seconds)
-    return run.record()
+        run.timed.add_execution(seconds)
+    return run.make_record()
 
 
 def test_warm_up_and_timed_steps_are_one_series():
@@ -209,15 +213,15 @@ def test_what_a_forked_process_measured_is_known_here():
     run.start_sharing()
     child = os.fork()
     if not child:
-        run.note(warmup_status="fixed")
-        run.warmup.add(0.5, 9.0)
+        run.update_record(warmup_status="fixed")
+        run.warmup.add_execution(0.5, 9.0)
         run.publish()
-        run.timed.add(0.25, 8.0, cpu_seconds=0.5)
-        run.note("measured", loop_seconds=7.0)  # after it was published
+        run.timed.add_execution(0.25, 8.0, cpu_seconds=0.5)
+        run.update_record("measured", loop_seconds=7.0)  # after it was published
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     run.copy_published_values()
-    record = run.record("failed", ValueError("aborted"))
+    record = run.make_record("failed", ValueError("aborted"))
     assert record.warmup_step_seconds == (0.5,)
     steps = record.step_seconds, record.losses, record.step_cpu_seconds
     assert steps == ((0.25,), (8.0,), (0.5,))
@@ -229,7 +233,9 @@ def sampled(rows):
     """A record of the samples (seconds, MB, CPU seconds, MB on the GPU, loops)."""
     run = start()
     for seconds, memory, cpu, device, loops in rows:
-        for number in UseSample(seconds, 1e6 * memory, 1e6 * device, cpu, seconds / 4096, loops):
+        for number in ResourceUseSample(
+            seconds, 1e6 * memory, 1e6 * device, cpu, seconds / 4096, loops
+        ):
             run.use_samples.append(number)
     return run
 
@@ -237,7 +243,7 @@ def sampled(rows):
 def test_samples_of_memory_and_cpus_reach_the_record():
     run = sampled([(0, 5, 3, 0, 0), (1, 9, 5, 2, 0), (1.5, 8, 5.25, 3, 1), (2, 7, 6, 1, 2)])
     run.use_samples.append(3.0)  # the process was killed within a sample
-    use = run.record().resources
+    use = run.make_record().resources
     assert use == ResourceUse(
         seconds=(1, 1.5, 2),
         memory_bytes=(9e6, 8e6, 7e6),
@@ -247,12 +253,12 @@ def test_samples_of_memory_and_cpus_reach_the_record():
         loop_end=2,
         sampler_cpu_seconds=2 / 4096,
     )
-    assert RunRecord.from_json(run.record().to_json()).resources == use
+    assert RunRecord.from_json(run.make_record().to_json()).resources == use
 
 
 @pytest.mark.parametrize("rows", [[], [(0, 5, 3, 0, 0), (0.5, 5, 3, 0, 1), (0.9, 5, 3, 0, 2)]])
 def test_a_run_shorter_than_a_second_has_no_samples(rows):
-    record = sampled(rows).record()
+    record = sampled(rows).make_record()
     assert record.resources is None
     assert "resources" not in record.to_dict()
 
@@ -260,7 +266,9 @@ def test_a_run_shorter_than_a_second_has_no_samples(rows):
 def test_samples_of_a_long_run_are_thinned():
     # 1,500 s with half a CPU, and one second with much memory.
     use = (
-        sampled([(n, 500 if n == 700 else 5, n / 2, 0, 0) for n in range(1501)]).record().resources
+        sampled([(n, 500 if n == 700 else 5, n / 2, 0, 0) for n in range(1501)])
+        .make_record()
+        .resources
     )
     assert len(use.seconds) == 500
     assert use.seconds[:2] == (3, 6)
@@ -271,7 +279,9 @@ def test_samples_of_a_long_run_are_thinned():
     assert set(use.busy_cpus) == {0.5}
     assert use.device_memory_bytes == ()
     assert use.loop_start is None
-    assert len(sampled([(n, 5, n, 0, 0) for n in range(601)]).record().resources.seconds) == 600
+    assert (
+        len(sampled([(n, 5, n, 0, 0) for n in range(601)]).make_record().resources.seconds) == 600
+    )
 
 
 @pytest.mark.parametrize(

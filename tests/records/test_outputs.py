@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.charts import Axis, DistributionRow, Rows
+from cnnbench.base.charts import Axis, DistributionRow, RowChart
 from cnnbench.base.charts.draw import FORMATS, render
 from cnnbench.errors import FlagError
 from cnnbench.records.files import KINDS, Output, check_outputs, is_replaceable
@@ -38,14 +38,14 @@ def picture(format):
     row = DistributionRow(
         label="a", values=((1.0, "one"),), centre=1.0, low=None, high=None, text="1"
     )
-    return render([Rows(title="t", x=Axis(label="x"), rows=(row,))], format, "a chart")
+    return render([RowChart(title="t", x=Axis(label="x"), rows=(row,))], format, "a chart")
 
 
 @pytest.fixture(scope="module")
 def samples():
     found = {name: (TESTS / path).read_bytes() for name, path in GOLDEN.items()}
     found |= {f".{format}": picture(format) for format in FORMATS}
-    found["run"] = Measurements(command=["cnnbench"], config={}).record().to_json().encode()
+    found["run"] = Measurements(command=["cnnbench"], config={}).make_record().to_json().encode()
     found["csv"] = ",".join(RUNS.columns).encode()
     return found
 

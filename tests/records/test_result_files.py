@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.records.files import check_written
+from cnnbench.records.files import report_failed_writes
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY
 from cnnbench.records.result_files import _RUN, REDUCTIONS, RUNS, ResultFiles, load_run, run_row
@@ -40,8 +40,8 @@ def a_run(**config):
 
 def a_record(**config):
     run = a_run(**config)
-    run.timed.add(0.5, float("nan"))
-    return run.record()
+    run.timed.add_execution(0.5, float("nan"))
+    return run.make_record()
 
 
 def forked(work, *arguments):
@@ -56,14 +56,14 @@ def overwrite(path):
     for number in itertools.count():
         run = a_run(padding="x" * 100_000)
         for _ in range(number % 50):
-            run.timed.add(1.0, 2.0)
-        files(str(path)).write(run.record(), list)
+            run.timed.add_execution(1.0, 2.0)
+        files(str(path)).write(run.make_record(), list)
 
 
 def append_rows(path, name, count):
     for number in itertools.islice(itertools.count(), count):
         command = [name, str(number), "quoted, 'text' \"here\"" * 200]
-        append(path, Measurements(command=command, config={}).record())
+        append(path, Measurements(command=command, config={}).make_record())
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_documents_are_replaced_when_they_are_written(tmp_path):
     path = str(tmp_path / "r.json")
     for number in range(2):
         record = a_record(x=number)
-        files(path).prepare()
+        files(path).check_writable()
         assert number == 0 or load_run(path).config == {"x": 0}  # kept so far
         files(path).write(record, list)
         assert load_run(path).to_json() == record.to_json()
@@ -93,7 +93,7 @@ def test_each_file_is_written_also_when_the_other_cannot_be(tmp_path, little_dis
     with little_disk(longest):
         both.write(record, lambda: [run_row(record)])
     with pytest.raises(BenchmarkError, match=r"--result_json=.*/r\.json: cannot be written: File"):
-        check_written()
+        report_failed_writes()
     assert len(table.read_text().splitlines()) == 2
     assert not files().is_requested
 
@@ -111,7 +111,7 @@ def test_records_of_runs_at_the_same_time_are_all_kept(tmp_path, earlier):
         mine = files(str(path))
         ready.wait(30)
         mine.write(a_record(), list)
-        check_written()
+        report_failed_writes()
         sys.stderr.flush()
 
     said = [tmp_path / f"{n}.err" for n in range(8)]
@@ -285,11 +285,11 @@ def test_every_column_is_documented_once(table, document):
 
 def test_header_once_and_readable_by_pandas(path):
     for _ in range(3):
-        assert files(csv_path=str(path)).prepare() is None
+        assert files(csv_path=str(path)).check_writable() is None
         run = a_run()
-        run.note(batch=Batch(per_device=1, global_=1))
-        run.timed.add(0.25, float("nan"))
-        append(path, run.record())
+        run.update_record(batch=Batch(per_device=1, global_=1))
+        run.timed.add_execution(0.25, float("nan"))
+        append(path, run.make_record())
     table = pd.read_csv(path)
     assert list(table["images_per_sec"]) == [4.0, 4.0, 4.0]
     assert table["last_loss"].isna().all()
@@ -310,11 +310,11 @@ def test_header_once_and_readable_by_pandas(path):
 def test_foreign_table_is_refused_before_the_run_and_kept(content, reason, path):
     path.write_text(content)
     with pytest.raises(FlagError) as caught:
-        RUNS.prepare(str(path))
+        RUNS.find_missing_columns(str(path))
     assert str(caught.value).startswith("--result_csv=")
     assert reason in str(caught.value)
     with pytest.raises(FlagError):
-        append(path, a_run().record())
+        append(path, a_run().make_record())
     assert path.read_text() == content
 
 
@@ -323,9 +323,9 @@ def test_a_table_of_an_earlier_version_is_continued_with_its_columns(path):
     later = (*later, "result_label", "step_p99_seconds")
     before = tuple(name for name in RUNS.columns if name not in later)
     path.write_text(",".join(before) + "\n" + ",".join("1" for _ in before) + "\n" + "torn,row")
-    notice = files(csv_path=str(path)).prepare()
+    notice = files(csv_path=str(path)).check_writable()
     assert all(name in notice for name in ("--result_csv", *later))
-    append(path, a_run(model="lenet", result_label="commit=abc").record())
+    append(path, a_run(model="lenet", result_label="commit=abc").make_record())
     table = pd.read_csv(path)
     assert tuple(table.columns) == before
     assert list(table["model"]) == ["1", "lenet"]
@@ -333,51 +333,51 @@ def test_a_table_of_an_earlier_version_is_continued_with_its_columns(path):
 
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
 def test_what_a_spreadsheet_saved_can_be_continued(path, quoting):
-    append(path, a_run().record())
+    append(path, a_run().make_record())
     cells = list(csv.reader(path.read_text().splitlines()))
     with path.open("w", newline="", encoding="utf-8-sig") as file:
         csv.writer(file, quoting=quoting).writerows(cells)
     saved = path.read_bytes()
-    RUNS.prepare(str(path))
-    append(path, a_run().record())
+    RUNS.find_missing_columns(str(path))
+    append(path, a_run().make_record())
     assert path.read_bytes().startswith(saved)
     assert len(pd.read_csv(path)) == 2
 
 
 def test_a_header_whose_line_break_an_editor_removed(path):
     path.write_bytes(b"\xef\xbb\xbf" + ",".join(RUNS.columns).encode())
-    append(path, a_run().record())
+    append(path, a_run().make_record())
     assert len(pd.read_csv(path)) == 1
 
 
 def test_torn_file_of_any_length_is_repaired(path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # hundreds of them take long
     for _ in range(2):
-        append(path, a_run(precision='"a,b"').record())
+        append(path, a_run(precision='"a,b"').make_record())
     whole = path.read_bytes()
     first_row_end = whole.index(b"\n", whole.index(b"\n") + 1) + 1
     edges = [at + step for at, byte in enumerate(whole) if byte in b'\n"' for step in (0, 1, 2)]
     for length in sorted({*range(0, len(whole), 11), *edges, len(whole) - 1, len(whole)}):
         path.write_bytes(whole[:length])
-        RUNS.prepare(str(path))
-        append(path, a_run().record())
+        RUNS.find_missing_columns(str(path))
+        append(path, a_run().make_record())
         survivors = (length >= first_row_end - 1) + (length >= len(whole) - 1)
         assert len(rows(path)) == survivors + 1, length
 
 
 def test_a_torn_row_of_a_long_table_is_cut_off(path):
-    append(path, a_run().record())
+    append(path, a_run().make_record())
     header, row = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(header + row * 200 + row[: len(row) // 2])
-    append(path, a_run().record())
+    append(path, a_run().make_record())
     assert len(rows(path)) == 201
 
 
 def test_failed_write_leaves_the_file_as_it_was(path, little_disk):
-    append(path, a_run().record())
+    append(path, a_run().make_record())
     before = path.read_bytes()
     with little_disk(len(before) + 20), pytest.raises(OSError, match="File too large"):
-        append(path, a_run().record())
+        append(path, a_run().make_record())
     assert path.read_bytes() == before
 
 

@@ -45,7 +45,7 @@ def test_a_label_names_an_unknown_commit():
 
 def test_a_record_names_what_its_label_says_and_reads_back():
     run = Measurements(command=[], config={"result_label": "commit=abc,branch=dev"})
-    record = run.record()
+    record = run.make_record()
     assert record.subject == Subject(revision="abc", labels={"commit": "abc", "branch": "dev"})
     assert RunRecord.from_json(record.to_json()) == record
 
@@ -59,12 +59,14 @@ def test_records_of_earlier_versions_name_side_and_label():
 
 
 def test_the_command_that_started_a_process_adds_what_it_found():
-    document = Measurements(command=[], config={"result_label": "branch=dev"}).record().to_dict()
+    document = (
+        Measurements(command=[], config={"result_label": "branch=dev"}).make_record().to_dict()
+    )
     made = add_subject(document, FOUND)
     assert made["subject"]["revision"] == HEAD
     assert made["subject"]["labels"] == {"branch": "dev"}
     assert RunRecord.from_dict(json.loads(json.dumps(made))).subject.side == "b"
-    plain = Measurements(command=[], config={}).record().to_dict()
+    plain = Measurements(command=[], config={}).make_record().to_dict()
     assert "subject" not in plain
     assert add_subject(plain, Subject()) == plain
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import compare_peers
 import pytest
-from command_line import options_of
+from command_line import parse_options
 from peers import readings
 from peers.process import Line, Process
 from peers.readings import COLUMNS, Reading
@@ -243,17 +243,17 @@ def test_what_was_measured_before_an_interruption_is_shown(peers):
 )
 def test_wrong_options_are_refused(argument, said, capsys):
     with pytest.raises(SystemExit) as stopped:
-        options_of(Options, "", [argument], Options.check)
+        parse_options(Options, "", [argument], Options.check)
     assert stopped.value.code == 2
     assert said in capsys.readouterr().err
     with pytest.raises(SystemExit) as stopped:
-        options_of(Options, "", ["--help"])
+        parse_options(Options, "", ["--help"])
     assert stopped.value.code == 0
     assert "--rounds=N" in capsys.readouterr().out
 
 
 def options(*argv):
-    return options_of(Options, "", ["--cnnbench_python=/env/bin/python", *argv])
+    return parse_options(Options, "", ["--cnnbench_python=/env/bin/python", *argv])
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -16,7 +16,7 @@ from forked import finished
 ROOT = Path(__file__).resolve().parents[2]
 
 
-Plan, State = make_environment.Plan, make_environment.State
+EnvironmentChange, State = make_environment.EnvironmentChange, make_environment.State
 WANTED = State("ready", "1 2", "3.11", "/checkout", ("test",))
 
 
@@ -27,21 +27,21 @@ def _state(**changes) -> State:
 @pytest.mark.parametrize(
     ("exists", "state", "works", "expected"),
     [
-        (False, None, False, Plan.REBUILD),
-        (True, WANTED, True, Plan.NOTHING),
-        (True, _state(extras=("and-cuda", "test")), True, Plan.NOTHING),
-        (True, _state(extras=()), True, Plan.INSTALL),
-        (True, _state(key="3 4"), True, Plan.INSTALL),
-        (True, _state(status="building"), True, Plan.REBUILD),
-        (True, _state(root="/elsewhere"), True, Plan.REBUILD),
-        (True, _state(version="3.10"), True, Plan.REBUILD),
-        (True, WANTED, False, Plan.REBUILD),
-        (True, None, True, Plan.INSTALL),
-        (True, None, False, Plan.REFUSE),
+        (False, None, False, EnvironmentChange.REBUILD),
+        (True, WANTED, True, EnvironmentChange.NOTHING),
+        (True, _state(extras=("and-cuda", "test")), True, EnvironmentChange.NOTHING),
+        (True, _state(extras=()), True, EnvironmentChange.INSTALL),
+        (True, _state(key="3 4"), True, EnvironmentChange.INSTALL),
+        (True, _state(status="building"), True, EnvironmentChange.REBUILD),
+        (True, _state(root="/elsewhere"), True, EnvironmentChange.REBUILD),
+        (True, _state(version="3.10"), True, EnvironmentChange.REBUILD),
+        (True, WANTED, False, EnvironmentChange.REBUILD),
+        (True, None, True, EnvironmentChange.INSTALL),
+        (True, None, False, EnvironmentChange.REFUSE),
     ],
 )
 def test_plan(exists, state, works, expected):
-    assert make_environment.plan(exists, state, works, WANTED) is expected
+    assert make_environment.needed_change(exists, state, works, WANTED) is expected
 
 
 def test_state_survives_the_file_and_a_cut_file_is_no_state(tmp_path):

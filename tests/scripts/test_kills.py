@@ -20,7 +20,8 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 def test_what_is_written_survives_kills(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path[:0] = [{str(SCRIPTS)!r}]; import json, kills; "
-        "print(json.dumps(kills.run('result files', 3, 7) + kills.run('make-imagenet', 1, 7)))"
+        "run = kills.kill_writer_repeatedly; "
+        "print(json.dumps(run('result files', 3, 7) + run('make-imagenet', 1, 7)))"
     )
     out, err = tmp_path / "out", tmp_path / "err"
     assert Forked(code, [], out, err).end(120) == (0, False), err.read_text()
@@ -31,10 +32,10 @@ def test_stopped_runs_leave_what_they_have_measured_and_end_in_time(tmp_path: Pa
     code = f"""
 import sys; sys.path[:0] = [{str(SCRIPTS)!r}]
 import dataclasses, json, random, signal
-from stops import Case, play
-case = Case.drawn(random.Random(1))
+from stops import DisturbedRunCase, run_cases
+case = DisturbedRunCase.draw(random.Random(1))
 case = dataclasses.replace(case, rows=2, delay=0.2, folder="", to_group=False, again=False)
-print(json.dumps(play(dataclasses.replace(case, workers=1, **fields) for fields in (
+print(json.dumps(run_cases(dataclasses.replace(case, workers=1, **fields) for fields in (
     dict(work="hung input", number=signal.SIGTERM, saves=False),
     dict(work="steps", number=signal.SIGUSR1, saves=True),
     dict(work="steps", number=None, saves=False, folder="is made anew"),

@@ -112,6 +112,6 @@ def test_bf16_is_demanded_only_of_cpus_that_have_it():
 def test_a_busy_machine_is_warned_about():
     quiet = Measurement("memory", 1, 1, "cnnbench", "fp32", OK, others_cpus=0.05)
     busy = Measurement("memory", 2, 1, "cnnbench", "fp32", OK, others_cpus=1.0)
-    assert len(demands.neighbours([quiet], 2)) == 1
-    assert "WARNING" in demands.neighbours([quiet, busy], 2)[1]
-    assert demands.neighbours([], 2) == ["Other processes: unknown"]
+    assert len(demands.other_processes_lines([quiet], 2)) == 1
+    assert "WARNING" in demands.other_processes_lines([quiet, busy], 2)[1]
+    assert demands.other_processes_lines([], 2) == ["Other processes: unknown"]

@@ -180,7 +180,7 @@ def test_a_matrix_product_takes_no_turns():
     options = Options(ancestor="/a", turn_seconds=0.5)
     subjects = scenario_subjects("resnet50", options)
     due = [(Measurement("resnet50", 1, 1, *one.key, NOT_RUN), one) for one in subjects]
-    groups = compare_peers.groups_of(due, options)
+    groups = compare_peers.interleaved_groups(due, options)
     alone = [group[0][1].name for group in groups if len(group) == 1]
     assert alone == ["matmul"] * 2
     assert len(groups) == 3

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import validate_gate
 from forked import until
-from measuring import neighbour
+from measuring import keep_cpus_busy
 from short_runs import run
 from validation import (
     advice,
@@ -81,7 +81,7 @@ def test_pairs_are_judged_at_the_first_analysis_that_is_clear():
 
 
 def sums(study, *case, draws):
-    return studies.sums(study.draw, case, draws, seed=1)
+    return studies.simulate_and_sum(study.draw, case, draws, seed=1)
 
 
 @pytest.mark.parametrize("noise", ["AR(1), 0.9, 3 %", "second of a pair 10 % slower"])
@@ -494,7 +494,7 @@ def test_demands_are_met_on_a_good_machine_and_missed_with_a_blind_gate():
 @pytest.mark.parametrize(("cpus", "programs"), [(0.0, 0), (0.5, 1), (2.0, 2)])
 def test_neighbours_compute_until_they_are_left(cpus, programs):
     before = psutil.Process().children()
-    with neighbour(cpus, 14):  # the first pause of the half one takes half a second
+    with keep_cpus_busy(cpus, 14):  # the first pause of the half one takes half a second
         started = [one for one in psutil.Process().children() if one not in before]
         assert len(started) == programs
         until(lambda: all(one.cpu_times().user >= 0.2 for one in started), 30)

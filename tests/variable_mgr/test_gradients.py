@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.variable_mgr.gradients import (
-    Column,
+    VariableGradients,
     make_all_dense_or_all_sparse,
     reduce_sparse,
     sum_tensors,
@@ -33,7 +33,7 @@ def completed(variables, cpu_devices):
 
     def call(*gradients, **options):
         count = len(gradients)
-        column = Column([*gradients], variables[:count])
+        column = VariableGradients([*gradients], variables[:count])
         return make_all_dense_or_all_sparse([column], cpu_devices[:count], **options)[0]
 
     return call
@@ -47,7 +47,7 @@ def slices(rows, first=0, dtype=tf.float32):
 def test_slices_that_are_kept_pass_untouched(completed, variables):
     half, one = slices([0, 1, 1], dtype=tf.bfloat16), slices([1])
     column = completed(half, one, keep_sparse=True)
-    assert column.sparse
+    assert column.is_sparse
     assert column.gradients[0] is half
     assert column.gradients[1] is one
     assert column.variables == variables[:2]
@@ -67,14 +67,14 @@ def test_none_among_kept_slices_is_no_slices_on_its_tower(completed, cpu_devices
 
 def test_slices_beside_a_dense_gradient_become_dense(completed):
     column = completed(slices([1, 1], 1), tf.ones([ROWS, WIDTH]), keep_sparse=True)
-    assert not column.sparse
+    assert not column.is_sparse
     np.testing.assert_array_equal(column.gradients[0], [[0, 0], [4, 6], *[[0, 0]] * 3])
 
 
 def test_a_variable_without_gradients_is_left_out_when_slices_are_kept(variables, cpu_devices):
-    columns = [Column([g], variables[:1]) for g in (None, tf.ones([ROWS, WIDTH]))]
+    columns = [VariableGradients([g], variables[:1]) for g in (None, tf.ones([ROWS, WIDTH]))]
     (column,) = make_all_dense_or_all_sparse(columns, cpu_devices[:1], keep_sparse=True)
-    assert not column.sparse
+    assert not column.is_sparse
 
 
 def test_casts_and_zeros_are_on_the_towers_device(completed, cpu_devices):
@@ -112,11 +112,11 @@ def test_the_update_does_not_depend_on_what_travels(rows, mean, variables, cpu_d
     devices = cpu_devices[:count]
     grads = [None if r is None else slices(r, 10 * t) for t, r in enumerate(rows)]
     scale = 1 / count if mean else None
-    columns = [Column(grads, variables[:count])]
+    columns = [VariableGradients(grads, variables[:count])]
     (kept,), (dense,) = (
         make_all_dense_or_all_sparse(columns, devices, keep_sparse=keep) for keep in (True, False)
     )
-    assert (kept.sparse, dense.sparse) == (True, False)
+    assert (kept.is_sparse, dense.is_sparse) == (True, False)
     total = sum_tensors(dense.gradients) * (scale or 1)
     sums = reduce_sparse(kept, devices, scale)
     assert len(sums) == count
@@ -159,7 +159,7 @@ def test_gradients_of_a_gather_whose_number_of_rows_is_not_known(completed, cpu_
                 loss = tf.reduce_sum(tf.gather(table, own))
             found.append(tape.gradient(loss, table))
         column = completed(*found, keep_sparse=True)
-        assert column.sparse
+        assert column.is_sparse
         return reduce_sparse(column, devices, None)
 
     for total in step([tf.constant([0, 0, 3]), tf.constant([3])]):

@@ -15,7 +15,7 @@ from towers import centre, columns_of, create_slots, curvature, one_step, optimi
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr import names
-from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.gradients import VariableGradients
 
 TOWERS = (1, 2, 3, 4, 8)
 ONE_COPY = ("parameter_server", "central_storage_strategy")
@@ -299,7 +299,7 @@ def test_a_loss_scale_can_hold_an_update_back(mode, make_manager, trainable):
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_of_too_few_towers_are_refused(mode, make_manager):
     with pytest.raises(ValueError, match="1 towers for 2 devices"):
-        make_manager(mode, 2).preprocess_device_grads([Column([None], [None])])
+        make_manager(mode, 2).preprocess_device_grads([VariableGradients([None], [None])])
 
 
 def test_every_registered_mode_is_tested_here():

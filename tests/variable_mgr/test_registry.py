@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.terminal import replace_table
+from cnnbench.base.terminal import replace_marked_table
 from cnnbench.cli import documents
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
@@ -85,7 +85,7 @@ def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
 def test_the_documented_table_is_current():
     text = (ROOT / "docs" / "modes.md").read_text(encoding="utf-8")
     message = "run: python -m cnnbench.cli.documents docs"
-    assert replace_table(text, "modes", documents.mode_tables()["modes"]) == text, message
+    assert replace_marked_table(text, "modes", documents.mode_tables()["modes"]) == text, message
 
 
 def test_the_readme_names_every_mode():

@@ -14,7 +14,7 @@ import tensorflow as tf
 from towers import columns_of, create_slots, one_step, optimizer_of, trained
 
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.gradients import VariableGradients
 
 MODES = ("parameter_server", "distributed_replicated")
 
@@ -159,7 +159,7 @@ def test_towers_must_agree_on_the_variable(make_manager, trainable):
     first, second = trained(manager, 0)[1:3]
     gradient = tf.ones(first.shape)
     with pytest.raises(ValueError, match="towers use different variables for"):
-        manager.preprocess_device_grads([Column([gradient] * 2, [first, second])])
+        manager.preprocess_device_grads([VariableGradients([gradient] * 2, [first, second])])
 
 
 def step_graph(manager, variables):

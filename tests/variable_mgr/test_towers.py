@@ -30,7 +30,8 @@ def run(request, make_manager):
         manager = make_manager(request.param, count, ())
         results = []
         tf.function(
-            lambda: results.extend(manager.run_towers(build, meeting=True)), autograph=False
+            lambda: results.extend(manager.run_towers(build, exchanges_values=True)),
+            autograph=False,
         ).get_concrete_function()
         return results
 

@@ -15,7 +15,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     AlgorithmSpec,
     AllReduceSpec,
     ReduceContext,
-    chunk_size,
+    elements_per_chunk,
     leaders_by_rotation,
 )
 from cnnbench.variable_mgr.gradients import concat
@@ -26,12 +26,12 @@ Copies: TypeAlias = "Mapping[str, tf.Tensor]"
 """Copies of one sum, by the name of the memory that contains the copy."""
 
 
-def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
+def elements_of_each_chunk(elements: int, max_chunks: int, itemsize: int) -> tuple[int, ...]:
     """Returns the number of elements of each chunk into which a tensor is cut.
 
-    There are at most `most` aligned chunks; the last chunk may be shorter.
+    There are at most `max_chunks` aligned chunks; the last chunk may be shorter.
     """
-    size = chunk_size(elements, most, itemsize)
+    size = elements_per_chunk(elements, max_chunks, itemsize)
     full, rest = divmod(elements, size)
     return (size,) * full + ((rest,) if rest else ()) or (0,)
 
@@ -42,10 +42,10 @@ class ChunkLayout:
     `sizes` contains the chunks' numbers of elements.
     """
 
-    def __init__(self, like: tf.Tensor, most: int) -> None:
+    def __init__(self, like: tf.Tensor, max_chunks: int) -> None:
         self._shape = like.shape
         elements: int = like.shape.num_elements()
-        self.sizes = chunk_sizes(elements, most, like.dtype.size)
+        self.sizes = elements_of_each_chunk(elements, max_chunks, like.dtype.size)
         # If all chunks are multiples of LINE_BYTES bytes, tf.split copies nothing.
         unit = LINE_BYTES // like.dtype.size
         self._row = unit if elements % unit == 0 else 1
@@ -182,7 +182,7 @@ class AllReducer:
         places = []
         for tensors in columns:
             size = tensors[0].shape.num_elements() * tensors[0].dtype.size
-            which = self._spec.range_of(size)
+            which = self._spec.range_index(size)
             places.append((which, counts[which]))
             counts[which] += 1
         return places

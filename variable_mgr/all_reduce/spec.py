@@ -38,13 +38,14 @@ MIN_CHUNK_BYTES = 16 * 1024
 """Minimum number of bytes in a chunk. Smaller chunks cost more overhead than parallelism saves."""
 
 
-def chunk_size(elements: int, most: int, itemsize: int) -> int:
+def elements_per_chunk(elements: int, max_chunks: int, itemsize: int) -> int:
     """Returns the number of elements in each chunk of a tensor; the last chunk may be shorter.
 
-    There are at most `most` chunks of at least `MIN_CHUNK_BYTES`. Elements have `itemsize` bytes.
+    There are at most `max_chunks` chunks of at least `MIN_CHUNK_BYTES`. Elements have `itemsize`
+    bytes.
     """
     unit = LINE_BYTES // itemsize
-    count = max(1, min(most, elements * itemsize // MIN_CHUNK_BYTES))
+    count = max(1, min(max_chunks, elements * itemsize // MIN_CHUNK_BYTES))
     return max(1, -(-elements // (count * unit))) * unit
 
 
@@ -59,33 +60,33 @@ def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
     return [share] * (buffers - 1) + [elements - share * (buffers - 1)]
 
 
-def bucket_indices(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]:
+def group_into_buckets(tensors: Sequence[tuple[str, int]], max_bytes: int) -> list[list[int]]:
     """Groups tensors into buckets for joining; returns the indices of the tensors in each bucket.
 
     Buckets are filled beginning with the last tensor. `tensors` are pairs of dtype and bytes. A
-    bucket contains tensors of one dtype with up to `most` bytes in total, or a single larger
+    bucket contains tensors of one dtype with up to `max_bytes` bytes in total, or a single larger
     tensor.
     """
     buckets: list[list[int]] = []
     filled = 0
     for index, (dtype, size) in reversed(list(enumerate(tensors))):
         filled += size
-        if not buckets or filled > most or dtype != tensors[buckets[0][0]][0]:
+        if not buckets or filled > max_bytes or dtype != tensors[buckets[0][0]][0]:
             buckets.insert(0, [])
             filled = size
         buckets[0].insert(0, index)
     return buckets
 
 
-def group_small_tensors(small: Iterable[bool], most: int) -> list[list[int]]:
-    """Groups up to `most` consecutive small tensors for joining.
+def group_small_tensors(small: Iterable[bool], max_group_size: int) -> list[list[int]]:
+    """Groups up to `max_group_size` consecutive small tensors for joining.
 
     Returns the indices of the tensors in each group.
     """
     groups: list[list[int]] = []
     growing = False
     for index, is_small in enumerate(small):
-        if is_small and growing and len(groups[-1]) < most:
+        if is_small and growing and len(groups[-1]) < max_group_size:
             groups[-1].append(index)
         else:
             groups.append([index])
@@ -148,7 +149,7 @@ class AllReduceSpec:
         return ":".join(map(str, self.ranges))
 
     @property
-    def names(self) -> frozenset[str]:
+    def algorithm_names(self) -> frozenset[str]:
         """Names of all algorithms that the spec uses, at all levels."""
         return frozenset(name for part in self.ranges for name in part.algorithm.levels)
 
@@ -181,7 +182,7 @@ class AllReduceSpec:
         )
         return AllReduceSpec(tuple(parts))
 
-    def range_of(self, num_bytes: int) -> int:
+    def range_index(self, num_bytes: int) -> int:
         """Returns the index of the size range for a tensor with `num_bytes` bytes."""
         for index, part in enumerate(self.ranges[:-1]):
             assert part.limit is not None
@@ -346,7 +347,7 @@ class ReduceContext:
         return process_of_device(device) if shared else device
 
     @functools.cached_property
-    def memories(self) -> int:
+    def num_memories(self) -> int:
         """Number of separate memories of the devices.
 
         More chunks than memories would use no further links.
@@ -614,12 +615,12 @@ class Tensor:
         """Size of the tensor in bytes."""
         return self.elements * self.itemsize
 
-    def chunks(self, most: int) -> tuple[int, int]:
+    def chunks(self, max_chunks: int) -> tuple[int, int]:
         """Returns the number of chunks into which algorithms cut the tensor, and bytes per chunk.
 
-        There are at most `most` chunks. The last one may have fewer bytes.
+        There are at most `max_chunks` chunks. The last one may have fewer bytes.
         """
-        size = chunk_size(self.elements, most, self.itemsize)
+        size = elements_per_chunk(self.elements, max_chunks, self.itemsize)
         count = max(1, math.ceil(self.elements / size))
         return count, min(size, self.elements) * self.itemsize
 
@@ -829,12 +830,12 @@ def create(name: str, context: ReduceContext) -> Algorithm:
     return factory(context)
 
 
-def cost_formulas(but: Container[str] = ()) -> dict[str, Formula]:
+def cost_formulas(excluded_names: Container[str] = ()) -> dict[str, Formula]:
     """Returns the cost formulas of all algorithms with a formula, by name of the algorithm.
 
-    Imports the modules of all algorithms except those in `but`.
+    Imports the modules of all algorithms except those in `excluded_names`.
     """
-    cost_by_name = {name: _find_factory(name)[1] for name in names() if name not in but}
+    cost_by_name = {name: _find_factory(name)[1] for name in names() if name not in excluded_names}
     return {name: cost for name, cost in cost_by_name.items() if cost is not None}
 
 
@@ -847,7 +848,7 @@ def _find_factory(name: str) -> tuple[Factory, Formula | None]:
 
 
 plugins.add_plugin_kind(
-    plugins.Kind(
+    plugins.PluginKind(
         flag="all_reduce_spec",
         noun="all-reduce algorithm",
         call="cnnbench.variable_mgr.all_reduce.register(name)",

@@ -44,10 +44,10 @@ class Axis:
         """The label of the axis, followed by whether higher or lower values are better."""
         return f"{self.label} ({self.better})" if self.better else self.label
 
-    def text(self, value: float | None) -> str:
+    def format_value(self, value: float | None) -> str:
         """Formats a value as a text, in the format of this axis."""
         if self.format == "bytes":
-            return numbers.binary(value)
+            return numbers.format_bytes(value)
         return numbers.percent(value) if self.format == "percent" else numbers.number(value)
 
 
@@ -81,7 +81,7 @@ class DistributionRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class RowChart:
     """A chart with one row for each of several configurations or devices, on a common scale.
 
     Attributes:
@@ -165,7 +165,7 @@ class ChartEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lines:
+class LineChart:
     """A chart with one or more curves over a common x axis.
 
     Attributes:
@@ -187,7 +187,8 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A period of time in a row of a `Lanes` chart. `kind` is an index into `Lanes.kinds`.
+    """A period of time in a row of a `TimelineChart`. `kind` is an index into `kinds` of the
+    chart.
 
     `hint` is shown on hover.
     """
@@ -199,7 +200,7 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lanes:
+class TimelineChart:
     """A chart that shows what several devices do over time. Its x axis begins at 0.
 
     Attributes:
@@ -214,4 +215,4 @@ class Lanes:
     note: str = ""
 
 
-Chart: TypeAlias = Rows | Lines | Lanes
+Chart: TypeAlias = RowChart | LineChart | TimelineChart

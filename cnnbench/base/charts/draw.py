@@ -27,13 +27,13 @@ from cnnbench.base.charts import (
     Chart,
     ChartSeries,
     DistributionRow,
-    Lanes,
-    Lines,
-    Rows,
+    LineChart,
+    RowChart,
+    TimelineChart,
 )
-from cnnbench.base.text import binary, plain
+from cnnbench.base.text import format_bytes, to_plain_line
 
-# A `Sheet` is a figure on which charts are drawn; the functions below draw axes and texts.
+# A `ChartFigure` is a figure on which charts are drawn; the functions below draw axes and texts.
 
 TITLE_SIZE, SIZE, TICK_SIZE = 14.0, 12.0, 11.5
 
@@ -53,17 +53,17 @@ _UNITS = (1.0, 1024.0, 1024.0**2, 1024.0**3, 1024.0**4)
 
 
 @functools.cache
-def theme() -> str:
+def theme_css() -> str:
     """The CSS style sheet that defines the colours of charts and pages."""
     return resources.files("cnnbench.base.charts").joinpath("theme.css").read_text("utf-8")
 
 
 @functools.cache
 def palette() -> dict[str, str]:
-    """The colours of light mode in `theme`: the name of each colour, and its value such as
+    """The colours of light mode in `theme_css`: the name of each colour, and its value such as
     "#0b6fb8".
     """
-    light = theme().partition("}")[0]
+    light = theme_css().partition("}")[0]
     return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light))
 
 
@@ -76,7 +76,7 @@ def reproducible_settings(salt: str) -> Iterator[None]:
     import matplotlib
 
     settings = {
-        "svg.hashsalt": f"cnnbench {plain(salt)}",
+        "svg.hashsalt": f"cnnbench {to_plain_line(salt)}",
         "svg.fonttype": "none",
         "text.parse_math": False,
         "path.simplify": False,
@@ -91,7 +91,7 @@ def reproducible_settings(salt: str) -> Iterator[None]:
         yield
 
 
-class Sheet:
+class ChartFigure:
     """A matplotlib figure with charts one below the other. `hints` contains the hover texts of the
     charts by SVG group id.
 
@@ -137,7 +137,7 @@ class Sheet:
         weight = "bold" if bold else "normal"
         style: Any = {"fontsize": size, "color": palette()[colour], "fontweight": weight}
         where = self._place(x, y)
-        artist = self.figure.text(*where, plain(content), ha=align, va="baseline", **style)
+        artist = self.figure.text(*where, to_plain_line(content), ha=align, va="baseline", **style)
         if kind:
             self.set_svg_hints(artist, kind)
 
@@ -197,7 +197,7 @@ class Sheet:
         shape = root.attrib["viewBox"]
         root.attrib.clear()
         root_attributes = {
-            name.replace("_", "-"): plain(value) for name, value in attributes.items()
+            name.replace("_", "-"): to_plain_line(value) for name, value in attributes.items()
         }
         # Screen readers skip the elements in an SVG with role="img", but not with role="group".
         role = "img" if root.find(".//*[@tabindex]") is None else "group"
@@ -211,12 +211,12 @@ class Sheet:
 
 def wrap_note(note: str) -> list[str]:
     """Breaks a note below a chart into lines."""
-    return textwrap.wrap(plain(note), 84)
+    return textwrap.wrap(to_plain_line(note), 84)
 
 
 def wrap_label(content: str, characters: int, most: int) -> list[str]:
     """Breaks a label into at most `most` lines. If necessary, the last line is shortened."""
-    lines = textwrap.wrap(plain(content), characters, break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(to_plain_line(content), characters, break_on_hyphens=False) or [""]
     if len(lines) <= most:
         return lines
     return [*lines[: most - 1], shorten_text(" ".join(lines[most - 1 :]), characters)]
@@ -238,7 +238,7 @@ def characters_in_width(width: float) -> int:
 
 
 def draw_x_axis(
-    sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom: float
+    sheet: ChartFigure, axes: Any, axis: Axis, values: Sequence[float], bottom: float
 ) -> None:
     """Draws the scale, the grid, the ticks and the caption of a horizontal axis."""
     low, high = axis_limits(axis, values)
@@ -274,7 +274,7 @@ def draw_x_axis(
 
 
 def draw_y_axis(
-    sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float, room: float
+    sheet: ChartFigure, axes: Any, axis: Axis, values: Sequence[float], top: float, room: float
 ) -> None:
     """Draws a vertical axis and its caption. The share `room` of the height is left free for notes
     at the top.
@@ -334,12 +334,12 @@ def choose_ticks(axis: Axis, low: float, high: float, about: int) -> tuple[list[
         ticks = [tick * unit for tick in linear.tick_values(low / unit, high / unit)]
     texts = axis.tick_texts or [_tick_text(axis.format, value) for value in ticks]
     kept = [pair for pair in zip(ticks, texts, strict=True) if low <= pair[0] <= high]
-    return [value for value, _ in kept], [plain(text) for _, text in kept]
+    return [value for value, _ in kept], [to_plain_line(text) for _, text in kept]
 
 
 def _tick_text(format: str, value: float) -> str:
     if format == "bytes":
-        return binary(value)
+        return format_bytes(value)
     if format == "percent":
         return f"{100 * value:.4g} %"
     if value and (abs(value) >= 1e7 or abs(value) < 1e-4):
@@ -401,16 +401,16 @@ def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
 
 def _make_focusable(group: ElementTree.Element, text: str) -> None:
     """Makes an SVG group accessible by keyboard and by screen readers, which read `text`."""
-    group.attrib.update({"tabindex": "0", "role": "img", "aria-label": plain(text)})
+    group.attrib.update({"tabindex": "0", "role": "img", "aria-label": to_plain_line(text)})
 
 
 def _title(text: str) -> ElementTree.Element:
     title = ElementTree.Element(f"{_SVG}title")
-    title.text = plain(text)
+    title.text = to_plain_line(text)
     return title
 
 
-# The following functions draw whole charts on a `Sheet`.
+# The following functions draw whole charts on a `ChartFigure`.
 
 FORMATS = ("svg", "png", "pdf")
 """Formats of chart files."""
@@ -448,10 +448,10 @@ _BESIDE_GAP, _SHIFTS = 7.0, (4.0, -13.0, 18.0, -27.0)
 
 def svg(chart: Chart, width: float = NARROW) -> str:
     """Draws a chart as an SVG element of the given width. The page must add the style sheet
-    `theme`, and the title and the note of the chart.
+    `theme_css`, and the title and the note of the chart.
     """
     axes = chart.x.caption
-    if isinstance(chart, Lines):
+    if isinstance(chart, LineChart):
         axes = f"{chart.y.caption} over {axes}"
     with reproducible_settings(f"{chart.title} {width:g}"):
         sheet = _draw_charts([chart], width=width, captions=False)
@@ -471,7 +471,7 @@ def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
             dates = {"CreationDate": None} if format == "pdf" else None
             sheet.figure.savefig(buffer, format=format, dpi=144, metadata=dates)
             return buffer.getvalue()
-        text = sheet.svg(f"{theme()}{_ALONE}", aria_label=label, width=f"{1.5 * sheet.width:g}")
+        text = sheet.svg(f"{theme_css()}{_ALONE}", aria_label=label, width=f"{1.5 * sheet.width:g}")
         text = text.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
         return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
 
@@ -482,16 +482,16 @@ def _draw_charts(
     margin: float = 0.0,
     width: float = _WIDTH,
     captions: bool = True,
-) -> Sheet:
+) -> ChartFigure:
     heights = [_chart_height(chart, width, captions) for chart in charts]
     height = sum(heights) + GAP * max(0, len(charts) - 1)
-    sheet = Sheet(width, height, margin, 0.0 if captions else -HEAD)
+    sheet = ChartFigure(width, height, margin, 0.0 if captions else -HEAD)
     for chart, height in zip(charts, heights, strict=True):
         if captions:
             sheet.text(0, 16, shorten_text(chart.title, 64), size=TITLE_SIZE, bold=True)
-        if isinstance(chart, Rows):
+        if isinstance(chart, RowChart):
             _draw_rows(sheet, chart)
-        elif isinstance(chart, Lanes):
+        elif isinstance(chart, TimelineChart):
             _draw_lanes(sheet, chart)
         else:
             _draw_lines(sheet, chart)
@@ -503,9 +503,9 @@ def _draw_charts(
 
 
 def _chart_height(chart: Chart, width: float, captions: bool) -> float:
-    if isinstance(chart, Lines):
+    if isinstance(chart, LineChart):
         height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _legend_height(len(chart.series), width)
-    elif isinstance(chart, Lanes):
+    elif isinstance(chart, TimelineChart):
         layout = _RowLabelLayout([label for label, _ in chart.lanes], width, _LANE, _LANE + 16)
         height = _TOP + layout.height + _AXIS_HEIGHT + _legend_height(len(chart.kinds), width)
     else:
@@ -541,7 +541,7 @@ class _RowLabelLayout:
         self.height = self.pitch * len(labels) + 4
         self.middle = self.pitch / 2 + 2 if self._beside else self.pitch - narrow_pitch / 3
 
-    def write(self, sheet: Sheet, index: int, top: float) -> tuple[float, float]:
+    def write(self, sheet: ChartFigure, index: int, top: float) -> tuple[float, float]:
         """Writes the label of a row that begins at `top`. Returns the position of the label's first
         line.
         """
@@ -552,7 +552,7 @@ class _RowLabelLayout:
         return self._indent, top + first
 
 
-def _row_labels(chart: Rows, width: float) -> _RowLabelLayout:
+def _row_labels(chart: RowChart, width: float) -> _RowLabelLayout:
     indent = 0.0 if all(row.style is None for row in chart.rows) else 20.0
     return _RowLabelLayout([row.label for row in chart.rows], width, _WIDE_ROW, _ROW, indent)
 
@@ -569,14 +569,14 @@ def _legend_entry_position(index: int, width: float, top: float) -> tuple[float,
     return column_width * (index % columns), top + 11 + _LINE * (index // columns), column_width
 
 
-# Draws `Rows`: dots are values, strokes are medians, bands are intervals, boxes show quartiles.
+# Draws `RowChart`: dots are values, strokes are medians, bands are intervals, boxes show quartiles.
 
 
-def _top_of_rows(chart: Rows) -> float:
+def _top_of_rows(chart: RowChart) -> float:
     return _TOP + (0.0 if chart.limit is None else 14.0)
 
 
-def _draw_rows(sheet: Sheet, chart: Rows) -> None:
+def _draw_rows(sheet: ChartFigure, chart: RowChart) -> None:
     top = _top_of_rows(chart)
     labels = _row_labels(chart, sheet.inner)
     bottom = top + labels.height
@@ -612,7 +612,7 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
         _draw_row(sheet, axes, row, middle, chart.bars)
 
 
-def _draw_row(sheet: Sheet, axes: Any, row: DistributionRow, y: float, bars: bool) -> None:
+def _draw_row(sheet: ChartFigure, axes: Any, row: DistributionRow, y: float, bars: bool) -> None:
     ink, end = palette()["ink"], axes.get_xlim()[1]
     colour = palette()[row.tone] if row.tone else _series_colour(row.style or 0)
     drawn = []
@@ -670,10 +670,10 @@ def _series_colour(index: int) -> str:
     return palette()[_COLOURS[index % len(_COLOURS)]]
 
 
-# Draws `Lines`: curves with a legend below the plot.
+# Draws `LineChart`: curves with a legend below the plot.
 
 
-def _draw_lines(sheet: Sheet, chart: Lines) -> None:
+def _draw_lines(sheet: ChartFigure, chart: LineChart) -> None:
     bottom = _PLOT_TOP + _PLOT
     axes = sheet.axes(_LEFT, sheet.inner - _RIGHT, _PLOT_TOP, bottom)
     points = [point for series in chart.series for point in series.points]
@@ -703,7 +703,7 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
     _write_texts(sheet, axes, chart.series)
 
 
-def _write_notes(sheet: Sheet, axes: Any, notes: Iterable[tuple[float, str, float]]) -> int:
+def _write_notes(sheet: ChartFigure, axes: Any, notes: Iterable[tuple[float, str, float]]) -> int:
     """Writes notes at the top of a plot so that they do not overlap. Returns the number of lines
     used.
 
@@ -742,7 +742,7 @@ def _dot_size(index: int) -> float:
     return max(5.5, 9.0 - 0.6 * index)
 
 
-def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> None:
+def _draw_series(sheet: ChartFigure, axes: Any, series: ChartSeries, index: int) -> None:
     line = _line_style(series, index)
     colour = line["color"]
     top = axes.get_ylim()[1]
@@ -773,7 +773,7 @@ def _draw_series(sheet: Sheet, axes: Any, series: ChartSeries, index: int) -> No
             sheet.set_svg_hints(marks, "marks", [hints[i] for i in alike])
 
 
-def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None:
+def _write_texts(sheet: ChartFigure, axes: Any, series: Iterable[ChartSeries]) -> None:
     """Writes texts next to the points of curves. A text that would overlap another text is
     omitted.
     """
@@ -784,7 +784,7 @@ def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None
             point = (x, min(y, top))
             place, height = sheet.x_position(axes, x), axes.transData.transform(point)[1]
             rooms = (sheet.inner - place - _BESIDE_GAP, place - _BESIDE_GAP)
-            text = shorten_text(plain(text), characters_in_width(max(rooms)))
+            text = shorten_text(to_plain_line(text), characters_in_width(max(rooms)))
             width = len(text) * CHARACTER
             for shift, side in itertools.product(_SHIFTS, (0, 1)):
                 left = place - _BESIDE_GAP - width if side else place + _BESIDE_GAP
@@ -811,7 +811,7 @@ def _texts_overlap(first: tuple[float, float, float], other: tuple[float, float,
 
 
 def _draw_legend_entry(
-    sheet: Sheet, series: ChartSeries, index: int, place: tuple[float, float, float]
+    sheet: ChartFigure, series: ChartSeries, index: int, place: tuple[float, float, float]
 ) -> None:
     left, base, width = place
     line = _line_style(series, index)
@@ -827,10 +827,10 @@ def _draw_legend_entry(
     )
 
 
-# Draws `Lanes`: periods of time, with one colour for each kind of activity.
+# Draws `TimelineChart`: periods of time, with one colour for each kind of activity.
 
 
-def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
+def _draw_lanes(sheet: ChartFigure, chart: TimelineChart) -> None:
     names = [label for label, _ in chart.lanes]
     labels = _RowLabelLayout(names, sheet.inner, _LANE, _LANE + 16)
     bottom = _TOP + labels.height

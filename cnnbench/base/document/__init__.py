@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from cnnbench.base import text as numbers
 from cnnbench.base.charts import Chart, draw
 from cnnbench.base.terminal import Progress, fit_table, wrap_text
-from cnnbench.base.text import NONE, markdown, plain
+from cnnbench.base.text import NONE, escape_markdown, to_plain_line
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -100,7 +100,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Charts:
+class ChartGroup:
     """Charts that are shown side by side and use the whole width. If `pairs` is true, each row
     contains two charts.
     """
@@ -110,12 +110,12 @@ class Charts:
     pairs: bool = False
 
     @property
-    def columns(self) -> int:
+    def charts_per_row(self) -> int:
         """Number of charts in each row of the page, if there is enough space."""
         return 2 if self.pairs else {1: 1, 2: 2, 4: 2}.get(len(self.charts), 3)
 
 
-Block: TypeAlias = Table | Text | Charts
+Block: TypeAlias = Table | Text | ChartGroup
 
 Content: TypeAlias = Block | str | Sequence[Chart] | None
 """Types of content in a section."""
@@ -123,8 +123,8 @@ Content: TypeAlias = Block | str | Sequence[Chart] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section of a report. If the section is folded, only its title and `remark` are visible at
-    first.
+    """A section of a report. If the section is folded, only its title and the paragraph
+    `visible_when_folded` are visible at first.
     """
 
     key: str = ""
@@ -133,20 +133,24 @@ class Section:
     folded: bool = False
 
     @classmethod
-    def of(cls, key: str, title: str, contents: Iterable[Content], folded: bool = False) -> Section:
+    def from_contents(
+        cls, key: str, title: str, contents: Iterable[Content], folded: bool = False
+    ) -> Section:
         """Creates a section from contents. Empty contents are left out, and strings become
         paragraphs.
         """
         blocks: list[Block] = []
         for content in contents:
-            if isinstance(content, (Table, Text, Charts)):
+            if isinstance(content, (Table, Text, ChartGroup)):
                 blocks.append(content)
             elif content:
-                blocks.append(Text(content) if isinstance(content, str) else Charts(tuple(content)))
+                blocks.append(
+                    Text(content) if isinstance(content, str) else ChartGroup(tuple(content))
+                )
         return cls(key=key, title=title, blocks=tuple(blocks), folded=folded)
 
     @property
-    def remark(self) -> Text | None:
+    def visible_when_folded(self) -> Text | None:
         """The first paragraph of this section that has a tone (see `TableCell`). It remains visible
         while the section is folded.
         """
@@ -200,7 +204,9 @@ class Report:
     def charts(self) -> list[Chart]:
         """The charts in all sections of the report."""
         blocks = (block for section in self.sections for block in section.blocks)
-        return [chart for block in blocks if isinstance(block, Charts) for chart in block.charts]
+        return [
+            chart for block in blocks if isinstance(block, ChartGroup) for chart in block.charts
+        ]
 
 
 def numeric_cell(
@@ -289,13 +295,16 @@ _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 
 def report_to_markdown(report: Report) -> str:
     """Writes a whole report as Markdown, without charts."""
-    lines = [f"# {markdown(report.title)}", "", f"{markdown(report.subtitle)}.", ""]
+    lines = [f"# {escape_markdown(report.title)}", "", f"{escape_markdown(report.subtitle)}.", ""]
     for answer in report.answers:
         lines.append(
-            f"- {_MARKS.get(answer.tone, '')}{markdown(answer.name)}: {markdown(answer.text)}"
+            f"- {_MARKS.get(answer.tone, '')}{escape_markdown(answer.name)}: "
+            f"{escape_markdown(answer.text)}"
         )
-        lines += [f"  - {markdown(detail)}" for detail in answer.details]
-    lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.highlights]
+        lines += [f"  - {escape_markdown(detail)}" for detail in answer.details]
+    lines += [
+        f"- {escape_markdown(name)}: {escape_markdown(value)}" for name, value in report.highlights
+    ]
     for section in report.sections:
         written = list(_section_lines(section))
         # A section that contains only charts is left out, because Markdown has no charts.
@@ -304,7 +313,7 @@ def report_to_markdown(report: Report) -> str:
 
 
 def _section_lines(section: Section) -> Iterable[str]:
-    yield f"## {markdown(section.title)}"
+    yield f"## {escape_markdown(section.title)}"
     for block in section.blocks:
         lines = _block_lines(block)
         if lines:
@@ -314,24 +323,29 @@ def _section_lines(section: Section) -> Iterable[str]:
 
 def _block_lines(block: Block) -> list[str]:
     if isinstance(block, Table):
-        title = [f"### {markdown(block.title)}", ""] if block.title else []
-        return [*title, *table_lines(block)]
-    if isinstance(block, Charts):
+        title = [f"### {escape_markdown(block.title)}", ""] if block.title else []
+        return [*title, *table_to_markdown_lines(block)]
+    if isinstance(block, ChartGroup):
         return []
-    return [f"{_MARKS.get(block.tone, '')}{markdown(block.text)}"]
+    return [f"{_MARKS.get(block.tone, '')}{escape_markdown(block.text)}"]
 
 
-def table_lines(block: Table, names: Callable[[str], str] = markdown) -> list[str]:
+def table_to_markdown_lines(
+    block: Table, names: Callable[[str], str] = escape_markdown
+) -> list[str]:
     """Formats a table as lines of Markdown. The function `names` escapes the texts in columns
     without numbers.
     """
     aligned = ["number" in kinds for _, kinds, _ in block.columns]
     return [
-        markdown_row([markdown(title) for title, _, _ in block.columns]),
+        markdown_row([escape_markdown(title) for title, _, _ in block.columns]),
         markdown_row(["--:" if number else "---" for number in aligned]),
         *(
             markdown_row(
-                [_markdown_cell(cell, markdown if number else names) for cell, number in pairs]
+                [
+                    _markdown_cell(cell, escape_markdown if number else names)
+                    for cell, number in pairs
+                ]
             )
             for pairs in (zip(cells, aligned, strict=True) for cells in block.rows)
         ),
@@ -374,21 +388,21 @@ def sections_to_lines(
     """Formats report sections as lines for a terminal; see `text_of`."""
     lines: list[str] = []
     for part in sections:
-        section = part if isinstance(part, Section) else Section.of("", "", part)
+        section = part if isinstance(part, Section) else Section.from_contents("", "", part)
         if not (section.title or section.blocks):
             continue
         lines += [""] if lines else []
-        lines += [mark + plain(section.title)] if section.title else []
+        lines += [mark + to_plain_line(section.title)] if section.title else []
         for block in section.blocks:
             if isinstance(block, Table):
                 lines += _terminal_table_lines(block, colour, mark)
-            elif not isinstance(block, Charts):
+            elif not isinstance(block, ChartGroup):
                 lines += _paragraph_lines(block, mark)
     return lines
 
 
 def _paragraph_lines(block: Text, mark: str) -> list[str]:
-    text, indent = plain(block.text), mark + " " * block.indent
+    text, indent = to_plain_line(block.text), mark + " " * block.indent
     if block.whole:
         return [indent + text]
     return wrap_text(text, indent, mark + " " * (block.hanging or block.indent))
@@ -398,27 +412,27 @@ def _terminal_table_lines(block: Table, colour: bool, mark: str) -> Iterator[str
     titles = [title for title, _, _ in block.columns]
     left = [at for at, (_, kinds, _) in enumerate(block.columns) if "number" not in kinds]
     spare = [titles.index(title) for title in block.spare if title in titles]
-    cells = [[plain(cell.text) for cell in row] for row in block.rows]
+    cells = [[to_plain_line(cell.text) for cell in row] for row in block.rows]
     notes, signs = [*block.notes], [row[0] if colour else None for row in block.rows]
     if block.has_head:
-        cells.insert(0, [_UNIT.sub(" ", plain(title)) for title in titles])
+        cells.insert(0, [_UNIT.sub(" ", to_plain_line(title)) for title in titles])
         notes, signs = ["", *notes], [None, *signs]
     indent = block.indent + len(mark)
     rows = fit_table(cells, left, spare, indent, has_head=block.has_head)
     if block.title:
-        yield mark + plain(block.title)
+        yield mark + to_plain_line(block.title)
     for at, (lines, sign, note) in enumerate(zip_longest(rows, signs, notes)):
         before = (mark if block.has_head and at == 0 else "").ljust(indent)
         for line in _colour_lines(lines, sign) if sign else lines:
             yield before + line
-        yield from wrap_text(plain(note), _NOTE) if note else ()
+        yield from wrap_text(to_plain_line(note), _NOTE) if note else ()
 
 
 def _colour_lines(lines: list[str], cell: TableCell) -> list[str]:
     """Colours the text of `cell` in a table row by the tone of the cell. `lines` are the printed
     lines of the row.
     """
-    code, text = _COLOURS.get(cell.tone), plain(cell.text)
+    code, text = _COLOURS.get(cell.tone), to_plain_line(cell.text)
     return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]] if code else lines
 
 
@@ -444,7 +458,7 @@ def _html_page(report: Report, progress: Progress | None = None) -> str:
         progress.update(next(drawn))
         return draw.svg(*arguments)
 
-    style, script = draw.theme() + _page_file_text("style.css"), _page_file_text("script.js")
+    style, script = draw.theme_css() + _page_file_text("style.css"), _page_file_text("script.js")
     policy = (
         f"default-src 'none'; style-src '{_content_security_digest(style)}'; script-src "
         f"'{_content_security_digest(script)}'; "
@@ -472,7 +486,9 @@ def _remove_control_characters(value: Any) -> Any:
     """Removes control characters and text-direction marks from a text, because texts may come from
     untrusted records.
     """
-    return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    return (
+        to_plain_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    )
 
 
 @functools.cache

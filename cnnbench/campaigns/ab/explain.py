@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cnnbench.base.files import read_json
 from cnnbench.campaigns.ab.pairs import AB, SIDES
-from cnnbench.campaigns.ab.side import Side, has_module, make_process_request
+from cnnbench.campaigns.ab.side import AbSide, has_module, make_process_request
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
@@ -42,18 +42,23 @@ class NotExplainedError(BenchmarkError):
 
 
 def explain_or_notice(
-    make: Callable[[], Explanation | None], result: str, tell: Callable[[str], None]
+    make_explanation: Callable[[], Explanation | None],
+    unchanged_result: str,
+    print_notice: Callable[[str], None],
 ) -> Explanation | None:
-    """Calls `make` to explain a difference. Returns None, and prints why, if this is impossible.
+    """Calls `make_explanation` to explain a difference. Returns None, and prints why, if this is
+    impossible.
 
-    `result` names the result that does not change if the user interrupts the explanation.
+    `unchanged_result` names the result that does not change if the user interrupts the explanation.
     """
     try:
-        return make()
+        return make_explanation()
     except NotExplainedError as error:
-        tell(f"not explained: {error}")
+        print_notice(f"not explained: {error}")
     except KeyboardInterrupt:
-        tell(f"not explained, because it was interrupted; the {result} does not change")
+        print_notice(
+            f"not explained, because it was interrupted; the {unchanged_result} does not change"
+        )
     return None
 
 
@@ -62,12 +67,12 @@ PROFILES_OF_SIDES = replace(AB, command="explain", noun="")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfilingPlan:
+class AbProfiler:
     """Profiles A and B in `rounds` processes each. Every process runs `steps` steps with the
     profiler, and as many timed steps without the profiler.
     """
 
-    sides: Mapping[str, Side]
+    sides: Mapping[str, AbSide]
     results: ResultsFolder
     campaign: Campaign
     rounds: int = ROUNDS
@@ -80,7 +85,7 @@ class ProfilingPlan:
         Raises NotExplainedError if A or B cannot be profiled or a process failed.
         """
         self._refuse_unprofilable()
-        self.results.begin()
+        self.results.add_session_event()
         return self.campaign.run_requests(self._profiling_requests())
 
     def _profiling_requests(self) -> ProcessRequests[Explanation]:
@@ -127,7 +132,7 @@ class ProfilingPlan:
         if "num_epochs" not in side.given_flags:
             flags["num_batches"] = self.steps
         ended = yield from self._run_process(
-            label, side.including(flags), path.stem, None, later, path
+            label, side.with_added_flags(flags), path.stem, None, later, path
         )
         message = ended.message
         if not message:
@@ -144,7 +149,7 @@ class ProfilingPlan:
         side = replace(side, variables={**side.variables, **work.VARIABLES})
         later = len(SIDES) - SIDES.index(name) - 1
         ended = yield from self._run_process(
-            label, side.including(work.FLAGS), stem, "oneDNN", later
+            label, side.with_added_flags(work.FLAGS), stem, "oneDNN", later
         )
         primitives: tuple[Primitive, ...] = ()
         if not ended.message:
@@ -155,13 +160,13 @@ class ProfilingPlan:
     def _run_process(
         self,
         label: str,
-        side: Side,
+        side: AbSide,
         stem: str,
         key: str | None,
         later: int,
         leaves: Path | None = None,
     ) -> ProcessRequests[ProcessResult]:
-        more = {"target": self.results.pending(stem), "answers": (), "leaves": leaves}
+        more = {"target": self.results.pending_record_path(stem), "answers": (), "leaves": leaves}
         process_request = make_process_request(
             self.results, stem, side, label=label, key=key, **more
         )
@@ -171,7 +176,7 @@ class ProfilingPlan:
         return self.results.folder / name / f"{number:04d}-{name}{SUFFIX}"
 
 
-def _can_log_onednn_kernels(side: Side, profile: StepProfile) -> bool:
+def _can_log_onednn_kernels(side: AbSide, profile: StepProfile) -> bool:
     """Whether a process of A or B (`side`) can log which oneDNN kernels a step calls."""
     placement = profile.record.placement
     on_cpu = placement is not None and placement.device == "cpu"

@@ -31,11 +31,11 @@ from cnnbench.base.inference import (
     AnalysisSchedule,
     InterimAnalysis,
     interim_analyses,
-    paired_bounds,
+    paired_shift_intervals,
 )
 from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.side import (
-    Side,
+    AbSide,
     StepCountEstimate,
     make_process_request,
     names_that_may_differ,
@@ -47,12 +47,12 @@ from cnnbench.campaigns.processes.campaign import (
     RequestBatch,
     read_record,
 )
-from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
+from cnnbench.campaigns.processes.child import ProcessResult, ResolvedRun
 from cnnbench.campaigns.processes.results_dir import (
     END,
     LOGS,
     CampaignKind,
-    ChangedError,
+    CodeChangedError,
     Journal,
     ResultsFolder,
 )
@@ -66,7 +66,11 @@ from cnnbench.judge.compare import (
     compare_records,
     load_records,
 )
-from cnnbench.judge.compare.estimate import TwoSamples, floor_and_margin, log_or_value
+from cnnbench.judge.compare.estimate import (
+    TwoSamples,
+    log_or_value,
+    relevance_floor_and_same_margin,
+)
 from cnnbench.judge.compare.judgement import mostly_disturbed
 from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Policy
@@ -135,7 +139,7 @@ class ExperimentState:
     @property
     def last_session_settings(self) -> Mapping[str, Any]:
         """The journal's event that began the last session; it contains the values of
-        `Experiment.facts`.
+        `ExperimentSettings.judging_settings`.
         """
         return self.sessions[-1][0]
 
@@ -158,7 +162,7 @@ class ExperimentState:
         ]
 
     @property
-    def end(self) -> Mapping[str, Any] | None:
+    def last_end_event(self) -> Mapping[str, Any] | None:
         """The event that ended the last session; None if the session was killed."""
         return self._end_events[-1]
 
@@ -194,7 +198,7 @@ class ExperimentState:
         """
         last = [*self._last_analyses.values()][-1] if self._last_analyses else {}
         # Only the event at the end of a session has verdicts.
-        return is_clear(last.get("verdicts", ()))
+        return are_all_verdicts_clear(last.get("verdicts", ()))
 
     @property
     def is_gate(self) -> bool:
@@ -246,29 +250,33 @@ class ExperimentState:
         """State of the second experiment, which measured the verdict again (--confirm); None if
         there is no second experiment.
         """
-        if self.end is None:
+        if self.last_end_event is None:
             return None
-        return find_experiment(confirmation_folder(self.folder, self.end["pairs"]))
+        return find_experiment(confirmation_folder(self.folder, self.last_end_event["pairs"]))
 
-    def verdict(self, together: bool = False) -> Comparison | None:
+    def final_comparison(self, judge_together: bool = False) -> Comparison | None:
         """The comparison that ended the experiment, at the significance level of the last analysis.
 
-        Further pairs are judged by `further_analysis_schedule` or, if `together`, once, together
-        with existing pairs. None if the experiment has not ended, or if it was judged with an A/A
-        spread, because the A/A records are in another folder.
+        Further pairs are judged by `further_analysis_schedule` or, if `judge_together`, once,
+        together with existing pairs. None if the experiment has not ended, or if it was judged with
+        an A/A spread, because the A/A records are in another folder.
         """
         if (
-            self.end is None
+            self.last_end_event is None
             or self.last_session_settings.get("baseline_aa")
             or "policy" not in self.last_session_settings
         ):
             return None
         base, new = (load_records([str(self.folder / side)]) for side in SIDES)
-        plan = None if together else self.further_analysis_schedule
+        plan = None if judge_together else self.further_analysis_schedule
         comparison = compare_pairs(
-            base.records, new.records, self.last_session_settings, self.end["alpha"], plan=plan
+            base.records,
+            new.records,
+            self.last_session_settings,
+            self.last_end_event["alpha"],
+            plan=plan,
         )
-        again = None if self.confirmation is None else self.confirmation.verdict()
+        again = None if self.confirmation is None else self.confirmation.final_comparison()
         comparison = comparison if again is None else with_second_experiment(comparison, again)
         with contextlib.suppress(LookupError, ValueError):
             events = itertools.chain.from_iterable(self.sessions)
@@ -284,7 +292,7 @@ def _pair_number_of(event: Mapping[str, Any]) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def is_clear(verdicts: Sequence[str]) -> bool:
+def are_all_verdicts_clear(verdicts: Sequence[str]) -> bool:
     """Whether all verdicts on measured metrics are clear (faster, slower or same)."""
     measured = [Verdict(verdict) for verdict in verdicts if verdict != Verdict.NOT_MEASURED.value]
     return bool(measured) and all(verdict in CLEAR for verdict in measured)
@@ -309,7 +317,7 @@ def find_experiment(folder: Path) -> ExperimentState | None:
         _ = (
             experiment.most_pairs_of_first_session,
             experiment.most_pairs_of_last_session,
-            experiment.end,
+            experiment.last_end_event,
             experiment.past_analyses,
             experiment.has_clear_verdict,
             experiment.is_resumable,
@@ -336,34 +344,34 @@ def find_experiment_below(folder: Path) -> ExperimentState | None:
 def compare_pairs(
     base: Iterable[RunRecord],
     new: Iterable[RunRecord],
-    begin: Mapping[str, Any],
+    settings: Mapping[str, Any],
     alpha: float,
-    aa: Iterable[RunRecord] | None = None,
+    aa_records: Iterable[RunRecord] | None = None,
     plan: AnalysisSchedule | None = None,
 ) -> Comparison:
     """Judges pairs of records. Pair i consists of record i of A and record i of B.
 
     Args:
       base, new: records of A and of B.
-      begin: the values of `Experiment.facts`.
+      settings: the values of `ExperimentSettings.judging_settings`.
       alpha: two-sided significance level.
-      aa: runs of an A/A measurement, from which the noise is estimated.
+      aa_records: runs of an A/A measurement, from which the noise is estimated.
       plan: significance levels at which further pairs are judged.
     """
     # Earlier versions stored the default metrics in the journal if no metric was requested.
-    asked = begin.get("metrics_asked", tuple(begin["metrics"]) != DEFAULT_METRICS)
-    labels = [f"{side.upper()}: {begin['sides'][side]['description']}" for side in SIDES]
+    asked = settings.get("metrics_asked", tuple(settings["metrics"]) != DEFAULT_METRICS)
+    labels = [f"{side.upper()}: {settings['sides'][side]['description']}" for side in SIDES]
     return compare_records(
         base,
         new,
-        decode(Policy, begin["policy"]).replace(alpha=alpha),
-        metrics=begin["metrics"] if asked else None,
-        allow_different=tuple(begin["allowed"]),
-        aa=aa,
+        decode(Policy, settings["policy"]).replace(alpha=alpha),
+        metrics=settings["metrics"] if asked else None,
+        allow_different=tuple(settings["allowed"]),
+        aa=aa_records,
         paired=True,
         plan=plan,
-        allow_changed_work=begin["allow_changed_work"],
-        rules=decode(Rules, begin.get("rules", {})),
+        allow_changed_work=settings["allow_changed_work"],
+        rules=decode(Rules, settings.get("rules", {})),
         base_label=labels[0],
         new_label=labels[1],
     )
@@ -400,7 +408,7 @@ _PAIRS_PER_REPEAT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class ExperimentSettings:
     """Settings of an experiment that compares A and B in pairs of processes.
 
     Attributes:
@@ -427,7 +435,7 @@ class Experiment:
       is_gate: whether `cnnbench gate` runs the experiment.
     """
 
-    sides: Mapping[str, Side]
+    sides: Mapping[str, AbSide]
     most_pairs: int
     earlier: ExperimentState | None = None
     sequential: bool = True
@@ -448,7 +456,7 @@ class Experiment:
     is_gate: bool = False
 
     @property
-    def smallest_share(self) -> float:
+    def smallest_alpha_share(self) -> float:
         """If several metrics are judged, they divide the significance level. This is the smallest
         share.
         """
@@ -464,7 +472,7 @@ class Experiment:
         earlier = self.earlier
         if earlier is None or not self.sequential:
             return interim_analyses(
-                self.most_pairs, self.policy.alpha, self.sequential, share=self.smallest_share
+                self.most_pairs, self.policy.alpha, self.sequential, share=self.smallest_alpha_share
             )
         return (
             earlier.past_analyses[-1:]
@@ -473,7 +481,7 @@ class Experiment:
         )
 
     @property
-    def pairs(self) -> int:
+    def pairs_at_last_analysis(self) -> int:
         """Maximum number of pairs: the number at the last interim analysis."""
         return self.analyses[-1].pairs
 
@@ -493,7 +501,7 @@ class Experiment:
         If the analysis uses the whole significance level, later pairs belong to a new experiment.
         """
         if last.alpha >= self.policy.alpha:
-            return AnalysisSchedule(self.policy.alpha, share=self.smallest_share)
+            return AnalysisSchedule(self.policy.alpha, share=self.smallest_alpha_share)
         return self._analysis_schedule({**self._completed_analyses(last.pairs), last.pairs: last})
 
     def _completed_analyses(self, pairs: int) -> dict[int, InterimAnalysis]:
@@ -506,13 +514,17 @@ class Experiment:
         }
 
     def _analysis_schedule(self, made: Mapping[int, InterimAnalysis]) -> AnalysisSchedule:
-        planned = self.pairs if self.earlier is None else self.earlier.most_pairs_of_first_session
+        planned = (
+            self.pairs_at_last_analysis
+            if self.earlier is None
+            else self.earlier.most_pairs_of_first_session
+        )
         return AnalysisSchedule(
-            self.policy.alpha, planned, tuple(made.values()), self.smallest_share
+            self.policy.alpha, planned, tuple(made.values()), self.smallest_alpha_share
         )
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
+    def judging_settings(self) -> dict[str, Any]:
         """Values for the journal that determine how the pairs are judged, as JSON."""
         sides = {
             name: {
@@ -542,13 +554,13 @@ class Experiment:
             "baseline_aa": self.aa is not None,
             **({"rules": encode(self.rules)} if self.rules.source else {}),
             **({"gate": True} if self.is_gate else {}),
-            **({"share": self.smallest_share} if self.smallest_share < 1 else {}),
+            **({"share": self.smallest_alpha_share} if self.smallest_alpha_share < 1 else {}),
         }
 
 
 def _requested_results(comparison: Comparison) -> list[MetricResult]:
     """The results of the metrics that decide the verdict of a comparison, in all configurations."""
-    return [result for entry in comparison.entries for result in entry.asked]
+    return [result for entry in comparison.entries for result in entry.requested_results]
 
 
 class PairFailedError(Exception):
@@ -562,7 +574,7 @@ class PairFailedError(Exception):
         self.lost = lost
 
 
-class PairedExperiment:
+class ExperimentRunner:
     """Runs an experiment, and contains the records of all its pairs.
 
     Attributes:
@@ -577,7 +589,9 @@ class PairedExperiment:
 
     comparison: Comparison
 
-    def __init__(self, experiment: Experiment, results: ResultsFolder, campaign: Campaign) -> None:
+    def __init__(
+        self, experiment: ExperimentSettings, results: ResultsFolder, campaign: Campaign
+    ) -> None:
         self.experiment = experiment
         self.results = results
         self.campaign = campaign
@@ -594,7 +608,7 @@ class PairedExperiment:
         self.alpha = experiment.analyses[0].alpha
         self.failure = ""
         self.lost = self.interrupted = False
-        self._most_repeats = math.ceil(experiment.pairs / _PAIRS_PER_REPEAT)
+        self._most_repeats = math.ceil(experiment.pairs_at_last_analysis / _PAIRS_PER_REPEAT)
         self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not earlier)
         # Number of timed steps of a process. None means that the flags determine the number.
         self._steps: int | None = FEWEST_STEPS if self._chooses else None
@@ -609,12 +623,12 @@ class PairedExperiment:
         A standalone experiment is also judged after an interrupt or a change of the code. As a part
         of another campaign, it raises these exceptions without a judgement.
         """
-        self.results.begin(**self.experiment.facts)
+        self.results.add_session_event(**self.experiment.judging_settings)
         try:
             self.alpha = yield from self._run_until_end()
         except PairFailedError as error:
             self.failure, self.lost = str(error), error.lost
-        except (ChangedError, KeyboardInterrupt) as error:
+        except (CodeChangedError, KeyboardInterrupt) as error:
             if self.results.identity is None:
                 raise
             self.interrupted = isinstance(error, KeyboardInterrupt)
@@ -637,17 +651,19 @@ class PairedExperiment:
         """Runs pairs until the experiment ends. Returns the significance level of the last interim
         analysis.
         """
-        burn_in = self.experiment.burn_in if self.earlier < self.experiment.pairs else 0
+        burn_in = (
+            self.experiment.burn_in if self.earlier < self.experiment.pairs_at_last_analysis else 0
+        )
         for number in range(1, burn_in + 1):
-            yield from self.measure(number, later=burn_in - number, burn_in=True)
+            yield from self.measure_pair(number, later=burn_in - number, burn_in=True)
         analyses = {analysis.pairs: analysis for analysis in self.experiment.analyses}
         first = max(1, self.earlier)
-        for pair in range(first, self.experiment.pairs + 1):
+        for pair in range(first, self.experiment.pairs_at_last_analysis + 1):
             if pair > self.earlier:
-                yield from self.measure(pair)
+                yield from self.measure_pair(pair)
             if pair == first:
                 so_far = self._compare(self.experiment.analyses[0].alpha)
-                asked = (entry.asked for entry in so_far.entries)
+                asked = (entry.requested_results for entry in so_far.entries)
                 if any(all(result.verdict in _HOPELESS for result in results) for results in asked):
                     break
             analysis = analyses.get(pair)
@@ -663,15 +679,16 @@ class PairedExperiment:
         """
         comparison = self._compare(analysis.alpha)
         results = _requested_results(comparison)
-        last = analysis.pairs == self.experiment.pairs
-        clear = is_clear([result.verdict.value for result in results])
+        last = analysis.pairs == self.experiment.pairs_at_last_analysis
+        clear = are_all_verdicts_clear([result.verdict.value for result in results])
         chance = None if last or clear else self._chance_of_clear_verdict(comparison.entries)
         futile = chance is not None and chance < SMALLEST_CHANCE
         if not last:
             verdict = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
             after = "enough" if clear else "going on"
             if futile:
-                after = f"stopped: {self.experiment.pairs} pairs would hardly give a verdict "
+                most = self.experiment.pairs_at_last_analysis
+                after = f"stopped: {most} pairs would hardly give a verdict "
                 after += f"(chance below {percent(SMALLEST_CHANCE, 0)})"
             self.campaign.reporter.notice(f"after {analysis.pairs} pairs {verdict}; {after}")
         return clear or last or futile
@@ -682,7 +699,7 @@ class PairedExperiment:
         later = [analysis for analysis in self.experiment.analyses if analysis.pairs > pairs]
         chances = []
         for entry in entries:
-            for result in entry.asked:
+            for result in entry.requested_results:
                 # If throughput and CPU time are judged together, either can give the verdict.
                 shared = result.metric is THROUGHPUT and result.share < 1
                 others = [other for other in entry.results if shared and other.metric is CPU_TIME]
@@ -700,7 +717,7 @@ class PairedExperiment:
                 ]
                 if result.verdict is Verdict.INCONCLUSIVE and cases:
                     chances.append(
-                        max(verdict_probability(case, later, case.policy) for case in cases)
+                        max(clear_verdict_probability(case, later, case.policy) for case in cases)
                     )
         return min(chances, default=1.0)
 
@@ -708,7 +725,7 @@ class PairedExperiment:
         records, experiment = self.records, self.experiment
         plan = experiment.analysis_schedule_after(InterimAnalysis(len(records["a"]), alpha))
         return compare_pairs(
-            records["a"], records["b"], experiment.facts, alpha, experiment.aa, plan
+            records["a"], records["b"], experiment.judging_settings, alpha, experiment.aa, plan
         )
 
     @property
@@ -717,7 +734,9 @@ class PairedExperiment:
         mean = self.campaign.mean_seconds_of(None)
         return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
 
-    def measure(self, number: int, later: int = 0, burn_in: bool = False) -> ProcessRequests[None]:
+    def measure_pair(
+        self, number: int, later: int = 0, burn_in: bool = False
+    ) -> ProcessRequests[None]:
         """Runs the processes of pair `number` (from 1), or of a burn-in before the first pair.
 
         Results of a burn-in are used only if a process fails. `later` is the number of burn-in
@@ -730,14 +749,14 @@ class PairedExperiment:
         # The order of A and B is drawn per pair: a resumed session must not repeat earlier orders.
         coin = random.Random(f"{experiment.seed} {prefix}").random()
         order = SIDES if coin < 0.5 else SIDES[::-1]
-        later += experiment.pairs - (self.earlier if burn_in else number)
+        later += experiment.pairs_at_last_analysis - (self.earlier if burn_in else number)
         ended = yield RequestBatch(
             folder=self.results,
             requests=[
                 self._process_request(prefix, what, place)
                 for place in _make_ab_places(order, experiment.seed, None if burn_in else number)
             ],
-            then=[None] * len(SIDES) * later,
+            later_keys=[None] * len(SIDES) * later,
             timeout=experiment.timeout,
             turn_seconds=experiment.turn_seconds,
             name=prefix,
@@ -785,10 +804,10 @@ class PairedExperiment:
         subject = started.subject or Subject(side=side)
         if self.records[side]:  # The record of an earlier pair contains the resolved flags.
             like = self.records[side][-1]
-            flags = RunSummary(config=like.config, explicit_flags=like.explicit_flags)
+            flags = ResolvedRun(config=like.config, explicit_flags=like.explicit_flags)
             started = replace(started, resolved=flags)
         if self._steps is not None:
-            started = started.including({"num_batches": self._steps})
+            started = started.with_added_flags({"num_batches": self._steps})
 
         def with_ab_placement(
             document: Mapping[str, Any], lost: Sequence[KilledProcess]
@@ -822,8 +841,8 @@ def _make_ab_places(order: Sequence[str], seed: int, pair: int | None) -> list[A
     ]
 
 
-def verdict_probability(
-    case: TwoSamples, later: Sequence[InterimAnalysis], policy: Policy
+def clear_verdict_probability(
+    samples: TwoSamples, later: Sequence[InterimAnalysis], policy: Policy
 ) -> float:
     """The probability that a later interim analysis gives a clear verdict: faster, slower or same.
 
@@ -834,14 +853,14 @@ def verdict_probability(
     turn a verdict into a regression. It can only omit a regression, and docs/evidence.md says how
     rarely that happens.
     """
-    metric = case.metric
-    pairs = zip(case.base, case.new, strict=True)
+    metric = samples.metric
+    pairs = zip(samples.base, samples.new, strict=True)
     so_far = np.asarray(
         [log_or_value(new, metric) - log_or_value(base, metric) for base, new in pairs]
     )
     floor, margin = (
         log_or_value(1 + limit, metric) if metric.relative else limit
-        for limit in floor_and_margin(case, policy)
+        for limit in relevance_floor_and_same_margin(samples, policy)
     )
     # The seed is fixed, so that the same pairs always give the same probability.
     generator = np.random.default_rng(_SEED)
@@ -851,6 +870,8 @@ def verdict_probability(
     drawn = np.hstack([np.tile(so_far, (_DRAWS, 1)), to_come])
     clear = np.zeros(_DRAWS, bool)
     for analysis in later:
-        low, high = paired_bounds(drawn[:, : analysis.pairs], 1 - case.alpha_share * analysis.alpha)
+        low, high = paired_shift_intervals(
+            drawn[:, : analysis.pairs], 1 - samples.alpha_share * analysis.alpha
+        )
         clear |= (low > floor) | (high < -floor) | ((-margin <= low) & (high <= margin))
     return float(clear.mean())

@@ -24,19 +24,23 @@ from typing import Any
 from cnnbench.base.files import is_url
 from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.stats import median
-from cnnbench.base.terminal import Reporter
+from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import format_duration
-from cnnbench.campaigns.launch import JobLayout, flags_to_words, resolve_run, run_command_words
+from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, resolve_run, run_command_words
 from cnnbench.campaigns.processes import guard
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand, ProcessRequest, blank_record
 from cnnbench.campaigns.processes.child import (
     COMMAND_LINE,
     NO_TURNS_OF_JOBS,
-    RunSummary,
+    ResolvedRun,
     launcher_code,
     own_checkout,
 )
-from cnnbench.campaigns.processes.results_dir import PlanIdentity, ResultsFolder, identity_values
+from cnnbench.campaigns.processes.results_dir import (
+    ConfigurationIdentity,
+    ResultsFolder,
+    identity_values,
+)
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags
 from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
@@ -47,8 +51,8 @@ from cnnbench.machine import repository
 from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import (
     GitError,
-    commit_of,
-    environment,
+    environment_for_git,
+    find_commit_hash,
     git,
     git_error_reason,
     safe_git_command,
@@ -100,7 +104,7 @@ def resolve_commit(flag: str, text: str) -> str | None:
     if os.path.isdir(text):
         return None
     try:
-        return commit_of(text)
+        return find_commit_hash(text)
     except GitError as error:
         where = "is neither a folder nor a revision of the repository you are in"
         raise FlagError(flag, text, f"{where}: {error}") from None
@@ -115,7 +119,7 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=environment(),
+        env=environment_for_git(),
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -135,7 +139,7 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
             process.wait()
 
 
-# Class `Side`: A or B of an experiment, with its code, its flags, and its processes.
+# Class `AbSide`: A or B of an experiment, with its code, its flags, and its processes.
 
 _HAS_FILE = (
     "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
@@ -155,7 +159,7 @@ print(json.dumps({"python": platform.python_version(), **packages(Host())}))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class AbSide:
     """A or B of an experiment: the code, the interpreter and the flags of its runs.
 
     Attributes:
@@ -180,7 +184,7 @@ class Side:
     checkout: Path | None = None
     revision: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    resolved: RunSummary = field(default_factory=RunSummary)
+    resolved: ResolvedRun = field(default_factory=ResolvedRun)
     subject: Subject | None = None
     cores: Collection[int] | None = None
 
@@ -215,16 +219,16 @@ class Side:
         """
         return self.python is None and not self._contains_cnnbench()
 
-    def including(self, flags: Mapping[str, object]) -> Side:
+    def with_added_flags(self, flags: Mapping[str, object]) -> AbSide:
         """Returns a copy with additional flags, which are given as values by name."""
-        return replace(self, flags=(*self.flags, *flags_to_words(flags)))
+        return replace(self, flags=(*self.flags, *flags_to_arguments(flags)))
 
     def command(self, record: Path) -> tuple[str, ...]:
         """Program and arguments of a process of A or B, which writes its record to the file
         `record`.
         """
         python = self.python or sys.executable
-        words = run_command_words(self.layout, self.including({"result_json": record}).flags)
+        words = run_command_words(self.layout, self.with_added_flags({"result_json": record}).flags)
         return (python, "-c", launcher_code(COMMAND_LINE), self.import_folder, *words)
 
     @property
@@ -264,7 +268,7 @@ class Side:
     def _config(self) -> Mapping[str, object]:
         return self.resolved.config or self.given_flags
 
-    def identity(self) -> PlanIdentity:
+    def identity(self) -> ConfigurationIdentity:
         """The flags, interpreter and environment variables of A or B, which `--resume` must not
         change.
         """
@@ -284,36 +288,36 @@ class Side:
             name: value.removeprefix(place) if isinstance(value, str) else value
             for name, value in identity.items()
         }
-        return PlanIdentity(identity, self._config, self.checkout, self.resolved.parts)
+        return ConfigurationIdentity(identity, self._config, self.checkout, self.resolved.parts)
 
     def _contains_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
 
 
 def run_code(
-    side: Side, code: str, *arguments: str, ours: bool, seconds: float
+    side: AbSide, code: str, *arguments: str, use_own_cnnbench: bool, timeout: float
 ) -> subprocess.CompletedProcess[bytes]:
     """Runs Python code in the working directory of A or B, with the environment variables of A or
     B.
 
-    The code finds `arguments` in sys.argv[1:]. If `ours`, it imports the cnnbench of this process,
-    otherwise the cnnbench of A or B. Raises OSError if the code cannot be started, and
-    subprocess.TimeoutExpired if it has not ended after `seconds`.
+    The code finds `arguments` in sys.argv[1:]. If `use_own_cnnbench`, it imports the cnnbench of
+    this process, otherwise the cnnbench of A or B. Raises OSError if the code cannot be started,
+    and subprocess.TimeoutExpired if it has not ended after `timeout` seconds.
     """
-    python, root = (None, own_checkout()) if ours else (side.python, side.import_folder)
+    python, root = (None, own_checkout()) if use_own_cnnbench else (side.python, side.import_folder)
     return subprocess.run(
         [python or sys.executable, "-c", launcher_code(code), root, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**repository.environment(), **side.variables},
+        env={**repository.environment_for_git(), **side.variables},
         cwd=side.checkout,
-        timeout=seconds,
+        timeout=timeout,
         check=False,
     )
 
 
-def has_module(side: Side, *paths: str) -> bool:
+def has_module(side: AbSide, *paths: str) -> bool:
     """Whether the cnnbench that A or B runs contains at least one of the module files `paths`.
     False if unknown.
 
@@ -322,22 +326,25 @@ def has_module(side: Side, *paths: str) -> bool:
     """
     try:
         return (
-            run_code(side, _HAS_FILE, *paths, ours=False, seconds=_ANSWER_SECONDS).returncode == 0
+            run_code(
+                side, _HAS_FILE, *paths, use_own_cnnbench=False, timeout=_ANSWER_SECONDS
+            ).returncode
+            == 0
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
 
 
-def _library_versions(side: Side) -> dict[str, object]:
+def _library_versions(side: AbSide) -> dict[str, object]:
     """Versions of Python and of packages in the interpreter of A or B; empty if unknown."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
-        answer = run_code(side, _VERSIONS, ours=False, seconds=_ANSWER_SECONDS).stdout
+        answer = run_code(side, _VERSIONS, use_own_cnnbench=False, timeout=_ANSWER_SECONDS).stdout
         return dict(json.loads(answer))
     return {}
 
 
 def make_process_request(
-    folder: ResultsFolder, name: str, side: Side, **more: Any
+    folder: ResultsFolder, name: str, side: AbSide, **more: Any
 ) -> ProcessRequest:
     """Creates the request for a process of A or B, with a log in the results directory.
 
@@ -348,7 +355,7 @@ def make_process_request(
     return ProcessRequest(name=name, command=command, **{"label": name, **more})
 
 
-def benchmark_command(side: Side, record: Path, log: Path) -> BenchmarkCommand:
+def benchmark_command(side: AbSide, record: Path, log: Path) -> BenchmarkCommand:
     """Creates the command of a process of A or B, which writes a record and a log."""
     command = ("cnnbench", *run_command_words(side.layout, side.flags))
     return BenchmarkCommand(
@@ -386,26 +393,26 @@ _WAITS = ("run/runtime/turns.py", "runtime/turns.py")
 _OF_PYTHON = ("tensorflow",)
 
 
-def refuse_flags(side: Side, names: Sequence[str], reason: str) -> None:
+def refuse_flags(side: AbSide, names: Sequence[str], reason: str) -> None:
     """Raises FlagError, with `reason`, if A or B (`side`) has one of the flags in `names`."""
     for name, value in side.given_flags.items():
         if name in names:
             raise FlagError(name, value, reason)
 
 
-def resolve_flags(side: Side) -> RunSummary:
+def resolve_flags(side: AbSide) -> ResolvedRun:
     """Resolves the flags of A or B in a child process, as far as this cnnbench knows the flags.
 
     Raises UsageError if a flag is invalid.
     """
     try:
         layout = json.dumps(None if side.layout is None else side.layout._asdict())
-        done = run_code(side, _ASK, layout, *side.flags, ours=True, seconds=_SECONDS)
+        done = run_code(side, _ASK, layout, *side.flags, use_own_cnnbench=True, timeout=_SECONDS)
         answer = json.loads(done.stdout.splitlines()[-1])
-        error, resolved = answer["error"], decode(RunSummary, answer["resolved"])
+        error, resolved = answer["error"], decode(ResolvedRun, answer["resolved"])
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
         # If a plug-in has ended the process, the measured process will report the reason.
-        return RunSummary()
+        return ResolvedRun()
     if not side.is_this_cnnbench:
         return replace(resolved, notices=())
     if error is not None:
@@ -413,7 +420,7 @@ def resolve_flags(side: Side) -> RunSummary:
     return resolved
 
 
-def check_flags_of_commit(side: Side, commit: str, folder: str | Path = ".") -> None:
+def check_flags_of_commit(side: AbSide, commit: str, folder: str | Path = ".") -> None:
     """Raises UsageError for flags that are invalid for all commits, before `commit` is checked out.
 
     Flags are not checked if the commit contains cnnbench, which may have other flags, or if a flag
@@ -438,7 +445,7 @@ def print_answer(job: str, *flags: str) -> None:
 
     `job` is a JSON `JobLayout` or null.
     """
-    error, resolved = None, RunSummary()
+    error, resolved = None, ResolvedRun()
     try:
         fields = json.loads(job)
         layout = None if fields is None else JobLayout(**fields)
@@ -448,7 +455,7 @@ def print_answer(job: str, *flags: str) -> None:
     print("\n" + json.dumps({"error": error, "resolved": encode(resolved)}))
 
 
-def names_that_may_differ(a: Side, b: Side) -> tuple[str, ...]:
+def names_that_may_differ(a: AbSide, b: AbSide) -> tuple[str, ...]:
     """Names of flags and recorded properties that may differ between A and B, as in
     --allow_different.
     """
@@ -461,7 +468,7 @@ def names_that_may_differ(a: Side, b: Side) -> tuple[str, ...]:
     return tuple(names)
 
 
-def why_no_turns(sides: Mapping[str, Side]) -> str | None:
+def why_not_interleavable(sides: Mapping[str, AbSide]) -> str | None:
     """Returns why the processes of A and B cannot run interleaved (docs/ab.md), or None if they
     can.
     """
@@ -474,19 +481,23 @@ def why_no_turns(sides: Mapping[str, Side]) -> str | None:
     return None
 
 
-def resolve_turn_seconds(pairing: str, sides: Mapping[str, Side], reporter: Reporter) -> float:
+def choose_time_slice_seconds(
+    pairing: str, sides: Mapping[str, AbSide], reporter: ChildProcessReporter
+) -> float:
     """Returns for how many seconds the processes of A and B alternately run steps, or 0 if one
     process runs after the other.
 
     Raises FlagError if --pairing=turns is impossible.
     """
     otherwise = "one process runs after the other"
-    in_turn = decide_on_turns(pairing, lambda: why_no_turns(sides), otherwise, reporter)
+    in_turn = decide_interleaving(
+        pairing, lambda: why_not_interleavable(sides), otherwise, reporter
+    )
     return TURN_SECONDS if in_turn else 0.0
 
 
-def decide_on_turns(
-    pairing: str, why_not: Callable[[], str | None], otherwise: str, reporter: Reporter
+def decide_interleaving(
+    pairing: str, why_not: Callable[[], str | None], otherwise: str, reporter: ChildProcessReporter
 ) -> bool:
     """Decides, from the value of --pairing, whether processes run interleaved in short time slices.
 

@@ -44,13 +44,13 @@ from cnnbench.base.interrupts import (
     raise_if_interrupted,
     signal_name,
 )
-from cnnbench.base.terminal import Reporter, print_notice, silence_warnings
-from cnnbench.base.text import fatal_message, notice_line, number, plain
+from cnnbench.base.terminal import ChildProcessReporter, print_notice, silence_warnings
+from cnnbench.base.text import fatal_message, notice_line, number, to_plain_line
 from cnnbench.campaigns.processes.child import (
     Child,
     Command,
     ProcessResult,
-    RunSummary,
+    ResolvedRun,
     execute,
     log_tail,
     start_command,
@@ -60,7 +60,7 @@ from cnnbench.campaigns.processes.results_dir import (
     LOST,
     PROCESS,
     CampaignIdentity,
-    ChangedError,
+    CodeChangedError,
     ResultsFolder,
 )
 from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out
@@ -93,14 +93,17 @@ class BenchmarkCommand(Command):
     record: Path
     blank: Record
 
-    def variables(self) -> dict[str, str]:
-        """Returns the environment variables of `Command.variables`, and a variable with the
+    def extra_environment(self) -> dict[str, str]:
+        """Returns the environment variables of `Command.extra_environment`, and a variable with the
         process's temporary folder.
         """
-        return {**super().variables(), SCRATCH_OF_PARENT: os.path.realpath(self.record.parent)}
+        return {
+            **super().extra_environment(),
+            SCRATCH_OF_PARENT: os.path.realpath(self.record.parent),
+        }
 
 
-def blank_record(kind: str, command: Sequence[str], resolved: RunSummary | Record) -> Record:
+def blank_record(kind: str, command: Sequence[str], resolved: ResolvedRun | Record) -> Record:
     """Creates a record without measurements, for a process that leaves no record of its own.
 
     `kind` is "run" or "allreduce". `resolved` contains the flags for the record.
@@ -140,7 +143,7 @@ def add_record_and_status(
         ended,
         status=status,
         # An exception without a message is reported by its type.
-        message=plain(error.message) or plain(error.type) or "unknown error",
+        message=to_plain_line(error.message) or to_plain_line(error.type) or "unknown error",
         lost=lost,
         document=document,
         unusable=unusable,
@@ -265,7 +268,7 @@ _Case = TypeVar("_Case")
 _Result = TypeVar("_Result")
 
 
-def execute_in_turn(
+def execute_interleaved(
     commands: Sequence[Command], timeout: float, turn_seconds: float
 ) -> list[ProcessResult]:
     """Runs processes interleaved in short time slices: only one process runs steps at a time, while
@@ -275,7 +278,7 @@ def execute_in_turn(
     stopped after `timeout` seconds, not including its waits; see `execute`.
     """
     with contextlib.ExitStack() as stack:
-        members: list[_TurnTaker] = []
+        members: list[_InterleavedProcess] = []
         try:
             for command in commands:
                 ours, theirs = socket.socketpair()
@@ -284,8 +287,8 @@ def execute_in_turn(
                     variables = {VARIABLE: f"{theirs.fileno()}:{turn_seconds!r}"}
                     own = replace(command, environment={**command.environment, **variables})
                     child = start_command(own, inherited=theirs.fileno())
-                members.append(_TurnTaker(stack.enter_context(child), ours))
-            _run_in_turns(members, timeout)
+                members.append(_InterleavedProcess(stack.enter_context(child), ours))
+            _run_interleaved(members, timeout)
         except KeyboardInterrupt:
             stop_children(
                 [member.child for member in members if member.ended is None], print_notice
@@ -294,7 +297,7 @@ def execute_in_turn(
     return [member.ended for member in members if member.ended is not None]
 
 
-class _TurnTaker:
+class _InterleavedProcess:
     """A child process that runs interleaved with other processes: only one of the processes runs
     steps at a time.
     """
@@ -332,7 +335,7 @@ class _TurnTaker:
         self.waits = True
         self.steps_done = reply.endswith(WAITS_AFTER_STEPS)
 
-    def give_turn(self) -> None:
+    def start_time_slice(self) -> None:
         """Lets the child process run steps until its time slice ends."""
         assert self.link is not None
         self.waits, self._since = False, time.monotonic()
@@ -341,14 +344,14 @@ class _TurnTaker:
             self.link.sendall(GO_ON)
 
 
-def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
+def _run_interleaved(members: Sequence[_InterleavedProcess], timeout: float) -> None:
     last = -1
     while alive := [member for member in members if member.ended is None]:
         raise_if_interrupted()
         running = [member for member in alive if not member.waits]
         if not running:
             last = _next_process_index(members, last)
-            members[last].give_turn()
+            members[last].start_time_slice()
             continue
         patience = max(0.0, timeout - max(member.used_seconds for member in running))
         links = {member.link.fileno(): member for member in alive if member.link is not None}
@@ -370,7 +373,7 @@ def _run_in_turns(members: Sequence[_TurnTaker], timeout: float) -> None:
             member.ended = ended
 
 
-def _next_process_index(members: Sequence[_TurnTaker], last: int) -> int:
+def _next_process_index(members: Sequence[_InterleavedProcess], last: int) -> int:
     """Index of the process that gets the next time slice. `last` is the index of the previous
     process.
 
@@ -421,7 +424,7 @@ class RequestBatch:
     Attributes:
       folder: results directory. Its journal gets the events.
       requests: processes, in the order in which they run or get their first time slice.
-      then: keys of the processes that will probably follow.
+      later_keys: keys of the processes that will probably follow.
       timeout: seconds for each process, excluding its waits.
       turn_seconds: length of a time slice of simultaneous processes; 0 to run one process after
         another.
@@ -433,7 +436,7 @@ class RequestBatch:
 
     folder: ResultsFolder
     requests: Sequence[ProcessRequest]
-    then: Sequence[Hashable] = ()
+    later_keys: Sequence[Hashable] = ()
     timeout: float
     turn_seconds: float = 0.0
     name: str = ""
@@ -448,10 +451,15 @@ ProcessRequests: TypeAlias = Generator[RequestBatch, Sequence[ProcessResult], _R
 
 
 def run_process(
-    folder: ResultsFolder, request: ProcessRequest, timeout: float, then: Sequence[Hashable] = ()
+    folder: ResultsFolder,
+    request: ProcessRequest,
+    timeout: float,
+    later_keys: Sequence[Hashable] = (),
 ) -> ProcessRequests[ProcessResult]:
     """Requests a single process of a campaign, and returns its result; see `RequestBatch`."""
-    (ended,) = yield RequestBatch(folder=folder, requests=[request], then=then, timeout=timeout)
+    (ended,) = yield RequestBatch(
+        folder=folder, requests=[request], later_keys=later_keys, timeout=timeout
+    )
     return ended
 
 
@@ -489,8 +497,8 @@ def measure_in_rounds(
     out: set[str] = set()
     for place, (case, at) in enumerate(order, start=1):
         if case not in out:
-            then = [(later, not when) for later, when in order[place:] if later not in out]
-            if not (yield from measure(case, at, then)):
+            later_keys = [(later, not when) for later, when in order[place:] if later not in out]
+            if not (yield from measure(case, at, later_keys)):
                 out.add(case)
 
 
@@ -503,7 +511,7 @@ class Campaign:
 
     def __init__(
         self,
-        reporter: Reporter,
+        reporter: ChildProcessReporter,
         facts: Mapping[str, Any] | None = None,
         cool_down: float = 0.0,
         identity: CampaignIdentity | None = None,
@@ -521,7 +529,7 @@ class Campaign:
     def run_requests(self, requests: ProcessRequests[_Result]) -> _Result:
         """Runs all processes that the generator `requests` yields, and returns its result.
 
-        Raises ChangedError if the code was changed, and BenchmarkError if results cannot be
+        Raises CodeChangedError if the code was changed, and BenchmarkError if results cannot be
         written. On KeyboardInterrupt, all processes have been ended and complete batches have been
         stored. Exceptions are raised in the generator, at the yield of the batch.
         """
@@ -551,10 +559,10 @@ class Campaign:
             # An incomplete batch continues at its first missing process, which keeps the order.
             # If the processes run interleaved, or one has failed, the whole batch is run again.
             first = itertools.takewhile(done.__contains__, () if batch.turn_seconds else earlier)
-            done = {name: done[name] for name in first if folder.pending(name).exists()}
+            done = {name: done[name] for name in first if folder.pending_record_path(name).exists()}
         self._done += len(done)
         for request in (request for request in batch.requests if request.name in done):
-            self.store_seconds(request.key, done[request.name].seconds)
+            self.add_process_seconds(request.key, done[request.name].seconds)
         todo: Sequence[ProcessRequest] = [
             request for request in batch.requests if request.name not in done
         ]
@@ -566,7 +574,7 @@ class Campaign:
             with delaying_interrupts():  # An interrupt must not leave a batch partly stored.
                 for request in batch.requests:
                     pending, target = (
-                        folder.pending(request.name),
+                        folder.pending_record_path(request.name),
                         request.failed if failed else request.target,
                     )
                     if target is not None and pending.exists():
@@ -583,24 +591,24 @@ class Campaign:
         for at, group in enumerate(groups):
             later = [
                 *(request.key for later_group in groups[at + 1 :] for request in later_group),
-                *batch.then,
+                *batch.later_keys,
             ]
             keys = [*(request.key for request in group), *later]
             if self._done and self.cool_down:
                 time.sleep(self.cool_down)
             label = group[0].label if len(group) == 1 else batch.label
             total = self._done + len(keys)
-            self.reporter.started(self._done + 1, total, label, self._estimated_seconds(keys))
+            self.reporter.show_started(self._done + 1, total, label, self._estimated_seconds(keys))
             commands = [request.command for request in group]
             names = [request.name for request in group]
             own = (
                 (request.command.log, request.target, request.failed, request.leaves)
                 for request in group
             )
-            paths = (*itertools.chain(*own), *map(batch.folder.pending, names))
+            paths = (*itertools.chain(*own), *map(batch.folder.pending_record_path, names))
             batch.folder.note("started", names=names, files=batch.folder.journal_names(*paths))
             for command in commands:
-                with batch.folder.writing(command.log):
+                with batch.folder.converting_write_errors(command.log):
                     command.log.parent.mkdir(exist_ok=True)
             try:
                 ended = self.run(commands, batch.timeout, in_turn)
@@ -614,13 +622,15 @@ class Campaign:
             for place, (request, end) in enumerate(zip(group, ended, strict=True), start=1):
                 _note_process_end(batch.folder, request, done[request.name])
                 if request.target is None and not batch.sides:
-                    batch.folder.remove(batch.folder.pending(request.name))
+                    batch.folder.remove(batch.folder.pending_record_path(request.name))
                 self._done += 1
                 self._now.append(end.seconds)
-                self.store_seconds(request.key, end.seconds)
+                self.add_process_seconds(request.key, end.seconds)
                 outcome = end.message or main_result_text(record_from_json(end.document))
                 seconds = self._estimated_seconds([*(other.key for other in group[place:]), *later])
-                self.reporter.ended(self._done, total, request.label, outcome, end.seconds, seconds)
+                self.reporter.report_ended(
+                    self._done, total, request.label, outcome, end.seconds, seconds
+                )
         return done
 
     def _store_record(
@@ -639,11 +649,11 @@ class Campaign:
         ended = replace(ended, document=request.place(ended.document, lost))
         target = request.target
         if batch.sides:
-            target = folder.pending(request.name)
+            target = folder.pending_record_path(request.name)
         elif ended.status not in request.answers:
             target = request.failed or target
         # A pending record remains until the journal contains the end of its process.
-        target = target or folder.pending(request.name)
+        target = target or folder.pending_record_path(request.name)
         if request.failed is not None and not ended.message and not batch.sides:
             folder.remove(request.failed)  # An earlier attempt that failed may have left a record.
         if request.leaves is not None:
@@ -678,7 +688,7 @@ class Campaign:
         aside = {
             path: path.with_stem(f"{request.name}-lost-{number}")
             for request in batch.requests
-            for path in (folder.pending(request.name), request.command.log)
+            for path in (folder.pending_record_path(request.name), request.command.log)
         }
         files = folder.journal_names(*aside.values()) if again else []
         folder.journal.add(LOST, pair=batch.name, lost=encode(lost), again=again, files=files)
@@ -697,15 +707,15 @@ class Campaign:
 
         A process may run for `timeout` seconds, not including its waits. Simultaneous processes
         run in time slices of `turn_seconds`; 0 runs one after the other. On KeyboardInterrupt, all
-        processes have been ended. Raises ChangedError if the code has changed since the campaign
-        began, or between two processes.
+        processes have been ended. Raises CodeChangedError if the code has changed since the
+        campaign began, or between two processes.
         """
         if self.identity is not None:
             self.identity.raise_if_code_changed()
         if not turn_seconds:
             return [self._with_record(command, execute(command, timeout)) for command in commands]
         start = time.monotonic()
-        ended = execute_in_turn(commands, timeout, turn_seconds)
+        ended = execute_interleaved(commands, timeout, turn_seconds)
         share = (time.monotonic() - start) / len(commands)
         return [
             replace(self._with_record(command, result), seconds=share)
@@ -715,24 +725,32 @@ class Campaign:
     def _with_record(self, command: BenchmarkCommand, ended: ProcessResult) -> ProcessResult:
         """Adds the record of a process to its result. Prints a warning if its commit is unknown.
 
-        Raises ChangedError if the state of the code differs from the state in an earlier process.
+        Raises CodeChangedError if the state of the code differs from the state in an earlier
+        process.
         """
         result = add_record_and_status(command, ended, self.facts)
         record = record_from_json(result.document)
         subject = record.subject or Subject()
         # The key contains the version, because versions of cnnbench record the code differently.
         version = record.environment.get("cnnbench_version")
-        place = repr((command.folder, version, subject.repository, *plugins.files(record.config)))
+        place = repr(
+            (
+                command.folder,
+                version,
+                subject.repository,
+                *plugins.plugin_files_of_flags(record.config),
+            )
+        )
         state = (subject.revision, subject.dirty, subject.changes)
         if self._first.setdefault(place, state) != state:
-            raise ChangedError.of(f"repository {subject.repository}")
+            raise CodeChangedError.of(f"repository {subject.repository}")
         if subject.unknown_commit_warning not in self._warned:
             self._warned.add(subject.unknown_commit_warning)
             silence_warnings(parse_silenced_conditions(record.config.get("quiet_conditions", "")))
             self.reporter.warning(subject.unknown_commit_warning, "commit")
         return result
 
-    def store_seconds(self, key: Hashable, seconds: float) -> None:
+    def add_process_seconds(self, key: Hashable, seconds: float) -> None:
         """Stores the wall time of a process, to estimate the time of processes with this key."""
         if seconds:
             self._known.setdefault(key, []).append(seconds)
@@ -766,7 +784,7 @@ def _completed_result(folder: ResultsFolder, request: ProcessRequest) -> Process
     status = str(event.get("status", ""))
     if request.target is None and status in request.answers:
         return ProcessResult(0, seconds, status=status, group=group)
-    for path in (request.target, folder.pending(request.name)):
+    for path in (request.target, folder.pending_record_path(request.name)):
         record = None if path is None else read_record(path)
         if record is not None:
             status = "ok" if record.status == "ok" else str(event.get("status", ""))

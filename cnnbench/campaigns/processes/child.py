@@ -25,12 +25,12 @@ from cnnbench.base.interrupts import (
     AT_ONCE,
     LONGEST_WAIT_SECONDS,
     SAME_SECONDS,
-    find_announcement,
+    find_grace_announcement,
     grace_seconds,
     raise_if_interrupted,
 )
 from cnnbench.base.terminal import print_notice
-from cnnbench.base.text import binary
+from cnnbench.base.text import format_bytes
 from cnnbench.campaigns.processes import guard
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.declare import FlagSpec
@@ -48,13 +48,13 @@ from cnnbench.records.files import check_outputs
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver import preflight
 from cnnbench.run.driver.preflight import (
-    RunWork,
+    RunComputation,
     available_memory,
-    batch_limits,
+    batch_size_limits,
     computes_on_cpu,
     estimate_job_memory,
     estimate_memory,
-    estimate_run_work,
+    estimate_run_computation,
 )
 from cnnbench.run.runtime.supervisor import GUARDED
 from cnnbench.variable_mgr.all_reduce.spec import names
@@ -168,7 +168,7 @@ class Command:
     folder: Path | None = None
     cores: Collection[int] | None = None
 
-    def variables(self) -> dict[str, str]:
+    def extra_environment(self) -> dict[str, str]:
         """Environment variables that the child process gets in addition to the variables of this
         process.
         """
@@ -197,26 +197,27 @@ def execute(command: Command, timeout: float) -> ProcessResult:
 
 def stop_children(
     children: Sequence[Child],
-    tell: Callable[[str], None] = lambda line: None,
-    seconds: float | None = None,
+    print_announcement: Callable[[str], None] = lambda line: None,
+    exit_timeout: float | None = None,
 ) -> list[ProcessResult]:
-    """Interrupts child processes, and kills the processes that still run after `seconds`.
+    """Interrupts child processes, and kills the processes that still run after `exit_timeout`
+    seconds.
 
-    If a child announces in its log that it needs longer, the announcement is passed to `tell`, and
-    the child gets that time. On KeyboardInterrupt, all children are interrupted again; a second
-    interrupt ends a cnnbench process immediately.
+    If a child announces in its log that it needs longer, the announcement is passed to
+    `print_announcement`, and the child gets that time. On KeyboardInterrupt, all children are
+    interrupted again; a second interrupt ends a cnnbench process immediately.
     """
     start = time.monotonic()
-    deadline = start + (grace_seconds() if seconds is None else seconds)
+    deadline = start + (grace_seconds() if exit_timeout is None else exit_timeout)
     for child in children:
         child.interrupt()
     try:
         for child in children:
             while child.wait(_LOOK_SECONDS) is None and time.monotonic() < deadline:
-                announcement = find_announcement(log_tail(child.log))
+                announcement = find_grace_announcement(log_tail(child.log))
                 if announcement is not None and start + int(announcement[1]) + AT_ONCE > deadline:
                     deadline = start + int(announcement[1]) + AT_ONCE
-                    tell(announcement.group())
+                    print_announcement(announcement.group())
     except KeyboardInterrupt:
         # A child would ignore a second signal that follows the first one too quickly.
         time.sleep(max(0.0, start + _LATE * SAME_SECONDS - time.monotonic()))
@@ -259,7 +260,7 @@ def start_command(
                 stderr=output,
                 pass_fds=passed,
                 start_new_session=True,
-                env={**repository.environment(), **command.variables()},
+                env={**repository.environment_for_git(), **command.extra_environment()},
                 cwd=command.folder,
             )
     except BaseException as error:
@@ -413,7 +414,7 @@ OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
 
 
 @dataclass(frozen=True)
-class RunSummary:
+class ResolvedRun:
     """Properties of one run that follow from its resolved flags. The default values mean: unknown.
 
     Attributes:
@@ -444,7 +445,7 @@ class RunSummary:
     needed_bytes: int = 0
     asynchronous: bool = False
     rows: int = 1
-    work: RunWork | None = None
+    work: RunComputation | None = None
     parts: tuple[str, ...] = ()
     no_turns: str | None = None
 
@@ -473,31 +474,31 @@ def refuse_sweep_flags(values: Mapping[str, Any]) -> None:
         )
 
 
-def summary_of_plan(plan: RunPlan) -> RunSummary:
-    """Creates the `RunSummary` of a run from its plan.
+def resolved_run_of_plan(plan: RunPlan) -> ResolvedRun:
+    """Creates the `ResolvedRun` of a run from its plan.
 
     Raises FlagError for output files that cannot be written.
     """
     check_outputs(preflight.output_files(plan))
     preflight.prepare_folders(plan)
-    return RunSummary(
+    return ResolvedRun(
         config=plan.to_json(),
         explicit_flags=plan.explicit_flags,
         notices=plan.notices,
         identity=plan.identity,
         batch_size=plan.length.batch_per_device,
-        batch_limits=batch_limits(plan),
+        batch_limits=batch_size_limits(plan),
         batch_unit=plan.input.training.batch_unit,
         global_batch=plan.length.global_batch,
         needed_bytes=estimate_job_memory(plan),
         asynchronous=plan.place.asynchronous,
-        work=estimate_run_work(plan),
+        work=estimate_run_computation(plan),
         parts=plugins.files_used_by_plugins(plan.config),
-        no_turns=_why_no_turns(plan),
+        no_turns=_why_not_interleavable(plan),
     )
 
 
-def _why_no_turns(plan: RunPlan) -> str | None:
+def _why_not_interleavable(plan: RunPlan) -> str | None:
     """Returns why two processes of a run cannot run interleaved (docs/ab.md); None if they can."""
     if plan.place.job.in_cluster:
         return NO_TURNS_OF_JOBS
@@ -510,7 +511,8 @@ def _why_no_turns(plan: RunPlan) -> str | None:
         return "on GPUs it needs --allow_growth: the first process would take all of their memory"
     there, needed = available_memory(plan, kind), 2 * estimate_memory(plan, kind).total
     if there is not None and needed > there.available:
-        return f"two processes take about {binary(needed)}, and {binary(there.available)} is free"
+        free = format_bytes(there.available)
+        return f"two processes take about {format_bytes(needed)}, and {free} is free"
     return None
 
 
@@ -547,7 +549,7 @@ def source_digest() -> str:
     return digest.hexdigest()[:KEY_LENGTH]
 
 
-def resolve_all_reduce(values: Mapping[str, Any]) -> RunSummary:
+def resolve_all_reduce(values: Mapping[str, Any]) -> ResolvedRun:
     """Checks the flags of an all-reduce benchmark, given as values by flag name.
 
     Raises UsageError if a flag is invalid.
@@ -559,7 +561,7 @@ def resolve_all_reduce(values: Mapping[str, Any]) -> RunSummary:
     config["sizes"] = [workload.name for workload in plan.workloads]
     # Without --all_reduce_spec, the benchmark measures all algorithms.
     cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
-    return RunSummary(
+    return ResolvedRun(
         config=config,
         explicit_flags=tuple(values),
         identity=identity_on_this_machine(config),

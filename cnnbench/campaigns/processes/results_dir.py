@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from cnnbench.base import plugins
-from cnnbench.base.files import FILE, Scratch, lock_folder, parse_json, read_file
+from cnnbench.base.files import FILE, TemporaryFolder, lock_folder, parse_json, read_file
 from cnnbench.base.terminal import print_warning
 from cnnbench.base.text import first_few, labels_from_config
-from cnnbench.campaigns.processes.child import RunSummary, environment_identity, source_digest
+from cnnbench.campaigns.processes.child import ResolvedRun, environment_identity, source_digest
 from cnnbench.errors import BenchmarkError, FlagError, PathError
 from cnnbench.flags.params import FLAGS, OBSOLETE
 from cnnbench.machine import repository
@@ -41,19 +41,19 @@ _LENGTH = 40  # Maximum number of characters of a value in an error message.
 _NOT_SET = "not set"
 
 
-class ChangedError(BenchmarkError):
+class CodeChangedError(BenchmarkError):
     """The measured code was changed during a campaign.
 
     The campaign ends before its next process.
     """
 
     @classmethod
-    def of(cls, what: str) -> ChangedError:
+    def of(cls, what: str) -> CodeChangedError:
         """Creates the error. `what` names the changed code, such as a repository."""
         return cls(f"the measured code was changed ({what}); earlier measurements are kept")
 
 
-class PlanIdentity(NamedTuple):
+class ConfigurationIdentity(NamedTuple):
     """The identity of one configuration that a campaign measures: its flags and its code.
 
     Attributes:
@@ -91,7 +91,7 @@ class CampaignIdentity:
       own: whether the processes run the code of this cnnbench installation.
     """
 
-    plans: Mapping[str, PlanIdentity]
+    plans: Mapping[str, ConfigurationIdentity]
     facts: Mapping[str, Any]
     policy: Mapping[str, Any]
     own: bool = True
@@ -114,19 +114,19 @@ class CampaignIdentity:
         return plan
 
     def raise_if_code_changed(self) -> None:
-        """Raises ChangedError if the measured code has changed since the first read of
+        """Raises CodeChangedError if the measured code has changed since the first read of
         `initial_code_state`.
         """
         then, now = self.initial_code_state, self._read_code_state()
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         if changed:
-            raise ChangedError.of(", ".join(changed))
+            raise CodeChangedError.of(", ".join(changed))
 
     def _read_code_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
-        places: dict[str, PlanIdentity] = {}  # The keys name the code in error messages.
+        places: dict[str, ConfigurationIdentity] = {}  # The keys name the code in error messages.
         for name, plan in self.plans.items():
-            files = ", ".join(path for _, path in plugins.files(plan.config or {}))
+            files = ", ".join(path for _, path in plugins.plugin_files_of_flags(plan.config or {}))
             places.setdefault(files if plan.folder is None else name, plan)
         for name, plan in places.items():
             subject, of = plan.measured_code(), f" of {name}" if name else ""
@@ -136,10 +136,10 @@ class CampaignIdentity:
         return state
 
 
-def plan_identity(resolved: RunSummary, /, **more: object) -> PlanIdentity:
+def configuration_identity(resolved: ResolvedRun, /, **more: object) -> ConfigurationIdentity:
     """Creates the identity of runs in the working directory. `more` contains additional values."""
     identity = identity_values(resolved.identity, **more)
-    return PlanIdentity(identity, resolved.config, parts=resolved.parts)
+    return ConfigurationIdentity(identity, resolved.config, parts=resolved.parts)
 
 
 def identity_values(flags: Mapping[str, Any], /, **more: object) -> dict[str, Any]:
@@ -264,9 +264,9 @@ class ResultsFolder:
     Processes write to `unfinished_path` paths outside of the folder; `move_finished` moves their
     files into the folder.
 
-    `begin` adds the event of a session, with the campaign's identity, to the journal. `earlier`
-    contains the events before this session. `within` is the folder of the campaign that contains
-    this folder.
+    `add_session_event` adds the event of a session, with the campaign's identity, to the journal.
+    `earlier` contains the events before this session. `within` is the folder of the campaign that
+    contains this folder.
 
     FlagError is raised if the folder cannot be used or is locked, if it is not empty (unless its
     kind is `shared`), or if it contains the journal of a different command. With `resume`,
@@ -344,7 +344,7 @@ class ResultsFolder:
             "replaced or unmounted; nothing more is written there"
         )
 
-    def begin(self, **facts: object) -> None:
+    def add_session_event(self, **facts: object) -> None:
         """Adds an event to the journal that says that this session begins, with the campaign's
         identity.
         """
@@ -406,7 +406,7 @@ class ResultsFolder:
         """Path of the log file of a process, by the name of the process."""
         return self.folder / self.kind.log.format(name)
 
-    def pending(self, name: str) -> Path:
+    def pending_record_path(self, name: str) -> Path:
         """Path of a process's record until all processes of its batch have ended."""
         return self.folder / self.kind.pending.format(name)
 
@@ -454,24 +454,24 @@ class ResultsFolder:
 
     def move(self, path: Path, target: Path) -> None:
         """Renames a file in the results folder; raises BenchmarkError if this is impossible."""
-        with self.writing(path):
+        with self.converting_write_errors(path):
             path.replace(target)
 
     def write(self, target: Path, data: bytes) -> None:
         """Writes a file atomically and durably. Creates its folder if necessary."""
-        with self.writing(target):
+        with self.converting_write_errors(target):
             target.parent.mkdir(exist_ok=True)
             write_atomically(target, data)
 
     def remove(self, path: Path) -> None:
         """Removes a file or a folder if it exists."""
-        with self.writing(path):
+        with self.converting_write_errors(path):
             if path.is_dir():
                 shutil.rmtree(path)
             path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def writing(self, path: Path) -> Iterator[None]:
+    def converting_write_errors(self, path: Path) -> Iterator[None]:
         """Context manager: converts write errors, such as a full disk, to BenchmarkError."""
         self.raise_if_replaced()
         with _raising_write_errors(path):
@@ -480,7 +480,7 @@ class ResultsFolder:
     @cached_property
     def _scratch_folder(self) -> Path:
         with _raising_write_errors(Path(tempfile.gettempdir())):
-            return self._held.enter_context(Scratch(f"cnnbench-{self.kind.command}-")).path
+            return self._held.enter_context(TemporaryFolder(f"cnnbench-{self.kind.command}-")).path
 
     def unfinished_path(self, target: Path) -> Path:
         """Temporary path to which a process writes a file, until `move_finished` moves the file to
@@ -495,7 +495,7 @@ class ResultsFolder:
             if made.exists():
                 self.write(target, made.read_bytes())
             return
-        with self.writing(target):
+        with self.converting_write_errors(target):
             shutil.copytree(made, target, dirs_exist_ok=True)
             shutil.rmtree(made)
 

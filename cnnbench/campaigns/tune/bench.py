@@ -46,13 +46,13 @@ from cnnbench.campaigns.ab.pairs import AB
 from cnnbench.campaigns.ab.side import (
     LENGTHS,
     TURN_SECONDS,
-    Side,
+    AbSide,
     StepCountEstimate,
     make_process_request,
 )
-from cnnbench.campaigns.launch import flags_to_words
+from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, RequestBatch
-from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
+from cnnbench.campaigns.processes.child import ProcessResult, ResolvedRun
 from cnnbench.campaigns.processes.results_dir import (
     LOGS,
     PROCESS,
@@ -65,7 +65,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import FLAGS
 from cnnbench.judge.metrics import Policy
-from cnnbench.machine.cpu import Memory
+from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.records.campaigns import TuneRow
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
@@ -145,7 +145,7 @@ class CandidateRace:
     def is_over(self) -> bool:
         """Whether the race needs no further round."""
         over = len(self.remaining) < 2 or len(self.rounds) >= MOST_ROUNDS or self._short
-        return over or self._has_clear_leader()
+        return over or self._is_leader_near_best()
 
     @property
     def fitted_model(self) -> AdditiveModel:
@@ -209,7 +209,7 @@ class CandidateRace:
         known = [key for key in self.remaining if key in fitted.names]
         return sorted(known, key=fitted.effect, reverse=True)
 
-    def _has_clear_leader(self) -> bool:
+    def _is_leader_near_best(self) -> bool:
         """Whether no candidate is faster than the best one by more than the threshold.
 
         The test has the significance level `ALPHA`.
@@ -222,7 +222,7 @@ class CandidateRace:
             return False
         best, *others = ranked
         tail = ALPHA / len(others)
-        return all(fitted.p_above(best, name, self._worth) <= tail for name in others)
+        return all(fitted.p_value_above(best, name, self._worth) <= tail for name in others)
 
     def _eliminate_slower(self, fitted: AdditiveModel) -> None:
         number = len(self.rounds)
@@ -232,7 +232,7 @@ class CandidateRace:
         best, *others = ranked
         level = ALPHA / (number * (number - 1)) / len(others)
         for name in others:
-            p = fitted.p_above(best, name)
+            p = fitted.p_value_above(best, name)
             if p <= level:
                 slower_by = -math.expm1(fitted.difference(name, best))
                 self._eliminate(name, RACED_SLOWER, slower_by=slower_by, p=p)
@@ -258,7 +258,7 @@ def unmeasured_row(candidate: Candidate, group: str) -> TuneRow:
     """Creates the row of a candidate in the table of results, without measurements."""
     return TuneRow(
         candidate=candidate.name,
-        flags=flags_to_words(candidate.flags),
+        flags=flags_to_arguments(candidate.flags),
         changes=candidate.changes,
         group=group,
     )
@@ -276,13 +276,13 @@ class SearchOutcome(NamedTuple):
     leader: Candidate
 
     @property
-    def rounds(self) -> list[dict[str, float]]:
+    def log_speeds_by_round(self) -> list[dict[str, float]]:
         """Logarithms of speeds by key of the candidate, for each round of all races."""
         return [round_ for race in self.races for round_ in race.rounds if round_]
 
     @property
-    def blocks(self) -> list[list[dict[str, float]]]:
-        """The speeds in `rounds`, in blocks of candidates that ran at the same time.
+    def log_speeds_by_block(self) -> list[list[dict[str, float]]]:
+        """The speeds in `log_speeds_by_round`, in blocks of candidates that ran at the same time.
 
         See `CandidateRace`.
         """
@@ -355,7 +355,7 @@ is another one.
 """
 
 
-class ProcessLengths(StepCountEstimate):
+class ProcessStepCounts(StepCountEstimate):
     """Chooses how many steps the processes of races and finals run, from the record of a first
     process.
 
@@ -370,7 +370,7 @@ class ProcessLengths(StepCountEstimate):
         self.batch = record.batch.global_
         self._fixed = frozenset(fixed)
 
-    def length_flags(self, factor: float = 1.0, batch: int | None = None) -> dict[str, int]:
+    def step_count_flags(self, factor: float = 1.0, batch: int | None = None) -> dict[str, int]:
         """Flags for the number of steps of a process, by flag name.
 
         The process gets `factor` times as many images as in a race. `batch` is its number of images
@@ -415,13 +415,13 @@ class SearchSettings:
     seconds: float
     command: Sequence[str]
     timeout: float
-    memory: Memory | None = None
+    memory: MemoryCapacity | None = None
     seed: int = 0
     lanes: int = 1
 
-    def make_side(self, flags: Mapping[str, object], resolved: RunSummary) -> Side:
-        """Creates a `Side`, which runs with these flags as one process or as a job."""
-        return Side(layout=self.space.layout, resolved=resolved).including(flags)
+    def make_side(self, flags: Mapping[str, object], resolved: ResolvedRun) -> AbSide:
+        """Creates an `AbSide`, which runs with these flags as one process or as a job."""
+        return AbSide(layout=self.space.layout, resolved=resolved).with_added_flags(flags)
 
     @property
     def turn_seconds(self) -> float:
@@ -437,7 +437,7 @@ class RaceBenchmark:
     `lengths` is set by `measure_first_process`.
     """
 
-    lengths: ProcessLengths
+    lengths: ProcessStepCounts
 
     def __init__(self, folder: ResultsFolder, campaign: Campaign, settings: SearchSettings) -> None:
         self.folder = folder
@@ -458,7 +458,7 @@ class RaceBenchmark:
         )
         if ended.status != "ok":
             raise BenchmarkError(f"the given flags fail: {ended.message}")
-        self.lengths = ProcessLengths(fixed, ended.record)
+        self.lengths = ProcessStepCounts(fixed, ended.record)
         if lengths:
             self.campaign.reporter.notice(str(self.lengths))
 
@@ -468,7 +468,7 @@ class RaceBenchmark:
         return fmean(self._process_durations)
 
     @property
-    def final_seconds(self) -> float:
+    def final_process_seconds(self) -> float:
         """Estimated seconds of a process in the final, from the last processes of the races."""
         return fmean(self._process_durations[-_LATEST:]) + self.lengths.extra_final_seconds
 
@@ -521,7 +521,7 @@ class RaceBenchmark:
 
     def _seconds_for_pairs(self, pairs: int) -> float:
         # The additional pair is for the two processes whose weights are compared.
-        return 2 * (pairs + 1) * self.final_seconds
+        return 2 * (pairs + 1) * self.final_process_seconds
 
     def affordable_processes(self, proof: bool) -> int:
         """Number of processes of races for which the remaining time is sufficient.
@@ -532,7 +532,7 @@ class RaceBenchmark:
         self._proof = proof
         return self._processes_that_fit
 
-    def measure(
+    def measure_round(
         self, group: str, number: int, candidates: Sequence[Candidate], reserved: int
     ) -> ProcessRequests[RaceRound]:
         """Runs a round of a race: measures each candidate once, as long as there is time.
@@ -618,7 +618,7 @@ class RaceBenchmark:
         what: str,
         chunk: Mapping[str, Candidate],
         flags: Mapping[str, int] | None,
-        then: Sequence[Hashable],
+        later_keys: Sequence[Hashable],
     ) -> ProcessRequests[list[ProcessResult]]:
         """Runs a process for each candidate in `chunk`. Several processes run interleaved.
 
@@ -628,14 +628,14 @@ class RaceBenchmark:
         requests = []
         for name, candidate in chunk.items():
             images = candidate.resolved.global_batch
-            length = self.lengths.length_flags(batch=images) if flags is None else flags
+            length = self.lengths.step_count_flags(batch=images) if flags is None else flags
             requests.append(
                 make_process_request(
                     self.folder,
                     name,
                     self.settings.make_side({**candidate.flags, **length}, candidate.resolved),
                     label=f"{what}: {candidate.name}",
-                    key=then[0] if then else what,
+                    key=later_keys[0] if later_keys else what,
                     target=self.folder.folder / _RACE / f"{name}.json",
                     answers=_ANSWERS,
                     facts={"candidate": candidate.name},
@@ -644,7 +644,7 @@ class RaceBenchmark:
         batch = RequestBatch(
             folder=self.folder,
             requests=requests,
-            then=then,
+            later_keys=later_keys,
             timeout=min(self.settings.timeout, max(self.seconds_left, 10.0)),
             turn_seconds=self.settings.turn_seconds,
             label=f"{what}: {len(requests)} interleaved",

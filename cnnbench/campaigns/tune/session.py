@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
+from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
 from cnnbench.base.document import Content, Text, make_table, text_of
 from cnnbench.base.inference import ANALYSIS_STEP, AdditiveModel, fit_additive_blocks
 from cnnbench.base.stats import CONFIDENCE, median
@@ -27,14 +27,14 @@ from cnnbench.base.text import count_text, first_few, format_duration, percent, 
 from cnnbench.campaigns.ab.pairs import (
     AB,
     SIDES,
-    Experiment,
+    ExperimentRunner,
+    ExperimentSettings,
     ExperimentState,
-    PairedExperiment,
     PairFailedError,
     find_experiment,
 )
 from cnnbench.campaigns.ab.side import make_process_request
-from cnnbench.campaigns.launch import flags_to_words, run_command_words
+from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
 from cnnbench.campaigns.processes.results_dir import END, SESSION, ResultsFolder
 from cnnbench.campaigns.strategies import (
@@ -183,7 +183,7 @@ def candidates_text(space: SearchSpace, first: Candidate) -> str:
     return "\n".join(lines)
 
 
-def to_csv(tuning: TuneDocument) -> str:
+def candidates_csv(tuning: TuneDocument) -> str:
     """Results of a search as CSV with one line for each candidate. Numbers are not rounded."""
     header = [field.name for field in fields_of(TuneRow)]
     rows = (
@@ -232,9 +232,9 @@ def _gain_estimates(
     return estimates
 
 
-def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> Lines:
+def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> LineChart:
     """Draws the estimated speed gains of the fastest candidates after every round."""
-    curves = _gain_estimates(outcome.blocks, first.key)
+    curves = _gain_estimates(outcome.log_speeds_by_block, first.key)
     names = {candidate.key: candidate.name for candidate in outcome.candidates}
     last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
     drawn = [outcome.leader.key, *(key for key in last if key != outcome.leader.key)][:_DRAWN]
@@ -248,8 +248,8 @@ def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> Lines:
         if key in curves
     ]
     which = selection_text(len(series), "fastest", len(curves), "candidate", "candidates")
-    rounds = range(1, len(outcome.blocks) + 1)
-    return Lines(
+    rounds = range(1, len(outcome.log_speeds_by_block) + 1)
+    return LineChart(
         title=f"{title}: {which}",
         x=Axis(
             label="round of the races",
@@ -268,26 +268,28 @@ WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # Names of the journal's notes about finals and proofs.
 
 
-class _TimedExperiment(PairedExperiment):
+class _TimedExperiment(ExperimentRunner):
     """An experiment that ends when the search has no time for another pair.
 
     `is_late` is whether the experiment ended for lack of time.
     """
 
     def __init__(
-        self, experiment: Experiment, results: ResultsFolder, bench: RaceBenchmark
+        self, experiment: ExperimentSettings, results: ResultsFolder, bench: RaceBenchmark
     ) -> None:
         super().__init__(experiment, results, bench.campaign)
         self._bench = bench
         self.is_late = False
 
-    def measure(self, number: int, later: int = 0, burn_in: bool = False) -> ProcessRequests[None]:
+    def measure_pair(
+        self, number: int, later: int = 0, burn_in: bool = False
+    ) -> ProcessRequests[None]:
         """Runs a pair of processes. If too little time is left for a pair, ends the experiment."""
         seconds = self.seconds_per_pair or 0.0
         if number > FEWEST_PAIRS and self._bench.seconds_left < seconds:
             self.is_late = True
             raise PairFailedError("the time is up", lost=True)
-        yield from super().measure(number, later, burn_in)
+        yield from super().measure_pair(number, later, burn_in)
 
 
 class FinalComparison:
@@ -399,7 +401,11 @@ class FinalComparison:
         """
         settings, first = self.settings, self.settings.first
         minutes = _enough_minutes(outcome, self.bench, verdict, pairs, more_pairs_help)
-        fitted = fit_additive_blocks(outcome.blocks) if outcome.blocks else None
+        fitted = (
+            fit_additive_blocks(outcome.log_speeds_by_block)
+            if outcome.log_speeds_by_block
+            else None
+        )
         first_session = next(self.folder.journal.read(SESSION))
         begun_at = datetime.fromisoformat(first_session["time"])
         unknown: dict[str, Any] = dict.fromkeys(("gain", "low", "high", "confidence"))
@@ -413,7 +419,7 @@ class FinalComparison:
             pairs=pairs,
             weights="",
             trains_alike=None,
-            given=flags_to_words(first.flags),
+            given=flags_to_arguments(first.flags),
             seed=settings.seed,
             seconds=settings.seconds - self.bench.seconds_left,
             budget_seconds=settings.seconds,
@@ -435,7 +441,7 @@ class FinalComparison:
 
     def _command(self, candidate: Candidate) -> tuple[str, ...]:
         """The cnnbench command line that runs with a candidate's flags."""
-        layout, flags = self.settings.space.layout, flags_to_words(candidate.flags)
+        layout, flags = self.settings.space.layout, flags_to_arguments(candidate.flags)
         words = run_command_words(layout, flags)
         # The word "run" is omitted, because it is the default command.
         return ("cnnbench", *(words[1:] if layout is None and flags else words))
@@ -456,7 +462,7 @@ class FinalComparison:
         """
         # Time is reserved for two later processes, which train the weights that are compared.
         seconds = self.bench.seconds_left - 2 * self.bench.process_seconds
-        fitting = int(seconds / (2 * self.bench.final_seconds))
+        fitting = int(seconds / (2 * self.bench.final_process_seconds))
         # There must be an interim analysis at the maximum number of pairs.
         most = min(there + fitting, MOST_PAIRS)
         most = most // ANALYSIS_STEP * ANALYSIS_STEP if most >= 2 * ANALYSIS_STEP else most
@@ -468,20 +474,20 @@ class FinalComparison:
 
     def _make_experiment(
         self, leader: Candidate, most: int, alpha: float, earlier: ExperimentState | None
-    ) -> Experiment:
+    ) -> ExperimentSettings:
         sides = {}
         for name, candidate in zip(SIDES, (self.settings.first, leader), strict=True):
             flags = {
                 **candidate.flags,
-                **self.bench.lengths.length_flags(FINAL, candidate.resolved.global_batch),
+                **self.bench.lengths.step_count_flags(FINAL, candidate.resolved.global_batch),
             }
             sides[name] = replace(
                 self.settings.make_side(flags, candidate.resolved),
-                own=flags_to_words(candidate.settings),
+                own=flags_to_arguments(candidate.settings),
                 subject=replace(repository.measured_code(candidate.resolved.config), side=name),
             )
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
-        return Experiment(
+        return ExperimentSettings(
             sides=sides,
             most_pairs=most,
             earlier=earlier,
@@ -600,7 +606,7 @@ def search_requests(
     Returns the document and the result of the races. Measurements in the folder are not repeated.
     """
     space = settings.space
-    folder.begin(minutes=settings.seconds / 60)
+    folder.add_session_event(minutes=settings.seconds / 60)
     bench = RaceBenchmark(folder, campaign, settings)
     yield from bench.measure_first_process()
     outcome = yield from race_groups(space, settings.first, bench, settings.policy.threshold)
@@ -672,7 +678,7 @@ def _run_race(
         running = [candidate for candidate in race.entered if candidate.key in race.remaining]
         number = len(race.rounds) + 1
         again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
-        measured = yield from bench.measure(race.group, number, running, reserved + again)
+        measured = yield from bench.measure_round(race.group, number, running, reserved + again)
         race.add_round(measured)
         if not measured.speeds:
             break
@@ -712,7 +718,9 @@ def _candidate_rows(
     rows = []
     for candidate in outcome.candidates:
         speeds = [
-            math.exp(values[candidate.key]) for values in outcome.rounds if candidate.key in values
+            math.exp(values[candidate.key])
+            for values in outcome.log_speeds_by_round
+            if candidate.key in values
         ]
         group = groups[candidate.key]
         row = outcome.eliminated.get(candidate.key, unmeasured_row(candidate, group))

@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from cnnbench.base.text import binary
+from cnnbench.base.text import format_bytes
 from cnnbench.campaigns.launch import JobLayout, plan_chief
 from cnnbench.campaigns.processes.child import (
     STORED,
-    RunSummary,
+    ResolvedRun,
     json_digest,
-    summary_of_plan,
+    resolved_run_of_plan,
 )
-from cnnbench.campaigns.suite import SuiteEntry, expand_entry, load, parse_suite
+from cnnbench.campaigns.suite import SuiteEntry, expand_entry, load_yaml_file, parse_suite
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, parse_flag_texts
 from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags, specs_of
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import ACCEPTED, FLAGS, SPECS
-from cnnbench.machine.cpu import Memory
+from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.plan import make_plan
-from cnnbench.plan.notices import unused_notices
+from cnnbench.plan.notices import unused_flag_notices
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, modes
 from cnnbench.variable_mgr import modes as registry
@@ -82,7 +82,7 @@ def _is_all_reduce_mode(mode: Mode) -> bool:
 
 
 def search_dimensions(
-    resolved: RunSummary, workers: int, *, on_gpu: bool, cpus: int
+    resolved: ResolvedRun, workers: int, *, on_gpu: bool, cpus: int
 ) -> dict[str, list[Dimension]]:
     """The flags and values to try with the given flags, by group, in the order of the search.
 
@@ -212,7 +212,7 @@ class Candidate(NamedTuple):
     flags: Settings
     key: str
     changes: tuple[str, ...] = ()
-    resolved: RunSummary = RunSummary()
+    resolved: ResolvedRun = ResolvedRun()
 
 
 class DroppedCandidate(NamedTuple):
@@ -244,7 +244,7 @@ class SearchSpace:
     args: ParsedArgs
     groups: Mapping[str, tuple[Settings, ...]] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
-    memory: Memory | None = None
+    memory: MemoryCapacity | None = None
     layout: JobLayout | None = None
 
     @cached_property
@@ -253,7 +253,7 @@ class SearchSpace:
         return flag_texts(self.args.given, ACCEPTED)
 
     @cached_property
-    def assumed_flags(self) -> dict[str, str]:
+    def assumed_mode_flags(self) -> dict[str, str]:
         """Flags that select a mode for a job without --variable_update and without ps tasks.
 
         The default mode of jobs needs ps tasks. The result is empty if the default mode is used.
@@ -268,7 +268,7 @@ class SearchSpace:
     @property
     def initial_mode(self) -> str:
         """The value of --variable_update with which the search starts."""
-        return {_MODE: DEFAULT, **self.assumed_flags, **self.given_texts}[_MODE]
+        return {_MODE: DEFAULT, **self.assumed_mode_flags, **self.given_texts}[_MODE]
 
     def make_candidate(self, settings: Settings) -> Candidate:
         """Makes the candidate that adds settings to the given flags.
@@ -276,18 +276,18 @@ class SearchSpace:
         Raises UsageError or DataError if the candidate cannot run. The given flags are accepted
         even if they may need too much memory.
         """
-        own = {**({} if _MODE in settings else self.assumed_flags), **settings}
+        own = {**({} if _MODE in settings else self.assumed_mode_flags), **settings}
         args = self.args.including(parse_flag_texts(own, SPECS))
         setup = plan_chief(args.including(STORED), self.layout)
-        without_effect = unused_notices(setup, tuple(settings))
+        without_effect = unused_flag_notices(setup, tuple(settings))
         if without_effect:
             raise UsageError(without_effect[0])
-        resolved = summary_of_plan(make_plan(setup))
+        resolved = resolved_run_of_plan(make_plan(setup))
         needed = resolved.needed_bytes
         if settings and self.memory is not None and needed > _NEAR * self.memory.available:
             raise UsageError(
-                f"takes about {binary(needed)} of memory, and "
-                f"{binary(self.memory.available)} is available"
+                f"takes about {format_bytes(needed)} of memory, and "
+                f"{format_bytes(self.memory.available)} is available"
             )
         changed = tuple(dict.fromkeys(_changed_properties(settings)))
         for word in changed:
@@ -372,7 +372,7 @@ def read_groups(path: str, fixed: Settings) -> dict[str, tuple[Settings, ...]]:
 
     `fixed` contains the given flags, which do not vary.
     """
-    suite = parse_suite(load(path, "space"))
+    suite = parse_suite(load_yaml_file(path, "space"))
     if suite.on_cpu is not None:
         raise suite.entries[0].node.error(
             "on_cpu has no effect in cnnbench tune, only in sweeps", 1

@@ -37,7 +37,7 @@ COMMANDS: dict[str, str] = {
 }
 """A line of help for each command. The module cnnbench.cli.commands.<name> has main(argv) -> int
 and, except for run, HELP: the arguments of cnnbench.flags.help.command_help. It may have
-completions() -> words: arguments that shells propose in addition to files."""
+argument_completions() -> words: arguments that shells propose in addition to files."""
 
 
 def declare_output_flag(help: str) -> Any:
@@ -70,7 +70,7 @@ def write_output(path: str | None, text: str, shown: str = "") -> None:
             print_result(text)
 
 
-def results_folder(folder: str | None, command: str, resume: bool = False) -> str:
+def results_folder_or_default(folder: str | None, command: str, resume: bool = False) -> str:
     """The path in --results. By default, the name consists of the command and the local time.
 
     Raises FlagError if --resume is given without --results.
@@ -98,7 +98,7 @@ class OutputFlags:
     output: str | None = declare_output_flag("Write the output to this file.")
     plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
 
-    def files(self, document: str) -> list[Output]:
+    def output_files(self, document: str) -> list[Output]:
         """Describes the files in --output and --plot, to check them before the command measures.
 
         For `document`, see `describe_output_file`.

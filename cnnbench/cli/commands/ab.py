@@ -12,27 +12,31 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from cnnbench.base.inference import ANALYSIS_STEP
-from cnnbench.base.terminal import Reporter, print_notice, print_result, print_warning
+from cnnbench.base.terminal import ChildProcessReporter, print_notice, print_result, print_warning
 from cnnbench.base.text import count_text, format_duration
-from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, ProfilingPlan, explain_or_notice
+from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, explain_or_notice
 from cnnbench.campaigns.ab.pairs import (
     AB,
     EXPLANATION,
     PROFILES,
-    Experiment,
+    ExperimentRunner,
+    ExperimentSettings,
     ExperimentState,
-    PairedExperiment,
     confirmation_folder,
     find_experiment,
 )
-from cnnbench.campaigns.ab.side import LENGTHS, Side, resolve_turn_seconds
-from cnnbench.campaigns.launch import flags_to_words
+from cnnbench.campaigns.ab.side import LENGTHS, AbSide, choose_time_slice_seconds
+from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ChangedError, ResultsFolder
-from cnnbench.cli.commands import results_folder, sides
+from cnnbench.campaigns.processes.results_dir import (
+    CampaignIdentity,
+    CodeChangedError,
+    ResultsFolder,
+)
+from cnnbench.cli.commands import results_folder_or_default, sides
 from cnnbench.cli.commands.judging import JudgingFlags, parse_fail_on
 from cnnbench.cli.commands.launch import JobLayoutFlags
-from cnnbench.cli.commands.sides import follow_up_pairs, resume_command
+from cnnbench.cli.commands.sides import estimate_pairs_for_verdict, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, specs_of
 from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
@@ -164,15 +168,16 @@ _REPORTS = {"comment.md": "markdown", "junit.xml": "junit"}
 """Files that a gate writes next to the folder of its experiment, with their formats."""
 
 
-Again: TypeAlias = Callable[..., str]
+CommandLineFactory: TypeAlias = Callable[..., str]
 """A function that returns the command line of a new experiment. Its keyword arguments are flags."""
 
 
-def main(argv: Sequence[str], again: Again | None = None) -> int:
+def main(argv: Sequence[str], make_command_line: CommandLineFactory | None = None) -> int:
     """Runs an experiment that compares A and B. After a UsageError, nothing has been run.
 
-    `cnnbench gate` passes `again`, which makes a command line of the gate. The experiment of a gate
-    also writes the comparison to files in the parent of its folder, even if it is continued.
+    `cnnbench gate` passes `make_command_line`, which makes a command line of the gate. The
+    experiment of a gate also writes the comparison to files in the parent of its folder, even if it
+    is continued.
     """
     values, common = _parse_flags(argv)
     command = sides.replace_flags(argv, _SPECS, sides.VARIABLES)
@@ -188,7 +193,7 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
         if earlier.has_clear_verdict:
             values["pairs"] = earlier.most_pairs_of_last_session
     options = AbFlags(**values)
-    options.check()
+    options.check_values()
     # An experiment uses the rules that were valid when it began.
     rules = options.load_rules() if earlier is None else earlier.rules
     for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
@@ -197,13 +202,15 @@ def main(argv: Sequence[str], again: Again | None = None) -> int:
             raise FlagError(name, value, "--aa measures side A twice, so leave this flag out")
     if options.aa and options.confirm:
         raise FlagError("confirm", "true", "with --aa, there is no verdict to confirm")
-    reporter = Reporter(sys.stderr)
+    reporter = ChildProcessReporter(sys.stderr)
     names = "aa" if options.aa else "ab"
-    with sides.make_sides(options, options.layout_if_several, common, names) as both:
+    with sides.make_sides(options, options.multi_process_layout, common, names) as both:
         campaign = Campaign(reporter, facts.collect(), options.cool_down)
         experiment = _make_experiment(options, both, campaign, command, earlier, rules)
-        is_gate = again is not None or (earlier is not None and earlier.is_gate)
-        return _run_experiment(replace(experiment, is_gate=is_gate), options, campaign, argv, again)
+        is_gate = make_command_line is not None or (earlier is not None and earlier.is_gate)
+        return _run_experiment(
+            replace(experiment, is_gate=is_gate), options, campaign, argv, make_command_line
+        )
 
 
 def _parse_flags(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
@@ -221,7 +228,7 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
 
     Raises FlagError if the experiment cannot be continued or has different flags.
     """
-    folder = results_folder(values.get("results"), "ab", resume=True)
+    folder = results_folder_or_default(values.get("results"), "ab", resume=True)
     state = find_experiment(Path(folder))
     if state is None:
         raise FlagError("results", folder, AB.no_campaign_text)
@@ -242,7 +249,7 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
             f"the experiment in {folder} is judged once (--nosequential, --aa): begin a new one"
         )
         raise FlagError("resume", "true", reason)
-    for side, own in AbFlags(**values).variables.items():
+    for side, own in AbFlags(**values).environment_variables.items():
         had = state.last_session_settings["sides"][side]["variables"]
         if set(had) != set(own):
             wanted = " ".join(f"--{side}_env={name}=..." for name in had) or "none"
@@ -256,36 +263,36 @@ def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
     there = earlier.past_analyses[-1].pairs if earlier.past_analyses else 0
     if earlier.has_clear_verdict or there < earlier.most_pairs_of_last_session:
         return earlier.most_pairs_of_last_session
-    comparison = earlier.verdict()
+    comparison = earlier.final_comparison()
     enough = _pairs_for_clear_verdict(comparison) if comparison is not None else 0
     return min(max(enough, there + ANALYSIS_STEP), sides.MOST_PAIRS)
 
 
 def _make_experiment(
     options: AbFlags,
-    both: Mapping[str, Side],
+    both: Mapping[str, AbSide],
     campaign: Campaign,
     command: Sequence[str],
     earlier: ExperimentState | None,
     rules: Rules,
-) -> Experiment:
+) -> ExperimentSettings:
     """Checks A and B, and creates the experiment that the flags describe.
 
     `command` leaves out environment variables, because they may be secrets.
     """
-    checked = sides.resolve_sides(both, "ab", campaign.reporter)
+    checked = sides.resolve_flags_of_sides(both, "ab", campaign.reporter)
     for name, side in checked.items():
         # In an A/A measurement, the runs of A and of B are all labelled as A.
         labelled = replace(side.measured_code(), side="a" if options.aa else name)
         checked[name] = replace(side, subject=labelled)
-    loaded = options.load_aa(reductions=False)
-    check_fact_names(options.allowed, () if loaded is None else loaded.records)
+    loaded = options.load_aa_records(reductions=False)
+    check_fact_names(options.allowed_differences, () if loaded is None else loaded.records)
     if not options.aa:
         instead = ", or measure one of them twice with --aa"
         sides.refuse_equal_sides(checked, instead)
     if earlier is None:
         seed = options.resolve_seed(AB, "")
-        in_turn = resolve_turn_seconds(options.pairing, checked, campaign.reporter)
+        in_turn = choose_time_slice_seconds(options.pairing, checked, campaign.reporter)
     else:
         seed, in_turn = (
             earlier.last_session_settings["seed"],
@@ -293,7 +300,7 @@ def _make_experiment(
         )
     has_length = any(LENGTHS & side.given_flags.keys() for side in checked.values())
     seconds = options.seconds
-    return Experiment(
+    return ExperimentSettings(
         sides=checked,
         command=command,
         burn_in=options.burn_in,
@@ -303,7 +310,7 @@ def _make_experiment(
         disturbed_seconds=0.0 if has_length else DISTURBED_SECONDS if seconds is None else seconds,
         policy=options.policy,
         metrics=options.metric_names,
-        allow_different=options.allowed,
+        allow_different=options.allowed_differences,
         allow_changed_work=options.allow_changed_work,
         rules=rules,
         aa=None if loaded is None else loaded.records,
@@ -316,23 +323,24 @@ def _make_experiment(
 
 
 def _run_experiment(
-    experiment: Experiment,
+    experiment: ExperimentSettings,
     options: AbFlags,
     campaign: Campaign,
     argv: Sequence[str],
-    again: Again | None,
+    make_command_line: CommandLineFactory | None,
 ) -> int:
     reporter = campaign.reporter
     _warn_of_few_pairs(experiment, options)
-    folder = results_folder(options.results, "ab")
+    folder = results_folder_or_default(options.results, "ab")
     campaign.identity = _campaign_identity(experiment, campaign.facts)
     with ResultsFolder(AB, folder, campaign.identity, resume=options.resume) as results:
         for side, side_plan in experiment.sides.items():
             reporter.notice(f"{side.upper()} {side_plan.description()}")
         reporter.notice(
-            f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}"
+            f"at most {experiment.pairs_at_last_analysis} pairs, seed {experiment.seed}, in "
+            f"{results.folder}"
         )
-        pairs = PairedExperiment(experiment, results, campaign)
+        pairs = ExperimentRunner(experiment, results, campaign)
         campaign.run_requests(pairs.requests())
         judged = replace(pairs.comparison, fail_on=parse_fail_on(options.fail_on))
         if options.confirm and not (pairs.failure or pairs.interrupted):
@@ -342,24 +350,29 @@ def _run_experiment(
             profiled = partial(_explain_by_profiles, experiment, results, reporter)
             explanation = explain_or_notice(profiled, "verdict", reporter.notice)
     code = _exit_code(pairs, options.aa, judged)
-    if again is None or options.resume:
+    if make_command_line is None or options.resume:
         words = experiment.command if options.resume else argv
         others = sides.replace_flags(words, _SPECS, _OF_ONE_EXPERIMENT)
-        again = partial(sides.command_line_with, "ab", others, _SPECS)
-    _report(replace(judged, ends_with=code, explanation=explanation), pairs, options, again)
+        make_command_line = partial(sides.command_line_with_flags, "ab", others, _SPECS)
+    _report_comparison(
+        replace(judged, ends_with=code, explanation=explanation), pairs, options, make_command_line
+    )
     if pairs.interrupted:
         raise KeyboardInterrupt
     return code
 
 
-def _report(
-    comparison: Comparison, pairs: PairedExperiment, options: AbFlags, again: Again
+def _report_comparison(
+    comparison: Comparison,
+    pairs: ExperimentRunner,
+    options: AbFlags,
+    make_command_line: CommandLineFactory,
 ) -> None:
     """Writes the comparison of an experiment, and prints command lines for possible next steps."""
     results, reporter = pairs.results, pairs.campaign.reporter
-    next_step, more = _deciding_command(pairs, options, again)
+    next_step, more = _next_command_for_verdict(pairs, options, make_command_line)
     comparison = replace(comparison, next_step=next_step)
-    options.write(comparison)
+    options.write_comparison(comparison)
     if pairs.experiment.is_gate:
         _write_reports(results.folder, comparison)
     if pairs.failure:
@@ -373,7 +386,7 @@ def _report(
         )
     if pairs.comparison.entries:
         reporter.notice(
-            f"to judge the records again: {shlex.join(_compare_command(pairs, options))}"
+            f"to judge the records again: {shlex.join(_command_to_judge_again(pairs, options))}"
         )
     if next_step:
         seconds = pairs.seconds_per_pair if more else None
@@ -381,20 +394,20 @@ def _report(
         reporter.notice(f"for a verdict{time}: {next_step}")
 
 
-def _warn_of_few_pairs(experiment: Experiment, options: AbFlags) -> None:
+def _warn_of_few_pairs(experiment: ExperimentSettings, options: AbFlags) -> None:
     """Prints a warning if the number of pairs in an experiment is too small for a verdict."""
-    needed = processes_needed(experiment.policy, paired=True, share=experiment.smallest_share)
-    if experiment.pairs >= needed or options.aa:
+    needed = processes_needed(experiment.policy, paired=True, share=experiment.smallest_alpha_share)
+    if experiment.pairs_at_last_analysis >= needed or options.aa:
         return
-    text = f"a verdict needs at least {needed} pairs, not {experiment.pairs}"
+    text = f"a verdict needs at least {needed} pairs, not {experiment.pairs_at_last_analysis}"
     later = experiment.analysis_schedule_after(experiment.analyses[-1])
-    if not later.begins:
-        pairs = next(later.useful_pair_numbers(experiment.pairs))
+    if not later.is_new_experiment:
+        pairs = next(later.pair_counts_that_can_be_significant(experiment.pairs_at_last_analysis))
         text += f", or {pairs} if more pairs are added later"
     print_warning(text, "pairs")
 
 
-def _confirm_changes(judged: Comparison, pairs: PairedExperiment, options: AbFlags) -> Comparison:
+def _confirm_changes(judged: Comparison, pairs: ExperimentRunner, options: AbFlags) -> Comparison:
     """Measures again, in a second experiment, the changes that set exit code 1 (--confirm).
 
     Returns the comparison with the results of both experiments. The second experiment judges only
@@ -418,10 +431,10 @@ def _confirm_changes(judged: Comparison, pairs: PairedExperiment, options: AbFla
     text = f"measuring {' and '.join(metrics)} again, at most {number} pairs, in {place}"
     campaign.reporter.notice(text)
     with ResultsFolder(AB, place, resume=True, within=pairs.results) as results:
-        confirming = PairedExperiment(second, results, campaign)
+        confirming = ExperimentRunner(second, results, campaign)
         try:
             campaign.run_requests(confirming.requests())
-        except ChangedError as error:
+        except CodeChangedError as error:
             pairs.failure = str(error)
         except KeyboardInterrupt:
             pairs.interrupted = True
@@ -429,30 +442,36 @@ def _confirm_changes(judged: Comparison, pairs: PairedExperiment, options: AbFla
             pairs.failure = confirming.failure
     if pairs.failure or pairs.interrupted:
         return judged
-    line = shlex.join(_compare_command(confirming, options))
+    line = shlex.join(_command_to_judge_again(confirming, options))
     campaign.reporter.notice(f"to judge the records of the second experiment again: {line}")
     return with_second_experiment(judged, confirming.comparison)
 
 
-def _deciding_command(pairs: PairedExperiment, options: AbFlags, again: Again) -> tuple[str, int]:
+def _next_command_for_verdict(
+    pairs: ExperimentRunner, options: AbFlags, make_command_line: CommandLineFactory
+) -> tuple[str, int]:
     """Returns the command line that may decide an experiment, or "", and the number of pairs that
     it measures.
     """
     if options.aa or pairs.failure:
         return "", 0
-    folder, variables, there = pairs.results.folder, options.variables, len(pairs.records["a"])
+    folder, variables, there = (
+        pairs.results.folder,
+        options.environment_variables,
+        len(pairs.records["a"]),
+    )
     state, enough = find_experiment(folder), _pairs_for_clear_verdict(pairs.comparison)
     if pairs.interrupted:
         if state is not None and state.has_clear_verdict and options.confirm:
             return resume_command(state, None, variables), 0
-        enough = max(pairs.experiment.pairs, enough)
+        enough = max(pairs.experiment.pairs_at_last_analysis, enough)
         if state is None or not state.is_resumable:
             return "", 0
     if not enough:
         return "", 0
     if state is not None and state.is_resumable:
         return resume_command(state, enough, variables), enough - there
-    return again(pairs=enough), enough
+    return make_command_line(pairs=enough), enough
 
 
 def _write_reports(runs: Path, comparison: Comparison) -> None:
@@ -466,7 +485,9 @@ def _write_reports(runs: Path, comparison: Comparison) -> None:
     print_notice(f"results in {runs.parent}: {', '.join(_REPORTS)}, {runs.name}")
 
 
-def _campaign_identity(experiment: Experiment, facts: Mapping[str, Any]) -> CampaignIdentity:
+def _campaign_identity(
+    experiment: ExperimentSettings, facts: Mapping[str, Any]
+) -> CampaignIdentity:
     """The identity that a resumed experiment must match. The code must not change during a run."""
     sides = experiment.sides
     return CampaignIdentity(
@@ -480,18 +501,18 @@ def _campaign_identity(experiment: Experiment, facts: Mapping[str, Any]) -> Camp
 def _should_explain(comparison: Comparison, options: AbFlags) -> bool:
     if options.explain != "auto" or options.aa:
         return options.explain == "always"
-    asked = [result for entry in comparison.deciding for result in entry.asked]
+    asked = [result for entry in comparison.deciding for result in entry.requested_results]
     verdicts = {result.verdict for result in asked if not result.is_unconfirmed}
     return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
 
 
 def _explain_by_profiles(
-    experiment: Experiment, results: ResultsFolder, reporter: Reporter
+    experiment: ExperimentSettings, results: ResultsFolder, reporter: ChildProcessReporter
 ) -> Explanation:
     campaign = Campaign(reporter, cool_down=experiment.cool_down)
     place = results.folder / PROFILES
     with ResultsFolder(PROFILES_OF_SIDES, place, resume=True, within=results) as folder:
-        profiling = ProfilingPlan(
+        profiling = AbProfiler(
             sides=experiment.sides,
             results=folder,
             campaign=campaign,
@@ -501,7 +522,7 @@ def _explain_by_profiles(
     return profiling
 
 
-def _exit_code(pairs: PairedExperiment, is_aa: bool, judged: Comparison) -> ExitCode:
+def _exit_code(pairs: ExperimentRunner, is_aa: bool, judged: Comparison) -> ExitCode:
     if pairs.interrupted:
         return ExitCode.INTERRUPTED
     if pairs.failure:
@@ -511,14 +532,16 @@ def _exit_code(pairs: PairedExperiment, is_aa: bool, judged: Comparison) -> Exit
 
 def _pairs_for_clear_verdict(comparison: Comparison) -> int:
     """Number of pairs that should give a clear verdict; 0 if more pairs would not help."""
-    return next((follow_up_pairs(*counts) for counts in undecided_results(comparison)), 0)
+    return next(
+        (estimate_pairs_for_verdict(*counts) for counts in undecided_results(comparison)), 0
+    )
 
 
-def _compare_command(pairs: PairedExperiment, options: AbFlags) -> list[str]:
+def _command_to_judge_again(pairs: ExperimentRunner, options: AbFlags) -> list[str]:
     """The `cnnbench compare` command that gives the same verdict from the saved records."""
     experiment, folder = pairs.experiment, pairs.results.folder
     records = [run for entry in pairs.comparison.entries for run in (*entry.base, *entry.new)]
-    allowed = dict.fromkeys(experiment.facts["allowed"])
+    allowed = dict.fromkeys(experiment.judging_settings["allowed"])
     names = [name for name in allowed if name not in unknown_fact_names(allowed, records)]
     usual = Policy()
     flags: dict[str, object] = {
@@ -531,7 +554,7 @@ def _compare_command(pairs: PairedExperiment, options: AbFlags) -> list[str]:
         "rules": options.rules,
     }
     flags["allow_changed_work"] = options.allow_changed_work
-    words = flags_to_words({name: value for name, value in flags.items() if value})
+    words = flags_to_arguments({name: value for name, value in flags.items() if value})
     return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *words]
 
 

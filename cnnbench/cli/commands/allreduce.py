@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from cnnbench.base.terminal import LineWriter, Messages, Progress
+from cnnbench.base.terminal import LineWriter, MessageWriter, Progress
 from cnnbench.cli.commands.run import serve_devices
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
@@ -21,14 +21,14 @@ from cnnbench.lab.all_reduce.plan import (
     plan_training_run,
     translate_flags,
 )
-from cnnbench.lab.all_reduce.session import AllReduceBenchmark, complete_record
+from cnnbench.lab.all_reduce.session import AllReduceBenchmark, write_final_record
 from cnnbench.lab.predict import command
 from cnnbench.lab.predict.command import PREDICT_FLAGS
-from cnnbench.plan.run_plan import agreed_facts, digest_of_value
+from cnnbench.plan.run_plan import digest_of_value, facts_to_agree_on
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.measurements import SharedValue
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
-from cnnbench.run.driver.membership import Membership
+from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime.supervisor import fork_supervised
 from cnnbench.run.runtime.tensorflow import prepare_for_plugins
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     if values.get("predict"):
         return command.main(values)
     progress = Progress(sys.stderr, params.progress)
-    messages = Messages(sys.stderr, progress)
+    messages = MessageWriter(sys.stderr, progress)
     for notice in obsolete_notices(others):
         messages.notice(notice)
     explicit = [n for n, v in values.items() if n not in others or v or v != _ACCEPTED[n].default]
@@ -84,18 +84,18 @@ def main(argv: Sequence[str]) -> int:
     def complete_record_at_exit(error: BenchmarkError | None) -> None:
         record = first_record.get()
         if record is not None:
-            complete_record(record, results, error, messages)
+            write_final_record(record, results, error, messages)
 
     in_run = partial(plan_training_run, params, max(params.num_gpus, default=1), None)
     prepare_for_plugins(partial(fork_supervised, complete_record_at_exit), Params(), in_run)
     plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:
-        facts = agreed_facts(vars(params), ALL_REDUCE_FLAGS)
+        facts = facts_to_agree_on(vars(params), ALL_REDUCE_FLAGS)
         facts["digest of the tensors"] = digest_of_value(plan.workloads)
-    if plan.job.serves:
+    if plan.job.is_server_only:
         return serve_devices(plan.run, facts, messages)
 
-    def lost(message: str) -> None:
+    def report_lost_worker(message: str) -> None:
         bench.lost(BenchmarkError(message))
         messages.error(message)
 
@@ -109,9 +109,9 @@ def main(argv: Sequence[str]) -> int:
         LineWriter(sys.stdout if plan.job.is_chief else io.StringIO(), progress.clear),
         command=["cnnbench", "allreduce", *argv],
         explicit_flags=explicit,
-        messages=messages if plan.job.is_chief else Messages.silent(),
+        messages=messages if plan.job.is_chief else MessageWriter.silent(),
         progress=progress,
-        membership=Membership(plan.run, messages.notice, lost, facts),
+        membership=JobMembership(plan.run, messages.notice, report_lost_worker, facts),
     )
     if plan.job.is_chief:
         first_record.set(bench.record("interrupted"))

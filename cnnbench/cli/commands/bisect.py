@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base import plugins
-from cnnbench.base.terminal import Reporter
+from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.explain import explain_or_notice
-from cnnbench.campaigns.ab.pairs import Experiment
-from cnnbench.campaigns.ab.side import RESERVED, Side, check_flags_of_commit, refuse_flags
+from cnnbench.campaigns.ab.pairs import ExperimentSettings
+from cnnbench.campaigns.ab.side import RESERVED, AbSide, check_flags_of_commit, refuse_flags
 from cnnbench.campaigns.bisect import (
     BISECT,
     Bisection,
@@ -27,7 +27,11 @@ from cnnbench.campaigns.bisect import (
     no_difference_reason,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import CampaignIdentity, PlanIdentity, ResultsFolder
+from cnnbench.campaigns.processes.results_dir import (
+    CampaignIdentity,
+    ConfigurationIdentity,
+    ResultsFolder,
+)
 from cnnbench.cli.commands import sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
@@ -120,8 +124,8 @@ def main(argv: Sequence[str]) -> int:
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
     setting = _make_settings(options, ends, flags)
-    reporter = Reporter(sys.stderr)
-    line = sides.command_line_with("bisect", argv, _SPECS, resume=True)
+    reporter = ChildProcessReporter(sys.stderr)
+    line = sides.command_line_with_flags("bisect", argv, _SPECS, resume=True)
     with sides.printing_resume_command(reporter, line):
         bisection, explanation = _run_bisection(setting, options, reporter)
     code = _print_result(bisection, reporter, argv)
@@ -138,7 +142,7 @@ def _make_settings(
     python = options.python
     if python is not None:
         python = sides.interpreter_path("python", python)
-    side = Side(flags=run, python=python)
+    side = AbSide(flags=run, python=python)
     refuse_flags(side, RESERVED, "cannot be used with bisect, which keeps all records")
     check_flags_of_commit(side, good, repository)
     return BisectionSettings(
@@ -147,7 +151,7 @@ def _make_settings(
         bad=bad,
         side=side,
         build=options.build,
-        experiment=Experiment(
+        experiment=ExperimentSettings(
             sides={},
             most_pairs=options.pairs,
             seed=options.resolve_seed(BISECT, options.results),
@@ -162,7 +166,7 @@ def _make_settings(
 
 
 def _run_bisection(
-    setting: BisectionSettings, options: BisectFlags, reporter: Reporter
+    setting: BisectionSettings, options: BisectFlags, reporter: ChildProcessReporter
 ) -> tuple[Bisection, Explanation | None]:
     policy = {
         "name": "bisection",
@@ -175,12 +179,12 @@ def _run_bisection(
     }
     plans = {"": setting.side.identity()._replace(config=None)}
     # Plug-ins with absolute paths do not belong to the commits, so their code must not change.
-    for name, path in plugins.files(setting.side.given_flags):
+    for name, path in plugins.plugin_files_of_flags(setting.side.given_flags):
         if os.path.isabs(path):
             with contextlib.suppress(UsageError):  # Measured processes report errors of plug-ins.
                 plugins.load(path, name)
             parts = plugins.files_used_by_plugins({name: path})
-            plans[path] = PlanIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)
+            plans[path] = ConfigurationIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)
     identity = CampaignIdentity(
         plans=plans,
         facts=facts.collect(),
@@ -188,7 +192,7 @@ def _run_bisection(
     )
     with ResultsFolder(BISECT, options.results, identity, resume=options.resume) as folder:
         with contextlib.ExitStack() as stack:
-            folder.begin()
+            folder.add_session_event()
             campaign = Campaign(reporter, identity.facts, identity=identity)
             bisection = Bisection(CommitBenchmark(setting, folder, campaign, stack))
             campaign.run_requests(bisection.requests())
@@ -197,7 +201,7 @@ def _run_bisection(
             return bisection, explain_or_notice(bisection.explain, "answer", reporter.notice)
 
 
-def _print_result(bisection: Bisection, reporter: Reporter, argv: Sequence[str]) -> int:
+def _print_result(bisection: Bisection, reporter: ChildProcessReporter, argv: Sequence[str]) -> int:
     write_output(None, bisection_text(bisection))
     bad_step = bisection.bad_step
     if len(bisection.suspects) == 1:
@@ -207,22 +211,24 @@ def _print_result(bisection: Bisection, reporter: Reporter, argv: Sequence[str])
         reporter.error(f"BAD ({bad_step.commit[:12]}) fails: {bad_step.judgement.reason}")
     elif not bisection.suspects:
         reporter.notice(no_difference_reason(bad_step))
-    for line in _continue_command_texts(bisection, argv):
+    for line in _next_step_lines(bisection, argv):
         reporter.notice(line)
     return ExitCode.FAILED if failed else ExitCode.INCONCLUSIVE
 
 
-def _continue_command_texts(bisection: Bisection, argv: Sequence[str]) -> Iterator[str]:
+def _next_step_lines(bisection: Bisection, argv: Sequence[str]) -> Iterator[str]:
     """Yields a line with the command line that continues an unsuccessful bisection, if any."""
     steps = bisection.unanswered_steps
     undecided = [step for step in steps if step.is_undecided]
     if not undecided:
         if any(step.lost for step in steps):
-            yield f"to go on: {sides.command_line_with('bisect', argv, _SPECS, resume=True)}"
+            yield f"to go on: {sides.command_line_with_flags('bisect', argv, _SPECS, resume=True)}"
         return
     pairs = follow_up_pairs(undecided, bisection.setting.most_pairs)
     if not 0 < pairs <= sides.MOST_PAIRS:
         yield "for a verdict, first find what disturbs the machine: cnnbench env --check"
     else:
-        command = sides.command_line_with("bisect", argv, _SPECS, most_pairs=pairs, resume=True)
+        command = sides.command_line_with_flags(
+            "bisect", argv, _SPECS, most_pairs=pairs, resume=True
+        )
         yield f"to go on, with more pairs: {command}"

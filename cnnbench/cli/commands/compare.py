@@ -11,15 +11,15 @@ from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState
 from cnnbench.cli.commands import declare_quiet_flag
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
-    load_side,
+    load_records_of_side,
     parse_fail_on,
-    warn_of_skipped,
+    warn_of_skipped_files,
     warn_of_unknown_commits,
 )
 from cnnbench.cli.commands.sides import (
-    add_next_step,
+    add_next_command,
     find_experiment_of_records,
-    new_experiment_planner,
+    further_analysis_planner,
 )
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
@@ -74,36 +74,38 @@ def main(argv: Sequence[str]) -> int:
             "quote patterns, so that the shell does not expand them"
         )
     options = CompareFlags(**values)
-    options.check(arguments)
+    options.check_values(arguments)
     experiment, rules = find_experiment_of_records(*arguments), options.load_rules()
     earlier = experiment if experiment is not None and experiment.is_resumable else None
     comparison = _compare_files(arguments, options, earlier, rules)
     comparison = replace(comparison, fail_on=parse_fail_on(options.fail_on))
     second = None if experiment is None else experiment.confirmation
-    if second is not None and second.end is not None:
-        again = _compare_second(second, options, rules)
+    if second is not None and second.last_end_event is not None:
+        again = _compare_confirmation(second, options, rules)
         skipped = (*comparison.skipped, *again.skipped)
         comparison = replace(with_second_experiment(comparison, again), skipped=skipped)
-    warn_of_skipped(comparison.skipped)
-    comparison, commands = add_next_step(comparison, earlier)
-    options.write(comparison)
+    warn_of_skipped_files(comparison.skipped)
+    comparison, commands = add_next_command(comparison, earlier)
+    options.write_comparison(comparison)
     for line in commands:
         print_notice(line)
     return comparison.exit_code
 
 
-def _compare_second(second: ExperimentState, options: CompareFlags, rules: Rules) -> Comparison:
+def _compare_confirmation(
+    second: ExperimentState, options: CompareFlags, rules: Rules
+) -> Comparison:
     """Judges the records of a second experiment (ab --confirm), which measured again what the first
     experiment had found.
 
     The flags for the first experiment apply, except metrics and significance level: the second
     experiment has its own.
     """
-    assert second.end is not None
+    assert second.last_end_event is not None
     own = replace(
         options,
         metrics=",".join(second.last_session_settings["metrics"]),
-        alpha=second.end["alpha"],
+        alpha=second.last_end_event["alpha"],
     )
     return _compare_files([str(second.folder / side) for side in SIDES], own, second, rules)
 
@@ -111,11 +113,12 @@ def _compare_second(second: ExperimentState, options: CompareFlags, rules: Rules
 def _compare_files(
     sides: Sequence[str], options: CompareFlags, earlier: ExperimentState | None, rules: Rules
 ) -> Comparison:
-    base, new = (load_side(path) for path in sides)
-    aa = options.load_aa()
-    if options.allowed:
+    base, new = (load_records_of_side(path) for path in sides)
+    aa = options.load_aa_records()
+    if options.allowed_differences:
         check_fact_names(
-            options.allowed, chain(*records_to_measurements(base.all_records, new.all_records))
+            options.allowed_differences,
+            chain(*records_to_measurements(base.all_records, new.all_records)),
         )
     warn_of_unknown_commits(record.subject for record in (*base.all_records, *new.all_records))
     skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))
@@ -124,13 +127,13 @@ def _compare_files(
         new.all_records,
         options.policy,
         metrics=options.metric_names,
-        allow_different=options.allowed,
+        allow_different=options.allowed_differences,
         aa=None if aa is None else aa.all_records,
         paired=options.paired,
         plan=(
             earlier.further_analysis_schedule
             if earlier is not None
-            else new_experiment_planner(options.policy)
+            else further_analysis_planner(options.policy)
         ),
         allow_changed_work=options.allow_changed_work,
         rules=rules,

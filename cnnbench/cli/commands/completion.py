@@ -91,7 +91,7 @@ _OF_RUNS = ("run", "strategies")
 """Commands that accept flags of runs before ``--``. Other commands accept them after ``--``."""
 
 
-def completions() -> tuple[str, ...]:
+def argument_completions() -> tuple[str, ...]:
     """The names of the supported shells, which a shell proposes as the argument of the command."""
     return tuple(_SHELLS)
 
@@ -121,7 +121,7 @@ def complete_last_word(typed: Sequence[str]) -> Iterator[tuple[str, str]]:
     words = _join_flag_and_value(typed)
     word = words[-1]
     before = word[: len(word) - len(typed[-1])] if typed[-1] != "=" else word
-    for text, about in _complete_word(words):
+    for text, about in _last_word_completions(words):
         yield text if text.startswith(":") else text.removeprefix(before), about
 
 
@@ -141,7 +141,7 @@ def _join_flag_and_value(typed: Iterable[str]) -> list[str]:
     return words
 
 
-def _complete_word(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _last_word_completions(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     *previous, word = words
     command = previous[0] if previous and not previous[0].startswith("-") else "run"
     if "--" in previous:
@@ -174,7 +174,7 @@ def _complete_word(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield from ((name, text) for name, text in commands.items() if name.startswith(word))
     else:
         words_of: Iterable[str] = (
-            COMMANDS if command == "help" else getattr(module, "completions", tuple)()
+            COMMANDS if command == "help" else getattr(module, "argument_completions", tuple)()
         )
         choices = [(text, "") for text in words_of if text.startswith(word)]
         yield from choices

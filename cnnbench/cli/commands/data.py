@@ -162,7 +162,7 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
     labels = None if options.labels is None else Path(options.labels)
     image_folder = find_images(folder, labels, options.validation_fraction, options.seed)
     shards = {"train": options.train_shards, "validation": options.validation_shards}
-    with _quiet_tensorflow():
+    with _without_gpus_and_native_output():
         from cnnbench.data.imagenet import write_imagenet_records
 
         reencoded = write_imagenet_records(image_folder, out, shards)
@@ -173,12 +173,12 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
     line += f"{reencoded} of them re-encoded"
     if image_folder.ignored:
         line += f"; ignored: {len(image_folder.ignored)}, the first {image_folder.ignored[0]}"
-    LineWriter(sys.stdout).lines([line])
+    LineWriter(sys.stdout).write_lines([line])
 
 
 def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
-    with _quiet_tensorflow():
+    with _without_gpus_and_native_output():
         from cnnbench.data.coco import read_annotations, write_coco_records
 
         annotations = read_annotations(source)
@@ -186,17 +186,17 @@ def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
     line = f"{_created_counts_text(out, annotations.subsets)} images with "
     line += f"{len(annotations.classes)} classes; left out: {annotations.without_boxes} training "
     line += f"images without a box, {annotations.empty_boxes} boxes without an area"
-    LineWriter(sys.stdout).lines([line])
+    LineWriter(sys.stdout).write_lines([line])
 
 
 def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
-    with _quiet_tensorflow():
+    with _without_gpus_and_native_output():
         from cnnbench.data.librispeech import read_transcripts, write_librispeech_records
 
         transcripts = read_transcripts(source, options.validation)
         write_librispeech_records(transcripts, out, shards, options.seed)
-    LineWriter(sys.stdout).lines([f"{_created_counts_text(out, transcripts)} utterances"])
+    LineWriter(sys.stdout).write_lines([f"{_created_counts_text(out, transcripts)} utterances"])
 
 
 def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> None:
@@ -204,7 +204,7 @@ def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> None:
         source, out, options.negatives, options.min_ratings, options.seed
     )
     line = f"{out}: {ratings} ratings of {items} items by {users} users; {left_out} users left out"
-    LineWriter(sys.stdout).lines([line])
+    LineWriter(sys.stdout).write_lines([line])
 
 
 def _check_dataset(folder: str, options: CheckFlags) -> None:
@@ -221,7 +221,7 @@ def _check_dataset(folder: str, options: CheckFlags) -> None:
         if not files:
             lines.append(f"{subset}: no files")
             continue
-        with _quiet_tensorflow():
+        with _without_gpus_and_native_output():
             findings = dataset.check(files, options.num_classes or dataset.num_classes)
         if not findings.records and not findings.defects:
             findings.defects.append(f"{files[0].parent}: the {subset} files contain no records")
@@ -237,13 +237,13 @@ def _check_dataset(folder: str, options: CheckFlags) -> None:
             )
         ]
         defects += findings.defects
-    LineWriter(sys.stdout).lines([*lines, *(f"defect: {defect}" for defect in defects)])
+    LineWriter(sys.stdout).write_lines([*lines, *(f"defect: {defect}" for defect in defects)])
     if defects:
         noun = "defect" if len(defects) == 1 else "defects"
         raise DataError(f"{len(defects)} {noun}, the first: {defects[0]}")
 
 
-def _quiet_tensorflow() -> contextlib.AbstractContextManager[None]:
+def _without_gpus_and_native_output() -> contextlib.AbstractContextManager[None]:
     """Context manager: TensorFlow uses no GPU, and native libraries print nothing to stderr.
 
     Their messages are printed only after an unexpected exception.
@@ -269,6 +269,6 @@ _ACTIONS: dict[str, tuple[type, tuple[str, ...], type, Callable[..., None]]] = {
 """For each action: flags, names of the arguments, their type, and the function to run."""
 
 
-def completions() -> tuple[str, ...]:
+def argument_completions() -> tuple[str, ...]:
     """The actions of ``cnnbench data``, which shells propose as its first argument."""
     return tuple(_ACTIONS)

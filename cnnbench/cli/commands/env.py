@@ -17,9 +17,9 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.machine import facts as environment
-from cnnbench.machine.checks import RunFlags, parse_silenced_conditions
+from cnnbench.machine.checks import ConditionCheckFlags, parse_silenced_conditions
 from cnnbench.machine.cpu import Host
-from cnnbench.machine.watch import Watch
+from cnnbench.machine.watch import ConditionMonitor
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.plan.setup import card_numbers
 from cnnbench.records.codec import ABSENT, encode
@@ -158,11 +158,11 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
     host = Host()
     on_gpu = not computes_on_cpu(plan)
     facts = environment.collect(host)
-    watch = Watch(host, gpus=on_gpu)
+    watch = ConditionMonitor(host, gpus=on_gpu)
     time.sleep(flags.seconds)
-    conditions_found = watch.before(
+    conditions_found = watch.check_before_run(
         facts,
-        RunFlags(
+        ConditionCheckFlags(
             on_gpu=on_gpu,
             cards=card_numbers(plan.params),
             intra_threads=plan.params.num_intra_threads or 0,
@@ -173,7 +173,7 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
     )
     bad = [condition for condition in conditions_found if condition.id not in quiet]
     if flags.json:
-        record = watch.record()
+        record = watch.observed_conditions()
         seen = {} if record is None else record.before
         conditions = FoundConditions(
             measured=seen,
@@ -198,7 +198,7 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
         )
         text = f"{len(bad)} condition(s) that would distort a measurement"
         lines.append((text if bad else "nothing found") + silenced)
-    LineWriter(sys.stdout).lines(lines)
+    LineWriter(sys.stdout).write_lines(lines)
     return ExitCode.INCONCLUSIVE if bad else ExitCode.OK
 
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cnnbench.base.files import parsing_document, read_json
-from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, SUFFIX, ProfilingPlan
+from cnnbench.base.files import converting_parse_errors, read_json
+from cnnbench.base.terminal import ChildProcessReporter
+from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, SUFFIX, AbProfiler
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import (
     declare_output_flag,
     describe_output_file,
-    results_folder,
+    results_folder_or_default,
     sides,
     write_output,
 )
@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
             raise FlagError(
                 name, values[name], "has an effect only on new processes, but A and B are profiles"
             )
-        if common or any(options.variables.values()):
+        if common or any(options.environment_variables.values()):
             raise UsageError("A and B are profiles: leave out flags after --, --a_env and --b_env")
         base, new = map(_load_profiles, paths)
         explanation = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
@@ -135,7 +135,7 @@ def _load_profiles(text: str) -> list[StepProfile]:
     profiles = []
     for file in files:
         if file == path or file.suffix in (SUFFIX, ".json"):
-            with parsing_document(file, "a profile"):
+            with converting_parse_errors(file, "a profile"):
                 profiles.append(StepProfile.from_dict(read_json(file)))
     if not profiles:
         raise PathError(text, "no profiles; cnnbench run --profile_json=FILE writes one")
@@ -143,14 +143,14 @@ def _load_profiles(text: str) -> list[StepProfile]:
 
 
 def _profile_and_explain(options: ExplainFlags, common: Sequence[str]) -> Explanation:
-    reporter = Reporter(sys.stderr)
-    with sides.make_sides(options, options.layout_if_several, common) as both:
-        both = sides.resolve_sides(both, "explain", reporter)
+    reporter = ChildProcessReporter(sys.stderr)
+    with sides.make_sides(options, options.multi_process_layout, common) as both:
+        both = sides.resolve_flags_of_sides(both, "explain", reporter)
         sides.refuse_equal_sides(both, "")
-        name = results_folder(options.results, "explain")
+        name = results_folder_or_default(options.results, "explain")
         with ResultsFolder(PROFILES_OF_SIDES, name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)
-            explanation = ProfilingPlan(
+            explanation = AbProfiler(
                 sides=both,
                 results=results,
                 campaign=campaign,
@@ -160,6 +160,6 @@ def _profile_and_explain(options: ExplainFlags, common: Sequence[str]) -> Explan
             ).explain()
         words = (f"{name}/a", f"{name}/b")
         reporter.notice(
-            f"to judge the records again: {sides.command_line_with('explain', words, ())}"
+            f"to judge the records again: {sides.command_line_with_flags('explain', words, ())}"
         )
         return explanation

@@ -19,7 +19,7 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.metrics.rules import rules_flag_at_commit
 from cnnbench.machine import repository
-from cnnbench.machine.repository import GitError, commit_of, git, missing_commit_reason
+from cnnbench.machine.repository import GitError, find_commit_hash, git, missing_commit_reason
 from cnnbench.records.files import raising_flag_errors
 
 _ABOUT = """\
@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
         left_out = ("init", "results", *(() if is_resumed else ("rules",)))
         words = sides.replace_flags(argv, _SPECS, left_out, added)[len(commits) :]
         others = sides.replace_flags(argv, _SPECS, ("results", "seed"))
-        return ab.main(words, partial(sides.command_line_with, "gate", others, _SPECS))
+        return ab.main(words, partial(sides.command_line_with_flags, "gate", others, _SPECS))
 
 
 def _make_ab_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
@@ -127,8 +127,8 @@ def _make_ab_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str
     read from that commit, because a change must not loosen the rules by which it is judged.
     """
     try:
-        commit_of(base)
-        tip = commit_of(head)
+        find_commit_hash(base)
+        tip = find_commit_hash(head)
         try:
             start = git("merge-base", base, head)
         except GitError:

@@ -22,9 +22,9 @@ from cnnbench.cli.commands import (
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
     declare_fail_on_flag,
-    export_figures,
+    format_metric_values,
     parse_fail_on,
-    warn_of_skipped,
+    warn_of_skipped_files,
     warn_of_unknown_commits,
 )
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -44,7 +44,7 @@ from cnnbench.judge.history import (
 from cnnbench.judge.history.page import DOCUMENTS, HistoryDocument
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
-from cnnbench.machine.repository import Commits, GitError, missing_commit_reason
+from cnnbench.machine.repository import CommitGraph, GitError, missing_commit_reason
 from cnnbench.models.model import all_model_names
 from cnnbench.records.files import Output, check_outputs, write_bytes
 from cnnbench.records.metric import HISTORY
@@ -163,7 +163,7 @@ def main(argv: Sequence[str]) -> int:
     if not any(file.defect for file in folder_contents.skipped):
         _check_metric_measured(folder, folder_contents, metric)
     defects = [file for file in folder_contents.skipped if file.defect]
-    warn_of_skipped(file for file in folder_contents.skipped if file.defect or file.differs)
+    warn_of_skipped_files(file for file in folder_contents.skipped if file.defect or file.differs)
     warn_of_unknown_commits(entry.subject for entry in folder_contents.entries)
     trends = _find_trends(options, folder_contents, metric, since, commits, rules)
     remarks = page.history_remarks(trends, metric, commits)
@@ -181,10 +181,10 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.INCONCLUSIVE if unsure else ExitCode.OK
 
 
-def load_commits(folder: str | None) -> Commits | None:
+def load_commits(folder: str | None) -> CommitGraph | None:
     """The commits of the repository that --git names; None without the flag."""
     try:
-        return None if folder is None else Commits(folder)
+        return None if folder is None else CommitGraph(folder)
     except GitError as error:
         raise FlagError("git", str(folder), str(error)) from None
 
@@ -246,7 +246,7 @@ def _find_trends(
     folder_contents: Contents,
     metric: Metric,
     since: datetime | None,
-    commits: Commits | None,
+    commits: CommitGraph | None,
     rules: Rules,
 ) -> tuple[Trend, ...]:
     wanted = {name: getattr(options, name) for name in ("model", "configuration", "machine")}
@@ -296,7 +296,7 @@ def _write_history(options: HistoryFlags, document: HistoryDocument) -> None:
     elif options.format == "json":
         text = document.to_json()
     else:
-        text = export_figures(page.figures_of_history(document), options.format)
+        text = format_metric_values(page.exported_metrics_of_history(document), options.format)
     write_output(options.output, text)
     if options.plot is not None:
         content = page.render(options.plot, document, options.commit_url, Progress())

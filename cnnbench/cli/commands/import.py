@@ -10,7 +10,7 @@ from pathlib import Path
 from cnnbench.base import plugins
 from cnnbench.base.document import Row, TableCell, make_table, text_of
 from cnnbench.base.terminal import Progress, natural_key, print_notice, print_result, print_warning
-from cnnbench.base.text import count_text, first_few, record_text_fault
+from cnnbench.base.text import count_text, first_few, result_label_fault
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
@@ -19,7 +19,7 @@ from cnnbench.judge.compare.configuration import Configuration, configuration_na
 from cnnbench.judge.metrics import kind_of
 from cnnbench.records.files import check_folder_writable, write_atomically
 from cnnbench.records.metric import ALL
-from cnnbench.records.readers import READERS, Skipped, load_readers, read_results
+from cnnbench.records.readers import READERS, SkippedLine, load_readers, read_results
 from cnnbench.records.run import RunRecord
 
 _ABOUT = """\
@@ -52,7 +52,7 @@ class ImportFlags(PluginFlags):
     label: str = flag(
         "",
         "Labels of the records, in the form of --result_label. commit=... is the measured commit.",
-        fault=record_text_fault,
+        fault=result_label_fault,
     )
     reader: str = flag(
         "",
@@ -118,14 +118,14 @@ def _find_files(paths: Sequence[str]) -> Iterator[str]:
 
 def _read_records(
     files: Sequence[str], options: ImportFlags
-) -> tuple[Sequence[RunRecord], Sequence[Skipped], int]:
+) -> tuple[Sequence[RunRecord], Sequence[SkippedLine], int]:
     """Reads the records in all files; also returns skipped lines and the number of duplicates.
 
     Files with equal content result in one record.
     """
     records: dict[str, RunRecord] = {}
     copies = 0
-    skipped: list[Skipped] = []
+    skipped: list[SkippedLine] = []
     progress = Progress()
     progress.start("reading", len(files))
     for number, path in enumerate(files):
@@ -133,7 +133,7 @@ def _read_records(
         try:
             records_read, problems = read_results(path, options.label, options.reader)
         except PathError as error:
-            records_read, problems = (), (Skipped(path, 0, error.reason),)
+            records_read, problems = (), (SkippedLine(path, 0, error.reason),)
         for record in records_read:
             copies += record.run_id in records
             records.setdefault(record.run_id, record)
@@ -142,9 +142,9 @@ def _read_records(
     return tuple(records.values()), skipped, copies
 
 
-def _skipped_line_warnings(skipped: Sequence[Skipped]) -> Iterator[str]:
+def _skipped_line_warnings(skipped: Sequence[SkippedLine]) -> Iterator[str]:
     """Yields a warning for each file with lines that could not be read, and quotes some lines."""
-    by_file: dict[str, list[Skipped]] = {}
+    by_file: dict[str, list[SkippedLine]] = {}
     for skipped_line in skipped:
         by_file.setdefault(skipped_line.path, []).append(skipped_line)
     for path, places in by_file.items():

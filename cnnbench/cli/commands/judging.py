@@ -14,11 +14,11 @@ from cnnbench.cli.commands import declare_output_flag, describe_output_file, wri
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, redeclare_flag, split_words
 from cnnbench.flags.groups.run import RunParams
-from cnnbench.judge.compare import Comparison, LoadedFiles, Policy, SkippedFile, load_records
+from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics import DEFAULT_METRICS
 from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
-from cnnbench.judge.report.exports import Figure, figures_of_comparison
+from cnnbench.judge.report.exports import ExportedMetric, exported_metrics_of_comparison
 from cnnbench.judge.report.renderers import render, table_text, wants_colour
 from cnnbench.records.files import check_outputs
 from cnnbench.records.metric import METRICS
@@ -102,7 +102,7 @@ class JudgingFlags:
         "Write the output to this file; the table goes to stdout."
     )
 
-    def check(self, inputs: Iterable[str | None] = ()) -> None:
+    def check_values(self, inputs: Iterable[str | None] = ()) -> None:
         """Raises FlagError for unknown metrics, an invalid --fail_on, or an unwritable output."""
         if "changed" in (parse_fail_on(self.fail_on) or ()) and self.allow_changed_work:
             reason = "contradicts --allow_changed_work; leave out one of them"
@@ -124,7 +124,7 @@ class JudgingFlags:
         return tuple(name for name in METRICS if name in asked)
 
     @property
-    def allowed(self) -> tuple[str, ...]:
+    def allowed_differences(self) -> tuple[str, ...]:
         """Names in --allow_different: recorded properties, groups and patterns that may differ
         between BASE and NEW.
         """
@@ -138,13 +138,13 @@ class JudgingFlags:
         changed = {name: value for name, value in changes.items() if value is not None}
         return Policy().replace(**changed)
 
-    def load_aa(self, reductions: bool = True) -> LoadedFiles | None:
-        """Reads the A/A runs in --baseline_aa; None without the flag. See also `load_side`."""
+    def load_aa_records(self, reductions: bool = True) -> Loaded | None:
+        """Reads the A/A runs in --baseline_aa; None without it. See also `load_records_of_side`."""
         if self.baseline_aa is None:
             return None
 
         try:
-            return load_side(self.baseline_aa, reductions)
+            return load_records_of_side(self.baseline_aa, reductions)
         except PathError as error:
             raise FlagError("baseline_aa", error.path, error.reason) from None
 
@@ -156,19 +156,19 @@ class JudgingFlags:
         rules = load_rules(self.rules)
         return rules if self.threshold is None else rules.without_thresholds()
 
-    def write(self, comparison: Comparison) -> None:
+    def write_comparison(self, comparison: Comparison) -> None:
         """Prints the comparison. With --output, writes it to the file and prints the table."""
         shown = table_text(comparison, wants_colour(sys.stdout))
         if self.format == "table" and self.output is None:
             text = shown
         elif self.format in EXPORTS:
-            text = export_figures(figures_of_comparison(comparison), self.format)
+            text = format_metric_values(exported_metrics_of_comparison(comparison), self.format)
         else:
             text = render(comparison, self.format)
         write_output(self.output, text, shown)
 
 
-def load_side(path: str, reductions: bool = True) -> LoadedFiles:
+def load_records_of_side(path: str, reductions: bool = True) -> Loaded:
     """Reads the records of BASE or of NEW from a file, a folder or a pattern.
 
     Raises PathError if the path does not exist, or contains nothing that looks like a record. If
@@ -181,7 +181,7 @@ def load_side(path: str, reductions: bool = True) -> LoadedFiles:
     return loaded
 
 
-def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
+def warn_of_skipped_files(skipped: Iterable[SkippedFile]) -> None:
     """Lists skipped files on stderr: ``cnnbench: warning: skipped ...``."""
     for file in skipped:
         print_warning(f"skipped {file}", "skipped")
@@ -196,7 +196,7 @@ def warn_of_unknown_commits(subjects: Iterable[Subject | None]) -> None:
         print_warning(text, "commit")
 
 
-def export_figures(figures: Sequence[Figure], format: str) -> str:
+def format_metric_values(figures: Sequence[ExportedMetric], format: str) -> str:
     """Writes values in the format of another program. Prints what the format cannot contain."""
     text, left_out = EXPORTS[format](figures)
     if left_out:

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.files import LOGS, Scratch, lock_folder
+from cnnbench.base.files import LOGS, TemporaryFolder, lock_folder
 from cnnbench.base.job import Job, ReservedPorts
 from cnnbench.base.terminal import (
+    ChildProcessReporter,
     LineWriter,
-    Reporter,
     csv_of,
     print_notice,
     print_result,
@@ -27,7 +27,7 @@ from cnnbench.campaigns.launch import (
     check_job_flags,
     check_output_files,
     divide_cores,
-    gpu_variables,
+    gpu_environment_variables,
     parse_task_command,
     plan_chief,
 )
@@ -35,7 +35,11 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, ScalingJobs, ScalingPoint
 from cnnbench.cli.commands import OutputFlags, declare_output_flag
-from cnnbench.cli.commands.sides import CampaignFlags, command_line_with, printing_resume_command
+from cnnbench.cli.commands.sides import (
+    CampaignFlags,
+    command_line_with_flags,
+    printing_resume_command,
+)
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
@@ -43,7 +47,7 @@ from cnnbench.flags.params import Params
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.lab.predict.predict import parse_link
 from cnnbench.machine import facts
-from cnnbench.machine.cpu import available_cores
+from cnnbench.machine.cpu import available_cpu_count
 from cnnbench.plan import RunPlan, make_plan
 from cnnbench.records.files import (
     PICTURES,
@@ -94,7 +98,7 @@ class JobLayoutFlags:
         return JobLayout(workers=self.workers, ps=self.ps, controller=self.controller)
 
     @property
-    def layout_if_several(self) -> JobLayout | None:
+    def multi_process_layout(self) -> JobLayout | None:
         """The number of processes of each kind; None if the job is a single process."""
         return self.layout if self.layout.size > 1 else None
 
@@ -180,7 +184,7 @@ def main(argv: Sequence[str]) -> int:
             "log_dir", options.log_dir, partial(print_warning, name="lock"), file=LOGS
         ):
             return _run_processes(layout, chief, words_of, Path(options.log_dir), cores)
-    with Scratch("cnnbench-launch-") as scratch:
+    with TemporaryFolder("cnnbench-launch-") as scratch:
         try:
             status = _run_processes(layout, chief, words_of, scratch.path, cores)
             scratch.kept = status != 0
@@ -203,11 +207,11 @@ def _run_processes(
         return JobSession(
             job=layout.make_job(ports.numbers),
             command=command,
-            variables=lambda job: {GUARDED: "", **gpu_variables(job, chief.params)},
+            variables=lambda job: {GUARDED: "", **gpu_environment_variables(job, chief.params)},
             logs=logs,
             cores=cores,
             spares=chief.place.tolerates_loss_of,
-            show=lambda line: show.lines([line]),
+            show=lambda line: show.write_lines([line]),
         ).run()
 
 
@@ -219,7 +223,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     command = parse_task_command(split_at_dashes(argv)[1])
     any_layout = options.layout.with_needed_controller(command.args)
     layouts = {n: any_layout._replace(workers=n) for n in counts}
-    command = _set_batch_size(options, command, any_layout)
+    command = _with_scaled_batch_size(options, command, any_layout)
     chiefs = {
         n: make_plan(plan_chief(command.args, layout, options.towers))
         for n, layout in layouts.items()
@@ -227,10 +231,10 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     largest, chief = layouts[counts[-1]].size, chiefs[counts[-1]]
     link = None if options.link is None else parse_link("link", options.link)
     _check_files_of_scaling(options, chief.params)
-    shared = available_cores() < largest
+    shared = available_cpu_count() < largest
     if shared:
         print_notice(
-            f"{largest} processes share {available_cores()} processors: it is assumed that n "
+            f"{largest} processes share {available_cpu_count()} processors: it is assumed that n "
             "workers need n times as long for the computation as one worker"
         )
     predicted: dict[int, float] = {}
@@ -250,7 +254,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
         chiefs=chiefs,
         command=command,
         towers=options.towers,
-        cores=0 if shared else available_cores() // largest,
+        cores=0 if shared else available_cpu_count() // largest,
     )
     records = _measure_jobs(jobs, options, argv)
     points = scaling.scaling_points(
@@ -266,7 +270,9 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     return ExitCode.OK
 
 
-def _set_batch_size(options: LaunchFlags, command: TaskCommand, layout: JobLayout) -> TaskCommand:
+def _with_scaled_batch_size(
+    options: LaunchFlags, command: TaskCommand, layout: JobLayout
+) -> TaskCommand:
     """A copy of the command with the batch size that --scaling_kind requires for all jobs."""
     fixed = command.args.given.get("global_batch_size")
     if options.scaling_kind == WEAK:
@@ -288,10 +294,10 @@ def _measure_jobs(
     jobs: ScalingJobs, options: LaunchFlags, argv: Sequence[str]
 ) -> dict[int, list[RunRecord]]:
     identity = jobs.identity(facts.collect())
-    reporter = Reporter(sys.stderr)
+    reporter = ChildProcessReporter(sys.stderr)
     with ResultsFolder(SCALING, options.results, identity, resume=options.resume) as folder:
-        folder.begin()
-        line = command_line_with("launch", argv, specs_of(LaunchFlags), resume=True)
+        folder.add_session_event()
+        line = command_line_with_flags("launch", argv, specs_of(LaunchFlags), resume=True)
         with printing_resume_command(reporter, line):
             campaign = Campaign(reporter, identity.facts, identity=identity)
             return campaign.run_requests(jobs.requests(folder, options.repeats))

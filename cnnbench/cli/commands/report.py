@@ -18,10 +18,10 @@ from cnnbench.cli.commands.judging import (
     JudgingFlags,
     declare_fail_on_flag,
     parse_fail_on,
-    warn_of_skipped,
+    warn_of_skipped_files,
     warn_of_unknown_commits,
 )
-from cnnbench.cli.commands.sides import new_experiment_planner
+from cnnbench.cli.commands.sides import further_analysis_planner
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
@@ -39,10 +39,10 @@ from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
 from cnnbench.judge.report.exports import TABLES, to_csv
-from cnnbench.machine.repository import Commits
+from cnnbench.machine.repository import CommitGraph
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.files import Output, check_outputs, check_written
-from cnnbench.records.result_files import LoadedFiles, find_files
+from cnnbench.records.files import Output, check_outputs, report_failed_writes
+from cnnbench.records.result_files import Loaded, find_files
 from cnnbench.records.run import RunRecord
 
 _ABOUT = """\
@@ -123,15 +123,15 @@ def main(argv: Sequence[str]) -> int:
     if options.format == "csv":
         text = to_csv(results, options.table)
     else:
-        page = build(results, options.title, *_history_contents(histories))
+        page = build(results, options.title, *_history_answers_and_sections(histories))
         text = render(page, options.format, Progress())
     write_output(output, text)
-    check_written()
+    report_failed_writes()
     if output is not None:
-        LineWriter(sys.stdout).lines([f"wrote {output}"])
+        LineWriter(sys.stdout).write_lines([f"wrote {output}"])
     comparison = results.comparison
     skipped = (*results.skipped, *(() if comparison is None else comparison.skipped))
-    warn_of_skipped(skipped)
+    warn_of_skipped_files(skipped)
     warn_of_unknown_commits(record.subject for record in loaded.all_records)
     is_worse = verdicts and comparison is not None and comparison.exit_code == ExitCode.REGRESSION
     if is_worse or any(history.failed_on for history in histories):
@@ -163,7 +163,7 @@ _MOST_FILES = 10_000
 _NO_VERDICT = "needs --baseline, or the results of cnnbench ab"
 
 
-def _load_results(paths: Sequence[str]) -> LoadedFiles:
+def _load_results(paths: Sequence[str]) -> Loaded:
     loaded = load(paths, progress=Progress())
     if not loaded.all_records and not loaded.studies and not loaded.defects:
         raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
@@ -171,7 +171,7 @@ def _load_results(paths: Sequence[str]) -> LoadedFiles:
 
 
 def _history_documents(
-    results: ReportSubject, commits: Commits | None, fail_on: tuple[str, ...], rules: Rules
+    results: ReportSubject, commits: CommitGraph | None, fail_on: tuple[str, ...], rules: Rules
 ) -> list[HistoryDocument]:
     """The histories of the metrics that a report shows if its records are from several commits.
 
@@ -186,7 +186,7 @@ def _history_documents(
     entries = [entry for record in records for entry in HistoryEntry.all_of(record, names)]
     for metric in metrics:
         of = [entry for entry in entries if entry.kind in metric.kinds]
-        if len({entry.origin.code for entry in of if entry.commit}) > 1:
+        if len({entry.origin.code_state for entry in of if entry.commit}) > 1:
             order = None if commits is None else commits.places
             trends = [
                 trend(series, metric, rules.threshold(series.configuration, metric))
@@ -199,7 +199,7 @@ def _history_documents(
     return histories
 
 
-def _history_contents(
+def _history_answers_and_sections(
     histories: Iterable[HistoryDocument],
 ) -> tuple[Sequence[Answer], Sequence[Section]]:
     """Creates the answers and the sections of a report that describe histories of metrics."""
@@ -214,14 +214,14 @@ def _history_contents(
 
 def _make_report_subject(
     options: ReportFlags,
-    loaded: LoadedFiles,
+    loaded: Loaded,
     paths: Sequence[str],
     order: Mapping[str, int] | None,
 ) -> ReportSubject:
     if options.baseline is None:
         # If the only path is the folder of an experiment, the report contains its verdict.
         earlier = find_experiment_below(Path(paths[0])) if len(paths) == 1 else None
-        comparison = None if earlier is None else earlier.verdict()
+        comparison = None if earlier is None else earlier.final_comparison()
         if comparison is None and options.table == "comparison":
             raise FlagError("table", "comparison", _NO_VERDICT)
         return gather(loaded, comparison=comparison, order=order)
@@ -234,17 +234,17 @@ def _make_report_subject(
         allow_different=options.allow_different,
         rules=options.rules,
     )
-    if judging.allowed:
+    if judging.allowed_differences:
         check_fact_names(
-            judging.allowed,
+            judging.allowed_differences,
             chain(*records_to_measurements(baseline.all_records, loaded.all_records)),
         )
     return gather(
         loaded,
         baseline,
         policy=judging.policy,
-        plan=new_experiment_planner(judging.policy),
-        allow_different=judging.allowed,
+        plan=further_analysis_planner(judging.policy),
+        allow_different=judging.allowed_differences,
         rules=judging.load_rules(),
         labels=(options.baseline, " ".join(paths)),
         order=order,

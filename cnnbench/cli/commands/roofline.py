@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from cnnbench.base.terminal import Messages, Progress
+from cnnbench.base.terminal import MessageWriter, Progress
 from cnnbench.base.text import count_text
 from cnnbench.cli.commands import declare_output_flag, write_output
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
     plan = make_plan(params.replace(model=named[0]), data=False)
     plan = plan.with_changes(explicit_flags=tuple(flags))
     fork_supervised()
-    messages = Messages(sys.stderr, progress)
+    messages = MessageWriter(sys.stderr, progress)
     roofline, plan = measure_roofline(
         make_plan(plan),
         command=("cnnbench", "roofline", *argv),

@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from cnnbench.base.job import PS
-from cnnbench.base.terminal import Messages, Progress, is_terminal, print_result, silence_warnings
+from cnnbench.base.terminal import (
+    MessageWriter,
+    Progress,
+    is_terminal,
+    print_result,
+    silence_warnings,
+)
 from cnnbench.base.text import format_duration
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
 from cnnbench.flags.params import ONLY_CHECK, SPECS
@@ -17,8 +23,12 @@ from cnnbench.flags.parse import ParsedArgs, parse_args
 from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.plan import RunPlan, make_plan
 from cnnbench.plan.make import plan_before_plugins
-from cnnbench.plan.run_plan import agreed_facts
-from cnnbench.records.files import check_written, note_output_state, write_training_status
+from cnnbench.plan.run_plan import facts_to_agree_on
+from cnnbench.records.files import (
+    remember_output_state,
+    report_failed_writes,
+    write_training_status,
+)
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
@@ -36,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         fork_supervised,
         partial(_write_missing_record, measurements),
         measurements.start_sharing,
-        measurements.longest_execution,
+        measurements.longest_execution_seconds,
         lambda: measurements.can_halve_batch,
     )
     args = parse_args(
@@ -44,24 +54,24 @@ def main(argv: Sequence[str]) -> int:
     )
     _prepare_plugins(fork, args)
     progress = Progress(sys.stderr, args.params.progress)
-    messages = Messages(sys.stderr, progress)
+    messages = MessageWriter(sys.stderr, progress)
     if args.given.get(ONLY_CHECK):
         print_result(_plan_and_flags_text(args, messages))
         return ExitCode.OK
     if args.params.find_batch_size:
-        args = _fork_attempt(args, fork, measurements, messages)
+        args = _fork_batch_size_attempt(args, fork, measurements, messages)
     plan = make_plan(args, data=False)
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job
-    keeps_variables = job.serves and job.task.job == PS
+    keeps_variables = job.is_server_only and job.task.job == PS
     plan = make_plan(plan, os.environ, messages.notice, data=not keeps_variables)
     if keeps_variables:  # A ps task needs only the flags with addresses.
-        return serve_devices(plan, agreed_facts({}, ()), messages)
+        return serve_devices(plan, facts_to_agree_on({}, ()), messages)
     if not argv and is_terminal(sys.stderr):
         messages.notice(_default_run_text(plan))
-    if job.serves:
-        return serve_devices(plan, plan.agreed_job_facts, messages)
+    if job.is_server_only:
+        return serve_devices(plan, plan.job_facts_to_agree_on, messages)
     # This import is late, because invalid flags should be refused without waiting for it.
     from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
@@ -86,19 +96,19 @@ def main(argv: Sequence[str]) -> int:
 def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
     """Prepares the process for plug-ins that run TensorFlow operations while they are loaded."""
     if not args.given.get(ONLY_CHECK):
-        note_output_state(args.params.result_json or "")
+        remember_output_state(args.params.result_json or "")
         prepare_for_plugins(fork, args.params, partial(plan_before_plugins, args.params))
 
 
-def _fork_attempt(
-    args: ParsedArgs, fork: Callable[[], None], measurements: Measurements, messages: Messages
+def _fork_batch_size_attempt(
+    args: ParsedArgs, fork: Callable[[], None], measurements: Measurements, messages: MessageWriter
 ) -> ParsedArgs:
     """Forks a process for an attempt of --find_batch_size. In the new process, returns the flags of
     the attempt.
 
     Each attempt has half the batch of the previous attempt, rounded down if the batch must be even.
     """
-    args, plan = _remove_batch_search(args)
+    args, plan = _without_batch_size_search(args)
     requested, unit = plan.length.batch_per_device, plan.input.training.batch_unit
     measurements.requested_batch, measurements.smallest_batch = requested, unit
     fork()
@@ -114,7 +124,7 @@ def _fork_attempt(
     return args.including({"batch_size": batch, **whole})
 
 
-def _remove_batch_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
+def _without_batch_size_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
     """Removes --find_batch_size from the flags of a run. Also returns the plan without the flag.
 
     Raises FlagError for flags that cannot be combined with --find_batch_size.
@@ -126,7 +136,7 @@ def _remove_batch_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
         # The batch of the evaluation may not fit, and the search does not change it.
         "eval_batch_size": plan.params.eval_batch_size > 0,
         # The folder may contain a checkpoint of a run with another batch size.
-        "train_dir": plan.saves_into is not None,
+        "train_dir": plan.checkpoint_save_folder is not None,
         "worker_hosts": plan.place.job.in_cluster,
     }.items():
         if is_wrong:
@@ -147,32 +157,32 @@ def _write_missing_record(measurements: Measurements, error: BenchmarkError | No
         or files.read_document_of_run(measurements.parts.run_id) is not None
     ):
         return
-    record = measurements.record("interrupted" if error is None else "failed", error)
-    if measurements.saves_into is not None:
-        write_training_status(measurements.saves_into, record.status)
+    record = measurements.make_record("interrupted" if error is None else "failed", error)
+    if measurements.checkpoint_save_folder is not None:
+        write_training_status(measurements.checkpoint_save_folder, record.status)
     files.write(record, lambda: [run_row(record)])
-    messages = Messages()
+    messages = MessageWriter()
     silence_warnings(parse_silenced_conditions(config.get("quiet_conditions", "")))
     print_notices(record, messages)
-    check_written(messages.warning)
+    report_failed_writes(messages.warning)
 
 
-def _plan_and_flags_text(args: ParsedArgs, messages: Messages) -> str:
+def _plan_and_flags_text(args: ParsedArgs, messages: MessageWriter) -> str:
     """Describes a planned run and every given flag with its value. Prints notices."""
     find = args.params.find_batch_size
     if find:
-        args, _ = _remove_batch_search(args)
+        args, _ = _without_batch_size_search(args)
     plan, lines = make_plan(args, data=False), []
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job
-    if not (job.serves and job.task.job == PS):  # A ps task builds no network.
+    if not (job.is_server_only and job.task.job == PS):  # A ps task builds no network.
         plan = make_plan(plan)
         lines = [
-            *describe.network_and_data_lines(plan),
+            *describe.network_and_data_header_lines(plan),
             f"Devices:     {plan.params.num_gpus}",
         ]
-        lines += describe.update_lines(plan)
+        lines += describe.update_header_lines(plan)
     specs = [SPECS[name] for name in plan.explicit_flags if name in SPECS]
     values = {**vars(plan.params), _FIND: find}
     flags = (f"--{spec.name}={spec.text(values[spec.name])}" for spec in specs)
@@ -201,23 +211,23 @@ def _default_run_text(plan: RunPlan) -> str:
     )
 
 
-def serve_devices(plan: RunPlan, facts: Mapping[str, str], messages: Messages) -> int:
+def serve_devices(plan: RunPlan, facts: Mapping[str, str], messages: MessageWriter) -> int:
     """Runs a TensorFlow server, whose devices the chief of a job uses, until the job ends.
 
     Nothing is written to standard output. `facts` must be equal in all processes.
     """
-    from cnnbench.run.driver.membership import Membership
+    from cnnbench.run.driver.membership import JobMembership
 
     fork_supervised()
     job = plan.place.job
     name = str(job.task)
-    membership = Membership(
+    membership = JobMembership(
         plan,
         lambda line: messages.notice(f"{name}: {line}"),
         lambda line: messages.error(f"{name}: {line}"),
         facts,
     )
-    how = membership.serve()
+    how = membership.serve_until_run_ends()
     if how.code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     if how.code != ExitCode.OK:

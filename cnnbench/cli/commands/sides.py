@@ -16,11 +16,11 @@ from typing import Any
 from cnnbench.base import text as labels
 from cnnbench.base.inference import AnalysisSchedule
 from cnnbench.base.job import split_hosts
-from cnnbench.base.terminal import Reporter
+from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState, find_experiment
 from cnnbench.campaigns.ab.side import (
     RESERVED,
-    Side,
+    AbSide,
     check_flags_of_commit,
     has_module,
     refuse_flags,
@@ -28,7 +28,7 @@ from cnnbench.campaigns.ab.side import (
     resolve_flags,
     worktree,
 )
-from cnnbench.campaigns.launch import JobLayout, flags_to_words
+from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
 from cnnbench.campaigns.processes.results_dir import CampaignKind
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_command
@@ -41,7 +41,7 @@ from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.result import undecided_results
 from cnnbench.judge.metrics import MeasuredReduction, Measurement
 from cnnbench.machine.facts import may_record_variable
-from cnnbench.machine.repository import commit_of
+from cnnbench.machine.repository import find_commit_hash
 from cnnbench.plan.place import ADDRESSES
 
 # Command lines of commands that measure A and B, each with its own flags.
@@ -114,7 +114,7 @@ class SideFlags:
     )
 
     @property
-    def variables(self) -> dict[str, dict[str, str]]:
+    def environment_variables(self) -> dict[str, dict[str, str]]:
         """The environment variables in --a_env and --b_env: values by "a" or "b", and by name."""
         by_side: dict[str, dict[str, str]] = {"a": {}, "b": {}}
         for name in VARIABLES:
@@ -185,7 +185,7 @@ def replace_flags(
     return [*arguments, *before, *added, *(("--", *behind) if behind else ())]
 
 
-def command_line_with(
+def command_line_with_flags(
     command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags: object
 ) -> str:
     """Returns a cnnbench command line with the values in `flags`. True becomes a flag without a
@@ -194,12 +194,12 @@ def command_line_with(
     The flags are appended, because the last value is used and a flag file may also set
     the flags.
     """
-    words = replace_flags(argv, specs, flags, flags_to_words(flags))
+    words = replace_flags(argv, specs, flags, flags_to_arguments(flags))
     return shlex.join(["cnnbench", command, *words])
 
 
 @contextlib.contextmanager
-def printing_resume_command(reporter: Reporter, line: str) -> Iterator[None]:
+def printing_resume_command(reporter: ChildProcessReporter, line: str) -> Iterator[None]:
     """Context manager: if its block is interrupted, prints `line`, which continues the campaign."""
     try:
         yield
@@ -219,7 +219,9 @@ def interpreter_path(flag: str, text: str) -> str:
     return os.path.abspath(path)
 
 
-def resolve_sides(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
+def resolve_flags_of_sides(
+    both: Mapping[str, AbSide], command: str, reporter: ChildProcessReporter
+) -> dict[str, AbSide]:
     """Resolves the flags of A and B, and returns A and B with the resolved flags.
 
     Raises UsageError for invalid flags, as far as this version knows the flags.
@@ -237,17 +239,17 @@ def resolve_sides(both: Mapping[str, Side], command: str, reporter: Reporter) ->
     return {name: replace(side, resolved=resolved[name]) for name, side in both.items()}
 
 
-def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
+def refuse_equal_sides(both: Mapping[str, AbSide], instead: str) -> None:
     """Raises UsageError if A and B are equal. `instead` ends the message with advice."""
     a, b = both.values()
     configs = [side.resolved.identity for side in (a, b)]
-    code = _checkout_or_commit(a)
+    code = _code_identity(a)
     same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
     if (same_flags, a.python, a.variables, code) != (
         True,
         b.python,
         b.variables,
-        _checkout_or_commit(b),
+        _code_identity(b),
     ):
         return
     what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
@@ -257,11 +259,11 @@ def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
     )
 
 
-def _checkout_or_commit(side: Side) -> str:
+def _code_identity(side: AbSide) -> str:
     """Identifies the code of A or B by its folder, or by the commit of a temporary worktree."""
     if side.checkout is None or side.revision is None or Path(side.revision).is_dir():
         return str(side.checkout or "")
-    return f"commit {commit_of(side.revision)[:12]}"
+    return f"commit {find_commit_hash(side.revision)[:12]}"
 
 
 @contextlib.contextmanager
@@ -270,9 +272,9 @@ def make_sides(
     layout: JobLayout | None,
     common: Sequence[str],
     names: Sequence[str] = "ab",
-) -> Iterator[dict[str, Side]]:
+) -> Iterator[dict[str, AbSide]]:
     """Context manager: creates A and B from their flags, with temporary worktrees."""
-    variables, by_name, commits = options.variables, {}, {}
+    variables, by_name, commits = options.environment_variables, {}, {}
     for side, name in zip("ab", names, strict=True):
         text, python, checkout = (
             getattr(options, flag) for flag in (name, f"{name}_python", f"{name}_checkout")
@@ -284,7 +286,7 @@ def make_sides(
         if python is not None:
             python = interpreter_path(f"{name}_python", python)
         commit = None if checkout is None else resolve_commit(f"{name}_checkout", checkout)
-        by_name[side] = Side(
+        by_name[side] = AbSide(
             flags=(*common, *own),
             own=own,
             layout=layout,
@@ -308,7 +310,7 @@ _MOST_LINES = 3
 _LEFT_OUT = (*RESERVED, *names_of_flags(FLAGS, FlagRole.OUTPUT), labels.FLAG, *ADDRESSES)
 
 
-def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
+def estimate_pairs_for_verdict(entry: ComparedConfiguration, result: MetricResult) -> int:
     """Estimates how many pairs are enough for a verdict on an inconclusive result.
 
     Without pairs, it is the number of processes of BASE and of NEW. It is 0 if more pairs would not
@@ -320,7 +322,7 @@ def follow_up_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
     return enough if enough <= MOST_PAIRS else 0
 
 
-def new_experiment_planner(policy: Policy) -> PlanOf:
+def further_analysis_planner(policy: Policy) -> PlanOf:
     """Returns a function that plans how further runs of BASE and NEW are judged.
 
     The runs belong to no experiment that can be continued. If their flags or revisions say what
@@ -330,7 +332,9 @@ def new_experiment_planner(policy: Policy) -> PlanOf:
 
     def plan(base: MeasurementGroup, new: MeasurementGroup) -> AnalysisSchedule | None:
         sides = base.records, new.records
-        if not (all(sides) and _can_be_measured_again(*sides) and _differing_flags(*sides)):
+        if not (
+            all(sides) and _can_be_measured_again(*sides) and _ab_flags_from_differences(*sides)
+        ):
             return None
         return AnalysisSchedule(policy.alpha)
 
@@ -344,7 +348,7 @@ def find_experiment_of_records(base: str, new: str) -> ExperimentState | None:
     return find_experiment(folder) if is_experiment else None
 
 
-def add_next_step(
+def add_next_command(
     comparison: Comparison, earlier: ExperimentState | None
 ) -> tuple[Comparison, list[str]]:
     """Adds a command line that may lead to a verdict to an inconclusive comparison of saved
@@ -360,7 +364,7 @@ def add_next_step(
         if earlier is not None
         else _follow_up_command(entry, result, comparison, pairs)
         for entry, result in undecided_results(comparison)
-        if (pairs := follow_up_pairs(entry, result))
+        if (pairs := estimate_pairs_for_verdict(entry, result))
     }
     several = len(comparison.entries) > 1
     lines = [
@@ -388,7 +392,7 @@ def resume_command(
     """
     command, folder = ("gate", earlier.folder.parent) if earlier.is_gate else ("ab", earlier.folder)
     more = {} if pairs is None else {"pairs": pairs}
-    flags = flags_to_words({"resume": True, "results": folder, **more})
+    flags = flags_to_arguments({"resume": True, "results": folder, **more})
     own = [
         f"--{side}_env="
         + mask_variable_value(name + "=" + (variables or {}).get(side, {}).get(name, "..."))
@@ -406,7 +410,9 @@ def _can_be_measured_again(base: Sequence[Measurement], new: Sequence[Measuremen
     return not isinstance(base[0], MeasuredReduction) and len(machines) <= 1
 
 
-def _differing_flags(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[str, str]:
+def _ab_flags_from_differences(
+    base: Sequence[Measurement], new: Sequence[Measurement]
+) -> dict[str, str]:
     """Flags of `cnnbench ab` that make A and B differ as the records in `base` and `new` do; empty
     if unknown.
     """
@@ -423,7 +429,7 @@ def _differing_flags(base: Sequence[Measurement], new: Sequence[Measurement]) ->
         }
     for name, own, other in zip(SIDES, flags, flags[::-1], strict=True):
         only = {flag: text for flag, text in own.items() if other.get(flag) != text}
-        differing |= {name: shlex.join(flags_to_words(only))} if only else {}
+        differing |= {name: shlex.join(flags_to_arguments(only))} if only else {}
     return differing
 
 
@@ -431,18 +437,20 @@ def _follow_up_command(
     entry: ComparedConfiguration, result: MetricResult, comparison: Comparison, pairs: int
 ) -> str:
     base, new = (_given_flags(side[-1]) for side in (entry.base, entry.new))
-    common = flags_to_words({name: text for name, text in base.items() if new.get(name) == text})
-    job = _job_flags(entry.new[-1])
+    common = flags_to_arguments(
+        {name: text for name, text in base.items() if new.get(name) == text}
+    )
+    job = _launch_flags_of_job(entry.new[-1])
     if result.judgement.new_experiment:
-        sides = flags_to_words(_differing_flags(entry.base, entry.new))
+        sides = flags_to_arguments(_ab_flags_from_differences(entry.base, entry.new))
         policy = _threshold_and_alpha_flags(comparison)
         return shlex.join(
             ["cnnbench", "ab", f"--pairs={pairs}", *job, *policy, *sides, "--", *common]
         )
     # The records do not say how BASE and NEW differ, so only the user can measure further runs.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
-    base_files = _new_file_names("base", comparison.base_label)
-    new_files = _new_file_names("new", comparison.new_label)
+    base_files = _new_record_path_text("base", comparison.base_label)
+    new_files = _new_record_path_text("new", comparison.new_label)
     more = max(1, pairs - min(len(result.base), len(result.new)))
     loop = f"for i in $(seq {more}); do {run} --result_json={new_files}"
     return f"{loop}; done  # and in turn with these as many of the other side, to {base_files}"
@@ -457,7 +465,7 @@ def _threshold_and_alpha_flags(comparison: Comparison) -> list[str]:
     return [*flags, *([f"--alpha={policy.alpha!r}"] if policy.alpha != usual.alpha else [])]
 
 
-def _new_file_names(side: str, label: str) -> str:
+def _new_record_path_text(side: str, label: str) -> str:
     """Shell text for the names of further records: in the folder of existing records, or next to
     their files.
     """
@@ -480,7 +488,7 @@ def _job_addresses(measurement: Measurement) -> tuple[Sequence[str], Sequence[st
     return split_hosts(config.get("worker_hosts")), split_hosts(config.get("ps_hosts"))
 
 
-def _job_flags(measurement: Measurement) -> tuple[str, ...]:
+def _launch_flags_of_job(measurement: Measurement) -> tuple[str, ...]:
     """The flags of `cnnbench launch` for the processes of a measured job; empty for one process."""
     workers, ps = _job_addresses(measurement)
     if not workers:

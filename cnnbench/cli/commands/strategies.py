@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from cnnbench.base.interrupts import restoring_interrupts
-from cnnbench.base.terminal import Reporter, csv_of
+from cnnbench.base.interrupts import converting_errors_to_interrupts
+from cnnbench.base.terminal import ChildProcessReporter, csv_of
 from cnnbench.campaigns import strategies
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
@@ -18,10 +18,10 @@ from cnnbench.campaigns.strategies import (
     StrategiesSession,
     StrategyCase,
     campaign_identity,
-    make_plan,
+    select_strategy_cases,
     weights_tolerance,
 )
-from cnnbench.cli.commands import OutputFlags, results_folder, sides, write_output
+from cnnbench.cli.commands import OutputFlags, results_folder_or_default, sides, write_output
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag, flag_sections, specs_of, split_options
@@ -92,23 +92,25 @@ def main(argv: Sequence[str]) -> int:
     """Measures modes of --variable_update. Prints a table even after an interrupt or a failure."""
     values = parse_flags(argv, _ALL)
     options, of_runs = split_options(StrategiesFlags, values)
-    check_outputs(options.files("strategies"))
+    check_outputs(options.output_files("strategies"))
     facts = environment.collect()
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     modes = [mode.strip() for mode in options.modes.split(",")] if options.modes else None
-    cases, notices = make_plan(of_runs, modes, on_gpu=on_gpu, weights_steps=options.weights_steps)
-    return _run(cases, notices, options, argv, facts)
+    cases, notices = select_strategy_cases(
+        of_runs, modes, on_gpu=on_gpu, weights_steps=options.weights_steps
+    )
+    return _measure_modes(cases, notices, options, argv, facts)
 
 
-def _run(
+def _measure_modes(
     cases: Sequence[StrategyCase],
     notices: Sequence[str],
     options: StrategiesFlags,
     argv: Sequence[str],
     facts: Mapping[str, Any],
 ) -> int:
-    reporter = Reporter(sys.stderr)
-    name = results_folder(options.results, "strategies", options.resume)
+    reporter = ChildProcessReporter(sys.stderr)
+    name = results_folder_or_default(options.results, "strategies", options.resume)
     seed = options.resolve_seed(STRATEGIES, name)
     identity = campaign_identity(cases, facts, options.weights_steps, seed)
     tolerance = options.weights_tolerance
@@ -116,17 +118,17 @@ def _run(
         tolerance = weights_tolerance(cases[1].resolved.config["precision"])
     started_at = datetime.now(timezone.utc)
     with ResultsFolder(STRATEGIES, name, identity, resume=options.resume) as folder:
-        folder.begin()
+        folder.add_session_event()
         for notice in notices:
             reporter.notice(notice)
         reporter.notice(f"{len(cases) - 1} modes, seed {seed}, in {folder.folder}")
         session = StrategiesSession(cases, folder)
         campaign = Campaign(reporter, facts, identity=identity)
-        again = sides.command_line_with("strategies", argv, _ALL, results=name, resume=True)
+        again = sides.command_line_with_flags("strategies", argv, _ALL, results=name, resume=True)
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
         distances: Mapping[str, tuple[float, str]] = {}
         try:
-            with sides.printing_resume_command(reporter, again), restoring_interrupts():
+            with sides.printing_resume_command(reporter, again), converting_errors_to_interrupts():
                 campaign.run_requests(session.requests(options.rounds, seed, options.timeout))
                 known = strategies.stored_distances(folder)
                 if known is None and len(session.checkpoints) > 1:

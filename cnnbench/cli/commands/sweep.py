@@ -10,18 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.terminal import Reporter, print_result
+from cnnbench.base.terminal import ChildProcessReporter, print_result
 from cnnbench.base.text import disable_ci_commands, exact_number
-from cnnbench.campaigns.launch import flags_to_words
+from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import flag_specs_of, own_command_prefix
-from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder, plan_identity
+from cnnbench.campaigns.processes.results_dir import (
+    CampaignIdentity,
+    ResultsFolder,
+    configuration_identity,
+)
 from cnnbench.campaigns.suite import (
     BatchSizeSearch,
     Suite,
     SweepCase,
     find_suite,
-    load,
+    load_yaml_file,
     parse_suite,
     shipped_suites,
 )
@@ -34,13 +38,17 @@ from cnnbench.campaigns.sweep import (
     detection_advice,
     duration_text,
     exit_code,
-    make_plan,
     ordered_items,
-    summarise,
+    plan_sweep,
+    summary_rows,
     table_text,
 )
 from cnnbench.cli.commands import write_output
-from cnnbench.cli.commands.sides import CampaignFlags, command_line_with, printing_resume_command
+from cnnbench.cli.commands.sides import (
+    CampaignFlags,
+    command_line_with_flags,
+    printing_resume_command,
+)
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command, parse_flags
 from cnnbench.flags.declare import flag, flag_sections, flag_texts, specs_of
@@ -98,7 +106,7 @@ class SweepFlags(CampaignFlags):
     )
 
 
-def completions() -> tuple[str, ...]:
+def argument_completions() -> tuple[str, ...]:
     """Names of the shipped suites, which shells propose as the first argument."""
     return shipped_suites()
 
@@ -120,10 +128,10 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"sweep takes {several}: {', '.join(shipped_suites())}, or a YAML file")
     facts = environment.collect()
     search = BatchSizeSearch() if options.max_batch_search else None
-    suite = parse_suite(load(find_suite(arguments[0])))
+    suite = parse_suite(load_yaml_file(find_suite(arguments[0])))
     suite = suite.with_settings(options.repeats, options.timeout, search)
-    plan = make_plan(suite, facts, for_all, options.filter, repository.measured_code(for_all))
-    reporter = Reporter(sys.stderr)
+    plan = plan_sweep(suite, facts, for_all, options.filter, repository.measured_code(for_all))
+    reporter = ChildProcessReporter(sys.stderr)
     for notice in plan.notices:
         reporter.notice(notice)
     scaled = _scale_to_cpus_command(suite, words, options, for_all)
@@ -137,7 +145,7 @@ def main(argv: Sequence[str]) -> int:
         with _open_sweep(plan, options, argv, facts, reporter) as sweep:
             if not options.dry_run:
                 return _run_sweep(sweep, options, argv)
-            lines = list(_command_lines(sweep.items_to_run(), sweep.known_batch))
+            lines = list(_command_lines(sweep.items_to_run(), sweep.earlier_batch_size))
     else:
         items = ordered_items(plan.cases, options.resolve_seed(SWEEP, options.results, plan.suite))
         reporter.notice(duration_text(items, Campaign(reporter, facts)))
@@ -158,7 +166,7 @@ def _scale_to_cpus_command(
         return ""
     chosen = [f"--filter={on_cpu.filter}"] if on_cpu.filter and options.filter is None else []
     flags = {**{name: node.text for name, node in on_cpu.flags.items()}, **for_all}
-    return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *flags_to_words(flags)])
+    return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *flags_to_arguments(flags)])
 
 
 def _command_lines(
@@ -176,14 +184,14 @@ def _open_sweep(
     options: SweepFlags,
     argv: Sequence[str],
     facts: Mapping[str, Any],
-    reporter: Reporter,
+    reporter: ChildProcessReporter,
 ) -> Iterator[Sweep]:
     """Context manager: opens the results directory of a sweep, and yields the sweep."""
     seed = options.resolve_seed(SWEEP, options.results, plan.suite)
     # A resumed sweep may have more configurations and repeats.
     identity = CampaignIdentity(
         plans={
-            case.name: plan_identity(
+            case.name: configuration_identity(
                 case.resolved, search=case.entry.search and vars(case.entry.search)
             )
             for case in plan.cases
@@ -205,13 +213,13 @@ def _open_sweep(
 def _run_sweep(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:
     plan, reporter = sweep.plan, sweep.campaign.reporter
     known = {"results": options.results, "resume": True}
-    with printing_resume_command(reporter, command_line_with("sweep", argv, _SPECS, **known)):
-        rows = summarise(plan.cases, sweep.run())
+    with printing_resume_command(reporter, command_line_with_flags("sweep", argv, _SPECS, **known)):
+        rows = summary_rows(plan.cases, sweep.run())
     write_output(None, table_text(rows))
     advised = detection_advice(
         rows,
         plan.cases,
-        lambda repeats: command_line_with("sweep", argv, _SPECS, **known, repeats=repeats),
+        lambda repeats: command_line_with_flags("sweep", argv, _SPECS, **known, repeats=repeats),
     )
     if advised:
         reporter.notice(advised)

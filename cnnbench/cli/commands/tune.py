@@ -8,16 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.terminal import Reporter
+from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text, format_duration
-from cnnbench.campaigns.ab.side import RESERVED, decide_on_turns
+from cnnbench.campaigns.ab.side import RESERVED, decide_interleaving
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder, plan_identity
+from cnnbench.campaigns.processes.results_dir import (
+    CampaignIdentity,
+    ResultsFolder,
+    configuration_identity,
+)
 from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, SearchSettings
 from cnnbench.campaigns.tune.session import candidates_text, gains_chart, search_requests
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
-from cnnbench.cli.commands import OutputFlags, results_folder, sides, write_output
+from cnnbench.cli.commands import OutputFlags, results_folder_or_default, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError
@@ -137,50 +141,52 @@ _REFUSED = {
 def main(argv: Sequence[str]) -> int:
     """Searches for the fastest flags. After a UsageError, nothing has been run."""
     before, behind = split_at_dashes(argv)
-    options, of_runs = split_options(TuneFlags, parse_flags(before, (*_OWN, *ACCEPTED.values())))
-    of_runs.update(parse_flags(behind, ACCEPTED.values()))
-    _check_options(options, of_runs)
+    options, run_flags = split_options(TuneFlags, parse_flags(before, (*_OWN, *ACCEPTED.values())))
+    run_flags.update(parse_flags(behind, ACCEPTED.values()))
+    _check_options(options, run_flags)
     facts = environment.collect()
-    reporter = Reporter(sys.stderr)
-    settings = _make_settings(options, of_runs, facts, argv)
+    reporter = ChildProcessReporter(sys.stderr)
+    settings = _make_settings(options, run_flags, facts, argv)
     if options.list:
         write_output(options.output, candidates_text(settings.space, settings.first))
         return ExitCode.OK
     return _run_search(settings, options, facts, reporter, argv)
 
 
-def _check_options(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
+def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
     for word in split_words(options.allow):
         if word not in ALLOWABLE:
             raise FlagError("allow", word, f"takes one or more of {', '.join(ALLOWABLE)}")
     for name, reason in _REFUSED.items():
-        if of_runs.get(name):
-            raise FlagError(name, ACCEPTED[name].text(of_runs[name]), reason)
-    if of_runs.get("cluster", "flags") != "flags":
-        raise FlagError("cluster", of_runs["cluster"], _OF_JOBS)
+        if run_flags.get(name):
+            raise FlagError(name, ACCEPTED[name].text(run_flags[name]), reason)
+    if run_flags.get("cluster", "flags") != "flags":
+        raise FlagError("cluster", run_flags["cluster"], _OF_JOBS)
     flag_file = Output("write_flagfile", options.write_flagfile, "flag file")
     if options.list:
         options = replace(options, format="table")
-    check_outputs([*options.files("space" if options.list else "tune"), flag_file], [options.space])
+    check_outputs(
+        [*options.output_files("space" if options.list else "tune"), flag_file], [options.space]
+    )
 
 
 def _make_settings(
     options: TuneFlags,
-    of_runs: Mapping[str, Any],
+    run_flags: Mapping[str, Any],
     facts: Mapping[str, Any],
     argv: Sequence[str],
 ) -> SearchSettings:
-    plugins.load_plugins_of_flags(of_runs)
-    on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
-    if not on_gpu and of_runs.get("device", "auto") == "auto":
+    plugins.load_plugins_of_flags(run_flags)
+    on_gpu = bool(facts.get("gpu_names")) and run_flags.get("device") != "cpu"
+    if not on_gpu and run_flags.get("device", "auto") == "auto":
         # With --device=cpu, candidates that need GPUs are dropped instead of failing.
-        of_runs = {**of_runs, "device": "cpu"}
+        run_flags = {**run_flags, "device": "cpu"}
     allowed = frozenset(split_words(options.allow))
-    layout = options.layout_if_several
+    layout = options.multi_process_layout
     as_given = SearchSpace(
-        args=args_from_values(of_runs),
+        args=args_from_values(run_flags),
         allowed=allowed,
-        memory=least_free_gpu_memory(per_card=of_runs.get("gpus_per_card", 1))
+        memory=least_free_gpu_memory(per_card=run_flags.get("gpus_per_card", 1))
         if on_gpu
         else read_memory_capacity(),
         layout=layout,
@@ -206,25 +212,25 @@ def _run_search(
     settings: SearchSettings,
     options: TuneFlags,
     facts: Mapping[str, Any],
-    reporter: Reporter,
+    reporter: ChildProcessReporter,
     argv: Sequence[str],
 ) -> int:
     again = ("tune", argv, (*_OWN, *ACCEPTED.values()))
-    name = results_folder(options.results, "tune", options.resume)
+    name = results_folder_or_default(options.results, "tune", options.resume)
     seed = options.resolve_seed(TUNE, name)
     resolved = settings.first.resolved
     otherwise = "processes run one after the other"
-    in_turn = decide_on_turns(options.pairing, lambda: resolved.no_turns, otherwise, reporter)
+    in_turn = decide_interleaving(options.pairing, lambda: resolved.no_turns, otherwise, reporter)
     settings = replace(settings, seed=seed, lanes=_LANES if in_turn else 1)
     identity = CampaignIdentity(
-        plans={"": plan_identity(resolved, flags=dict(settings.space.given_texts))},
+        plans={"": configuration_identity(resolved, flags=dict(settings.space.given_texts))},
         facts=facts,
         policy={
             "name": "races",
             "space": settings.space.groups,
             "allow": sorted(settings.space.allowed),
             "threshold": options.threshold,
-            "job": () if options.layout_if_several is None else options.layout.flags,
+            "job": () if options.multi_process_layout is None else options.layout.flags,
             "turns": in_turn,
             "seed": seed,
         },
@@ -232,7 +238,7 @@ def _run_search(
     with ResultsFolder(TUNE, name, identity, resume=options.resume) as folder:
         for notice in settings.first.resolved.notices:
             reporter.notice(notice)
-        if settings.space.assumed_flags:
+        if settings.space.assumed_mode_flags:
             reporter.notice(
                 f"the search starts with --variable_update={settings.space.initial_mode}, because "
                 "the usual default, parameter_server, needs --ps"
@@ -243,12 +249,12 @@ def _run_search(
             f"{count_text(len(settings.space.groups), 'group', 'groups')}, about "
             f"{format_duration(settings.seconds)}, seed {seed}, in {folder.folder}"
         )
-        line = sides.command_line_with(*again, results=name, resume=True)
+        line = sides.command_line_with_flags(*again, results=name, resume=True)
         with sides.printing_resume_command(reporter, line):
             campaign = Campaign(reporter, facts, identity=identity)
             outcome, search = campaign.run_requests(search_requests(settings, folder, campaign))
     if outcome.enough_minutes is not None:
-        line = sides.command_line_with(
+        line = sides.command_line_with_flags(
             *again, results=name, minutes=outcome.enough_minutes, resume=True
         )
         reporter.notice(f"to continue with more time: {line}")
@@ -260,10 +266,14 @@ def _run_search(
     return _report(outcome, options, reporter)
 
 
-def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:
+def _report(outcome: TuneDocument, options: TuneFlags, reporter: ChildProcessReporter) -> int:
     if options.write_flagfile is not None:
         write_text("write_flagfile", options.write_flagfile, session.flag_file_text(outcome))
-    written = {"table": session.table_text, "csv": session.to_csv, "json": TuneDocument.to_json}
+    written = {
+        "table": session.table_text,
+        "csv": session.candidates_csv,
+        "json": TuneDocument.to_json,
+    }
     write_output(options.output, written[options.format](outcome))
     if outcome.failure:
         reporter.error(outcome.failure)

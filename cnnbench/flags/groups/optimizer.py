@@ -40,7 +40,7 @@ def _add_constant_flags(group: type[T]) -> type[T]:
     for owner, registry in REGISTRIES.items():
         for name, constant in registry.constants.items():
             group.__annotations__[name] = "float"
-            about = _constant_help(constant, owner, registry.users(name))
+            about = _constant_help(constant, owner, registry.users_text(name))
             setattr(
                 group, name, flag(constant.default, about, part=_PARTS[owner], **constant.limits)
             )
@@ -56,9 +56,9 @@ def flags_of_plugins() -> dict[str, FlagSpec]:
     and learning rate schedules.
     """
     return {
-        name: make_constant_flag(name, constant, owner, registry.users(name))
+        name: make_constant_flag(name, constant, owner, registry.users_text(name))
         for owner, registry in REGISTRIES.items()
-        for name, constant in registry.added.items()
+        for name, constant in registry.plugin_constants.items()
     }
 
 

@@ -66,7 +66,7 @@ class OutputParams:
         None,
         "Labels of the run in its record, as key=value,key=value. The label commit=... replaces "
         "the detected commit of the measured code, for example in cnnbench history.",
-        fault=labels.record_text_fault,
+        fault=labels.result_label_fault,
     )
     quiet_conditions: str = _display(
         "",

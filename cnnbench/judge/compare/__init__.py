@@ -14,7 +14,7 @@ from cnnbench.judge.compare.judgement import Judgement, judge, judge_all, proces
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.metrics import DEFAULT_METRICS, Policy
 from cnnbench.records.metric import METRICS, Metric
-from cnnbench.records.result_files import LoadedFiles, SkippedFile, load_records
+from cnnbench.records.result_files import Loaded, SkippedFile, load_records
 
 __all__ = [
     "DEFAULT_METRICS",
@@ -22,7 +22,7 @@ __all__ = [
     "ComparedConfiguration",
     "Comparison",
     "Judgement",
-    "LoadedFiles",
+    "Loaded",
     "Metric",
     "MetricResult",
     "Policy",

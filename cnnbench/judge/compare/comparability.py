@@ -15,8 +15,8 @@ from cnnbench.base.stats import group_by
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import RequiredMatch, RunPart, names_of_flags
-from cnnbench.flags.params import flags_by_required_match
+from cnnbench.flags.declare import RepetitionMatch, RunPart, names_of_flags
+from cnnbench.flags.params import flag_names_by_repetition_match
 from cnnbench.judge.compare.configuration import (
     FACTS,
     FLAG,
@@ -37,15 +37,15 @@ from cnnbench.judge.metrics import (
     MeasuredReduction,
     Measurement,
     Origin,
-    complete_origins,
     fact_text,
+    fill_in_origins,
     process_facts,
     readable_fact,
 )
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.run import BENCHMARKS, RunRecord
 
-_PLACES = flags_by_required_match(RequiredMatch.PRESENCE)
+_PLACES = flag_names_by_repetition_match(RepetitionMatch.PRESENCE)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class MeasurementGroup:
         order of their first measurement.
         """
         origins = [Origin.of(record) for record in self.records]
-        whole = complete_origins(origins)
+        whole = fill_in_origins(origins)
         by_origin: dict[Origin, list[Measurement]] = {}
         for record, origin in zip(self.records, origins, strict=True):
             by_origin.setdefault(whole[origin], []).append(record)
@@ -321,7 +321,7 @@ def are_sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bo
     )
 
 
-def paired_groups(
+def keep_complete_pairs(
     base: MeasurementGroup, new: MeasurementGroup
 ) -> tuple[MeasurementGroup, MeasurementGroup] | None:
     """Returns the runs of BASE and NEW that belong to complete pairs of one process of each. The
@@ -370,7 +370,7 @@ Pair: TypeAlias = tuple[MeasuredProcess, MeasuredProcess]
 """Processes of base and head in a pair of `cnnbench ab`."""
 
 Revision: TypeAlias = tuple[str, str, bool | None, str, str]
-"""State of the measured code (see `Origin.code`) and, if its commit is unknown, the day."""
+"""State of the measured code (see `Origin.code_state`) and, if its commit is unknown, the day."""
 
 
 def revision_of(process: MeasuredProcess) -> Revision:
@@ -378,7 +378,7 @@ def revision_of(process: MeasuredProcess) -> Revision:
     the commit is unknown.
     """
     origin = process.origin
-    return (*origin.code, "" if origin.revision else f"{process.started:%Y-%m-%d}")
+    return (*origin.code_state, "" if origin.revision else f"{process.started:%Y-%m-%d}")
 
 
 def match_complete_pairs(processes: Iterable[MeasuredProcess]) -> list[Pair]:
@@ -405,8 +405,8 @@ def compared_commit_lookup(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess],
     first: dict[tuple[Revision, str], str] = {}
     for pair in pairs:
         for record, other in (pair, pair[::-1]):
-            exact[id(record)] = other.origin.short
-            first.setdefault((revision_of(record), record.origin.side), other.origin.short)
+            exact[id(record)] = other.origin.short_revision
+            first.setdefault((revision_of(record), record.origin.side), other.origin.short_revision)
     return lambda record: (
         exact.get(id(record)) or first.get((revision_of(record), record.origin.side), "")
     )

@@ -23,8 +23,8 @@ from cnnbench.judge.compare.comparability import (
     are_sides_of_experiment,
     fact_differences,
     group_by_configuration,
+    keep_complete_pairs,
     match_groups,
-    paired_groups,
 )
 from cnnbench.judge.compare.configuration import (
     IMPORTED,
@@ -44,9 +44,9 @@ from cnnbench.judge.compare.judgement import (
     joint_judgement,
     judge_all,
     median_change_text,
-    median_step_and_slow_steps,
+    median_step_change_and_slow_steps,
     repeated_pairs_and_causes,
-    throughput_and_cpu_time_cases,
+    throughput_and_cpu_time_samples,
 )
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,
@@ -146,7 +146,7 @@ def _prepare_configuration(
             filled[case.metric.name] = replace(case, known=known)
     speed = filled.get(THROUGHPUT.name)
     if speed is not None and speed.known is None:
-        for case in throughput_and_cpu_time_cases(speed, *kept, aa) or ():
+        for case in throughput_and_cpu_time_samples(speed, *kept, aa) or ():
             own = filled.get(case.metric.name, replace(case, asked=False))
             filled[case.metric.name] = replace(case, asked=own.asked, policy=own.policy)
     draft = ComparedConfiguration(
@@ -168,7 +168,7 @@ def _runs_to_compare(
     For the argument `paired`, see `compare_records`. If the records contain no pairs, all runs are
     compared.
     """
-    pairs = paired_groups(base, new)
+    pairs = keep_complete_pairs(base, new)
     if paired is None:
         paired = pairs is not None and are_sides_of_experiment(base.records, new.records)
     return (base, new) if pairs is None or not paired else pairs, paired
@@ -251,7 +251,7 @@ def _incomplete_outcomes(
                 Verdict.INCONCLUSIVE,
                 f"{_share_of_runs_text(stopped, side, group)} was interrupted",
             )
-        if wrong := sum(map(_is_mistimed, group.records)):
+        if wrong := sum(map(_has_alternating_step_times, group.records)):
             verb = "has" if wrong == 1 else "have"
             yield (
                 Verdict.INCONCLUSIVE,
@@ -266,7 +266,7 @@ def _incomplete_outcomes(
         yield Verdict.INCONCLUSIVE, "no run in BASE has its partner in NEW"
 
 
-def _is_mistimed(measurement: Measurement) -> bool:
+def _has_alternating_step_times(measurement: Measurement) -> bool:
     """Whether the step times of a GPU run alternate between zero and twice the mean step time.
 
     In earlier versions of cnnbench, copying the result of a step could wait for the next step. The
@@ -424,7 +424,7 @@ def compare_records(
             *sides, name, cases, rules=rules, patterns=patterns, paired=paired, plan=plan
         )
         for sides, (name, cases) in zip(
-            matched, _make_empty_cases(matched, metrics, rules, policy), strict=True
+            matched, _make_empty_samples(matched, metrics, rules, policy), strict=True
         )
     ]
     entries = _judge_drafts(drafts, policy, rules)
@@ -470,7 +470,7 @@ def _match_runs(
     return matched, _notes_on_absent_metrics(sides[:2], names), notes
 
 
-def _make_empty_cases(
+def _make_empty_samples(
     matched: Sequence[_Sides], given: Collection[str] | None, rules: Rules, policy: Policy
 ) -> Iterator[tuple[str, list[TwoSamples]]]:
     """Yields the name of each matched configuration, and a `TwoSamples` for each of its metrics to
@@ -577,7 +577,7 @@ def _metric_results(
     results = []
     for case in cases:
         judgement = by_metric[case.metric.name]
-        change, slow = median_step_and_slow_steps(
+        change, slow = median_step_change_and_slow_steps(
             case, judgement.change, draft.base, draft.new, case.policy
         )
         more = draft.disturbance if judgement.needed is not None else ""

@@ -370,7 +370,7 @@ def records_to_measurements(
             measured += rows
             if record.status == "failed":
                 alike = (known[may, _comparable_flags_text(record, may)] for may in ((), patterns))
-                measured += failed_unreached_rows(record, rows, next(filter(None, alike), {}))
+                measured += failed_rows_for_unreached(record, rows, next(filter(None, alike), {}))
         measured_sides.append(measured)
     return measured_sides
 
@@ -394,19 +394,19 @@ def reduction_measurements(record: AllReduceRecord) -> list[MeasuredReduction]:
     return [*by_identity.values(), *_memory_copy_rows(record, empty)]
 
 
-def failed_unreached_rows(
+def failed_rows_for_unreached(
     record: AllReduceRecord,
     rows: Sequence[MeasuredReduction],
-    alike: Mapping[str, MeasuredReduction],
+    expected_rows: Mapping[str, MeasuredReduction],
 ) -> list[MeasuredReduction]:
     """Returns failed rows without values, for the measurements that a failed process did not reach.
 
-    `rows` are the rows that the process reached, and `alike` the rows of other processes with the
-    same flags. If no row is missing and no reached row failed, the result is one failed row that
-    stands for the process.
+    `rows` are the rows that the process reached, and `expected_rows` the rows of other processes
+    with the same flags. If no row is missing and no reached row failed, the result is one failed
+    row that stands for the process.
     """
     had = {_row_identity(row) for row in rows}
-    missing = [row for text, row in alike.items() if text not in had and row.kind != COPY]
+    missing = [row for text, row in expected_rows.items() if text not in had and row.kind != COPY]
     empty = _failed_row_template(record)
     if not missing and not any(row.error is not None for row in rows):
         asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
@@ -506,7 +506,7 @@ def _row_to_measurement(
         facts=(*empty.facts, ("rows_in_turn", str(in_turn))),
         status="failed" if not good else "interrupted" if cut else "ok",
         error=error,
-        seconds=point.median if good else None,
+        seconds=point.median_seconds if good else None,
         bytes_per_sec=point.bus_bandwidth if good else None,
         build_seconds=point.build_seconds if good else None,
     )

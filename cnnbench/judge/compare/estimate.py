@@ -117,13 +117,13 @@ class TwoSamples:
         return self.share * (1.0 if self.policy.share is None else self.policy.share)
 
     @property
-    def fewest(self) -> int:
+    def smaller_sample_size(self) -> int:
         """The number of values in BASE or in NEW, whichever has fewer values."""
         return min(len(self.base), len(self.new))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence(TwoSamples):
+class SampleStatistics(TwoSamples):
     """Two samples with their statistics: estimated change, interval, p-value and limits. A change
     is a share of the base value or, for metrics such as accuracy, a difference.
 
@@ -203,7 +203,7 @@ def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float
     return tuple(value for value in values if value is not None and is_usable(value, metric))
 
 
-def compute_evidence(case: TwoSamples, policy: Policy) -> Evidence:
+def compute_sample_statistics(case: TwoSamples, policy: Policy) -> SampleStatistics:
     """Computes estimate, confidence interval, p-value and limits of two samples. Both samples need
     usable values; paired samples must have equal length.
     """
@@ -222,9 +222,9 @@ def compute_evidence(case: TwoSamples, policy: Policy) -> Evidence:
         interval = inference.hodges_lehmann_shift(base, new, confidence)
         p = inference.mann_whitney_p(base, new)
         scatter = _pooled_deviation(base, new)
-    floor, margin = floor_and_margin(case, policy)
+    floor, margin = relevance_floor_and_same_margin(case, policy)
     return dataclass_from_sources(
-        Evidence,
+        SampleStatistics,
         case,
         change=from_test_scale(interval.estimate, metric),
         low=None if interval.low is None else from_test_scale(interval.low, metric),
@@ -239,7 +239,7 @@ def compute_evidence(case: TwoSamples, policy: Policy) -> Evidence:
     )
 
 
-def floor_and_margin(case: TwoSamples, policy: Policy) -> tuple[float, float]:
+def relevance_floor_and_same_margin(case: TwoSamples, policy: Policy) -> tuple[float, float]:
     """Returns the smallest relevant change, and the largest change for the verdict "same". BASE
     must have a value.
     """
@@ -251,7 +251,7 @@ def floor_and_margin(case: TwoSamples, policy: Policy) -> tuple[float, float]:
     return floor, min(floor, limit)
 
 
-def detectable_change(evidence: Evidence, number: int, alpha: float) -> float | None:
+def detectable_change(statistics: SampleStatistics, number: int, alpha: float) -> float | None:
     """Returns the change that a test with `number` pairs (or processes in each of BASE and NEW)
     finds with 80 % power.
 
@@ -259,13 +259,13 @@ def detectable_change(evidence: Evidence, number: int, alpha: float) -> float | 
     as many values as a t-test (Hodges and Lehmann, 1956). Returns None if the standard deviation
     is 0 or unknown.
     """
-    if not evidence.scatter:
+    if not statistics.scatter:
         return None
     normal = NormalDist()
     quantiles = normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(_POWER)
-    error = evidence.scatter * math.sqrt((1 if evidence.paired else 2) * math.pi / 3 / number)
+    error = statistics.scatter * math.sqrt((1 if statistics.paired else 2) * math.pi / 3 / number)
     return from_test_scale(
-        to_test_scale(evidence.floor, evidence.metric) + quantiles * error, evidence.metric
+        to_test_scale(statistics.floor, statistics.metric) + quantiles * error, statistics.metric
     )
 
 
@@ -375,61 +375,63 @@ def p_value_text(p: float | None, family: int) -> str:
     return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
 
 
-def same_verdict_reason(evidence: Evidence) -> str:
+def same_verdict_reason(statistics: SampleStatistics) -> str:
     """Returns the reason for the verdict "same": text with the confidence interval and with the
     margin, which is the largest change for this verdict.
     """
-    assert evidence.low is not None
-    assert evidence.high is not None
-    metric = evidence.metric
-    margin = metric.change_text(evidence.margin, signed=False)
-    return f"the change is {metric.range_text(evidence.low, evidence.high)}, less than {margin}"
+    assert statistics.low is not None
+    assert statistics.high is not None
+    metric = statistics.metric
+    margin = metric.change_text(statistics.margin, signed=False)
+    return f"the change is {metric.range_text(statistics.low, statistics.high)}, less than {margin}"
 
 
-def undecided_reason(evidence: Evidence, certain: bool) -> str:
-    """Returns the reason why a confidence interval allows no verdict. `certain` says whether the
-    test is significant.
+def undecided_reason(statistics: SampleStatistics, is_significant: bool) -> str:
+    """Returns the reason why a confidence interval allows no verdict. `is_significant` says
+    whether the test is significant.
     """
-    metric = evidence.metric
+    metric = statistics.metric
     floor, margin = (
-        metric.change_text(limit, signed=False) for limit in (evidence.floor, evidence.margin)
+        metric.change_text(limit, signed=False) for limit in (statistics.floor, statistics.margin)
     )
-    word = _direction_word(evidence.change, metric)
-    if evidence.interval_exceeds_floor:
+    word = _direction_word(statistics.change, metric)
+    if statistics.interval_exceeds_floor:
         return f"{word} by more than {floor}, but not certainly so"
-    if certain and evidence.change_exceeds_floor:
+    if is_significant and statistics.change_exceeds_floor:
         return f"{word}, but perhaps by less than {floor}"
-    if certain and evidence.floor > evidence.margin:
+    if is_significant and statistics.floor > statistics.margin:
         return f"{word}, but within the A/A spread of {floor}"
-    if certain:
+    if is_significant:
         return f"{word}, but perhaps by less than {margin}, perhaps by more"
     return f"the change may be smaller or larger than {margin}"
 
 
-def is_too_many(more: int, paired: bool) -> bool:
+def is_too_many_further_runs(more: int, paired: bool) -> bool:
     """Whether `more` further pairs (or processes in each of BASE and NEW) are too many to
     recommend.
     """
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
-def further_runs_text(evidence: Evidence, enough: int | None, more: int | None) -> str:
+def further_runs_text(
+    statistics: SampleStatistics, needed_runs: int | None, more: int | None
+) -> str:
     """Returns text with the variation between pairs (or processes), and with the number of further
     pairs (or processes) that a verdict needs; "" if one of these numbers is unknown.
     """
-    metric = evidence.metric
-    if enough is None or more is None or evidence.scatter is None:
+    metric = statistics.metric
+    if needed_runs is None or more is None or statistics.scatter is None:
         return ""
-    name = "pairs" if evidence.paired else "processes"
-    scatter = metric.change_text(from_test_scale(evidence.scatter, metric), signed=False)
+    name = "pairs" if statistics.paired else "processes"
+    scatter = metric.change_text(from_test_scale(statistics.scatter, metric), signed=False)
     text = f"; {name} differ by {scatter}"
-    begins = evidence.plan is not None and evidence.plan.begins
-    if is_too_many(more, evidence.paired or begins):
+    begins = statistics.plan is not None and statistics.plan.is_new_experiment
+    if is_too_many_further_runs(more, statistics.paired or begins):
         return f"{text}: more {name} will not help"
     if begins:
-        return f"{text}: a new experiment of {enough} pairs settles it"
+        return f"{text}: a new experiment of {needed_runs} pairs settles it"
     singular, plural = (
-        ("pair", "pairs") if evidence.paired else ("process per side", "processes per side")
+        ("pair", "pairs") if statistics.paired else ("process per side", "processes per side")
     )
     return (
         f"{text}: about {count_text(more, f'more {singular} settles', f'more {plural} settle')} it"
@@ -440,34 +442,38 @@ def minimum_processes_text(case: TwoSamples, number: int) -> str:
     """Returns text with the minimum number of pairs (or processes in each of BASE and NEW) for a
     verdict: "at least 6 pairs".
     """
-    if case.plan is not None and case.plan.begins:
+    if case.plan is not None and case.plan.is_new_experiment:
         return f"a new experiment of at least {number} pairs"
     return f"at least {number} {'pairs' if case.paired else 'on each side'}"
 
 
-def too_few_values_text(evidence: Evidence, enough: int, size: float | None) -> str:
-    """Returns text that says that there are too few values to prove a change, and that `enough`
-    pairs (or processes) could prove a change of size `size`.
+def too_few_values_text(statistics: SampleStatistics, needed_runs: int, size: float | None) -> str:
+    """Returns text that says that there are too few values to prove a change, and that
+    `needed_runs` pairs (or processes) could prove a change of size `size`.
     """
-    counts = f"{item_count(evidence.base)} against {item_count(evidence.new)} processes"
-    text = f"{item_count(evidence.base)} pairs" if evidence.paired else counts
-    among = f" among {evidence.family} configurations" if evidence.family > 1 else ""
+    counts = f"{item_count(statistics.base)} against {item_count(statistics.new)} processes"
+    text = f"{item_count(statistics.base)} pairs" if statistics.paired else counts
+    among = f" among {statistics.family} configurations" if statistics.family > 1 else ""
     text += f" are too few to prove a change{among}, of whatever size"
-    if evidence.plan is not None and evidence.plan.begins:
-        text += f"; a new experiment of {enough} pairs could prove one"
+    if statistics.plan is not None and statistics.plan.is_new_experiment:
+        text += f"; a new experiment of {needed_runs} pairs could prove one"
     else:
-        text += f"; {enough} {'pairs' if evidence.paired else 'on each side'} could prove one"
-    return text if size is None else f"{text} of {evidence.metric.change_text(size, signed=False)}"
+        text += (
+            f"; {needed_runs} {'pairs' if statistics.paired else 'on each side'} could prove one"
+        )
+    return (
+        text if size is None else f"{text} of {statistics.metric.change_text(size, signed=False)}"
+    )
 
 
-def median_disagreement_text(evidence: Evidence, medians_change: float | None) -> str:
+def median_disagreement_text(statistics: SampleStatistics, medians_change: float | None) -> str:
     """Returns text that explains why the estimated change and the change of the medians have
     opposite signs; "" if `medians_change` is None.
     """
     if medians_change is None:
         return ""
-    of = "within pairs" if evidence.paired else "between processes of BASE and NEW"
-    text = evidence.metric.change_text(medians_change)
+    of = "within pairs" if statistics.paired else "between processes of BASE and NEW"
+    text = statistics.metric.change_text(medians_change)
     return f" (the change is the median {of}, Hodges-Lehmann; the two medians differ by {text})"
 
 

@@ -37,23 +37,23 @@ from cnnbench.base.inference import (
     MOST_PROCESSES,
     AnalysisSchedule,
     InterimAnalysis,
-    pair_numbers_to_try,
+    interval_end_rank,
+    pair_counts_to_try,
     paired_shift,
     smallest_p,
-    values_outside,
 )
-from cnnbench.base.slow_steps import additional_cost
+from cnnbench.base.slow_steps import slow_step_cost_increase
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.text import count_text, item_count, percent
 from cnnbench.judge.compare import estimate
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.estimate import (
-    Evidence,
+    SampleStatistics,
     TwoSamples,
     Verdict,
     aa_spread_of_runs,
     change_magnitude,
-    compute_evidence,
+    compute_sample_statistics,
     detectable_change,
     exceeds_limit,
     is_usable,
@@ -103,7 +103,7 @@ _EFFICIENCY = math.pi / 3
 _Floats: TypeAlias = NDArray[np.float64]
 
 
-def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> int | None:
+def processes_for_verdict(statistics: SampleStatistics, levels: tuple[float, float]) -> int | None:
     """Estimates the total number of pairs that a verdict needs. Without pairs, estimates the number
     of processes that BASE or NEW needs, whichever has fewer.
 
@@ -113,26 +113,30 @@ def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> in
     estimate is ignored. Returns None if the deviation or the margin is 0 or unknown.
 
     Args:
-      evidence: its plan defines how further pairs are judged.
+      statistics: its plan defines how further pairs are judged.
       levels: levels for the interval and for the p-value. With a plan, they are shares of the level
         of each analysis.
     """
     floor, margin = (
-        to_test_scale(limit, evidence.metric) for limit in (evidence.floor, evidence.margin)
+        to_test_scale(limit, statistics.metric) for limit in (statistics.floor, statistics.margin)
     )
-    change = to_test_scale(evidence.change, evidence.metric)
-    if not (evidence.scatter and margin and math.isfinite(change)):
+    change = to_test_scale(statistics.change, statistics.metric)
+    if not (statistics.scatter and margin and math.isfinite(change)):
         return None
-    estimate, scatter = abs(change), evidence.scatter
-    sizes = (evidence.fewest,) if evidence.paired else (len(evidence.base), len(evidence.new))
+    estimate, scatter = abs(change), statistics.scatter
+    sizes = (
+        (statistics.smaller_sample_size,)
+        if statistics.paired
+        else (len(statistics.base), len(statistics.new))
+    )
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
-    plan = evidence.plan
-    afresh = plan is not None and plan.begins
-    if afresh and not evidence.paired:
+    plan = statistics.plan
+    afresh = plan is not None and plan.is_new_experiment
+    if afresh and not statistics.paired:
         # The difference of a pair varies sqrt(2) times as much as a single value.
-        sizes, scatter = (evidence.fewest,), scatter * math.sqrt(2)
+        sizes, scatter = (statistics.smaller_sample_size,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
-    if evidence.change_exceeds_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
+    if statistics.change_exceeds_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
         truths.append(max(2 * floor, estimate - error))
     futures = [
         _SimulatedEstimates(sizes, estimate, scatter, truth, afresh) for truth in truths or [0.0]
@@ -155,9 +159,9 @@ def processes_for_verdict(evidence: Evidence, levels: tuple[float, float]) -> in
         )
 
     numbers = (
-        pair_numbers_to_try(evidence.fewest + 1, 1, MOST_PROCESSES)
+        pair_counts_to_try(statistics.smaller_sample_size + 1, 1, MOST_PROCESSES)
         if plan is None
-        else plan.useful_pair_numbers(evidence.fewest)
+        else plan.pair_counts_that_can_be_significant(statistics.smaller_sample_size)
     )
     choices = list(numbers)
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
@@ -170,7 +174,7 @@ def interval_half_width(sizes: Sequence[int], alpha: float) -> float:
     `sizes` contains the number of pairs, or the numbers of processes in BASE and NEW. The result is
     infinite if there are too few values.
     """
-    left_out = values_outside(sizes, 1 - alpha)
+    left_out = interval_end_rank(sizes, 1 - alpha)
     if left_out < 1:
         return math.inf
     pairs = len(sizes) == 1
@@ -371,14 +375,17 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
     for family in group_by(tested, lambda index: _test_family_key(cases[index])).values():
         weights = [_case_weight(cases[index], kinds) for index in family]
         size = _family_size(weights)
-        tests = [compute_evidence(replace(cases[i], family=size), cases[i].policy) for i in family]
+        tests = [
+            compute_sample_statistics(replace(cases[i], family=size), cases[i].policy)
+            for i in family
+        ]
         # Each p-value is divided by its test's share of alpha, so alpha is the limit for all tests.
         shares = [test.alpha_share for test in tests]
         scaled = [min(1.0, t.p / s) if s else 1.0 for t, s in zip(tests, shares, strict=True)]
-        for index, evidence, p in zip(
+        for index, statistics, p in zip(
             family, tests, inference.holm_adjust(scaled, weights), strict=True
         ):
-            judgements[index] = _judge_evidence(evidence, p, evidence.policy)
+            judgements[index] = _judge_statistics(statistics, p, statistics.policy)
     return [judgement for judgement in judgements if judgement is not None]
 
 
@@ -464,7 +471,7 @@ def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgemen
         verdict, reason = case.known
         before, after = (median(side) if side else None for side in (case.base, case.new))
         again: dict[str, Any] = {}
-        if verdict is Verdict.INCONCLUSIVE and case.fewest:
+        if verdict is Verdict.INCONCLUSIVE and case.smaller_sample_size:
             least = _minimum_runs_to_prove_change(case, policy, 1 / max(1, family))
             again = {"at_least": least, "new_experiment": _needs_new_experiment(case)}
         return Judgement(
@@ -494,21 +501,21 @@ def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgemen
         return None
     # The estimated change is reported, although there is no verdict.
     unpaired = replace(case, paired=False, differences=None, share=1.0)
-    evidence = compute_evidence(unpaired, policy)
-    judgement = _judgement_without_reason(evidence, Verdict.INCONCLUSIVE, p=None, **tested)
+    statistics = compute_sample_statistics(unpaired, policy)
+    judgement = _judgement_without_reason(statistics, Verdict.INCONCLUSIVE, p=None, **tested)
     if judgement.verdict_needs is None:
         sizes = f"{item_count(case.base)} values in BASE and {item_count(case.new)} in NEW"
-        return _add_reason(evidence, judgement, f"{sizes} make no pairs")
+        return _add_reason(statistics, judgement, f"{sizes} make no pairs")
     needs = estimate.minimum_processes_text(case, judgement.verdict_needs)
     few = f"{count_text(fewest, 'process', 'processes')} in {side}; a verdict needs {needs}"
-    return _add_reason(evidence, judgement, few)
+    return _add_reason(statistics, judgement, few)
 
 
 def _needs_new_experiment(case: TwoSamples) -> bool | None:
     """Returns True if further pairs must be measured in a new experiment; otherwise None, which
     JSON documents omit.
     """
-    return (case.plan is not None and case.plan.begins) or None
+    return (case.plan is not None and case.plan.is_new_experiment) or None
 
 
 def _minimum_runs_to_prove_change(case: TwoSamples, policy: Policy, share: float) -> int:
@@ -517,72 +524,82 @@ def _minimum_runs_to_prove_change(case: TwoSamples, policy: Policy, share: float
     """
     if case.plan is None:
         return processes_needed(policy, 1, case.paired, case.metric, share)
-    return next(case.plan.useful_pair_numbers(case.fewest, share))
+    return next(case.plan.pair_counts_that_can_be_significant(case.smaller_sample_size, share))
 
 
-def _judge_evidence(evidence: Evidence, p: float, policy: Policy) -> Judgement:
-    metric, alpha = evidence.metric, policy.alpha_of(evidence.metric)
-    share = evidence.alpha_share or 0.5
-    plan, family, verdict = evidence.plan, evidence.family, Verdict.INCONCLUSIVE
+def _judge_statistics(statistics: SampleStatistics, p: float, policy: Policy) -> Judgement:
+    metric, alpha = statistics.metric, policy.alpha_of(statistics.metric)
+    share = statistics.alpha_share or 0.5
+    plan, family, verdict = statistics.plan, statistics.family, Verdict.INCONCLUSIVE
     values: dict[str, Any] = {}
-    best = inference.smallest_p(len(evidence.base), len(evidence.new), evidence.paired)
-    separated = family * best > evidence.alpha_share * alpha and math.isclose(evidence.p, best)
-    if p <= alpha and evidence.interval_exceeds_floor:
-        better = (evidence.change > 0) == metric.higher_is_better
+    best = inference.smallest_p(len(statistics.base), len(statistics.new), statistics.paired)
+    separated = family * best > statistics.alpha_share * alpha and math.isclose(statistics.p, best)
+    if p <= alpha and statistics.interval_exceeds_floor:
+        better = (statistics.change > 0) == metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
-    elif evidence.interval_within_margin:
+    elif statistics.interval_within_margin:
         verdict = Verdict.SAME
-    elif evidence.low is None or evidence.high is None or separated:
+    elif statistics.low is None or statistics.high is None or separated:
         # So few values cannot be significant, so the minimum number of values is reported.
-        least = _minimum_runs_to_prove_change(evidence, policy, share / family)
+        least = _minimum_runs_to_prove_change(statistics, policy, share / family)
         level = alpha if plan is None else plan.analyses(least)[-1].alpha
-        size = detectable_change(evidence, least, share * level / family)
+        size = detectable_change(statistics, least, share * level / family)
         values = {
             "at_least": least,
             "provable_change": size,
-            "new_experiment": _needs_new_experiment(evidence),
+            "new_experiment": _needs_new_experiment(statistics),
         }
     else:
         level = share * (policy.alpha if plan is None else 1.0)
-        enough = processes_for_verdict(evidence, (level, level * alpha / policy.alpha / family))
+        enough = processes_for_verdict(statistics, (level, level * alpha / policy.alpha / family))
         if enough is not None:
-            begins = _needs_new_experiment(evidence)
-            more = enough if begins else enough - evidence.fewest
+            begins = _needs_new_experiment(statistics)
+            more = enough if begins else enough - statistics.smaller_sample_size
             values = {"needed": enough, "more": more, "new_experiment": begins}
-    judgement = _judgement_without_reason(evidence, verdict, p=evidence.p, p_adjusted=p, **values)
-    return _add_reason(evidence, judgement, _verdict_reason(evidence, judgement, p <= alpha))
+    judgement = _judgement_without_reason(
+        statistics, verdict, p=statistics.p, p_adjusted=p, **values
+    )
+    return _add_reason(statistics, judgement, _verdict_reason(statistics, judgement, p <= alpha))
 
 
-def _verdict_reason(evidence: Evidence, judgement: Judgement, certain: bool) -> str:
-    """Returns the reason for a test's verdict. `certain` says whether the test is significant."""
-    chance = estimate.p_value_text(judgement.p_adjusted, evidence.family)
-    interval = (evidence.metric, evidence.change, evidence.low, evidence.high)
+def _verdict_reason(
+    statistics: SampleStatistics, judgement: Judgement, is_significant: bool
+) -> str:
+    """Returns the reason for a test's verdict. `is_significant` says whether the test is
+    significant.
+    """
+    chance = estimate.p_value_text(judgement.p_adjusted, statistics.family)
+    interval = (statistics.metric, statistics.change, statistics.low, statistics.high)
     if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
         return f"{estimate.magnitude_text(*interval)}, {chance}"
     if judgement.verdict is Verdict.SAME:
-        return estimate.same_verdict_reason(evidence)
+        return estimate.same_verdict_reason(statistics)
     if judgement.at_least is not None:
-        return estimate.too_few_values_text(evidence, judgement.at_least, judgement.provable_change)
-    why = estimate.undecided_reason(evidence, certain) + estimate.further_runs_text(
-        evidence, judgement.needed, judgement.more
+        return estimate.too_few_values_text(
+            statistics, judgement.at_least, judgement.provable_change
+        )
+    why = estimate.undecided_reason(statistics, is_significant) + estimate.further_runs_text(
+        statistics, judgement.needed, judgement.more
     )
     return f"{estimate.estimate_text(*interval)}, {chance}: {why}"
 
 
-def _judgement_without_reason(evidence: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
-    """Returns a judgement with the statistics of `evidence` and an empty reason."""
-    medians, metric = evidence.new_median - evidence.base_median, evidence.metric
+def _judgement_without_reason(
+    statistics: SampleStatistics, verdict: Verdict, **tested: Any
+) -> Judgement:
+    """Returns a judgement with the given statistics and an empty reason."""
+    medians, metric = statistics.new_median - statistics.base_median, statistics.metric
     change: float | None = None
-    if medians * evidence.change < 0:
-        change = medians / evidence.base_median if metric.relative else medians
-        if not (metric.shows_change(change) and metric.shows_change(evidence.change)):
+    if medians * statistics.change < 0:
+        change = medians / statistics.base_median if metric.relative else medians
+        if not (metric.shows_change(change) and metric.shows_change(statistics.change)):
             change = None  # One of the two changes is shown as 0 after rounding.
     own = {"verdict": verdict, "reason": "", "medians_change": change}
-    return dataclass_from_sources(Judgement, evidence, **own, **tested)
+    return dataclass_from_sources(Judgement, statistics, **own, **tested)
 
 
-def _add_reason(evidence: Evidence, judgement: Judgement, reason: str) -> Judgement:
-    reason += estimate.median_disagreement_text(evidence, judgement.medians_change)
+def _add_reason(statistics: SampleStatistics, judgement: Judgement, reason: str) -> Judgement:
+    reason += estimate.median_disagreement_text(statistics, judgement.medians_change)
     return replace(judgement, reason=reason)
 
 
@@ -709,7 +726,7 @@ _WAITS = "its steps wait longer: for input, for each other, or with fewer thread
 _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 
 
-def throughput_and_cpu_time_cases(
+def throughput_and_cpu_time_samples(
     throughput: S, base: MeasurementGroup, new: MeasurementGroup, of_aa: Sequence[Measurement]
 ) -> tuple[S, S] | None:
     """Returns the samples of throughput and CPU time of disturbed pairs, each with a share of the
@@ -753,17 +770,19 @@ def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
     return log_ratio_of_time_slices(slices[0], slices[1], math.log(means[1] / means[0]))
 
 
-def log_ratio_of_time_slices(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
+def log_ratio_of_time_slices(
+    base: Sequence[float], new: Sequence[float], log_ratio_of_means: float
+) -> float:
     """Returns the Hodges-Lehmann estimate of the logarithm of the ratio NEW to BASE. Each value is
     from a time slice in which the other process of the pair waited. With too few time slices,
-    returns `of_means`.
+    returns `log_ratio_of_means`.
     """
     turns = [
         math.log(after / before)
         for before, after in zip(base, new, strict=False)
         if before > 0 and after > 0
     ]
-    return paired_shift(turns, 0.5).estimate if len(turns) >= _FEWEST_TURNS else of_means
+    return paired_shift(turns, 0.5).estimate if len(turns) >= _FEWEST_TURNS else log_ratio_of_means
 
 
 def cpu_seconds_by_time_slice(run: RunRecord) -> tuple[float, ...]:
@@ -837,7 +856,7 @@ def median_change_text(change: float | None, slow: tuple[str, str], names: tuple
     step takes 90 ms more; at the median step +0.1 %".
 
     Args:
-      change, slow: results of `median_step_and_slow_steps`; "" if the change is None.
+      change, slow: results of `median_step_change_and_slow_steps`; "" if the change is None.
       names: names of BASE and NEW in the text.
     """
     if change is None:
@@ -846,7 +865,7 @@ def median_change_text(change: float | None, slow: tuple[str, str], names: tuple
     return "; ".join([*parts, f"at the median step {THROUGHPUT.change_text(change)}"])
 
 
-def median_step_and_slow_steps(
+def median_step_change_and_slow_steps(
     case: TwoSamples,
     change: float | None,
     base: Sequence[Measurement],
@@ -878,14 +897,17 @@ def median_step_and_slow_steps(
         [run.batch.global_ / median(run.step_seconds) for run in side if run.batch]
         for side in sides
     ]
-    mean_change = compute_evidence(replace(case, base=rates[0], new=rates[1]), policy).change
+    mean_change = compute_sample_statistics(
+        replace(case, base=rates[0], new=rates[1]), policy
+    ).change
     threshold = policy.threshold_of(THROUGHPUT)
     if not exceeds_limit(
         change_magnitude((1 + change) / (1 + mean_change) - 1, THROUGHPUT), threshold
     ):
         return None, ("", "")
     shared = [*map(common_slow_steps, sides)]
-    if abs(additional_cost(*shared)) <= threshold:  # Slow steps cost the same in BASE and NEW.
+    # Slow steps cost the same in BASE and NEW.
+    if abs(slow_step_cost_increase(*shared)) <= threshold:
         shared = [None, None]
     before, after = (
         slow_steps.text if slow_steps and slow_steps.cost > threshold else ""

@@ -176,7 +176,9 @@ class MetricResult:
         recommended.
         """
         judgement = self.judgement
-        return words.is_too_many(judgement.more or 0, self.paired or bool(judgement.new_experiment))
+        return words.is_too_many_further_runs(
+            judgement.more or 0, self.paired or bool(judgement.new_experiment)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,16 +280,16 @@ class ComparedConfiguration:
         return None
 
     @property
-    def asked(self) -> list[MetricResult]:
+    def requested_results(self) -> list[MetricResult]:
         """The results for the metrics that the user requested."""
         return [result for result in self.results if result.asked]
 
     @property
     def main(self) -> MetricResult:
         """The worst of the results for the requested metrics."""
-        return min(self.asked, key=lambda result: result.severity[0])
+        return min(self.requested_results, key=lambda result: result.severity[0])
 
-    def decided_by(self, result: MetricResult) -> MetricResult:
+    def deciding_result(self, result: MetricResult) -> MetricResult:
         """Returns the result that determined the verdict of `result`: `result` itself, or the
         result for CPU time.
         """
@@ -300,7 +302,7 @@ class ComparedConfiguration:
         return (*self.base, *self.new)
 
     @property
-    def decides(self) -> bool:
+    def affects_exit_code(self) -> bool:
         """Whether the configuration affects the exit code. Reductions of other libraries and memory
         copies do not.
         """
@@ -308,8 +310,8 @@ class ComparedConfiguration:
 
     @property
     @computed(key="decides", before="verdict", form=bool | None, **ABSENT)
-    def _decides(self) -> bool | None:
-        return None if self.kind is None else self.decides
+    def _affects_exit_code(self) -> bool | None:
+        return None if self.kind is None else self.affects_exit_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -422,13 +424,13 @@ class Comparison(Document):
     names: tuple[str, str] = field(default=("BASE", "NEW"), metadata=HIDDEN)
     ends_with: ExitCode | None = field(default=None, metadata=HIDDEN)
 
-    def fails(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
+    def sets_exit_code(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
         """Whether the result of a configuration sets exit code 1, according to --fail_on, the rules
         and accepted commits.
         """
         settings = (self.fail_on, result.policy.fail_on, USUAL_FAIL_ON)
         words = next(setting for setting in settings if setting is not None)
-        if not entry.decides or result.verdict not in map(FAIL_ON.get, words):
+        if not entry.affects_exit_code or result.verdict not in map(FAIL_ON.get, words):
             return False
         if result.is_unconfirmed:
             return False
@@ -444,10 +446,10 @@ class Comparison(Document):
         """
         verdict = result.verdict
         bad = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK, Verdict.FAILED)
-        failed = entry.decides and result.asked and verdict is Verdict.FAILED
-        if failed or self.fails(entry, result):
+        failed = entry.affects_exit_code and result.asked and verdict is Verdict.FAILED
+        if failed or self.sets_exit_code(entry, result):
             return AnnotationLevel.ERROR
-        if entry.decides and (bad or (result.asked and verdict.undecided)):
+        if entry.affects_exit_code and (bad or (result.asked and verdict.undecided)):
             return AnnotationLevel.WARNING
         return AnnotationLevel.NOTICE if bad or verdict is Verdict.FASTER else AnnotationLevel.NONE
 
@@ -461,7 +463,7 @@ class Comparison(Document):
             result.verdict
             for entry in self.entries
             for result in entry.results
-            if self.fails(entry, result)
+            if self.sets_exit_code(entry, result)
         }
         return tuple(word for word, verdict in FAIL_ON.items() if verdict in verdicts)
 
@@ -472,7 +474,7 @@ class Comparison(Document):
             one.metric.name
             for entry in self.entries
             for one in entry.results
-            if one.verdict in _DIRECTIONS and self.fails(entry, one)
+            if one.verdict in _DIRECTIONS and self.sets_exit_code(entry, one)
         }
         return tuple(one.name for one in self.metrics if one.name in found)
 
@@ -492,7 +494,7 @@ class Comparison(Document):
         entries = self.deciding
         if self.failed_on:
             return ExitCode.REGRESSION
-        verdicts = {result.verdict for entry in entries for result in entry.asked}
+        verdicts = {result.verdict for entry in entries for result in entry.requested_results}
         if Verdict.FAILED in verdicts:
             return ExitCode.FAILED
         is_open = any(verdict.undecided for verdict in verdicts) or bool(self.unconfirmed)
@@ -550,7 +552,7 @@ class Comparison(Document):
         return [f"Accepted: {'; '.join(sorted(commits))}."] if commits else []
 
     @property
-    def why(self) -> str:
+    def explanation_sentence(self) -> str:
         """A sentence that says in which part of the step the difference is; "" if nothing was
         profiled.
         """
@@ -581,11 +583,15 @@ class Comparison(Document):
         return f"{of}More {plural} will not help: use {listed}."
 
     @property
-    def opening(self) -> list[str]:
+    def opening_lines(self) -> list[str]:
         """The first lines of every output format: answer, explanation, advice and the next command,
         without empty lines.
         """
-        return [line for line in (self.answer, self.why, self.advice, self.next_step) if line]
+        return [
+            line
+            for line in (self.answer, self.explanation_sentence, self.advice, self.next_step)
+            if line
+        ]
 
     @property
     @computed(before="explanation", form=int | None, if_any=True, **ABSENT)
@@ -594,41 +600,45 @@ class Comparison(Document):
         return repeated_pairs_and_causes(run for entry in self.entries for run in entry.runs)[0]
 
     @property
-    def asked(self) -> tuple[Metric, ...]:
+    def requested_metrics(self) -> tuple[Metric, ...]:
         """The metrics that the user requested."""
-        names = {result.metric.name for entry in self.deciding for result in entry.asked}
+        names = {
+            result.metric.name for entry in self.deciding for result in entry.requested_results
+        }
         return tuple(metric for metric in self.metrics if metric.name in names) or self.metrics[:1]
 
     @property
-    def leading(self) -> tuple[Metric, ...]:
+    def requested_and_deciding_metrics(self) -> tuple[Metric, ...]:
         """The requested metrics, followed by other metrics, such as CPU time, that determined a
         verdict on a requested metric.
         """
         names = {
-            entry.decided_by(result).metric.name
+            entry.deciding_result(result).metric.name
             for entry in self.deciding
-            for result in entry.asked
+            for result in entry.requested_results
         }
         return tuple(
-            metric for metric in self.metrics if metric in self.asked or metric.name in names
+            metric
+            for metric in self.metrics
+            if metric in self.requested_metrics or metric.name in names
         )
 
-    def of(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
+    def results_of_metric(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
         """Returns the configurations that have a result for `metric`, each with this result."""
         results = ((entry, result) for entry in self.entries for result in entry.results)
         return [pair for pair in results if pair[1].metric is metric]
 
-    def about(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
+    def deciding_results(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
         """Returns the configurations that affect the exit code, each with its result for `metric`.
         The worst results are first.
         """
-        results = (pair for pair in self.of(metric) if pair[0].decides)
+        results = (pair for pair in self.results_of_metric(metric) if pair[0].affects_exit_code)
         return sorted(results, key=lambda pair: pair[1].severity)
 
     @property
     def deciding(self) -> list[ComparedConfiguration]:
         """The configurations that affect the exit code, sorted from worst to best."""
-        return [entry for entry in self.by_severity() if entry.decides]
+        return [entry for entry in self.by_severity() if entry.affects_exit_code]
 
     def by_severity(self) -> list[ComparedConfiguration]:
         """Returns the configurations, sorted from worst to best: by verdict, then by the size of
@@ -637,13 +647,13 @@ class Comparison(Document):
         return sorted(self.entries, key=lambda entry: entry.main.severity)
 
     @cached_property
-    def means(self) -> dict[str, GeometricMean]:
+    def geometric_means(self) -> dict[str, GeometricMean]:
         """The geometric mean of the changes of each speed (throughput, bus bandwidth), without
         configurations that cannot be compared.
         """
         means = {}
         for metric in SPEEDS:
-            known = (result.judgement.change for _, result in self.of(metric))
+            known = (result.judgement.change for _, result in self.results_of_metric(metric))
             changes = [change for change in known if change is not None and -1 < change < math.inf]
             if changes:
                 means[metric.name] = GeometricMean(
@@ -658,7 +668,7 @@ class Comparison(Document):
     @computed(before="configurations")
     def geometric_mean(self) -> GeometricMean | None:
         """Geometric mean of the changes of throughput; None if no runs can be compared."""
-        return self.means.get(THROUGHPUT.name)
+        return self.geometric_means.get(THROUGHPUT.name)
 
     @property
     @computed(before="configurations", **ABSENT)
@@ -666,7 +676,7 @@ class Comparison(Document):
         """Geometric mean of the changes of the all-reduces' bus bandwidth; None if there are no
         all-reduces.
         """
-        return self.means.get(BUS_BANDWIDTH.name)
+        return self.geometric_means.get(BUS_BANDWIDTH.name)
 
     @cached_property
     @computed(before="configurations", form=ConfigurationCounts | None, **ABSENT)
@@ -675,7 +685,7 @@ class Comparison(Document):
         deciding = self.deciding
         tallies = []
         for metric in self.metrics:
-            counts = Counter(result.verdict for _, result in self.of(metric))
+            counts = Counter(result.verdict for _, result in self.results_of_metric(metric))
             tallies += [
                 VerdictCount(metric=metric.name, verdict=verdict, configurations=counts[verdict])
                 for verdict in Verdict
@@ -707,7 +717,9 @@ def undecided_results(comparison: Comparison) -> list[tuple[ComparedConfiguratio
     """
     open_results = []
     for entry in comparison.deciding:
-        inconclusive = [result for result in entry.asked if result.verdict is Verdict.INCONCLUSIVE]
+        inconclusive = [
+            result for result in entry.requested_results if result.verdict is Verdict.INCONCLUSIVE
+        ]
         if inconclusive:
             open_results.append(
                 (entry, max(inconclusive, key=lambda result: result.judgement.needed or 0))
@@ -721,7 +733,11 @@ def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
 
     Only results for metrics that were requested in the second experiment are confirmed.
     """
-    found = {one.metric.name: one.judgement for entry in second.entries for one in entry.asked}
+    found = {
+        one.metric.name: one.judgement
+        for entry in second.entries
+        for one in entry.requested_results
+    }
 
     def with_confirmation(result: MetricResult) -> MetricResult:
         again = found.get(result.metric.name)
@@ -748,7 +764,7 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
     )
     beside = median_change_text(judgement.median_change, result.slow, comparison.names)
     beside = beside and f"; {beside}"
-    cpu_time = entry.decided_by(result)
+    cpu_time = entry.deciding_result(result)
     if cpu_time is not result:
         if cpu_time.verdict is Verdict.SAME:
             return f"{new} and {base} are the same: CPU time {cpu_time.estimate}, {n}."
@@ -781,16 +797,16 @@ def _further_metric_sentences(
     """
     shown = [entries[0].main.metric]
     for metric in comparison.metrics:
-        for entry, result in comparison.about(metric):
+        for entry, result in comparison.deciding_results(metric):
             if metric in shown:
                 break
             open_question = result.asked and result.verdict is Verdict.INCONCLUSIVE
             if result.verdict is Verdict.NOT_MEASURED:
                 text = f"Not measured: {result.judgement.reason}"
             elif result.verdict in _DIRECTIONS and (
-                result.is_unconfirmed or comparison.fails(entry, result)
+                result.is_unconfirmed or comparison.sets_exit_code(entry, result)
             ):
-                text = f"{metric.name.capitalize()}: {entry.decided_by(result).magnitude}"
+                text = f"{metric.name.capitalize()}: {entry.deciding_result(result).magnitude}"
             elif open_question and result.judgement.low is not None:
                 text = f"{metric.name.capitalize()}: undecided, {result.estimate}"
             elif open_question:

@@ -24,7 +24,12 @@ from math import comb
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
-from cnnbench.base.slow_steps import SlowSteps, find_slow_steps, median_slow_steps, slower_steps
+from cnnbench.base.slow_steps import (
+    SlowSteps,
+    find_slow_steps,
+    median_slow_steps,
+    slower_step_indices,
+)
 from cnnbench.base.stats import faster_half, group_by, median
 from cnnbench.base.text import first_few, number, percent
 from cnnbench.judge.explain.facts import (
@@ -34,7 +39,14 @@ from cnnbench.judge.explain.facts import (
     measured_quantity_changes,
     possible_reasons,
 )
-from cnnbench.judge.explain.sides import CERTAIN, LIKELY, PAUSES, SMALLEST, Sides, StepTimes
+from cnnbench.judge.explain.sides import (
+    CERTAIN,
+    LIKELY,
+    PAUSES,
+    SMALLEST,
+    ComparedProfiles,
+    StepTimes,
+)
 from cnnbench.records.profiles import (
     FORWARD,
     GAPS,
@@ -46,8 +58,8 @@ from cnnbench.records.profiles import (
     TO_INPUT,
     TO_KERNEL,
     Cause,
-    Part,
     ProfiledLayer,
+    StepPart,
     StepProfile,
 )
 
@@ -86,10 +98,10 @@ class RecurringPauses(NamedTuple):
     place: str
     text: str
     evidence: tuple[str, ...]
-    others: Sides
+    others: ComparedProfiles
 
 
-def find_pauses(sides: Sides) -> RecurringPauses | None:
+def find_pauses(sides: ComparedProfiles) -> RecurringPauses | None:
     """Searches the times of each part of the step for pauses (recurring slow steps), and returns
     the longest pauses. If no part has pauses, searches the times of whole steps.
     """
@@ -109,7 +121,10 @@ def find_pauses(sides: Sides) -> RecurringPauses | None:
 
 
 def _find_recurring_pauses(
-    sides: Sides, runs_of_processes: Sequence[Runs], level: float, part: Part | None = None
+    sides: ComparedProfiles,
+    runs_of_processes: Sequence[Runs],
+    level: float,
+    part: StepPart | None = None,
 ) -> RecurringPauses | None:
     """Finds pauses (recurring slow steps) in the times of whole steps, or of one part of the step
     (`part`), such as a layer.
@@ -131,7 +146,7 @@ def _find_recurring_pauses(
         return None
     of_a, of_b = slice(len(sides.a.profiles)), slice(len(sides.a.profiles), None)
     left = [(n, step) for n, seconds in enumerate(series) for step in range(len(seconds))]
-    while slower := slower_steps([series[n][step] / usual[n] for n, step in left]):
+    while slower := slower_step_indices([series[n][step] / usual[n] for n, step in left]):
         slow = {left[index] for index in slower}
         left = [index for index in left if index not in slow]
         indices, ordinary = (
@@ -141,7 +156,7 @@ def _find_recurring_pauses(
         # If most steps of A or of B are slow, the cause is not a pause.
         if any(_most_steps_are_slow(indices[index], ordinary[index]) for index in (of_a, of_b)):
             return None
-        slow_steps = [*map(SlowSteps.of, series, indices, ordinary)]
+        slow_steps = [*map(SlowSteps.from_groups, series, indices, ordinary)]
         times = [0 if slow is None else slow.occurrences for slow in slow_steps]
         rates = [own / len(seconds) for own, seconds in zip(times, series, strict=True)]
         costs = [0.0 if slow is None else slow.share * slow.extra for slow in slow_steps]
@@ -193,22 +208,27 @@ def _shift_to_usual_time(usual: float, runs: Runs) -> list[float]:
     return steps
 
 
-def _fisher_p_value(few: int, of_few: int, many: int, of_many: int) -> float:
-    """Returns the p-value of Fisher's exact test for two groups of steps: `many` of `of_many` steps
-    are slow in one group, and `few` of `of_few` steps in the other group.
+def _fisher_p_value(
+    slow_in_first: int, steps_in_first: int, slow_in_second: int, steps_in_second: int
+) -> float:
+    """Returns the one-sided p-value of Fisher's exact test for two groups of steps: whether the
+    share of slow steps is larger in the second group than in the first.
     """
-    slow = few + many
-    ways = (comb(of_many, own) * comb(of_few, slow - own) for own in range(many, slow + 1))
-    return sum(ways) / comb(of_few + of_many, slow)
+    slow = slow_in_first + slow_in_second
+    ways = (
+        comb(steps_in_second, own) * comb(steps_in_first, slow - own)
+        for own in range(slow_in_second, slow + 1)
+    )
+    return sum(ways) / comb(steps_in_first + steps_in_second, slow)
 
 
 def _pause_place_and_evidence(
-    profiles: Iterable[_Profile], part: Part | None
+    profiles: Iterable[_Profile], part: StepPart | None
 ) -> tuple[str, tuple[str, ...]]:
     """Returns the name of the part of the step (such as a layer) in which slow steps take longer,
     and evidence: the parts that take most of the additional time.
     """
-    extra: defaultdict[Part, list[float]] = defaultdict(list)
+    extra: defaultdict[StepPart, list[float]] = defaultdict(list)
     for profile, slow in profiles:
         profiled = range(len(profile.step_seconds))
         steps = [index for index in slow.indices if index in profiled] if slow else []
@@ -227,7 +247,7 @@ def _pause_place_and_evidence(
     return _part_text(part or largest[0]), (f"additional time of slow profiled steps: {shares}",)
 
 
-def _part_text(part: Part) -> str:
+def _part_text(part: StepPart) -> str:
     if part.direction == INPUT:
         return "the input pipeline"
     if part == PROGRAM:
@@ -294,7 +314,7 @@ class CauseClaim:
     """
 
     kind: str
-    parts: tuple[Part, ...]
+    parts: tuple[StepPart, ...]
     place: str
     text: str
     evidence: Sequence[str] = ()
@@ -302,7 +322,7 @@ class CauseClaim:
     is_effect: bool = False
 
 
-def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
+def significant_causes(sides: ComparedProfiles) -> tuple[ComparedProfiles, tuple[Cause, ...]]:
     """Returns the profiled steps of A and B, and the significant causes of the difference in step
     time.
 
@@ -316,7 +336,9 @@ def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
     return paused.others, find_causes(paused.others, (lambda _: (claim,), *RECOGNISERS))
 
 
-def find_causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tuple[Cause, ...]:
+def find_causes(
+    sides: ComparedProfiles, recognisers: Iterable[Recogniser] | None = None
+) -> tuple[Cause, ...]:
     """Returns the significant causes of a difference in step time, sorted by size. Causes that may
     only be consequences of other causes are last.
 
@@ -352,25 +374,25 @@ def find_causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -
     return tuple(cause for _, cause in found_causes)
 
 
-def _further_evidence(sides: Sides, claim: CauseClaim) -> tuple[str, ...]:
+def _further_evidence(sides: ComparedProfiles, claim: CauseClaim) -> tuple[str, ...]:
     """Returns evidence for a cause other than time, as texts: differences in the state of the
     machine and in oneDNN kernels.
     """
     if claim.kind in _ALIKE:
         kernels = (fact_change_text(primitive.fact) for primitive in sides.primitives)
         return (*_machine_state_evidence(sides, claim.parts), *kernels)[:_MOST_FURTHER]
-    if claim.kind not in _OF_LAYERS or not _have_products(sides, claim.parts):
+    if claim.kind not in _OF_LAYERS or not _contain_convolution_or_matmul(sides, claim.parts):
         return ()
     directions = {part.direction for part in claim.parts}
     own = (
         primitive.fact
         for primitive in sides.primitives
-        if primitive.is_product and primitive.may_belong_to(directions)
+        if primitive.is_convolution_or_matmul and primitive.may_belong_to(directions)
     )
     return tuple(map(fact_change_text, own))[:_MOST_FURTHER]
 
 
-def _machine_state_evidence(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
+def _machine_state_evidence(sides: ComparedProfiles, parts: Iterable[StepPart]) -> tuple[str, ...]:
     """Returns texts about differences in clocks, load and similar conditions that can explain why
     all operations are slower in A or in B.
     """
@@ -380,7 +402,7 @@ def _machine_state_evidence(sides: Sides, parts: Iterable[Part]) -> tuple[str, .
     )
 
 
-def recognise_input_wait(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_input_wait(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that steps take longer because they wait for the input pipeline."""
     parts = tuple(part for part in sides.free if part.direction == INPUT)
     # Each part of the input pipeline is also tested alone.
@@ -395,7 +417,7 @@ def recognise_input_wait(sides: Sides) -> Iterator[CauseClaim]:
             return
 
 
-def recognise_program_time(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_program_time(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that the Python program takes more time outside the graph, before or after the
     operations of a step.
     """
@@ -416,11 +438,11 @@ def recognise_program_time(sides: Sides) -> Iterator[CauseClaim]:
             return
 
 
-def recognise_other_network(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_other_network(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that A and B train networks that differ too much to be compared layer by layer."""
     alignment = sides.alignment
     parts = tuple(part for part in sides.unclaimed_operations if part.layer != REST)
-    if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
+    if not alignment.networks_differ_too_much or not parts or not sides.stands_out(parts, LIKELY):
         return
     kinds = group_by(parts, lambda part: part.kind)
     times = {kind: sides.mean_sum(parts) for kind, parts in kinds.items()}
@@ -434,7 +456,7 @@ def recognise_other_network(sides: Sides) -> Iterator[CauseClaim]:
     yield CauseClaim("network", parts, "the network's layers", text, evidence)
 
 
-def recognise_batch_size(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_batch_size(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that A and B have different batch sizes, so that all operations have more or less
     of the same work.
     """
@@ -442,7 +464,7 @@ def recognise_batch_size(sides: Sides) -> Iterator[CauseClaim]:
     parts = sides.unclaimed_operations
     if not facts or not parts or not sides.stands_out(parts, LIKELY):
         return
-    before, after = sides.total("flops", parts)
+    before, after = sides.total_flops_or_bytes("flops", parts)
     longer = sides.typical_sum(parts).difference
     if (after - before) * longer > 0 and _have_same_sign(sides, parts):
         evidence = [*_amount_ratio_texts(sides, parts, "FLOPs")]
@@ -451,7 +473,7 @@ def recognise_batch_size(sides: Sides) -> Iterator[CauseClaim]:
         )
 
 
-def recognise_threads_or_libraries(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_threads_or_libraries(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises fewer threads, slower processors or a different library, which affect all
     operations.
     """
@@ -480,7 +502,7 @@ def recognise_threads_or_libraries(sides: Sides) -> Iterator[CauseClaim]:
         yield CauseClaim("threads", single, place, _slowdown_text(sides, single), facts=facts)
 
 
-def _have_same_sign(sides: Sides, parts: Iterable[Part]) -> bool:
+def _have_same_sign(sides: ComparedProfiles, parts: Iterable[StepPart]) -> bool:
     """Whether the time differences in the given parts of the step mostly have the same sign,
     weighted by their size.
     """
@@ -488,7 +510,7 @@ def _have_same_sign(sides: Sides, parts: Iterable[Part]) -> bool:
     return abs(sum(differences)) >= (2 * _DOMINATES - 1) * sum(map(abs, differences))
 
 
-def recognise_precision(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_precision(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers whose convolutions and matrix products compute in a different number
     format, such as float16.
     """
@@ -513,14 +535,14 @@ def recognise_precision(sides: Sides) -> Iterator[CauseClaim]:
             )
 
 
-def recognise_unfused_batch_norm(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_unfused_batch_norm(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises batch norm that is a fused operation only in A or only in B, in layers that both
     networks have.
 
     Batch norm that is not fused consists of several operations with other types.
     """
     before = after = 0
-    layers: dict[str, list[Part]] = {}
+    layers: dict[str, list[StepPart]] = {}
     for layer, parts in _parts_by_layer(sides).items():
         both = sides.operation_counts(parts)
         fused = [sum(n for name, n in kernels.items() if _NORM.search(name)) for kernels in both]
@@ -529,7 +551,7 @@ def recognise_unfused_batch_norm(sides: Sides) -> Iterator[CauseClaim]:
             layers[layer] = [
                 part
                 for part in parts
-                if _work_differs(sides, part) and not _have_products(sides, [part])
+                if _work_differs(sides, part) and not _contain_convolution_or_matmul(sides, [part])
             ]
     claimed = list(itertools.chain(*layers.values()))
     if before != after and claimed and sides.stands_out(claimed, LIKELY):
@@ -540,7 +562,7 @@ def recognise_unfused_batch_norm(sides: Sides) -> Iterator[CauseClaim]:
         yield CauseClaim("batch norm", _add_gaps(sides, tuple(claimed)), place, text, evidence)
 
 
-def recognise_reduction(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_reduction(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that the reduction of gradients over devices takes longer, or uses other
     operations.
     """
@@ -558,7 +580,7 @@ def recognise_reduction(sides: Sides) -> Iterator[CauseClaim]:
         yield CauseClaim("reduction", parts, "the reduction of gradients", text, evidence, facts)
 
 
-def recognise_variable_operations(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_variable_operations(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that updates and copies of variables take longer, unless the number of parameters
     differs.
     """
@@ -566,7 +588,7 @@ def recognise_variable_operations(sides: Sides) -> Iterator[CauseClaim]:
         yield from recognise_remaining_variable_operations(sides)
 
 
-def recognise_remaining_variable_operations(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_remaining_variable_operations(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that updates and copies of variables take longer, also if the number of parameters
     differs.
     """
@@ -590,7 +612,7 @@ def recognise_remaining_variable_operations(sides: Sides) -> Iterator[CauseClaim
         yield CauseClaim("copies", _add_gaps(sides, parts), place, text, evidence, facts)
 
 
-def recognise_added_layers(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_added_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers that only A or only B has."""
     parts_by_layer = _parts_by_layer(sides)
     names = [{part.layer for part in side.parts} for side in (sides.a, sides.b)]
@@ -605,7 +627,7 @@ def recognise_added_layers(sides: Sides) -> Iterator[CauseClaim]:
         for side, other in (("A", 1), ("B", 0)):
             only = [layer for layer in own if layer not in names[other]]
             only_texts += [f"only {side} has {first_few(only, _MOST, ', ')}"] if only else []
-        text = sides.alignment.text()
+        text = sides.alignment.difference_text()
         place = _layers_text(sides, list(own), own)
         lacking = sides.alignment.layers_only_in_b, sides.alignment.layers_only_in_a
         more, less = (sum(layer.parameters for layer in side) for side in lacking)
@@ -615,7 +637,7 @@ def recognise_added_layers(sides: Sides) -> Iterator[CauseClaim]:
         )
 
 
-def recognise_changed_layers(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_changed_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers whose variables have different shapes in A and B, such as a wider
     convolution.
     """
@@ -654,7 +676,7 @@ def _variable_shapes_text(layer: ProfiledLayer) -> str:
     return shapes or f"{layer.parameters} parameters"
 
 
-def recognise_slower_layers(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_slower_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers whose operations changed by more than the operations of other layers."""
     for layer, parts in _parts_by_layer(sides).items():
         others = tuple(part for part in parts if _work_differs(sides, part))
@@ -675,7 +697,7 @@ def recognise_slower_layers(sides: Sides) -> Iterator[CauseClaim]:
             *_amount_ratio_texts(sides, claimed, "FLOPs", "bytes"),
         ]
         kernels = sides.operation_counts(claimed)
-        flops, moved = (sides.total(name, claimed) for name in ("flops", "bytes"))
+        flops, moved = (sides.total_flops_or_bytes(name, claimed) for name in ("flops", "bytes"))
         if flops[0] != flops[1]:
             kind, text = "work", "other work to do"
         elif kernels[0] != kernels[1]:
@@ -689,14 +711,14 @@ def recognise_slower_layers(sides: Sides) -> Iterator[CauseClaim]:
         yield CauseClaim(kind, claimed, place, text, evidence)
 
 
-def recognise_gaps(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_gaps(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that a step has more time in which no operation runs."""
     if GAPS in sides.free and sides.stands_out([GAPS]):
         text = "no operation runs between the first and the last of the step"
         yield CauseClaim("gaps", (GAPS,), "gaps between operations", text, is_effect=True)
 
 
-def recognise_overall_slowdown(sides: Sides) -> Iterator[CauseClaim]:
+def recognise_overall_slowdown(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that all operations are slower or faster, without a reason that records
     contain.
     """
@@ -720,7 +742,7 @@ def recognise_overall_slowdown(sides: Sides) -> Iterator[CauseClaim]:
         yield CauseClaim("everything", parts, "all operations", text, is_effect=is_effect)
 
 
-Recogniser: TypeAlias = Callable[[Sides], Iterable[CauseClaim]]
+Recogniser: TypeAlias = Callable[[ComparedProfiles], Iterable[CauseClaim]]
 
 RECOGNISERS: tuple[Recogniser, ...] = (
     recognise_input_wait,
@@ -742,7 +764,9 @@ RECOGNISERS: tuple[Recogniser, ...] = (
 """Functions that each recognise one kind of cause, in the order in which they claim parts."""
 
 
-def _parts_that_follow_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ...]:
+def _parts_that_follow_parameters(
+    sides: ComparedProfiles, own: int | None = None
+) -> tuple[StepPart, ...]:
     """Returns the parts of the step that process variables (updates, copies, reductions), if their
     time changes in the same direction as the number of parameters; otherwise ().
 
@@ -760,14 +784,14 @@ def _parts_that_follow_parameters(sides: Sides, own: int | None = None) -> tuple
     return parts if sides.typical_sum(parts).difference * more > 0 else ()
 
 
-def _parts_by_layer(sides: Sides) -> dict[str, list[Part]]:
-    if sides.alignment.is_other_network:
+def _parts_by_layer(sides: ComparedProfiles) -> dict[str, list[StepPart]]:
+    if sides.alignment.networks_differ_too_much:
         return {}
     parts = (part for part in sides.unclaimed_operations if part.layer != REST)
     return group_by(parts, lambda part: part.layer)
 
 
-def _have_products(sides: Sides, parts: Collection[Part]) -> bool:
+def _contain_convolution_or_matmul(sides: ComparedProfiles, parts: Collection[StepPart]) -> bool:
     """Whether the given parts of the step contain convolutions or matrix products in A or in B."""
     return any(map(_PRODUCT.search, itertools.chain(*sides.operation_counts(parts))))
 
@@ -777,7 +801,7 @@ def _number_formats(kernels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({type for _, _, type in words if type}))
 
 
-def _work_differs(sides: Sides, part: Part) -> bool:
+def _work_differs(sides: ComparedProfiles, part: StepPart) -> bool:
     """Whether a part of the step (such as a layer's forward pass) certainly has different
     operations, FLOPs or bytes in A and B.
     """
@@ -786,7 +810,9 @@ def _work_differs(sides: Sides, part: Part) -> bool:
     return lacking or (None not in works and works[0] != works[1])
 
 
-def _layers_text(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]) -> str:
+def _layers_text(
+    sides: ComparedProfiles, names: list[str], layers: Mapping[str, Iterable[StepPart]]
+) -> str:
     """Returns text with the name of the layer with the largest difference, and the number of other
     layers: "conv1 and 3 more".
     """
@@ -794,7 +820,7 @@ def _layers_text(sides: Sides, names: list[str], layers: Mapping[str, Iterable[P
     return first_few(sorted(names, key=lambda name: -size[name]), 1)
 
 
-def _operation_count_changes(sides: Sides, parts: Collection[Part]) -> str:
+def _operation_count_changes(sides: ComparedProfiles, parts: Collection[StepPart]) -> str:
     """Returns text with the change from A to B in the number of operations of each type:
     "operations of B: +2 Cast float32, -1 Relu".
     """
@@ -808,7 +834,7 @@ def _operation_count_changes(sides: Sides, parts: Collection[Part]) -> str:
     return f"operations of B: {first_few(texts, _MOST, ', ')}" if texts else ""
 
 
-def _add_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _add_gaps(sides: ComparedProfiles, parts: tuple[StepPart, ...]) -> tuple[StepPart, ...]:
     """Returns the given parts of the step and, if most of the additional operations are in these
     parts, also the gaps between operations.
     """
@@ -823,20 +849,22 @@ def _add_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (*parts, GAPS) if more * sides.times[GAPS].difference > 0 else parts
 
 
-def _amount_ratio_texts(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[str]:
+def _amount_ratio_texts(
+    sides: ComparedProfiles, parts: Collection[StepPart], *amounts: str
+) -> Iterator[str]:
     """Yields texts with the FLOPs or bytes of B relative to A, such as "1.500 times the FLOPs"."""
     for name in amounts:
-        before, after = sides.total(name.lower(), parts)
+        before, after = sides.total_flops_or_bytes(name.lower(), parts)
         if before and after and abs(after / before - 1) >= SMALLEST:
             yield f"{number(after / before)} times the {name}"
 
 
-def _slowdown_text(sides: Sides, parts: Iterable[Part]) -> str:
+def _slowdown_text(sides: ComparedProfiles, parts: Iterable[StepPart]) -> str:
     base, new = sides.mean_sum(parts).means_by_side
     return f"they take {number(new / base)} times as long"
 
 
-def _differing_fact_texts(sides: Sides, names: Iterable[str]) -> tuple[str, ...]:
+def _differing_fact_texts(sides: ComparedProfiles, names: Iterable[str]) -> tuple[str, ...]:
     """Returns texts about the flags and recorded properties in `names` that differ between A and B,
     such as "xla: false in A, true in B".
     """

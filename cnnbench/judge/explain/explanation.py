@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cnnbench.base.charts import Axis, DistributionRow, Rows, legend_text
+from cnnbench.base.charts import Axis, DistributionRow, RowChart, legend_text
 from cnnbench.base.document import (
     Content,
     Row,
@@ -16,13 +16,20 @@ from cnnbench.base.document import (
     Text,
     make_table,
     numeric_cell,
-    table_lines,
+    table_to_markdown_lines,
     text_of,
 )
-from cnnbench.base.text import code, count_text, item_count, markdown, number, percent
+from cnnbench.base.text import (
+    count_text,
+    escape_markdown,
+    item_count,
+    markdown_code,
+    number,
+    percent,
+)
 from cnnbench.judge.explain.causes import find_causes, significant_causes
 from cnnbench.judge.explain.facts import fact_changes, measured_quantity_changes
-from cnnbench.judge.explain.sides import CERTAIN, Sides
+from cnnbench.judge.explain.sides import CERTAIN, ComparedProfiles
 from cnnbench.records.profiles import Cause, ExplainedRow, Explanation, StepProfile
 
 _ALSO = 0.1  # The answer names a second cause if it explains this share of the difference.
@@ -35,7 +42,7 @@ def explain(
     """Explains the difference in step time between the profiled processes of side A (`base`) and of
     side B (`new`), at least one each.
     """
-    sides = Sides(base, new)
+    sides = ComparedProfiles(base, new)
     significant: tuple[Cause, ...] = ()
     # If A or B has a single process, a difference may be specific to this process.
     if min(len(base), len(new)) > 1:
@@ -181,14 +188,14 @@ _MOST_FACTS = 12
 _SMALLEST = 1e-6  # Shorter times, in seconds, are shown as 0.
 
 
-def explanation_rows(explanation: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
-    """Returns the rows of the table of an explanation: the largest `most` rows (0 means all), the
-    sum of all other rows, the time that was not profiled, and the whole step.
+def explanation_rows(explanation: Explanation, max_rows: int = SHOWN) -> list[ExplainedRow]:
+    """Returns the rows of the table of an explanation: the largest `max_rows` rows (0 means all),
+    the sum of all other rows, the time that was not profiled, and the whole step.
 
     The spread is NaN in the rows for the sum and for the time that was not profiled.
     """
 
-    shown = explanation.rows[:most] if most else explanation.rows
+    shown = explanation.rows[:max_rows] if max_rows else explanation.rows
     lines = list(shown)
     if rest := explanation.rows[len(shown) :]:
         name = count_text(item_count(explanation.rows) - len(shown), "other row", "other rows")
@@ -205,22 +212,22 @@ def explanation_rows(explanation: Explanation, most: int = SHOWN) -> list[Explai
     return lines
 
 
-def rows_table(explanation: Explanation, most: int = SHOWN, **layout: Any) -> Table | None:
+def rows_table(explanation: Explanation, max_rows: int = SHOWN, **layout: Any) -> Table | None:
     """Returns a table of the rows of an explanation. `layout` contains arguments of
     `cnnbench.base.document.make_table`.
     """
-    return make_table(map(_row_cells, explanation_rows(explanation, most)), **layout)
+    return make_table(map(_row_cells, explanation_rows(explanation, max_rows)), **layout)
 
 
-def table_text(explanation: Explanation, most: int = SHOWN) -> str:
+def table_text(explanation: Explanation, max_rows: int = SHOWN) -> str:
     """Returns an explanation as text for a terminal: the answer, causes with evidence, rows, and
     other differences.
     """
-    causes, *others = terminal_sections(explanation, most)
+    causes, *others = terminal_sections(explanation, max_rows)
     return text_of([[explanation.answer, *causes], *others])
 
 
-def terminal_sections(explanation: Explanation, most: int = SHOWN) -> list[list[Content]]:
+def terminal_sections(explanation: Explanation, max_rows: int = SHOWN) -> list[list[Content]]:
     """Returns the contents of an explanation for a terminal, without the answer: causes, rows,
     remarks.
     """
@@ -230,7 +237,7 @@ def terminal_sections(explanation: Explanation, most: int = SHOWN) -> list[list[
         causes += (Text(evidence, indent=_INDENT) for evidence in cause.further_evidence)
     causes += (Text(f"- {text}", hanging=_INDENT) for text in _unexplained_text(explanation))
     facts = [Text(fact, indent=_INDENT) for fact in _fact_texts(explanation)]
-    rows = rows_table(explanation, most, spare=("share", "+/-, ms"))
+    rows = rows_table(explanation, max_rows, spare=("share", "+/-, ms"))
     return [
         causes,
         [rows],
@@ -238,45 +245,45 @@ def terminal_sections(explanation: Explanation, most: int = SHOWN) -> list[list[
     ]
 
 
-def to_markdown(explanation: Explanation, most: int = SHOWN) -> str:
+def to_markdown(explanation: Explanation, max_rows: int = SHOWN) -> str:
     """Returns an explanation as Markdown for a pull request. Names from records are formatted as
     code.
     """
     lines = [
         "### cnnbench: why",
         "",
-        markdown(explanation.answer),
+        escape_markdown(explanation.answer),
         "",
-        *markdown_body(explanation, most),
+        *markdown_body(explanation, max_rows),
     ]
     return "\n".join(lines) + "\n"
 
 
-def markdown_body(explanation: Explanation, most: int = SHOWN) -> list[str]:
+def markdown_body(explanation: Explanation, max_rows: int = SHOWN) -> list[str]:
     """Returns the lines of an explanation in Markdown, without the heading and the answer."""
     causes = [
-        f"- {code('; '.join((cause_text(cause), *cause.further_evidence)))}"
+        f"- {markdown_code('; '.join((cause_text(cause), *cause.further_evidence)))}"
         for cause in explanation.causes
     ]
     causes += (f"- {text}" for text in _unexplained_text(explanation))
-    rows = rows_table(explanation, most)
+    rows = rows_table(explanation, max_rows)
     return [
         *(causes and [*causes, ""]),
         *("<details><summary>Where: milliseconds of a step</summary>", ""),
-        *(table_lines(rows, code) if rows else ()),
+        *(table_to_markdown_lines(rows, markdown_code) if rows else ()),
         *("", measurement_sentence(explanation), ""),
-        *(f"- also different: {code(text)}" for text in _fact_texts(explanation)),
+        *(f"- also different: {markdown_code(text)}" for text in _fact_texts(explanation)),
         *("", "</details>"),
     ]
 
 
-def differences_chart(explanation: Explanation, most: int = SHOWN) -> Rows:
+def differences_chart(explanation: Explanation, max_rows: int = SHOWN) -> RowChart:
     """Returns a chart of the differences between A and B in the largest rows, with twice their
     standard errors.
     """
     rows = []
-    of = f"the {most} largest of" if 0 < most < len(explanation.rows) else "all"
-    for line in explanation_rows(explanation, most):
+    of = f"the {max_rows} largest of" if 0 < max_rows < len(explanation.rows) else "all"
+    for line in explanation_rows(explanation, max_rows):
         difference, spread = line.difference, line.spread
         known, tone = not math.isnan(spread), "bad" if difference > 0 else "good"
         rows.append(
@@ -289,7 +296,7 @@ def differences_chart(explanation: Explanation, most: int = SHOWN) -> Rows:
                 tone=tone if known and abs(difference) > spread else "",
             )
         )
-    return Rows(
+    return RowChart(
         title=f"Step time of B minus A: {of} {item_count(explanation.rows)} differences",
         x=Axis(label="difference (ms)"),
         rows=tuple(rows),

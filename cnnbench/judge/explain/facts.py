@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from cnnbench.base.stats import group_by, median
-from cnnbench.base.text import NONE, binary, first_few, integer, number, percent
+from cnnbench.base.text import NONE, first_few, format_bytes, integer, number, percent
 from cnnbench.judge.compare.comparability import Difference, MeasurementGroup, fact_differences
 from cnnbench.judge.compare.configuration import (
     REDUCING,
@@ -156,13 +156,13 @@ class MeasuredQuantity(NamedTuple):
 
 
 def measured_quantity_changes(
-    base: Sequence[StepProfile], new: Sequence[StepProfile], slower: int = 0
+    base: Sequence[StepProfile], new: Sequence[StepProfile], slowdown_sign: int = 0
 ) -> Iterator[FactChange]:
     """Yields the measured quantities (start-up, memory, graph, machine) that differ between A and
     B.
 
-    If `slower` is 1 (or -1), only quantities that can make all operations of B slower (or faster)
-    are considered.
+    If `slowdown_sign` is 1 (or -1), only quantities that can make all operations of B slower (or
+    faster) are considered.
     """
     for quantity in _QUANTITIES:
         sides = ([quantity.value(profile) for profile in side] for side in (base, new))
@@ -178,7 +178,7 @@ def measured_quantity_changes(
             or most - least < quantity.least
         ):
             continue
-        if not slower or slower * quantity.slows * (after - before) > 0:
+        if not slowdown_sign or slowdown_sign * quantity.slows * (after - before) > 0:
             yield FactChange(
                 fact=quantity.name, base=quantity.text(before), new=quantity.text(after)
             )
@@ -246,7 +246,7 @@ _QUANTITIES: tuple[MeasuredQuantity, ...] = (
         _NOTICEABLE,
     ),
     MeasuredQuantity(
-        "peak memory", attrgetter("record.measured.peak_memory_bytes"), binary, _NOTICEABLE
+        "peak memory", attrgetter("record.measured.peak_memory_bytes"), format_bytes, _NOTICEABLE
     ),
     MeasuredQuantity(CPU_TIME, _cpu_time_ms, _unit_formatter("ms"), _NOTICEABLE),
     MeasuredQuantity(
@@ -272,10 +272,10 @@ _QUANTITIES: tuple[MeasuredQuantity, ...] = (
         _WITHHELD, _condition_reader("steal_fraction"), percent, least=_STOLEN, slows=1
     ),
     MeasuredQuantity("FLOPs of a step", _row_sum_reader("flops"), number),
-    MeasuredQuantity("bytes moved in a step", _row_sum_reader("bytes"), binary),
+    MeasuredQuantity("bytes moved in a step", _row_sum_reader("bytes"), format_bytes),
     MeasuredQuantity("allocations in a step", attrgetter("allocations"), integer, _ALLOCATED),
     MeasuredQuantity(
-        "bytes allocated in a step", attrgetter("allocated_bytes"), binary, _ALLOCATED
+        "bytes allocated in a step", attrgetter("allocated_bytes"), format_bytes, _ALLOCATED
     ),
     MeasuredQuantity(
         "operations that run in a step",
@@ -306,7 +306,7 @@ class PrimitiveChange(NamedTuple):
     fact: FactChange
 
     @property
-    def is_product(self) -> bool:
+    def is_convolution_or_matmul(self) -> bool:
         """Whether the oneDNN primitive is a convolution or a matrix product."""
         return self.name in _PRODUCTS
 

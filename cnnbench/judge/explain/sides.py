@@ -26,7 +26,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from cnnbench.base.inference import student_quantile
-from cnnbench.base.slow_steps import step_weights, weighted_mean
+from cnnbench.base.slow_steps import undisturbed_step_weights, weighted_mean
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.text import count_text
 from cnnbench.judge.explain.facts import PrimitiveChange, primitive_changes
@@ -39,9 +39,9 @@ from cnnbench.records.profiles import (
     REST,
     TO_KERNEL,
     UPDATE,
-    Part,
     ProfiledLayer,
     ProfiledPart,
+    StepPart,
     StepProfile,
 )
 
@@ -98,7 +98,7 @@ class LayerAlignment:
         return tuple(layer for layer in self.b if layer.name not in taken)
 
     @cached_property
-    def is_other_network(self) -> bool:
+    def networks_differ_too_much(self) -> bool:
         """Whether the networks differ too much to be compared layer by layer."""
         sizes = [sum(bool(layer.kind) for layer in side) for side in (self.a, self.b)]
         if not min(sizes):
@@ -109,11 +109,11 @@ class LayerAlignment:
         return equal < _FEW * min(sizes) and alike < _MOST_ALIKE * max(sizes)
 
     @cached_property
-    def names(self) -> Mapping[str, str]:
+    def names_in_a(self) -> Mapping[str, str]:
         """Maps the name of each layer and scope of B to the name of its counterpart in A; {} if the
         networks differ too much.
         """
-        if self.is_other_network:
+        if self.networks_differ_too_much:
             return {}
         names_in_a = {other.name: layer.name for layer, other in (*self.pairs, *self.moved)}
         taken = {layer.name for layer in self.a}
@@ -128,12 +128,12 @@ class LayerAlignment:
         scopes = {theirs: ours.most_common(1)[0][0] for theirs, ours in votes.items()}
         return {**scopes, **names_in_a}
 
-    def text(self) -> str:
+    def difference_text(self) -> str:
         """Returns text about layers that were added, removed or moved in B: "B has a convolution
         more (1x1, after conv3)"; "" if there are none.
         """
         parts = [
-            *_layer_count_texts(self.layers_only_in_b, "more", self.b, self.names),
+            *_layer_count_texts(self.layers_only_in_b, "more", self.b, self.names_in_a),
             *_layer_count_texts(self.layers_only_in_a, "less", self.a, {}),
         ]
         if (moved := [pair for pair in self.moved if pair[0].kind]) and not parts:
@@ -212,12 +212,12 @@ def _match_common_layers(base: Layers, new: Layers) -> list[Pair]:
 
 
 def _layer_count_texts(
-    only: Layers, word: str, side: Layers, names: Mapping[str, str]
+    unmatched_layers: Layers, word: str, side: Layers, names: Mapping[str, str]
 ) -> list[str]:
-    """Returns texts about the layers in `only`, which the other network lacks, by class: "2
-    convolutions more (3x3, after conv1)".
+    """Returns texts about the layers in `unmatched_layers`, which the other network lacks, by
+    class: "2 convolutions more (3x3, after conv1)".
     """
-    products = [layer for layer in only if layer.kind] or only
+    products = [layer for layer in unmatched_layers if layer.kind] or unmatched_layers
     texts = []
     for kind, members in group_by(products, _layer_class).items():
         noun = {"dense": "dense layer", "": "layer"}.get(kind, kind)
@@ -257,7 +257,7 @@ _SETTLED = 20.0  # A difference below `SMALLEST` must exceed this number of stan
 _SMALLEST_SETTLED = 0.002  # A difference below this share of the step time is never a cause.
 _COMPARED = 10  # Speed factors of processes are computed from this many operations.
 
-PAUSES = Part("pauses", "slow steps", HOST)
+PAUSES = StepPart("pauses", "slow steps", HOST)
 """The part that contains the additional time of slow steps, if pauses are a cause."""
 
 Values: TypeAlias = Sequence[Sequence[float]]
@@ -410,17 +410,19 @@ class ProfiledSide:
     that corresponds to a given part.
     """
 
-    def __init__(self, profiles: Sequence[StepProfile], named: Callable[[Part], Part]) -> None:
+    def __init__(
+        self, profiles: Sequence[StepProfile], named: Callable[[StepPart], StepPart]
+    ) -> None:
         self.profiles = tuple(profiles)
         self.steps = [profile.step_seconds for profile in self.profiles]
         self._rows = [_sum_parts(profile.rows, named) for profile in self.profiles]
 
     @cached_property
-    def parts(self) -> dict[Part, None]:
+    def parts(self) -> dict[StepPart, None]:
         """The parts of the step that occur in any process, in the order of the first process."""
         return dict.fromkeys(part for rows in self._rows for part in rows)
 
-    def seconds(self, part: Part) -> Values:
+    def seconds(self, part: StepPart) -> Values:
         """Returns the seconds that each process spends in one part of the step, for each step; 0 if
         a process does not run this part.
         """
@@ -429,7 +431,7 @@ class ProfiledSide:
             for rows, steps in zip(self._rows, self.steps, strict=True)
         ]
 
-    def work(self, part: Part) -> ProfiledPart | None:
+    def work(self, part: StepPart) -> ProfiledPart | None:
         """Returns the operations, FLOPs and bytes of one part of the step; None if they differ
         between processes.
         """
@@ -438,14 +440,14 @@ class ProfiledSide:
         )
         return first if all(digest == first for digest in others) else None
 
-    def rows_of_first_process(self, parts: Iterable[Part]) -> list[ProfiledPart]:
+    def rows_of_first_process(self, parts: Iterable[StepPart]) -> list[ProfiledPart]:
         """Returns the given parts of the step with their operations, FLOPs and bytes, as far as the
         first process runs them.
         """
         return [self._rows[0][part] for part in parts if part in self._rows[0]]
 
 
-class Sides:
+class ComparedProfiles:
     """The profiled steps of sides A and B, divided into parts (layer, kind of operation,
     direction). Layers of B have the names of the corresponding layers of A.
 
@@ -461,7 +463,7 @@ class Sides:
     Args:
       base, new: the profiles of A and of B.
       weights: weights of the profiled steps of each process, first of A, then of B. By default, the
-        weights are computed by `step_weights`.
+        weights are computed by `undisturbed_step_weights`.
     """
 
     by_work = False
@@ -478,13 +480,15 @@ class Sides:
             profile.record.placement is not None and profile.record.placement.num_towers <= 1
             for profile in profiles
         )
-        names: tuple[Mapping[str, str], ...] = ({}, self.alignment.names)
+        names: tuple[Mapping[str, str], ...] = ({}, self.alignment.names_in_a)
         self.a, self.b = (
             ProfiledSide(side, partial(_name_on_side_a, names=names_of_side, reduces=not joined))
             for side, names_of_side in zip((base, new), names, strict=True)
         )
         both = (self.a, self.b)
-        self.weights = weights or step_weights([profile.step_seconds for profile in profiles])
+        self.weights = weights or undisturbed_step_weights(
+            [profile.step_seconds for profile in profiles]
+        )
 
         def split(values: Values) -> tuple[Values, Values]:
             return values[: len(base)], values[len(base) :]
@@ -501,10 +505,10 @@ class Sides:
         self.means = {part: StepTimes.mean(values, by_side) for part, values in seconds.items()}
         self.step = StepTimes.mean([side.steps for side in both], by_side)
         timed = [profile.record.step_seconds for profile in profiles]
-        self.timed = StepTimes.mean(split(timed), split(step_weights(timed)))
+        self.timed = StepTimes.mean(split(timed), split(undisturbed_step_weights(timed)))
         self.free = dict.fromkeys(self.times)
 
-    def comparing_work_only(self) -> Sides:
+    def comparing_work_only(self) -> ComparedProfiles:
         """Returns a copy in which only differences in work are significant: operations, FLOPs and
         bytes, but not times.
         """
@@ -514,7 +518,7 @@ class Sides:
 
     def with_pauses_as_part(
         self, slow: Sequence[Collection[int]], ordinary: Sequence[Collection[int]]
-    ) -> Sides | None:
+    ) -> ComparedProfiles | None:
         """Returns a copy without slow steps. The additional time of slow steps becomes a separate
         part of the step, `PAUSES`.
 
@@ -536,7 +540,7 @@ class Sides:
                 return None
             factors = [1 + removed / left if n in kept else n not in out for n in steps]
             weights.append([*map(mul, own, factors)])
-        shortened = Sides(self.a.profiles, self.b.profiles, weights)
+        shortened = ComparedProfiles(self.a.profiles, self.b.profiles, weights)
         paused = [
             tuple(map(sub, *both)) for both in zip(self.step.each, shortened.step.each, strict=True)
         ]
@@ -544,20 +548,20 @@ class Sides:
         shortened.step = self.step
         return shortened
 
-    def typical_sum(self, parts: Iterable[Part]) -> StepTimes:
+    def typical_sum(self, parts: Iterable[StepPart]) -> StepTimes:
         """Returns the sum of the typical times of the given parts of the step."""
         return _sum_times(self.times[part] for part in parts)
 
-    def mean_sum(self, parts: Iterable[Part]) -> StepTimes:
+    def mean_sum(self, parts: Iterable[StepPart]) -> StepTimes:
         """Returns the sum of the mean times of the given parts of the step."""
         return _sum_times(self.means[part] for part in parts)
 
     @property
-    def unclaimed_operations(self) -> tuple[Part, ...]:
+    def unclaimed_operations(self) -> tuple[StepPart, ...]:
         """The parts of the step that contain operations and that no cause explains yet."""
         return tuple(filter(_is_operation, self.free))
 
-    def total(self, amount: str, parts: Collection[Part]) -> tuple[int, int]:
+    def total_flops_or_bytes(self, amount: str, parts: Collection[StepPart]) -> tuple[int, int]:
         """Returns the FLOPs or bytes (`amount`) of the given parts of the step in the first process
         of A and in the first process of B.
         """
@@ -565,7 +569,7 @@ class Sides:
         base, new = (sum(getattr(row, amount) for row in side) for side in rows)
         return base, new
 
-    def operation_counts(self, parts: Collection[Part]) -> tuple[Counter[str], Counter[str]]:
+    def operation_counts(self, parts: Collection[StepPart]) -> tuple[Counter[str], Counter[str]]:
         """Counts the operations in the given parts of the step by kernel name, in the first process
         of A and in the first process of B.
         """
@@ -613,39 +617,39 @@ class Sides:
         shares = [times.variance / fmean(times.means_by_side) ** 2 for times in adjusted]
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
-    def relative_deviation_of_parts(self, parts: Iterable[Part]) -> float:
+    def relative_deviation_of_parts(self, parts: Iterable[StepPart]) -> float:
         """Returns the `relative_process_deviation` to assume for the given parts of the step. For
         the Python program, it is at most 5 %, even if operations vary more.
         """
         limit = _ONE_PROCESS if {*parts} == {PROGRAM} else math.inf
         return min(self.relative_process_deviation, limit)
 
-    def stands_out(self, parts: Collection[Part], errors: float = CERTAIN) -> bool:
+    def stands_out(self, parts: Collection[StepPart], standard_errors: float = CERTAIN) -> bool:
         """Whether the difference in the time of the given parts of the step is relevant and larger
-        than `errors` standard errors.
+        than the given number of standard errors.
 
-        If `errors` is at least `CERTAIN`, the times of A and B must also not overlap.
+        If `standard_errors` is at least `CERTAIN`, the times of A and B must also not overlap.
         """
         return self.exceeds_standard_errors(
-            self.typical_sum(parts), errors, self.relative_deviation_of_parts(parts)
+            self.typical_sum(parts), standard_errors, self.relative_deviation_of_parts(parts)
         )
 
     def exceeds_standard_errors(
-        self, times: StepTimes, errors: float = CERTAIN, noise: float | None = None
+        self, times: StepTimes, standard_errors: float = CERTAIN, noise: float | None = None
     ) -> bool:
-        """Whether the difference of the given times is relevant and larger than `errors` standard
-        errors. By default, `noise` is the noise of operations.
+        """Whether the difference of the given times is relevant and larger than the given number of
+        standard errors. By default, `noise` is the noise of operations.
         """
         if self.by_work:
-            return errors < CERTAIN
+            return standard_errors < CERTAIN
         size = abs(times.difference)
         noise = self.relative_process_deviation if noise is None else noise
         if not self.is_relevant(times):
             return False
-        if errors < CERTAIN:
-            return size > errors * times.standard_error(noise)
+        if standard_errors < CERTAIN:
+            return size > standard_errors * times.standard_error(noise)
         expected = times.standard_error_for(noise * fmean(times.means_by_side))
-        return size > errors * expected and self.exceeds_chance(times)
+        return size > standard_errors * expected and self.exceeds_chance(times)
 
     def exceeds_chance(self, times: StepTimes) -> bool:
         """Whether the times of A and B do not overlap and their difference is larger than chance
@@ -665,7 +669,7 @@ class Sides:
         """
         return abs(times.difference) >= SMALLEST * self.step.means_by_side[0]
 
-    def differs_significantly(self, parts: Iterable[Part]) -> bool:
+    def differs_significantly(self, parts: Iterable[StepPart]) -> bool:
         """Whether the times of the given parts of the step differ significantly, even if the
         difference is too small for `is_relevant`.
 
@@ -682,25 +686,28 @@ class Sides:
             and self.exceeds_chance(times)
         )
 
-    def differs_from_other_parts(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
+    def differs_from_other_parts(
+        self, parts: Iterable[StepPart], standard_errors: float = CERTAIN
+    ) -> bool:
         """Whether the time of the given operations changed by more than the time of the other
         operations in the step.
         """
         if self.by_work:
-            return errors < CERTAIN
+            return standard_errors < CERTAIN
         times = self.typical_sum(parts)
         usual = zip(self.speed_factors.means_by_side, times.each, strict=True)
         of_sides = times.divided_by([[factor] * len(side) for factor, side in usual])
         # Times are also scaled by the means of A and of B, because load does not slow GPU kernels.
         if not any(
-            times.difference * own.difference > 0 and self.exceeds_standard_errors(own, errors)
+            times.difference * own.difference > 0
+            and self.exceeds_standard_errors(own, standard_errors)
             for own in (times.divided_by(self.speed_factors.each), of_sides)
         ):
             return False
         # If time is the only evidence, the difference without scaling must also be significant.
         return (
             self.is_relevant(times)
-            if errors < CERTAIN
+            if standard_errors < CERTAIN
             else self.exceeds_standard_errors(times, LIKELY)
         )
 
@@ -716,7 +723,7 @@ def _sum_times(times: Iterable[StepTimes]) -> StepTimes:
     return sum(others, first)
 
 
-def _is_operation(part: Part) -> bool:
+def _is_operation(part: StepPart) -> bool:
     return part.direction not in (INPUT, HOST)
 
 
@@ -729,7 +736,7 @@ def _variance_of_median(values: Sequence[float]) -> float:
     return math.pi / 2 * deviation**2 / len(values)
 
 
-def _name_on_side_a(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
+def _name_on_side_a(part: StepPart, names: Mapping[str, str], reduces: bool) -> StepPart:
     """Returns the part of the step, with its layer renamed to the corresponding layer of A."""
     # With one tower, no gradients are reduced, so an operation named reduction is an update.
     if part.layer == REST:
@@ -738,8 +745,8 @@ def _name_on_side_a(part: Part, names: Mapping[str, str], reduces: bool) -> Part
 
 
 def _sum_parts(
-    rows: Iterable[ProfiledPart], named: Callable[[Part], Part]
-) -> dict[Part, ProfiledPart]:
+    rows: Iterable[ProfiledPart], named: Callable[[StepPart], StepPart]
+) -> dict[StepPart, ProfiledPart]:
     return {
         part: ProfiledPart(
             **part._asdict(),

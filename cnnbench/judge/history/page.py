@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from cnnbench.base import terminal as tables
-from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, Lines, draw
+from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, LineChart, draw
 from cnnbench.base.document import (
     Answer,
     Content,
@@ -45,15 +45,15 @@ from cnnbench.judge.history.steps import (
 )
 from cnnbench.judge.metrics import readable_fact
 from cnnbench.judge.metrics.rules import Rules
-from cnnbench.judge.report.exports import Figure, shared_labels
-from cnnbench.machine.repository import Commits
+from cnnbench.judge.report.exports import ExportedMetric, shared_labels
+from cnnbench.machine.repository import CommitGraph
 from cnnbench.records.codec import ABSENT, HIDDEN, Document, computed, computed_path, key_metadata
 from cnnbench.records.files import PICTURES
 from cnnbench.records.metric import Metric
 from cnnbench.records.result_files import SkippedFile
 from cnnbench.version import __version__
 
-# Writes a history as text, CSV and JSON, and converts it to figures for other programs.
+# Writes a history as text, CSV and JSON, and converts it to metrics for other programs.
 
 _MOST_FACTS = 4
 _MOST_SERIES = 2
@@ -197,7 +197,7 @@ def _series_section(trend: Trend, metric: Metric, last: int) -> Section:
     for point in series.empty:
         error = point.runs[0].error[:120]
         runs = count_text(len(point.runs), "run", "runs")
-        text = f"no value: {point.short}, {runs}{': ' if error else ''}{error}"
+        text = f"no value: {point.short_title}, {runs}{': ' if error else ''}{error}"
         contents.append(Text(text, indent=2, whole=True))
     for step in trend.steps:
         contents.append(
@@ -207,7 +207,7 @@ def _series_section(trend: Trend, metric: Metric, last: int) -> Section:
             contents.append(Text(f"changed there too: {facts}", indent=4, hanging=6))
     if summary := series_outcome_text(trend, metric):
         contents.append(Text(f"= {summary}", indent=2, hanging=4))
-    return Section.of("", f"{series.configuration} on {series.machine}", contents)
+    return Section.from_contents("", f"{series.configuration} on {series.machine}", contents)
 
 
 def _terminal_row(trend: Trend, point: SeriesPoint, metric: Metric) -> Row:
@@ -269,7 +269,7 @@ def linked_name_cell(point: SeriesPoint, commit_url: str) -> TableCell:
     `commit_url`, in which {commit} is replaced by the commit.
     """
     link = commit_url.replace("{commit}", point.name) if is_commit(point) else ""
-    return TableCell(point.short, link=link, kinds="code steady")
+    return TableCell(point.short_title, link=link, kinds="code steady")
 
 
 def is_commit(point: SeriesPoint) -> bool:
@@ -298,11 +298,11 @@ def step_text(step: LevelChange, metric: Metric) -> str:
     before = metric.value_text(step.before.value, unit=False)
     text = f"{kind}: {change} ({before} -> {metric.value_text(step.after.value)}); "
     if step.is_trend:
-        text += f"a trend from {step.earliest.short} to {step.latest.short}"
+        text += f"a trend from {step.earliest.short_title} to {step.latest.short_title}"
     else:
-        text += f"{ends[0]} {step.last_good.short}, {ends[1]} {step.first_bad.short}"
+        text += f"{ends[0]} {step.last_good.short_title}, {ends[1]} {step.first_bad.short_title}"
         if step.earliest is not step.latest:
-            text += f" (95 %: between {step.range_start.short} and {step.latest.short})"
+            text += f" (95 %: between {step.range_start.short_title} and {step.latest.short_title})"
     text += undone_text(step)
     if step.slow is None:
         return text
@@ -315,7 +315,7 @@ def undone_text(step: LevelChange) -> str:
     """
     if step.stands:
         return ""
-    return f"; undone at {step.undone.short}" if step.undone else "; undone since"
+    return f"; undone at {step.undone.short_title}" if step.undone else "; undone since"
 
 
 def series_names_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
@@ -339,17 +339,17 @@ def change_range_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str
     return texts.pop() if len(texts) == 1 else metric.range_text(*ends)
 
 
-def shared_step_text(shared: SharedStep, of: HistoryDocument) -> str:
+def shared_step_text(shared: SharedStep, document: HistoryDocument) -> str:
     """Returns a sentence about level changes that one commit caused in one or more time series,
     with the names of the time series.
     """
     (trend, step), *others = shared.steps
     if not others:
-        return f"{trend.series.configuration}: {step_text(step, of.metric)}"
-    who = series_names_text([trend for trend, _ in shared.steps], of.series)
-    text = f"{'worse' if step.worse else 'better'} in {who} at {shared.first_bad.short}: "
-    text += change_range_text(shared, of.metric)
-    last = {change.last_good.short for _, change in shared.steps}
+        return f"{trend.series.configuration}: {step_text(step, document.metric)}"
+    who = series_names_text([trend for trend, _ in shared.steps], document.series)
+    text = f"{'worse' if step.worse else 'better'} in {who} at {shared.first_bad.short_title}: "
+    text += change_range_text(shared, document.metric)
+    last = {change.last_good.short_title for _, change in shared.steps}
     if len(last) == 1:
         text += f"; {'last good' if step.worse else 'last without'} {last.pop()}"
     return text + undone_text(step)
@@ -412,7 +412,9 @@ def noise_texts(trend: Trend, metric: Metric) -> list[str]:
     return texts
 
 
-def history_remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) -> list[str]:
+def history_remarks(
+    trends: Sequence[Trend], metric: Metric, commits: CommitGraph | None
+) -> list[str]:
     """Returns sentences about the machines, imported measurements and commits of all time series.
     `commits` is None without --git.
     """
@@ -443,7 +445,7 @@ def history_remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | 
 
 
 def _merge_or_branch_sentences(
-    trend: Trend, step: LevelChange, metric: Metric, commits: Commits
+    trend: Trend, step: LevelChange, metric: Metric, commits: CommitGraph
 ) -> Iterator[str]:
     """Yields a sentence if a level change is at a merge commit or between two branches. For a
     merge, the sentence contains the values that were measured on the merged branches.
@@ -451,19 +453,23 @@ def _merge_or_branch_sentences(
     before, after = step.last_good.runs[0].commit, step.first_bad.runs[0].commit
     last = []
     for parent in commits.parents(after):
-        within = [p for p in trend.series.points if commits.contains(parent, p.runs[0].commit)]
+        within = [
+            p
+            for p in trend.series.points
+            if commits.is_same_or_descendant(parent, p.runs[0].commit)
+        ]
         last += [max(within, key=lambda p: commits.places[p.runs[0].commit])] if within else []
-    name = step.first_bad.short
+    name = step.first_bad.short_title
     if len(last) > 1:
         yield (
             f"{name} is a merge. Before it, its branches had "
-            f"{' and '.join(f'{metric.value_text(p.value)} at {p.short}' for p in last)} "
+            f"{' and '.join(f'{metric.value_text(p.value)} at {p.short_title}' for p in last)} "
             f"({trend.series.configuration})."
         )
-    elif commits.contains(after, before) is False:
+    elif commits.is_same_or_descendant(after, before) is False:
         yield (
-            f"{name} does not contain {step.last_good.short}, the point before it: the step is a "
-            "difference between two branches."
+            f"{name} does not contain {step.last_good.short_title}, the point before it: the step "
+            "is a difference between two branches."
         )
 
 
@@ -512,10 +518,10 @@ def _csv_rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
         )
 
 
-def figures_of_history(document: HistoryDocument) -> list[Figure]:
-    """Returns a `Figure` (an exported metric) for each point of each time series, in order."""
+def exported_metrics_of_history(document: HistoryDocument) -> list[ExportedMetric]:
+    """Returns an `ExportedMetric` for each point of each time series, in order."""
     return [
-        Figure(
+        ExportedMetric(
             metric=document.metric,
             sample=ProcessValues(point.values),
             configuration=point.runs[0].configuration,
@@ -589,9 +595,9 @@ def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
             ("points", integer(sum(item_count(trend.series.points) for trend in trends))),
         ),
         sections=(
-            Section.of("steps", "Steps", _steps_contents(document, commit_url)),
-            Section.of("series", "Series", _series_contents(trends, metric)),
-            Section.of(
+            Section.from_contents("steps", "Steps", _steps_contents(document, commit_url)),
+            Section.from_contents("series", "Series", _series_contents(trends, metric)),
+            Section.from_contents(
                 "points",
                 "Points",
                 [
@@ -617,7 +623,7 @@ def history_section(document: HistoryDocument) -> Section:
     """
     name = document.metric.name
     contents = [*_steps_contents(document, ""), *_series_contents(document.series, document.metric)]
-    return Section.of(f"commits_{name}", f"Over commits: {name}", contents)
+    return Section.from_contents(f"commits_{name}", f"Over commits: {name}", contents)
 
 
 def _series_contents(trends: Sequence[Trend], metric: Metric) -> list[Content]:
@@ -661,7 +667,7 @@ def _outlier_answers(document: HistoryDocument) -> list[Answer]:
     for outlier in document.shared_outliers:
         who = series_names_text([document.series[at] for at in outlier.series], document.series)
         change = change_range_text(outlier, document.metric)
-        place = f"at {outlier.point.short}, {time_text(outlier.point)} UTC"
+        place = f"at {outlier.point.short_title}, {time_text(outlier.point)} UTC"
         texts.append(f"{who}: {change} {place}")
     text = count_text(document.shared_outliers, "outlier", "outliers")
     return [Answer("Outliers", text, "unsure", _shorten_texts(texts))] if texts else []
@@ -682,7 +688,7 @@ def _trends_to_draw(trends: Sequence[Trend]) -> list[Trend]:
 
     def drawing_priority(trend: Trend) -> tuple[bool, bool, datetime]:
         newest = max(point.started for point in trend.series.points)
-        return bool(trend.setbacks), bool(trend.steps), newest
+        return bool(trend.lasting_regressions), bool(trend.steps), newest
 
     there = [trend for trend in trends if trend.series.points]
     chosen = sorted(there, key=drawing_priority, reverse=True)[:_MOST_DRAWN]
@@ -691,7 +697,7 @@ def _trends_to_draw(trends: Sequence[Trend]) -> list[Trend]:
 
 def _series_charts(
     trends: Sequence[Trend], metric: Metric, most: int | None = None
-) -> tuple[Lines, ...]:
+) -> tuple[LineChart, ...]:
     """Returns a chart for each time series. All charts together have about `most` marks. If `most`
     is None, every point is drawn.
     """
@@ -699,7 +705,7 @@ def _series_charts(
     return tuple(_series_chart(trend, metric, most and most // len(there)) for trend in there)
 
 
-def _series_chart(trend: Trend, metric: Metric, most: int | None = None) -> Lines:
+def _series_chart(trend: Trend, metric: Metric, most: int | None = None) -> LineChart:
     points = trend.series.points
     scale = 1 / 2**20 if metric.unit == "bytes" else 1.0
     groups = _group_points(trend, most or len(points))
@@ -725,7 +731,7 @@ def _series_chart(trend: Trend, metric: Metric, most: int | None = None) -> Line
     series = [measured, ChartSeries(name="level", points=tuple(level), reference=True)]
     if trend.outliers:
         series.append(_outlier_series(trend, metric, scale))
-    return Lines(
+    return LineChart(
         title=f"{trend.series.configuration} on {trend.series.machine}",
         x=axis,
         y=Axis(
@@ -770,7 +776,7 @@ def _value_range(
 def _group_hint(trend: Trend, group: range, metric: Metric) -> str:
     points = trend.series.points
     if len(group) > 1:
-        ends = f"{points[group[0]].short} to {points[group[-1]].short}"
+        ends = f"{points[group[0]].short_title} to {points[group[-1]].short_title}"
         value = metric.value_text(median(points[i].value for i in group))
         return f"{ends}: {value}, {len(group)} points"
     # The marks of outliers have their own hover texts.
@@ -808,7 +814,7 @@ def _point_axis(points: Sequence[SeriesPoint]) -> Axis:
 def _point_hint(point: SeriesPoint, metric: Metric) -> str:
     values = count_text(point.values, "process", "processes")
     value = metric.value_text(point.value)
-    return f"{point.short}, {time_text(point)} UTC: {value}, {values}"
+    return f"{point.short_title}, {time_text(point)} UTC: {value}, {values}"
 
 
 def _steps_contents(document: HistoryDocument, commit_url: str) -> list[Content]:
@@ -839,9 +845,9 @@ def _change_mark(step: LevelChange) -> str:
 
 def _step_row(trend: Trend, step: LevelChange, metric: Metric, commit_url: str) -> Row:
     first, last = step.earliest, step.latest
-    likely = "" if first is last else f"{step.range_start.short} and {last.short}"
+    likely = "" if first is last else f"{step.range_start.short_title} and {last.short_title}"
     if step.is_trend:
-        likely = f"trend from {first.short} to {last.short}"
+        likely = f"trend from {first.short_title} to {last.short_title}"
     return {
         "configuration": trend.series.configuration,
         "step": TableCell(_change_mark(step), tone="bad" if step.worse else "good"),

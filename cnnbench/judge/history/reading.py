@@ -54,7 +54,7 @@ from cnnbench.errors import PathError
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.history.series import HistoryEntry
 from cnnbench.judge.metrics import Origin
-from cnnbench.machine.cpu import usable_cpus
+from cnnbench.machine.cpu import usable_cpu_numbers
 from cnnbench.records import result_files
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import decode, encode
@@ -106,7 +106,7 @@ SAME: Encoded = ("", False)
 """Marker for a file whose content is equal to the content in the table."""
 
 
-class FileRow(NamedTuple):
+class CachedFile(NamedTuple):
     """One file of the results directory, as a row of the cache table: path, size and times, digest,
     and content.
 
@@ -199,7 +199,7 @@ def _configuration_json(configuration: Configuration) -> str:
     return _CONFIGURATIONS[id(configuration)][1]
 
 
-def encode_block(rows: Iterable[FileRow]) -> dict[str, bytes]:
+def encode_block(rows: Iterable[CachedFile]) -> dict[str, bytes]:
     """Serializes files as a block of the table. Returns the data of each column of the block, by
     name.
     """
@@ -224,7 +224,7 @@ def encode_block(rows: Iterable[FileRow]) -> dict[str, bytes]:
     return {FILES: text, **{name: column.tobytes() for name, column in values.items()}}
 
 
-def decode_block(columns: Mapping[str, bytes]) -> Iterator[FileRow]:
+def decode_block(columns: Mapping[str, bytes]) -> Iterator[CachedFile]:
     """Yields the files of a block, deserialized from its columns. Their measurements contain only
     the metrics whose columns are given.
     """
@@ -239,7 +239,7 @@ def decode_block(columns: Mapping[str, bytes]) -> Iterator[FileRow]:
                 measured = {n: v for n, v in zip(names, row, strict=True) if v == v}
                 listed.append(EncodedEntry(texts[configuration], status, error, slow, measured))
             content = EncodedProcess(run_id, started, pair, texts[facts], texts[source], listed)
-        yield FileRow(path, stamp, read_ns, name, content)
+        yield CachedFile(path, stamp, read_ns, name, content)
 
 
 class ContentDecoder:
@@ -324,7 +324,7 @@ CREATE TABLE IF NOT EXISTS columns (
 """
 
 
-class MeasurementTable:
+class MeasurementCache:
     """The table that caches the measurements of a results directory. A missing or unusable table is
     treated as an empty table.
 
@@ -334,7 +334,7 @@ class MeasurementTable:
 
     def __init__(self, folder: Path, metrics: Collection[str], decoder: ContentDecoder) -> None:
         self._path, top = folder / FILE, os.path.join(folder, "")
-        self.known: dict[str, FileRow] = {}
+        self.known: dict[str, CachedFile] = {}
         self._blocks: dict[str, str] = {}  # Maps the path of a file to the name of its block.
         # The next write rewrites blocks that are damaged or share a file with another block.
         self._useless: set[str] = set()
@@ -364,7 +364,7 @@ class MeasurementTable:
             for cache in (self.known, self._blocks, self._useless):
                 cache.clear()
 
-    def write(self, rows: Collection[FileRow], deleted: Collection[str] = ()) -> None:
+    def write(self, rows: Collection[CachedFile], deleted: Collection[str] = ()) -> None:
         """Adds files to the table, and removes files that no longer exist in the directory. Errors
         are ignored.
 
@@ -395,7 +395,7 @@ class MeasurementTable:
             return stat.S_ISREG(os.lstat(self._path).st_mode)
         return False
 
-    def _write(self, rows: Collection[FileRow], deleted: Collection[str]) -> None:
+    def _write(self, rows: Collection[CachedFile], deleted: Collection[str]) -> None:
         fresh = {row.path: row for row in rows}
         replaced = fresh.keys() | deleted
         blocks = self._useless | {self._blocks[path] for path in replaced if path in self._blocks}
@@ -404,7 +404,7 @@ class MeasurementTable:
             blocks |= {block for block, size in sizes.items() if 2 * size <= AT_ONCE}
         places = dict.fromkeys(replaced, "")
 
-        def kept_rows() -> Iterator[FileRow]:
+        def kept_rows() -> Iterator[CachedFile]:
             for old in self._remove_blocks(database, blocks):
                 if old.path not in replaced:
                     yield old
@@ -425,7 +425,7 @@ class MeasurementTable:
 
     def _remove_blocks(
         self, database: sqlite3.Connection, blocks: Iterable[str]
-    ) -> Iterator[FileRow]:
+    ) -> Iterator[CachedFile]:
         """Removes blocks from the table, and yields the files that they contained."""
         for block in blocks:
             for _, columns in [*_undamaged_blocks(database, "block = ?", block)]:
@@ -477,7 +477,7 @@ def _undamaged_blocks(
         )
 
 
-def _insert_block(database: sqlite3.Connection, rows: Sequence[FileRow]) -> str:
+def _insert_block(database: sqlite3.Connection, rows: Sequence[CachedFile]) -> str:
     """Writes files as a new block. Returns the name of the block, which is a digest of its
     content.
     """
@@ -550,7 +550,7 @@ def contents(
     subdirectories are ignored.
 
     Measurements that started in the same second are sorted by pair, then by run_id, not by file
-    name. The contents of files are cached in a `MeasurementTable`, from which only the values of
+    name. The contents of files are cached in a `MeasurementCache`, from which only the values of
     the given metrics are read. `progress` shows how many of the files that are not in the table
     have been read.
     """
@@ -590,7 +590,7 @@ class _FileToRead(NamedTuple):
 
     path: str
     stamp: str
-    known: FileRow | None
+    known: CachedFile | None
 
 
 def _content_by_path(
@@ -601,7 +601,7 @@ def _content_by_path(
     """
     now = time.time_ns()
     decoder = ContentDecoder()
-    table = MeasurementTable(folder, metrics, decoder)
+    table = MeasurementCache(folder, metrics, decoder)
     top = os.path.join(folder, "")
     content_by_path: dict[str, Decoded] = {}
     unknown: list[_FileToRead] = []
@@ -619,7 +619,7 @@ def _content_by_path(
         unknown.append(_FileToRead(path, stamp, known))
     table.write((), deleted=table.known)
     progress.start("reading records", len(unknown))
-    fresh: list[FileRow] = []
+    fresh: list[CachedFile] = []
     readings = _read_and_encode_all(
         [(file.path, file.known.digest if file.known else "") for file in unknown]
     )
@@ -631,7 +631,7 @@ def _content_by_path(
         name, content = reading
         if content != SAME:
             content_by_path[file.path] = decoder(file.path, content)
-        fresh.append(FileRow(file.path.removeprefix(top), file.stamp, now, name, content))
+        fresh.append(CachedFile(file.path.removeprefix(top), file.stamp, now, name, content))
         if len(fresh) >= AT_ONCE:
             table.write(fresh)
             fresh = []
@@ -660,7 +660,7 @@ def _read_and_encode_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
     If there are many files, several processes read them.
     """
     chunks = [jobs[start : start + _CHUNK] for start in range(0, len(jobs), _CHUNK)]
-    number = min(_MOST_PROCESSES, len(usable_cpus())) if len(jobs) >= _MANY else 1
+    number = min(_MOST_PROCESSES, len(usable_cpu_numbers())) if len(jobs) >= _MANY else 1
     with contextlib.ExitStack() as stack:
         receivers: list[Connection] = []
         context = get_context("fork")  # A forked child has already imported all modules.

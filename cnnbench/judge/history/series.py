@@ -36,8 +36,8 @@ from cnnbench.judge.compare.configuration import (
 from cnnbench.judge.metrics import (
     Measurement,
     Origin,
-    complete_origins,
     fact_text,
+    fill_in_origins,
     kind_of,
     machine_names,
     origin_titles,
@@ -226,7 +226,7 @@ class SeriesPoint:
         return f"{self.name} ({self.detail})" if self.detail else self.name
 
     @property
-    def short(self) -> str:
+    def short_title(self) -> str:
         """The title of the point. If its name is a commit, the commit is shortened."""
         name = short_commit(self.name)
         return f"{name} ({self.detail})" if self.detail else name
@@ -315,7 +315,7 @@ def all_series(
 
     `by` determines which measurements form a point: "commit" (or the day if the commit is unknown),
     "day", "run", or the name of a label or recorded property. Raises FlagError if no measurement
-    has this label or property. For `order`, see `Revisions`.
+    has this label or property. For `order`, see `RevisionOrder`.
     """
     resolved = _resolve_entries([entry for entry in entries if entry.kind in metric.kinds])
     _check_grouping(by, resolved)
@@ -330,7 +330,7 @@ def all_series(
     for place, entry in chosen:
         point = (_point_name(entry, by), entry.origin, opponent(entry))
         groups.setdefault(place, {}).setdefault(point, []).append(entry)
-    revisions = Revisions([entry for _, entry in chosen], pairs, order)
+    revisions = RevisionOrder([entry for _, entry in chosen], pairs, order)
     all_points = {place: _series_points(points, metric) for place, points in groups.items()}
     measured = (point.runs[0] for made in all_points.values() for point in made if point.values)
     newest = revisions.newest(measured)
@@ -440,7 +440,7 @@ def _point_name(entry: HistoryEntry, by: str) -> str:
 
 def _resolve_entries(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
-    known, origins = tuple(whole.values()), complete_origins(entry.origin for entry in entries)
+    known, origins = tuple(whole.values()), fill_in_origins(entry.origin for entry in entries)
     entries_resolved = []
     # A run that ended before its network was built gets the network of the run before it.
     last: dict[str, ModelInfo] = {}
@@ -482,7 +482,7 @@ def _matches_pattern(pattern: str, name: str, part: bool = True) -> bool:
     return fnmatchcase(text, lower) or (part and lower in text)
 
 
-class Revisions:
+class RevisionOrder:
     """Sorts the measured revisions of the code. The base of an experiment comes before the revision
     that the experiment compared with the base.
 

@@ -17,15 +17,15 @@ from operator import attrgetter
 from cnnbench.base.levels import (
     MIN_SERIES,
     TWO_MACHINES,
-    NoisyPoints,
+    CommitTimeSeries,
     RecognizedNoise,
     SeriesLevel,
     find_levels,
-    likely_start_interval,
-    log_change,
-    log_threshold,
+    level_start_interval,
+    log_or_absolute_change,
+    log_or_absolute_threshold,
 )
-from cnnbench.base.slow_steps import SlowSteps, additional_cost, median_slow_steps
+from cnnbench.base.slow_steps import SlowSteps, median_slow_steps, slow_step_cost_increase
 from cnnbench.base.stats import group_by
 from cnnbench.judge.compare.configuration import DifferenceEffect, fact_rule
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
@@ -158,7 +158,7 @@ class Trend:
     noise: RecognizedNoise = field(default_factory=RecognizedNoise)
 
     @property
-    def setbacks(self) -> tuple[LevelChange, ...]:
+    def lasting_regressions(self) -> tuple[LevelChange, ...]:
         """The regressions in the time series that have not been undone."""
         return tuple(step for step in self.steps if step.worse and step.stands)
 
@@ -170,8 +170,8 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     least = Policy().threshold_of(metric) if threshold is None else threshold
     runs = [point.values for point in series.points]
     levels = find_levels(runs, metric.relative, least)
-    noisy = NoisyPoints(runs, metric.relative)
-    floor = log_threshold(metric.relative, least)
+    noisy = CommitTimeSeries(runs, metric.relative)
+    floor = log_or_absolute_threshold(metric.relative, least)
     hosts = [point.hosts for point in series.points]
     noise = noisy.recognize_noise(levels, hosts, floor) if levels else RecognizedNoise()
     # If a machine has two speeds, points at the rarer speed are not reported as outliers.
@@ -193,7 +193,7 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
 
 def _level_changes(
     points: Sequence[SeriesPoint],
-    noisy: NoisyPoints,
+    noisy: CommitTimeSeries,
     levels: Sequence[SeriesLevel],
     metric: Metric,
     floor: float,
@@ -210,13 +210,13 @@ def _level_changes(
         if after.slope:
             after = levels[number + 1]
         else:
-            low, high = likely_start_interval(noisy, levels, number)
-        moved = log_change(before.value, after.value, metric.relative)
+            low, high = level_start_interval(noisy, levels, number)
+        moved = log_or_absolute_change(before.value, after.value, metric.relative)
         if abs(moved) <= floor:
             continue
         change = after.value / before.value - 1 if metric.relative else after.value - before.value
         index = levels[number].start
-        now = log_change(before.value, levels[-1].value, metric.relative)
+        now = log_or_absolute_change(before.value, levels[-1].value, metric.relative)
         last_good, first_bad = points[index - 1], points[index]
         hosts = [
             {host for point in points[level.start : level.stop] for host in point.hosts}
@@ -263,9 +263,13 @@ def _mark_undone_changes(
     for place, step in enumerate(changes):
         if step.stands:
             continue
-        way = math.copysign(1.0, log_change(step.before.value, step.after.value, metric.relative))
+        way = math.copysign(
+            1.0, log_or_absolute_change(step.before.value, step.after.value, metric.relative)
+        )
         for back in range(place + 1, len(changes)):
-            left = way * log_change(step.before.value, changes[back].after.value, metric.relative)
+            left = way * log_or_absolute_change(
+                step.before.value, changes[back].after.value, metric.relative
+            )
             if left <= floor:
                 break
         else:
@@ -289,7 +293,7 @@ def _slow_steps_of_slower_level(
         median_slow_steps([point.slow for point in points[level.start : level.stop]])
         for level in (faster, slower)
     )
-    return after if additional_cost(before, after) > Policy.threshold else None
+    return after if slow_step_cost_increase(before, after) > Policy.threshold else None
 
 
 def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact, ...]:

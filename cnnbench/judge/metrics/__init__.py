@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from cnnbench.base.files import parse_json
 from cnnbench.base.slow_steps import FEWEST, SlowSteps, find_slow_steps, median_slow_steps
 from cnnbench.base.stats import median
-from cnnbench.base.text import binary, counted_names, integer, number
+from cnnbench.base.text import counted_names, format_bytes, integer, number
 from cnnbench.machine.facts import comparable_fact
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import HIDDEN, OPTIONAL
@@ -131,7 +131,7 @@ def readable_fact(name: str, value: Any) -> str:
     written as KiB, MiB and so on.
     """
     text = fact_text(value, name)
-    return binary(int(text)) if name.endswith("_bytes") and text.isdecimal() else text
+    return format_bytes(int(text)) if name.endswith("_bytes") and text.isdecimal() else text
 
 
 def short_commit(text: str) -> str:
@@ -222,10 +222,10 @@ class Origin:
     @cached_property
     def _hash(self) -> int:
         # The hash is cached, because histories look up the origin of every measurement.
-        return hash((*self.code, self.side, self.network, self.tensorflow, self.machine))
+        return hash((*self.code_state, self.side, self.network, self.tensorflow, self.machine))
 
     @property
-    def short(self) -> str:
+    def short_revision(self) -> str:
         """The shortened commit of the revision. If files were changed, "+" and the first digits of
         the digest of the changes follow.
         """
@@ -245,27 +245,27 @@ class Origin:
         return f"network of {texts[0]} parameters, {texts[1]} FLOPs"
 
     @property
-    def code(self) -> tuple[str, str, bool | None, str]:
+    def code_state(self) -> tuple[str, str, bool | None, str]:
         """The state of the measured code: repository, revision, whether files were changed, and the
         digest of the changes.
         """
         return self.repository, self.revision, self.dirty, self.changes
 
-    def parts(self) -> dict[str, str]:
+    def part_texts(self) -> dict[str, str]:
         """The components of the origin, such as revision and machine: names and texts for people.
         The text of an unknown component is "".
         """
         return {
             "side": self.side.upper(),
             "repository": self.repository,
-            "revision": self.short,
+            "revision": self.short_revision,
             "network": self.network_size,
             "TensorFlow": self.tensorflow,
             "machine": machine_name(dict(self.machine)),
         }
 
 
-def complete_origins(origins: Iterable[Origin]) -> dict[Origin, Origin]:
+def fill_in_origins(origins: Iterable[Origin]) -> dict[Origin, Origin]:
     """Maps each origin to a copy in which missing values, such as the network, are taken from other
     origins that are otherwise equal.
 
@@ -304,7 +304,7 @@ def varying_parts(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
     texts_by_name: dict[str, dict[str, None]] = {}
     distinct = tuple(dict.fromkeys(origins))
     for origin in distinct:
-        for name, text in origin.parts().items():
+        for name, text in origin.part_texts().items():
             texts_by_name.setdefault(name, {})[text or "unknown"] = None
     differ = {name: tuple(texts) for name, texts in texts_by_name.items() if len(texts) > 1}
     if len(distinct) > 1 and not differ:
@@ -324,7 +324,7 @@ def origin_titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dic
     named: dict[Origin, str] = {}
     taken: set[str] = set()
     for origin in distinct:
-        parts = origin.parts()
+        parts = origin.part_texts()
         words = [origin_part_text(name, parts[name]) for name in names]
         if "machine" not in without and len(set(machines.values())) > 1:
             words.append(machines[origin])

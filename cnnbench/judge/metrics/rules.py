@@ -29,7 +29,7 @@ from typing import Any, TypeVar, cast
 from cnnbench.base.text import unknown_key_message
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics import Policy
-from cnnbench.machine.repository import GitError, commit_of, git
+from cnnbench.machine.repository import GitError, find_commit_hash, git
 from cnnbench.records.codec import ABSENT, OPTIONAL, decode, key_metadata
 from cnnbench.records.metric import METRICS, Metric
 
@@ -83,7 +83,7 @@ class ConfigurationRule:
     fail_on: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
     metrics: tuple[MetricRule, ...] = field(default=(), metadata=_LIST)
 
-    def shares(self) -> dict[str, float]:
+    def alpha_shares(self) -> dict[str, float]:
         """Maps each metric of the rule to its share of the significance level. The shares add up to
         1.
         """
@@ -197,7 +197,9 @@ class Rules:
         """The smallest share of the significance level that any rule gives to a metric; 1 if no
         rule contains metrics.
         """
-        return min((one for rule in self.rules for one in rule.shares().values()), default=1.0)
+        return min(
+            (one for rule in self.rules for one in rule.alpha_shares().values()), default=1.0
+        )
 
     def policy(
         self,
@@ -224,7 +226,7 @@ class Rules:
             threshold = threshold if own.threshold is None else own.threshold
             fail_on = fail_on if own.fail_on is None else own.fail_on
             if share is not None and all(_metric_rule(rule, metric) for metric in asked):
-                share = rule.shares()[own.name]
+                share = rule.alpha_shares()[own.name]
         share = None if share is None else share / kinds
         scaled = None if threshold is None else threshold * metric.scale
         return usual.replace(own_threshold=scaled, share=share, fail_on=fail_on)
@@ -355,7 +357,7 @@ def _read_rules_table(name: str) -> Any:
     try:
         if _is_in_commit(name):
             commit, _, path = name.partition(":")
-            text = git("cat-file", "blob", f"{commit_of(commit)}:{path}")
+            text = git("cat-file", "blob", f"{find_commit_hash(commit)}:{path}")
         else:
             text = Path(name).read_text("utf-8")
         # The conversion to JSON and back converts dates to strings.
@@ -454,7 +456,7 @@ def _rule_from_table(table: Any, where: str) -> ConfigurationRule:
         ConfigurationRule, {**table, "metrics": []} if own else table, where
     )
     rule = replace(rule, metrics=tuple(own))
-    shares = rule.shares().values()
+    shares = rule.alpha_shares().values()
     if own and (min(shares) <= 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6)):
         raise ValueError(f"{where}: metrics: shares must be above 0 and add up to 1")
     return rule

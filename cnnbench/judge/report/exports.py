@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from cnnbench.base.stats import ProcessValues, group_by
 from cnnbench.base.terminal import csv_text
-from cnnbench.base.text import boolean_text, count_text, labels_from_config, plain, to_terminal_line
+from cnnbench.base.text import (
+    boolean_text,
+    count_text,
+    labels_from_config,
+    to_plain_line,
+    to_terminal_line,
+)
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import Configuration, configuration_name
 from cnnbench.judge.compare.estimate import usable_values
@@ -90,7 +96,7 @@ def _configuration_statistics(group: RunGroup) -> dict[str, float | None]:
     statistics: dict[str, float | None] = {}
     others = {name: name for name in BOUNDS if name not in _MEDIANS.values()}
     for name, metric in {**_MEDIANS, **others}.items():
-        values = None if metric is None else group.sample(metric)
+        values = None if metric is None else group.process_values(metric)
         statistics[name] = None if values is None else values.median
         if values is not None and name in _SPREADING:
             low, high = values.interval or (None, None)
@@ -203,7 +209,8 @@ def to_csv(results: ReportSubject, table: str) -> str:
     return csv_text(header, (map(row.get, header) for row in rows))
 
 
-# Converts results to `Figure` objects, and exports the objects in the formats of other programs.
+# Converts results to `ExportedMetric` objects, and exports the objects in the formats of other
+# programs.
 
 BASE, NEW = "base", "new"
 
@@ -212,15 +219,15 @@ _OF_SUBJECT = ("commit", "repository")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class ExportedMetric:
     """One metric of one configuration, as exported to other programs: the values of all processes
     that measured the same code on the same machine.
 
     Attributes:
       sample: one value per process; at least one.
       started: start of the first process, in UTC.
-      role: BASE or NEW if the figure is from a comparison; otherwise "".
-      point: if the figure is from a history, the name of its point: a commit, day, run or label;
+      role: BASE or NEW if the value is from a comparison; otherwise "".
+      point: if the value is from a history, the name of its point: a commit, day, run or label;
         otherwise "".
       current: whether the newest code was measured: NEW, or the last revision of a history.
     """
@@ -249,15 +256,15 @@ class Figure:
 
         It contains the configuration's name, side A or B of an experiment, the TensorFlow version,
         the machine, and a hash that also covers all flags and the repository. It does not depend on
-        the revision, the size of the network, or other figures.
+        the revision, the size of the network, or other metrics.
         """
-        origin, parts = self.origin, self.origin.parts()
+        origin, parts = self.origin, self.origin.part_texts()
         shown = (
             origin_part_text(name, parts[name]) for name in ("side", "TensorFlow") if parts[name]
         )
         words = ", ".join((configuration_name(self.configuration), *shown))
         subject = (origin.side, origin.repository, origin.tensorflow, origin.machine)
-        return plain(
+        return to_plain_line(
             f"{words} on {parts['machine']} [{_short_digest(self.configuration.key, *subject)}]"
         )
 
@@ -293,10 +300,10 @@ class Figure:
             "changes": origin.changes,
             "side": origin.side,
             "tensorflow_version": origin.tensorflow,
-            "machine": origin.parts()["machine"],
+            "machine": origin.part_texts()["machine"],
             "machine_key": _short_digest(origin.machine),
         }
-        return {name: text for name, value in values.items() if (text := plain(value))}
+        return {name: text for name, value in values.items() if (text := to_plain_line(value))}
 
 
 def _short_digest(*parts: object) -> str:
@@ -315,9 +322,9 @@ def shared_labels(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
     }
 
 
-def figures_of_comparison(comparison: Comparison) -> list[Figure]:
-    """Returns a `Figure` for each metric, configuration and origin in BASE and in NEW. Figures of
-    NEW contain verdicts.
+def exported_metrics_of_comparison(comparison: Comparison) -> list[ExportedMetric]:
+    """Returns an `ExportedMetric` for each metric, configuration and origin in BASE and in NEW.
+    Those of NEW contain verdicts.
     """
     return [
         figure
@@ -329,7 +336,7 @@ def figures_of_comparison(comparison: Comparison) -> list[Figure]:
 
 def _side_figures(
     entry: ComparedConfiguration, role: str, records: tuple[Measurement, ...]
-) -> Iterable[Figure]:
+) -> Iterable[ExportedMetric]:
     origins = MeasurementGroup(entry.configuration, records).by_origin()
     for origin, members in origins.items():
         good = [record for record in members if record.status == "ok"]
@@ -337,7 +344,7 @@ def _side_figures(
             values = usable_values(good, result.metric)
             if not values:
                 continue
-            yield Figure(
+            yield ExportedMetric(
                 metric=result.metric,
                 sample=ProcessValues(values),
                 configuration=entry.configuration,
@@ -350,11 +357,11 @@ def _side_figures(
             )
 
 
-def newest_figures(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
-    """Returns the figures (exported metrics) of the newest code, and a sentence about omitted
-    figures, or "" if none are omitted.
+def newest_exported_metrics(figures: Sequence[ExportedMetric]) -> tuple[list[ExportedMetric], str]:
+    """Returns the exported metrics of the newest code, and a sentence about omitted values, or ""
+    if none are omitted.
 
-    If a measurement was repeated, only the last one is used. The sentence does not count figures of
+    If a measurement was repeated, only the last one is used. The sentence does not count values of
     the base of a comparison.
     """
     last = {
@@ -369,21 +376,21 @@ def newest_figures(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
     values = count_text(others, "other value", "other values")
     if not wanted:
         return wanted, f"the newest commit has no value; {values} left out"
-    revision = wanted[0].origin.short or "an unknown revision"
+    revision = wanted[0].origin.short_revision or "an unknown revision"
     return wanted, f"the format holds one commit, here {revision}; {values} left out"
 
 
-def _figure_key(figure: Figure) -> tuple[str, str]:
+def _figure_key(figure: ExportedMetric) -> tuple[str, str]:
     return figure.title, figure.metric.name
 
 
 Exported: TypeAlias = tuple[str, str]
 """A document in some format, and a sentence about values that the format cannot contain, or ""."""
 
-FORMATS: dict[str, Callable[[Sequence[Figure]], Exported]] = {}
-"""Maps the name of a format to the function that writes figures in this format."""
+FORMATS: dict[str, Callable[[Sequence[ExportedMetric]], Exported]] = {}
+"""Maps the name of a format to the function that writes metrics in this format."""
 
-_Export = TypeVar("_Export", bound=Callable[[Sequence[Figure]], Exported])
+_Export = TypeVar("_Export", bound=Callable[[Sequence[ExportedMetric]], Exported])
 
 
 def export_format(name: str, beginning: bytes) -> Callable[[_Export], _Export]:
@@ -429,17 +436,17 @@ Other units have no base unit.
 
 
 @export_format("bencher", rb'\{(\s*"[^\n]*": \{\s*"[^\n]*": \{\s*"value": |\}\s*$)')
-def bencher(figures: Sequence[Figure]) -> Exported:
+def bencher(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes metrics in the Bencher Metric Format (Bencher 0.6.12), for ``bencher run --adapter
     json``.
 
     Source: https://bencher.dev/docs/reference/bencher-metric-format/ and
     https://bencher.dev/bmf.json. The document maps each benchmark to its measures, and each measure
     to ``value`` and, if known, ``lower_value`` and ``upper_value``. Branch, commit and testbed are
-    flags of `bencher`, so only figures of the newest code are written. The names of measures
+    flags of `bencher`, so only metrics of the newest code are written. The names of measures
     contain the unit, because Bencher has its own measure "throughput", in operations per second.
     """
-    wanted, left_out = newest_figures(figures)
+    wanted, left_out = newest_exported_metrics(figures)
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
     for figure in wanted:
         name = figure.title.encode()[:_LONGEST_NAME].decode(errors="ignore")
@@ -450,7 +457,7 @@ def bencher(figures: Sequence[Figure]) -> Exported:
 
 
 @export_format("github-action-benchmark", rb'\[(\s*\{\s*"name": |\]\s*$)')
-def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
+def github_action_benchmark(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes metrics as custom JSON for the action benchmark-action/github-action-benchmark
     (v1.22).
 
@@ -460,7 +467,7 @@ def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
     one direction (``tool: customBiggerIsBetter`` or ``customSmallerIsBetter``). The direction is
     that of the first metric; metrics with the opposite direction are left out.
     """
-    wanted, left_out = newest_figures(figures)
+    wanted, left_out = newest_exported_metrics(figures)
     bigger = not wanted or wanted[0].metric.higher_is_better
     entries: list[dict[str, object]] = []
     others: dict[str, None] = {}
@@ -491,7 +498,7 @@ def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
 
 
 @export_format("mlflow", rb'\{\s*"runs": \[')
-def mlflow(figures: Sequence[Figure]) -> Exported:
+def mlflow(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes the bodies of requests to MLflow's REST API 2.0 (MLflow 3.17), which create one MLflow
     run for each configuration and revision.
 
@@ -507,7 +514,7 @@ def mlflow(figures: Sequence[Figure]) -> Exported:
     return _to_json({"runs": [_mlflow_run(members) for members in runs.values()]}), ""
 
 
-def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
+def _mlflow_run(figures: Sequence[ExportedMetric]) -> dict[str, Any]:
     first = figures[0]
     time = round(first.started.timestamp() * 1000)
     tags = {f"cnnbench.{name}": text for name, text in first.subject().items()}
@@ -520,7 +527,9 @@ def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
             tags[f"cnnbench.verdict.{figure.metric.name}"] = figure.judgement.verdict.word(
                 figure.metric
             )
-    name = ", ".join(filter(None, (first.title, first.role, first.point or first.origin.short)))
+    name = ", ".join(
+        filter(None, (first.title, first.role, first.point or first.origin.short_revision))
+    )
     metrics = [
         {
             "key": ".".join(filter(None, (figure.metric.name, *part.split("_")))),
@@ -555,7 +564,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 @export_format("openmetrics", rb"# (TYPE cnnbench_|EOF)")
-def openmetrics(figures: Sequence[Figure]) -> Exported:
+def openmetrics(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes metrics as OpenMetrics 1.0 text for Prometheus, for ``promtool tsdb create-blocks-from
     openmetrics``.
 
@@ -570,7 +579,7 @@ def openmetrics(figures: Sequence[Figure]) -> Exported:
     return "\n".join([*lines, "# EOF"]) + "\n", ""
 
 
-def _metric_families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
+def _metric_families(metric: Metric, figures: Sequence[ExportedMetric]) -> Iterator[str]:
     own = [(figure, figure.statistics()) for figure in figures if figure.metric is metric]
     base, factor = _UNITS.get(metric.unit, ("", 1.0))
     name, better = metric.name, "higher" if metric.higher_is_better else "lower"
@@ -603,12 +612,12 @@ def _metric_families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]
             yield f"{full}{{{labels}}} {value!r} {time:.3f}"
 
 
-def _openmetrics_labels(figure: Figure) -> str:
+def _openmetrics_labels(figure: ExportedMetric) -> str:
     """Returns the OpenMetrics labels of an exported metric as text: NAME="TEXT", separated by
     commas. Labels that users set are named label_NAME.
     """
     labels = {
-        f"label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": plain(text)
+        f"label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": to_plain_line(text)
         for name, text in figure.labels.items()
     }
     judgement = figure.judgement

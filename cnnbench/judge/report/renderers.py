@@ -25,7 +25,14 @@ from cnnbench.base.document import (
     text_of,
 )
 from cnnbench.base.terminal import is_terminal
-from cnnbench.base.text import NONE, code, count_text, item_count, markdown, plain
+from cnnbench.base.text import (
+    NONE,
+    count_text,
+    escape_markdown,
+    item_count,
+    markdown_code,
+    to_plain_line,
+)
 from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.compare.configuration import configuration_name
 from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
@@ -130,19 +137,19 @@ def metric_tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
     Tables of further metrics contain only results that are neither inconclusive nor the same. They
     also contain the configurations that do not affect the exit code.
     """
-    leading = comparison.leading
+    leading = comparison.requested_and_deciding_metrics
     further = [
         (entry, result)
         for entry in comparison.by_severity()
         for result in entry.results
-        if result.verdict in _SHOWN and not (entry.decides and result.metric in leading)
+        if result.verdict in _SHOWN and not (entry.affects_exit_code and result.metric in leading)
     ]
     by_metric = (
         (metric, [row for row in further if row[1].metric is metric])
         for metric in comparison.metrics
     )
     return [
-        *((metric, comparison.about(metric)) for metric in leading),
+        *((metric, comparison.deciding_results(metric)) for metric in leading),
         *((metric, rows) for metric, rows in by_metric if rows),
     ]
 
@@ -166,7 +173,7 @@ def result_cells(
     The p-value is corrected by Holm's method. If the CPU time determined the verdict on the
     throughput, the change, interval and p-value are of the CPU time, and the change says so.
     """
-    decisive = entry.decided_by(result)
+    decisive = entry.deciding_result(result)
     judgement, metric = decisive.judgement, decisive.metric
     change, interval = change_column_titles(comparison)
     low, high = judgement.low, judgement.high
@@ -210,13 +217,16 @@ def outcome_text(comparison: Comparison) -> str:
     """Returns text with the number of configurations for each verdict, for each requested
     metric.
     """
-    tallies = {metric.name: verdict_counts_text(comparison, metric) for metric in comparison.asked}
+    tallies = {
+        metric.name: verdict_counts_text(comparison, metric)
+        for metric in comparison.requested_metrics
+    }
     if len(tallies) == 1:
         return next(iter(tallies.values())) or "nothing was compared"
     return "; ".join(f"{name} {text}" for name, text in tallies.items())
 
 
-def conditions_sentence(comparison: Comparison) -> str:
+def pairing_and_floors_sentence(comparison: Comparison) -> str:
     """Returns a sentence that says whether BASE and NEW were compared in pairs, and which changes
     are too small to be relevant.
     """
@@ -227,7 +237,9 @@ def conditions_sentence(comparison: Comparison) -> str:
             "the medians"
         )
     for floors in dict.fromkeys(
-        filter(None, map(partial(_floor_range, comparison), comparison.leading))
+        filter(
+            None, map(partial(_floor_range, comparison), comparison.requested_and_deciding_metrics)
+        )
     ):
         text += f"; changes under {_floors_text(*floors)} are ignored"
     judged = [entry.main.judgement for entry in comparison.deciding]
@@ -239,7 +251,7 @@ def _floor_range(comparison: Comparison, metric: Metric) -> tuple[float, float, 
     """Returns the range of the smallest relevant changes of a metric over all configurations, and
     the name that `_floors_text` needs; None if no smallest relevant change is known.
     """
-    judged = [result.judgement for _, result in comparison.about(metric)]
+    judged = [result.judgement for _, result in comparison.deciding_results(metric)]
     floors = [judgement.floor for judgement in judged if judgement.floor is not None]
     return (min(floors), max(floors), "" if metric.relative else metric.name) if floors else None
 
@@ -259,7 +271,7 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
     are several configurations.
     """
     for metric in SPEEDS:
-        mean = comparison.means.get(metric.name)
+        mean = comparison.geometric_means.get(metric.name)
         if mean is not None and mean.configurations > 1:
             of = count_text(mean.of, "configuration", "configurations")
             of = of if mean.configurations == mean.of else f"{mean.configurations} of {of}"
@@ -307,7 +319,7 @@ def table_text(comparison: Comparison, colour: bool = False) -> str:
 
 
 def _table_sections(comparison: Comparison) -> Iterator[Section | Iterable[Content]]:
-    yield comparison.answer, comparison.why, comparison.advice
+    yield comparison.answer, comparison.explanation_sentence, comparison.advice
     labels = (f"BASE {comparison.base_label}", f"NEW  {comparison.new_label}")
     yield (Text(label, whole=True) for label in labels)
     for metric, pairs in metric_tables(comparison):
@@ -333,7 +345,7 @@ def _summary_contents(comparison: Comparison) -> Iterator[Content]:
         if text := verdict_counts_text(comparison, metric):
             yield Text(f"{metric.name}: {text}", whole=True)
     notes = (f"note: {note}" for note in comparison.notes)
-    for sentence in (*mean_sentences(comparison), conditions_sentence(comparison), *notes):
+    for sentence in (*mean_sentences(comparison), pairing_and_floors_sentence(comparison), *notes):
         yield Text(sentence, hanging=_HANGING)
     if facts := mentioned_differences(comparison):
         yield "Also different:"
@@ -364,20 +376,23 @@ def markdown_comment(comparison: Comparison) -> str:
     is shortened to the maximum size of a GitHub comment.
     """
     lines_shown = [
-        markdown(line) for line in (comparison.answer, comparison.why, comparison.advice) if line
+        escape_markdown(line)
+        for line in (comparison.answer, comparison.explanation_sentence, comparison.advice)
+        if line
     ]
-    lines_shown += [f"Next: {code(comparison.next_step)}"] if comparison.next_step else []
+    lines_shown += [f"Next: {markdown_code(comparison.next_step)}"] if comparison.next_step else []
     lines = [
         f"### cnnbench: {exit_code_meaning(comparison)}",
         "",
         "\n\n".join(lines_shown),
         "",
-        f"{code(comparison.base_label)} → {code(comparison.new_label)}: "
+        f"{markdown_code(comparison.base_label)} → {markdown_code(comparison.new_label)}: "
         f"{outcome_text(comparison)}.",
         "",
     ]
     answers = [
-        f"- {_CHANGED_WORK} {code(entry.name)}: {markdown(entry.main.judgement.reason)}"
+        f"- {_CHANGED_WORK} {markdown_code(entry.name)}: "
+        f"{escape_markdown(entry.main.judgement.reason)}"
         for entry in comparison.deciding
         if entry.main.verdict is Verdict.CHANGED_WORK
     ]
@@ -391,7 +406,9 @@ def markdown_comment(comparison: Comparison) -> str:
             symbol = _SYMBOLS[verdict_tone(comparison, entry, result)]
             symbol = _CHANGED_WORK if result.verdict is Verdict.CHANGED_WORK else symbol
             verdict = f"{symbol} {result.word}"
-            rows.append(markdown_row((verdict, code(entry.name), *(cell.text for cell in numbers))))
+            rows.append(
+                markdown_row((verdict, markdown_code(entry.name), *(cell.text for cell in numbers)))
+            )
         _, *heads = result_cells(comparison, *pairs[0])
         head = markdown_row((f"{metric.name}, median {metric.unit_text}", *heads))
         rows = _lines_that_fit(
@@ -406,7 +423,7 @@ def markdown_comment(comparison: Comparison) -> str:
 
 def _folded_details(comparison: Comparison, room: int) -> list[str]:
     reasons = [
-        f"- {code(entry.name)}: {_reason_markdown(result)}"
+        f"- {markdown_code(entry.name)}: {_reason_markdown(result)}"
         for _, rows in metric_tables(comparison)
         for entry, result in rows
         if result.verdict is not Verdict.SAME
@@ -416,12 +433,16 @@ def _folded_details(comparison: Comparison, room: int) -> list[str]:
     lines += [
         f"- {metric.name}: {text}"
         for metric in comparison.metrics
-        if metric not in comparison.leading and (text := verdict_counts_text(comparison, metric))
+        if metric not in comparison.requested_and_deciding_metrics
+        and (text := verdict_counts_text(comparison, metric))
     ]
-    lines.append(f"- {conditions_sentence(comparison)}")
-    lines += [f"- note: {code(note)}" for note in comparison.notes]
-    lines += [f"- also different: {code(mention)}" for mention in mentioned_differences(comparison)]
-    lines += [f"- skipped: {code(str(file))}" for file in comparison.skipped]
+    lines.append(f"- {pairing_and_floors_sentence(comparison)}")
+    lines += [f"- note: {markdown_code(note)}" for note in comparison.notes]
+    lines += [
+        f"- also different: {markdown_code(mention)}"
+        for mention in mentioned_differences(comparison)
+    ]
+    lines += [f"- skipped: {markdown_code(str(file))}" for file in comparison.skipped]
     remarks = _lines_that_fit(lines, _REMARKS, "- … and {} lines more")
     reasons = _lines_that_fit(
         reasons, room - _character_count([*head, *remarks]) - 100, "- … and {} reasons more"
@@ -431,7 +452,7 @@ def _folded_details(comparison: Comparison, room: int) -> list[str]:
 
 def _reason_markdown(result: MetricResult) -> str:
     if result.judgement.p is None:
-        return f"{result.word}: {code(result.judgement.reason)}"
+        return f"{result.word}: {markdown_code(result.judgement.reason)}"
     return verdict_with_reason(result)
 
 
@@ -477,14 +498,16 @@ def workflow_commands(comparison: Comparison) -> str:
     for level in (AnnotationLevel.ERROR, AnnotationLevel.WARNING, AnnotationLevel.NOTICE):
         # Control characters are removed, because they could forge lines of the log.
         items = [
-            (plain(title), plain(message)) for of, title, message in annotations if of is level
+            (to_plain_line(title), to_plain_line(message))
+            for of, title, message in annotations
+            if of is level
         ]
         shown = items if len(items) <= _MOST_ANNOTATIONS else items[: _MOST_ANNOTATIONS - 1]
         lines += [_workflow_command(level, *item) for item in shown]
         if rest := items[len(shown) :]:
             others = "\n".join(map(": ".join, rest))
             lines.append(_workflow_command(level, f"{len(rest)} more", others))
-    text = "\n".join(map(plain, comparison.opening))
+    text = "\n".join(map(to_plain_line, comparison.opening_lines))
     lines.append(_workflow_command(AnnotationLevel.NOTICE, "cnnbench compare", text))
     return "".join(f"{line}\n" for line in lines)
 
@@ -521,7 +544,7 @@ def junit_xml(comparison: Comparison) -> str:
     """
     suites = xml.Element("testsuites", name=_SUITE)
     for metric in comparison.metrics:
-        if own := comparison.of(metric):
+        if own := comparison.results_of_metric(metric):
             suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: {metric.name}")
             if comparison.repeated_pairs:
                 properties = xml.SubElement(suite, "properties")
@@ -530,12 +553,14 @@ def junit_xml(comparison: Comparison) -> str:
             for entry, result in own:
                 _add_result(suite, comparison, entry, result)
     if len(suites):
-        xml.SubElement(suites[0], "system-out").text = "\n".join(map(plain, comparison.opening))
+        xml.SubElement(suites[0], "system-out").text = "\n".join(
+            map(to_plain_line, comparison.opening_lines)
+        )
     if comparison.skipped:
         suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: files")
         for file in comparison.skipped:
             case = _add_test_case(suite, "cnnbench.files", file.path)
-            xml.SubElement(case, "skipped", message=plain(file.reason))
+            xml.SubElement(case, "skipped", message=to_plain_line(file.reason))
     for suite in suites:
         counted = {"tests": "", "failures": "/failure", "errors": "/error", "skipped": "/skipped"}
         for name, tag in counted.items():
@@ -545,7 +570,9 @@ def junit_xml(comparison: Comparison) -> str:
 
 
 def _add_test_case(suite: xml.Element, classname: str, name: str) -> xml.Element:
-    return xml.SubElement(suite, "testcase", classname=classname, name=plain(name), time="0")
+    return xml.SubElement(
+        suite, "testcase", classname=classname, name=to_plain_line(name), time="0"
+    )
 
 
 def _add_result(
@@ -561,8 +588,12 @@ def _add_result(
     if level is AnnotationLevel.ERROR:
         tag = "error" if failed else "failure"
     if tag:
-        xml.SubElement(case, tag, message=plain(verdict_with_reason(result)), type=result.word)
-    xml.SubElement(case, "system-out").text = plain(_numbers_text(comparison, entry, result))
+        xml.SubElement(
+            case, tag, message=to_plain_line(verdict_with_reason(result)), type=result.word
+        )
+    xml.SubElement(case, "system-out").text = to_plain_line(
+        _numbers_text(comparison, entry, result)
+    )
 
 
 def _numbers_text(

@@ -34,7 +34,7 @@ from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import dataclass_from_sources, parse_start_time
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.profiles import Roofline, StepProfile
-from cnnbench.records.result_files import LoadedFiles, Study
+from cnnbench.records.result_files import Loaded, Study
 from cnnbench.records.run import RunRecord, find_steady_state_of_run
 
 MOST_SHOWN = 60
@@ -86,7 +86,7 @@ class RunGroup:
         """The successful runs. Values are computed only from successful runs."""
         return tuple(record for record in self.records if record.status == "ok")
 
-    def sample(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
+    def process_values(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
         """Returns the finite values of the successful runs. `value` is the name of a metric in
         `HISTORY`, or a function of a run.
         """
@@ -106,7 +106,7 @@ class RunGroup:
     @property
     def throughput(self) -> ProcessValues:
         """Images per second of each successful run, computed as in `cnnbench compare`."""
-        return self.sample("throughput")
+        return self.process_values("throughput")
 
     @cached_property
     def steady_states(self) -> tuple[SteadyState, ...]:
@@ -134,7 +134,7 @@ class RunGroup:
         return str(self.flag("model") or self.flag("benchmark"))
 
     @property
-    def work(self) -> str:
+    def work_kind(self) -> str:
         """The kind of work: "training", "inference" or "evaluation". Speeds of different kinds are
         not compared.
         """
@@ -147,7 +147,7 @@ class RunGroup:
         """Text with network, data set and kind of work. A chart contains all groups with the same
         text.
         """
-        further = (str(self.flag("data_name") or "imagenet"), self.work)
+        further = (str(self.flag("data_name") or "imagenet"), self.work_kind)
         return ", ".join((self.model, *(part for part in further if part not in _USUAL)))
 
     @property
@@ -162,9 +162,9 @@ class RunGroup:
         return str(self.flag("device"))
 
 
-def group_configurations(
+def group_runs(
     records: Iterable[RunRecord],
-    beside: Iterable[RunRecord] = (),
+    runs_with_peaks: Iterable[RunRecord] = (),
     order: Mapping[str, int] | None = None,
 ) -> tuple[RunGroup, ...]:
     """Groups runs by configuration and origin, and sorts the groups (see `RunGroup.order`).
@@ -174,11 +174,12 @@ def group_configurations(
 
     Args:
       records: the runs to group.
-      beside: further runs, whose measured peak FLOP/s are also used (see `with_highest_peaks`).
+      runs_with_peaks: further runs, whose measured peak FLOP/s are also used (see
+        `with_highest_peaks`).
       order: maps commits to positions. A commit that is not in it follows the commit that was
         measured before it. None means that revisions are in order of time.
     """
-    (grouped_runs,) = group_by_configuration(with_highest_peaks([*records], beside))
+    (grouped_runs,) = group_by_configuration(with_highest_peaks([*records], runs_with_peaks))
     names = unique_configuration_names(group.configuration for group in grouped_runs)
     measured = {
         group.configuration.key: [
@@ -232,13 +233,13 @@ def peak_flops_per_sec(run: RunRecord) -> float | None:
 
 
 def with_highest_peaks(
-    runs: Sequence[RunRecord], beside: Iterable[RunRecord] = ()
+    runs: Sequence[RunRecord], runs_with_peaks: Iterable[RunRecord] = ()
 ) -> list[RunRecord]:
     """Replaces the measured peak FLOP/s of each run by the highest peak that was measured on the
     same machine in the same number format.
 
     This is done because load can only reduce a measured peak. Peaks that users set, and published
-    peaks, are not changed. `beside` contains further runs with measured peaks.
+    peaks, are not changed. `runs_with_peaks` contains further runs with measured peaks.
     """
 
     def machine_and_format(run: RunRecord) -> tuple[Machine, str] | None:
@@ -247,7 +248,7 @@ def with_highest_peaks(
         )
         return (Origin.of(run).machine, str(run.config.get("precision"))) if known else None
 
-    chosen, alike = [], group_by((*runs, *beside), machine_and_format)
+    chosen, alike = [], group_by((*runs, *runs_with_peaks), machine_and_format)
     for run in runs:
         if (where := machine_and_format(run)) and (others := alike[where])[1:]:
             best = max(peak_flops_per_sec(run) or 0.0 for run in others)
@@ -259,7 +260,9 @@ def with_highest_peaks(
     return chosen
 
 
-def split_names(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, list[str]]:
+def split_off_common_parts(
+    names: Sequence[Sequence[str]], separator: str = ", "
+) -> tuple[str, list[str]]:
     """Splits names into common and individual parts. Returns the joined parts that all names have
     in common, and the joined other parts of each name.
     """
@@ -270,26 +273,28 @@ def split_names(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[
     return separator.join(shared), [separator.join(parts) for parts in own]
 
 
-def distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
-    """Splits the names of groups with `split_names`. If the groups have different precisions, the
-    names contain the precisions.
+def common_and_distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
+    """Splits the names of groups with `split_off_common_parts`. If the groups have different
+    precisions, the names contain the precisions.
     """
     parts = [group.name.split(", ") for group in members]
     formats = [str(group.flag("precision")) for group in members]
     for own, format in zip(parts, formats, strict=True):
         # The name of a group does not contain the default precision.
         own += [format] if len(set(formats)) > 1 and format not in own else []
-    return split_names(parts)
+    return split_off_common_parts(parts)
 
 
 def newest_groups(
-    configured: Sequence[RunGroup], most: int, first: Container[str] = ()
+    configured: Sequence[RunGroup], max_groups: int, priority_keys: Container[str] = ()
 ) -> list[RunGroup]:
-    """Selects at most `most` groups. Groups whose keys are in `first` have priority, followed by
-    the newest groups. The order of the groups is kept.
+    """Selects at most `max_groups` groups. Groups whose keys are in `priority_keys` have priority,
+    followed by the newest groups. The order of the groups is kept.
     """
-    order = sorted(configured, key=lambda group: (group.configuration.key in first, group.latest))
-    chosen = {*order[-most:]}
+    order = sorted(
+        configured, key=lambda group: (group.configuration.key in priority_keys, group.latest)
+    )
+    chosen = {*order[-max_groups:]}
     return [group for group in configured if group in chosen]
 
 
@@ -301,13 +306,14 @@ def shown_count_text(shown: int, total: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportSubject(LoadedFiles):
+class ReportSubject(Loaded):
     """The records that a report is about, grouped by configuration, and their comparison with a
     baseline.
 
     Attributes:
       configured: the run records, grouped by configuration and origin.
-      earlier: configurations that only the section "Earlier results" lists (see `bounded`).
+      earlier: configurations that only the section "Earlier results" lists (see
+        `limited_to_newest`).
       comparison: the comparison with a baseline; None if there is none.
       studies: results that are not records of single runs, such as searches of flags or profiles.
     """
@@ -316,7 +322,7 @@ class ReportSubject(LoadedFiles):
     earlier: tuple[RunGroup, ...] = ()
     comparison: Comparison | None = None
 
-    def bounded(self) -> ReportSubject:
+    def limited_to_newest(self) -> ReportSubject:
         """Returns a copy with at most `MOST_SHOWN` configurations: the configurations with a
         changed verdict, then the newest other configurations.
         """
@@ -338,7 +344,8 @@ class ReportSubject(LoadedFiles):
             if isinstance(study, Roofline):
                 group = self.profiled[study.run.run_id]
                 highest = max(
-                    group.sample(peak_flops_per_sec).values, default=study.machine.flops_per_sec
+                    group.process_values(peak_flops_per_sec).values,
+                    default=study.machine.flops_per_sec,
                 )
                 studies.append(study.with_peak_rate(highest, group.peak_source))
         return tuple(studies)
@@ -358,7 +365,7 @@ class ReportSubject(LoadedFiles):
         """Maps the run_id of each profiled process to its group. The groups contain only profiled
         runs.
         """
-        profiled_groups = group_configurations(profiled_runs(self.studies), self.runs)
+        profiled_groups = group_runs(profiled_runs(self.studies), self.runs)
         return {record.run_id: group for group in profiled_groups for record in group.records}
 
     @property
@@ -391,8 +398,8 @@ def profiled_runs(studies: Iterable[Study]) -> list[RunRecord]:
 
 
 def gather(
-    loaded: LoadedFiles,
-    baseline: LoadedFiles | None = None,
+    loaded: Loaded,
+    baseline: Loaded | None = None,
     *,
     policy: Policy | None = None,
     allow_different: Sequence[str] = (),
@@ -407,7 +414,7 @@ def gather(
     `labels` are the names of the baseline and of the records. `plan` determines how further pairs
     are judged, and `rules` how configurations are judged. If the records belong to an experiment,
     `comparison` is its comparison, and there is no baseline. For `order`, see
-    `group_configurations`.
+    `group_runs`.
     """
     if baseline is not None:
         # All-reduces are left out if the baseline contains none.
@@ -429,12 +436,12 @@ def gather(
         allreduces=tuple(
             sorted(loaded.allreduces, key=lambda record: parse_start_time(record.started_at))
         ),
-        configured=group_configurations(loaded.records, profiled_runs(loaded.studies), order),
+        configured=group_runs(loaded.records, profiled_runs(loaded.studies), order),
         comparison=comparison,
     )
 
 
-def add_start_times(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
+def distinguish_by_start_time(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
     """Returns the given pairs of name and document. Names that occur more than once get the start
     time of their document.
     """

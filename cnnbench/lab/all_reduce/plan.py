@@ -304,7 +304,7 @@ def plan_training_run(
     flags = (spec.name for spec in ALL_REDUCE_FLAGS if spec.name in of_devices)
     shared = {name: getattr(params, name) for name in flags}
     if params.job_name:
-        in_each = bool(specs) and all("collective" in spec.names for spec in specs or ())
+        in_each = bool(specs) and all("collective" in spec.algorithm_names for spec in specs or ())
         mode = "collective_all_reduce" if in_each else "distributed_all_reduce"
         shared |= {
             "variable_update": mode,
@@ -319,7 +319,7 @@ def _check_device_counts(
     if min(counts) * job.num_workers < 2:
         raise FlagError("num_gpus", counts, "must be at least 2: one device has nothing to reduce")
     for spec in specs or ():
-        if job.in_cluster and not job.client_per_worker and "collective" in spec.names:
+        if job.in_cluster and not job.client_per_worker and "collective" in spec.algorithm_names:
             reason = (
                 "in a job, every worker runs collective itself; measure the other algorithms in "
                 "a separate command"
@@ -401,7 +401,7 @@ def _used_algorithms(plan: AllReducePlan) -> frozenset[str] | None:
         name
         for spec in plan.specs
         for count in plan.counts
-        for name in spec.without_needless_levels(_device_groups(plan, count)).names
+        for name in spec.without_needless_levels(_device_groups(plan, count)).algorithm_names
     )
 
 

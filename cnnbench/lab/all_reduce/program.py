@@ -43,7 +43,7 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import raise_if_interrupted, restoring_interrupts
+from cnnbench.base.interrupts import converting_errors_to_interrupts, raise_if_interrupted
 from cnnbench.base.terminal import Progress
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.flags.groups.all_reduce import AllReduceParams
@@ -95,14 +95,14 @@ class ReductionData(NamedTuple):
         start = np.roll(self.values[device], -(begin % PERIOD))
         return np.resize(start, count).reshape(shape)
 
-    def count_wrong(self, result: Array, begin: int, added_in: str, cast: bool) -> int:
+    def count_wrong_elements(self, result: Array, begin: int, sum_dtype: str, cast: bool) -> int:
         """Counts the wrong elements in `result`, the sum that a device has computed.
 
-        `added_in` is the dtype of the additions. `cast` says whether values were first rounded to
+        `sum_dtype` is the dtype of the additions. `cast` says whether values were first rounded to
         this dtype.
         """
         roundings = len(self.values) - 1 + int(cast)
-        tolerance = roundings * _machine_epsilon(added_in) * self.magnitude
+        tolerance = roundings * _machine_epsilon(sum_dtype) * self.magnitude
         if self.name == "integers":
             tolerance = np.zeros_like(self.total)
         total, tolerance = (np.roll(x, -(begin % PERIOD)) for x in (self.total, tolerance))
@@ -117,18 +117,18 @@ class ReductionData(NamedTuple):
 
 
 def make_reduction_data(
-    name: str, devices: int, dtype: str, added_in: Sequence[str], seed: int
+    name: str, devices: int, dtype: str, sum_dtypes: Sequence[str], seed: int
 ) -> ReductionData:
     """Draws random values for every device and computes their sums. `name` selects the kind of
     values: "integers" or "floats".
 
-    Integers are so small that sums in the dtypes `added_in` are exact.
+    Integers are so small that sums in the dtypes `sum_dtypes` are exact.
     """
     streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
     generators = [np.random.default_rng(stream) for stream in streams]
     if name == "integers":
         # A floating-point format represents integers exactly up to the size of its significand.
-        exact = min(round(2 / _machine_epsilon(name)) for name in (dtype, *added_in))
+        exact = min(round(2 / _machine_epsilon(name)) for name in (dtype, *sum_dtypes))
         values = [_draw_integers(g, d, devices, exact) for d, g in enumerate(generators)]
     else:
         values = [
@@ -199,7 +199,7 @@ class DeviceBuffers:
                 tf.raw_ops.Stage(values=values, shared_name=self._inputs[number])
         self._wait_and_count(self._inputs)
 
-    def read(self) -> DeviceTensors:
+    def create_read_operations(self) -> DeviceTensors:
         """Creates operations that read the tensors of every device. Must be called while TensorFlow
         traces a function.
 
@@ -217,9 +217,9 @@ class DeviceBuffers:
                 tensors.append(list(own))
         return tensors
 
-    def write(self, sums: DeviceTensors, read: DeviceTensors) -> list[tf.Tensor]:
-        """Creates operations that store the sums of every device. Must be called after `read`,
-        while TensorFlow traces a function.
+    def create_store_operations(self, sums: DeviceTensors, read: DeviceTensors) -> list[tf.Tensor]:
+        """Creates operations that store the sums of every device. Must be called after
+        `create_read_operations`, while TensorFlow traces a function.
 
         Returns a scalar on each device, which is available when the device has its sums.
         """
@@ -235,9 +235,9 @@ class DeviceBuffers:
                     tokens.append(tf.reduce_sum(tf.cast(last, tf.float32)))
         return tokens
 
-    def count_wrong(self, data: ReductionData, added_in: str, cast: bool) -> int:
+    def count_wrong_elements(self, data: ReductionData, sum_dtype: str, cast: bool) -> int:
         """Counts the wrong elements in the latest sums on all devices; see
-        `ReductionData.count_wrong`.
+        `ReductionData.count_wrong_elements`.
         """
         wrong = 0
         sizes = self._wait_and_count(self._sums)
@@ -252,7 +252,7 @@ class DeviceBuffers:
                 if result.shape != shape:
                     wrong += math.prod(shape)
                 else:
-                    wrong += data.count_wrong(result, begin, added_in, cast)
+                    wrong += data.count_wrong_elements(result, begin, sum_dtype, cast)
         return wrong
 
     def clear_sums(self) -> None:
@@ -348,8 +348,8 @@ def _chain_reductions(
     finished: list[tf.Operation] = []
     for _ in range(chain):
         with tf.control_dependencies(finished):
-            tensors = buffers.read()
-        tokens = buffers.write(make_reduction()(tensors), tensors)
+            tensors = buffers.create_read_operations()
+        tokens = buffers.create_store_operations(make_reduction()(tensors), tensors)
         with tf.device(first):
             done = tf.add_n(tokens)
         finished = [done.op]
@@ -407,7 +407,7 @@ def usable_algorithms(
     specs, reasons = [], {}
     for name in names():
         try:
-            with restoring_interrupts():
+            with converting_errors_to_interrupts():
                 create(name, place)
             if name == "collective" and in_cluster:
                 raise ValueError("every worker runs it itself, so measure it in a separate command")
@@ -587,9 +587,9 @@ class WorkloadBenchmark:
                     buffers.clear_sums()
                     trial.program.run()
                 wire = packing.compact_dtype
-                wrong = buffers.count_wrong(data, wire or self._dtype, wire is not None)
+                wrong = buffers.count_wrong_elements(data, wire or self._dtype, wire is not None)
                 if self._workers is not None:
-                    wrong = int(self._workers.total(wrong))
+                    wrong = int(self._workers.sum_over_workers(wrong))
                 checked = self._workload.elements * len(self._place.devices)
                 so_far = trial.point
                 trial.update_point(wrong=so_far.wrong + wrong, checked=so_far.checked + checked)
@@ -619,7 +619,7 @@ class WorkloadBenchmark:
         reduction. If other workers wait for this process, the error is raised instead.
         """
         try:
-            with restoring_interrupts():
+            with converting_errors_to_interrupts():
                 yield
         # Algorithms, which may be from plug-ins, may raise any exception.
         except Exception as error:
@@ -630,10 +630,10 @@ class WorkloadBenchmark:
 
     def _make_data_set(self, name: str, dtype: str | None = None) -> ReductionData:
         wires = (trial.case.packing.compact_dtype for trial in self._trials)
-        added_in = [wire for wire in wires if wire is not None]
+        sum_dtypes = [wire for wire in wires if wire is not None]
         devices = len(self._place.devices)
         return make_reduction_data(
-            name, devices, dtype or self._dtype, added_in, self._params.tf_random_seed
+            name, devices, dtype or self._dtype, sum_dtypes, self._params.tf_random_seed
         )
 
 

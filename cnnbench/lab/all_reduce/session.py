@@ -12,21 +12,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted, restoring_interrupts
+from cnnbench.base.interrupts import (
+    converting_errors_to_interrupts,
+    delaying_interrupts,
+    raise_if_interrupted,
+)
 from cnnbench.base.stats import FEWEST_FOR_P99
-from cnnbench.base.terminal import LineWriter, Messages, Progress, silence_warnings
+from cnnbench.base.terminal import LineWriter, MessageWriter, Progress, silence_warnings
 from cnnbench.base.text import NONE, labels_from_config
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.all_reduce.plan import UNUSED, AllReducePlan
 from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.machine.gpu import EMULATED_NOTICE
-from cnnbench.machine.watch import Watch
+from cnnbench.machine.watch import ConditionMonitor
 from cnnbench.plan.place import no_effect_notices
 from cnnbench.plan.setup import flags_of_process
 from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
 from cnnbench.records.codec import encode
-from cnnbench.records.files import check_written
+from cnnbench.records.files import report_failed_writes
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles, all_reduce_row
 from cnnbench.records.run import (
     EMULATED_GPU,
@@ -44,7 +48,7 @@ from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, cpus_for_additi
 if TYPE_CHECKING:
     from cnnbench.base.job import Job
     from cnnbench.lab.all_reduce.program import WorkloadBenchmark
-    from cnnbench.run.driver.membership import Membership
+    from cnnbench.run.driver.membership import JobMembership
     from cnnbench.variable_mgr.all_reduce import AllReduceSpec
     from cnnbench.variable_mgr.base import WorkerGroup
 
@@ -128,9 +132,9 @@ def copy_line(copy: Copying) -> str:
     estimated.
     """
     return (
-        f"# memory copy: {copy.devices} devices at once write {copy.rate / _GIGA:.2f} GB/s "
-        f"({copy.bytes} B each); estimate "
-        f"{copy.estimated_seconds(copy.bytes, copy.devices) / _MICRO:.1f} us"
+        f"# memory copy: {copy.devices} devices at once write "
+        f"{copy.bytes_per_sec / _GIGA:.2f} GB/s ({copy.bytes} B each); estimate "
+        f"{copy.equivalent_copy_seconds(copy.bytes, copy.devices) / _MICRO:.1f} us"
     )
 
 
@@ -160,9 +164,9 @@ def fastest_spec_lines(record: AllReduceRecord) -> list[str]:
     """
     alike: dict[tuple[object, ...], list[tuple[float, Point]]] = {}
     for point in record.rows:
-        if point.median is not None and not point.failed:
+        if point.median_seconds is not None and not point.failed:
             place = (point.workload, point.bytes, point.dtype, point.devices)
-            alike.setdefault(place, []).append((point.median, point))
+            alike.setdefault(place, []).append((point.median_seconds, point))
     lines = []
     for (_, size, _, devices), timed in alike.items():
         if len(timed) < 2:
@@ -210,11 +214,16 @@ def _tensors_on_all_devices(point: Point) -> int:
 
 def _time_columns(calls: int) -> tuple[Column, ...]:
     return (
-        ("time", "(us)", ">11", lambda p, s: _fixed_point_text(p.median, 1, _MICRO)),
+        ("time", "(us)", ">11", lambda p, s: _fixed_point_text(p.median_seconds, 1, _MICRO)),
         (
-            ("p99", "(us)", ">11", lambda p, s: _fixed_point_text(p.p99, 1, _MICRO))
+            ("p99", "(us)", ">11", lambda p, s: _fixed_point_text(p.p99_seconds, 1, _MICRO))
             if calls >= FEWEST_FOR_P99
-            else ("max", "(us)", ">11", lambda p, s: _fixed_point_text(p.longest, 1, _MICRO))
+            else (
+                "max",
+                "(us)",
+                ">11",
+                lambda p, s: _fixed_point_text(p.longest_seconds, 1, _MICRO),
+            )
         ),
         ("algbw", "(GB/s)", ">7", lambda p, s: _fixed_point_text(p.algorithm_bandwidth, 2, _GIGA)),
         ("busbw", "(GB/s)", ">7", lambda p, s: _fixed_point_text(p.bus_bandwidth, 2, _GIGA)),
@@ -237,11 +246,11 @@ _BUILD: tuple[Column, ...] = (
 )
 
 
-def complete_record(
+def write_final_record(
     first_record: AllReduceRecord,
     results: ResultFiles,
     error: BenchmarkError | None,
-    messages: Messages,
+    messages: MessageWriter,
 ) -> None:
     """Writes the final record of a process that ended early because of `error`, or because of an
     interrupt if `error` is None.
@@ -254,7 +263,7 @@ def complete_record(
     if so_far.status == "interrupted" and error is not None:
         so_far = dataclasses.replace(so_far, status="failed", error=ErrorInfo.from_exception(error))
     results.write(so_far, list)
-    check_written(messages.warning)
+    report_failed_writes(messages.warning)
 
 
 # The following class executes one run of `cnnbench allreduce`, from flags to record.
@@ -272,9 +281,9 @@ class AllReduceBenchmark:
         *,
         command: Sequence[str],
         explicit_flags: Sequence[str],
-        messages: Messages,
+        messages: MessageWriter,
         progress: Progress,
-        membership: Membership,
+        membership: JobMembership,
     ) -> None:
         self.plan = plan
         self.params = params = plan.params
@@ -310,32 +319,33 @@ class AllReduceBenchmark:
           BenchmarkError: sums were wrong or a reduction failed. The files contain the details.
           KeyboardInterrupt: the run was interrupted. The files contain all measurements so far.
         """
-        # Watch imports a module in a thread. A fork during an import copies a locked import lock.
-        self._watch = Watch(gpus=self.params.device != "cpu")
-        self._conditions = self._watch.record
+        # ConditionMonitor imports a module in a thread. A fork during an import copies a locked
+        # import lock.
+        self._watch = ConditionMonitor(gpus=self.params.device != "cpu")
+        self._conditions = self._watch.observed_conditions
         for notice in no_effect_notices(UNUSED, self.plan, self._so_far.explicit_flags):
             self._messages.notice(notice)
         if self._so_far.subject is not None and self._so_far.subject.unknown_commit_warning:
             self._messages.warning(self._so_far.subject.unknown_commit_warning, "commit")
-        continued = self._results.prepare()
+        continued = self._results.check_writable()
         if continued is not None:
             self._messages.notice(continued)
         with self._membership.reporting_end(self._write_record):
-            with restoring_interrupts():
+            with converting_errors_to_interrupts():
                 places = self._start_tensorflow()
                 self._measure_cases(places, self._usable_specs(places))
             if self._workers is not None:
                 # This sum over all workers waits until the chief has finished its measurements.
-                self._workers.total(0)
+                self._workers.sum_over_workers(0)
             failed = [point for point in self._so_far.rows if point.failed]
             if failed:
-                self._writer.lines(footer_lines(self._so_far))
+                self._writer.write_lines(footer_lines(self._so_far))
                 raise BenchmarkError(_failure_message(failed))
             raise_if_interrupted()
             # The record is written before this process waits for the other processes.
             record = self._write_record("ok")
-        self._writer.lines(footer_lines(record))
-        check_written()
+        self._writer.write_lines(footer_lines(record))
+        report_failed_writes()
         return record
 
     def _write_record(self, status: str, error: BaseException | None = None) -> AllReduceRecord:
@@ -348,7 +358,7 @@ class AllReduceBenchmark:
         """Writes the final record of this process, which ends early because of `error`, or because
         of an interrupt if `error` is None.
         """
-        complete_record(self.record("interrupted"), self._results, error, self._messages)
+        write_final_record(self.record("interrupted"), self._results, error, self._messages)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
         """Creates a record of all measurements so far. `status` is "ok", "failed" or
@@ -366,7 +376,7 @@ class AllReduceBenchmark:
         Returns the context of reductions for each number of devices per worker.
         """
         settings = flags_of_process(self.plan.run.params, self.plan.job)
-        self._watch.add_peer_processes(self._membership.connect())
+        self._watch.add_peer_processes(self._membership.connect_and_get_local_pids())
         for warning in runtime.set_tensorflow_environment(settings):
             self._messages.warning(warning, "variables")
         with without_info_lines():
@@ -379,7 +389,7 @@ class AllReduceBenchmark:
         for notice in devices.notices:
             self._messages.notice(notice)
         flags = machine_check_flags(self.plan.run, devices)
-        self._print_warnings(self._watch.before(self._so_far.environment, flags))
+        self._print_warnings(self._watch.check_before_run(self._so_far.environment, flags))
         job = devices.job
         device = device_kind_for_record(devices.kind, self._so_far.environment)
         if device == EMULATED_GPU:
@@ -423,7 +433,7 @@ class AllReduceBenchmark:
         for place in places.values():
             check_algorithms(self.plan.specs, self.plan.peers, place, group_size)
         if self.plan.specs is not None:
-            self._writer.lines(
+            self._writer.write_lines(
                 f"# {spec} is {running} on {len(place.devices)} devices: there is no other level"
                 for spec in self.plan.specs
                 for place in places.values()
@@ -441,7 +451,9 @@ class AllReduceBenchmark:
                 devices = str(len(places[count].devices))
                 left_out.setdefault((name, reason), []).append(devices)
         for (name, reason), counts in left_out.items():
-            self._writer.lines([f"# left out on {' and '.join(counts)} devices: {name}: {reason}"])
+            self._writer.write_lines(
+                [f"# left out on {' and '.join(counts)} devices: {name}: {reason}"]
+            )
         return {count: specs for count, (specs, _) in usable_specs.items()}
 
     def _measure_cases(
@@ -456,7 +468,7 @@ class AllReduceBenchmark:
             for case in cases_of_count
         ]
         rows = RowFormat(names, self.params.build_only, self.params.num_batches)
-        self._writer.lines([*self._header_lines(), "#", *rows.header()])
+        self._writer.write_lines([*self._header_lines(), "#", *rows.header()])
         with without_info_lines():
             warm_up_devices(places[self.plan.counts[0]])
         with self._watch:
@@ -470,16 +482,16 @@ class AllReduceBenchmark:
                     finally:
                         with delaying_interrupts():
                             self._add_and_print_results(bench, rows)
-        self._print_warnings(self._watch.during())
+        self._print_warnings(self._watch.check_timed_loop())
 
     def _add_and_print_results(self, bench: WorkloadBenchmark, rows: RowFormat) -> None:
         self._update_record(environment=facts.with_loaded_libraries(self._so_far.environment))
         copying, points = bench.copy_result, bench.points
         if copying is not None:
             self._update_record(copies=(*self._so_far.copies, copying))
-            self._writer.lines([copy_line(copying)])
+            self._writer.write_lines([copy_line(copying)])
         elif bench.copy_error is not None:
-            self._writer.lines([f"# memory copy: {bench.copy_error}"])
+            self._writer.write_lines([f"# memory copy: {bench.copy_error}"])
         peers = [point for point in points if point.spec in self.plan.peers]
         own = [point for point in points if point.spec not in self.plan.peers]
         self._update_record(
@@ -489,8 +501,8 @@ class AllReduceBenchmark:
         record = self.record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:
-            share = record.share_of_estimate(point)
-            self._writer.lines(rows.lines(point, share, verbose))
+            share = record.copy_to_reduction_time_ratio(point)
+            self._writer.write_lines(rows.lines(point, share, verbose))
             warning = implausible_time_warning(point, share)
             if warning is not None:
                 self._messages.warning(warning, "implausible")

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, Lines
+from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, LineChart
 from cnnbench.base.document import Content, Table, TableCell, Text, text_of
 from cnnbench.base.terminal import print_result, print_warning, split_table
-from cnnbench.base.text import NONE, binary, number, percent
+from cnnbench.base.text import NONE, format_bytes, number, percent
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
 from cnnbench.flags.groups.all_reduce import (
@@ -131,18 +131,18 @@ def main(values: Mapping[str, Any]) -> int:
     sent = params_from_values(values)
     plugins.load_plugins_of_flags(vars(sent))
     for spec in PREDICT_FLAGS:
-        for condition in spec.conditions:
+        for condition in spec.effect_conditions:
             others = condition.split(",")
             if spec.name in values and all(values.get(other) is None for other in others):
                 needed = " or ".join(f"--{other}" for other in others)
                 raise FlagError(spec.name, values[spec.name], f"has no effect without {needed}")
     device_counts = parse_device_counts(params.devices)
     files = ResultFiles(sent.result_json, sent.result_csv, _TABLE, PredictionDocument.kind)
-    files.prepare([Output("plot", params.plot, suffixes=PICTURES)], [params.record])
+    files.check_writable([Output("plot", params.plot, suffixes=PICTURES)], [params.record])
     step = _make_training_step(params, sent)
     model = _make_interconnect(params)
     if params.inter_link is None:
-        _warn_of_link_domain(params.link, device_counts[-1])
+        _warn_if_devices_exceed_link(params.link, device_counts[-1])
     every = (*formulas(), *(_TWO_LEVELS if model.inter_link is not None else ()))
     specs = parse_all_reduce_specs(sent.all_reduce_spec) or tuple(map(parse_all_reduce_spec, every))
     result = PredictionDocument(
@@ -163,7 +163,7 @@ def main(values: Mapping[str, Any]) -> int:
     return ExitCode.OK
 
 
-def _warn_of_link_domain(link: str | None, devices: int) -> None:
+def _warn_if_devices_exceed_link(link: str | None, devices: int) -> None:
     largest = LARGEST_DOMAIN.get((link or "").split(",")[0].strip())
     if largest is not None and devices > largest:
         print_warning(
@@ -215,7 +215,7 @@ def _make_training_step(params: PredictParams, sent: AllReduceParams) -> Trainin
     if params.record is not None:
         if seconds is not None:
             raise FlagError("step_seconds", seconds, "contradicts --record; give one of the two")
-        seconds, recorded = _recorded_step_time(params.record)
+        seconds, recorded = _recorded_step_seconds_and_batch(params.record)
         batch = batch or recorded
     return TrainingStep(
         name,
@@ -227,7 +227,7 @@ def _make_training_step(params: PredictParams, sent: AllReduceParams) -> Trainin
     )
 
 
-def _recorded_step_time(path: str) -> tuple[float, int]:
+def _recorded_step_seconds_and_batch(path: str) -> tuple[float, int]:
     try:
         record = load_run(path)
     except UsageError as error:
@@ -261,11 +261,11 @@ def _selected_packing(sent: AllReduceParams) -> Packing:
 
 
 def _print_predictions(model: Interconnect, step: TrainingStep, result: PredictionDocument) -> None:
-    links = (Text(line, whole=True) for line in model_lines(model))
+    links = (Text(line, whole=True) for line in link_lines(model))
     sections: list[Iterable[Content]] = [
         (*links, Text(step_line(step), hanging=2)),
-        time_table(result.rows),
-        step_table(result.rows) if step.step_seconds is not None else (),
+        reduction_time_table(result.rows),
+        step_time_table(result.rows) if step.step_seconds is not None else (),
         [fastest_table(result.fastest)],
     ]
     print_result(text_of(sections, mark="# "))
@@ -296,9 +296,11 @@ def draw_predictions(
     write_plot(path, charts, f"All-reduce of {step.model}: cost model of cnnbench")
 
 
-def _time_by_size_chart(model: Interconnect, specs: Sequence[AllReduceSpec], devices: int) -> Lines:
+def _time_by_size_chart(
+    model: Interconnect, specs: Sequence[AllReduceSpec], devices: int
+) -> LineChart:
     curves = [_time_by_size_curve(model, spec, devices) for spec in specs]
-    return Lines(
+    return LineChart(
         title=f"Prediction of one tensor on {devices} devices",
         x=Axis(label="size of one tensor", format="bytes", log=True, base=2),
         y=_TIME,
@@ -326,7 +328,7 @@ def _time_by_size_curve(
     return curve
 
 
-def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]) -> Lines:
+def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]) -> LineChart:
     efficiency = step.step_seconds is not None
     series = []
     for style, spec in enumerate(dict.fromkeys(p.spec for p in predictions)):
@@ -342,7 +344,7 @@ def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]
     if efficiency:
         title += f", {step.batch_size} images per device, no overlap"
     share = Axis(label="scaling efficiency", format="percent", zero=True, better=HIGHER)
-    return Lines(
+    return LineChart(
         title=title,
         x=Axis(label="devices", log=True, base=2),
         y=share if efficiency else _TIME,
@@ -350,7 +352,7 @@ def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]
     )
 
 
-def model_lines(model: Interconnect) -> list[str]:
+def link_lines(model: Interconnect) -> list[str]:
     """Describes the links in the cost model, one line for each link."""
     if model.inter_link is None:
         return [f"link     {model.link}"]
@@ -373,7 +375,7 @@ def step_line(step: TrainingStep) -> str:
     )
 
 
-def time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
+def reduction_time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
     """Makes a table of predicted reduction times in milliseconds, by number of devices and
     all-reduce algorithm.
 
@@ -392,7 +394,7 @@ def time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
     yield from (Text(reason, whole=True) for reason in _not_predicted_lines(predictions))
 
 
-def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
+def step_time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
     """Makes a table of the predicted step time, efficiency and images per second with the fastest
     all-reduce algorithm.
     """
@@ -424,7 +426,7 @@ def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
     table = [["devices", "fastest by size of a single tensor, 1 KiB to 1 GiB"]]
     for row in by_devices:
         parts = [
-            part.spec if part.up_to is None else f"{part.spec} < {binary(part.up_to)} <="
+            part.spec if part.up_to is None else f"{part.spec} < {format_bytes(part.up_to)} <="
             for part in row.ranges
         ]
         table.append([str(row.devices), " ".join(parts) or NONE])

@@ -53,8 +53,8 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     PathOf,
     ReductionPhase,
     Tensor,
-    bucket_indices,
     buffer_sizes,
+    group_into_buckets,
     group_small_tensors,
     ring_lap,
     star_of,
@@ -438,7 +438,7 @@ def _join_small_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Ten
     if packing.gradient_bucket_bytes:
         # All gradients have the same dtype, so all elements have the same size.
         sizes_of = [(str(t.itemsize), t.bytes) for t in result]
-        groups = bucket_indices(sizes_of, packing.gradient_bucket_bytes)
+        groups = group_into_buckets(sizes_of, packing.gradient_bucket_bytes)
         result = [_join_tensors([result[index] for index in group]) for group in groups]
     if packing.gradient_repacking and result:
         whole = _join_tensors(result)
@@ -508,13 +508,13 @@ class Interconnect:
             return 0.0
         # The phases of the busiest device determine the time.
         phases: list[ReductionPhase] = []
-        if packing.joins:
+        if packing.joins_gradients:
             # Joining tensors copies them. Splitting the result copies nothing: it creates views.
             phases.append(ReductionPhase(copied=sum(tensor.bytes for tensor in tensors)))
         travelling = pack_tensors(packing, tensors)
         layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)
         for index, part in enumerate(spec.ranges):
-            mine = [tensor for tensor in travelling if spec.range_of(tensor.bytes) == index]
+            mine = [tensor for tensor in travelling if spec.range_index(tensor.bytes) == index]
             if mine:
                 phases += self._algorithm_phases(part.algorithm, mine, layout)
         return self.launch + self._path_seconds(phases)

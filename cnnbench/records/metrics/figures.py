@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from cnnbench.base import stats
-from cnnbench.base.text import binary, number, percent
+from cnnbench.base.text import format_bytes, number, percent
 from cnnbench.records.metric import FASTER, LESS, QUICKER, Summary, register_metric
 from cnnbench.records.run import RunRecord, Target
 
@@ -31,9 +31,11 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     it was not measured.
     """
     # `slow_steps` is imported here, because it imports NumPy, which a run does not need.
-    from cnnbench.base.slow_steps import mean_step_seconds
+    from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
 
-    means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
+    means = iter(
+        undisturbed_mean_step_seconds([run.step_seconds for run in runs if run.step_seconds])
+    )
     return [
         _ratio(_global_batch(run), next(means))
         if run.step_seconds
@@ -267,7 +269,7 @@ def input_images_per_sec(record: RunRecord) -> float | None:
 
 def _memory_line(summary: Summary) -> str:
     peak = summary.peak_memory_bytes
-    return "" if peak is None else f"{binary(peak)} peak memory"
+    return "" if peak is None else f"{format_bytes(peak)} peak memory"
 
 
 @register_metric("bytes", always=True, line=_memory_line, **_OF_MEMORY)
@@ -318,7 +320,7 @@ def time_to_accuracy_seconds(record: RunRecord) -> float | None:
         target = Target(metric="top_1", value=top_1)
     if target is None:
         return None
-    reached = (e for e in record.evaluations if target.reached(e.metric_value(target.metric)))
+    reached = (e for e in record.evaluations if target.is_reached_by(e.metric_value(target.metric)))
     return next((evaluation.wall_seconds for evaluation in reached), None)
 
 
@@ -359,7 +361,9 @@ def _percentile(series: _Series, share: int, record: RunRecord) -> float | None:
     seconds = series(record)
     if not seconds:
         return None
-    return stats.p99(seconds) if share == 99 else stats.nearest_rank(seconds, share / 100)
+    return (
+        stats.p99(seconds) if share == 99 else stats.nearest_rank_percentile(seconds, share / 100)
+    )
 
 
 def _percentiles_line(name: str, title: str, advice: str, summary: Summary) -> str:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from cnnbench.base import plugins
 from cnnbench.base.files import read_file
 from cnnbench.base.text import FLAG as RESULT_LABEL
-from cnnbench.base.text import parse
+from cnnbench.base.text import parse_labels
 from cnnbench.errors import UsageError
 from cnnbench.records import readers
 from cnnbench.records.codec import is_valid_amount
@@ -45,7 +45,7 @@ _LOGGED = re.compile(
 _MOST_SHOWN = 60
 
 
-class Skipped(NamedTuple):
+class SkippedLine(NamedTuple):
     """A line of a result file that a reader could not read. If `line` is 0, the reader could not
     read the whole file or one of its values.
     """
@@ -74,7 +74,7 @@ class ResultFile:
     path: str
     data: bytes
     labels: str = ""
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedLine] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
 
     @cached_property
@@ -124,7 +124,7 @@ class ResultFile:
         file.
         """
         shown = text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
-        self.skipped.append(Skipped(self.path, line, f"{shown!r} {reason}"))
+        self.skipped.append(SkippedLine(self.path, line, f"{shown!r} {reason}"))
 
     def run(
         self,
@@ -236,7 +236,7 @@ class ResultFile:
             command=(),
             config=config,
             environment=environment or {},
-            subject=subject.with_labels(parse(self.labels)),
+            subject=subject.with_labels(parse_labels(self.labels)),
             imported=Imported(
                 program=program,
                 file=os.path.basename(self.path),
@@ -324,7 +324,7 @@ _BEGINNING = 1 << 16
 
 def read_results(
     path: str, labels: str = "", reader: str = ""
-) -> tuple[Sequence[RunRecord], Sequence[Skipped]]:
+) -> tuple[Sequence[RunRecord], Sequence[SkippedLine]]:
     """Reads the records in a result file of another program. Also returns the lines that could not
     be read.
 
@@ -343,7 +343,7 @@ def read_results(
     fitting = (reader for reader in READERS.values() if reader.pattern.search(beginning))
     chosen = READERS[reader] if reader else next(fitting, None)
     if chosen is None:
-        return (), (Skipped(path, 0, "no reader knows this kind of file"),)
+        return (), (SkippedLine(path, 0, "no reader knows this kind of file"),)
     try:
         with plugins.reporting_plugin_errors(UsageError):
             records = tuple(chosen.read(file))
@@ -351,14 +351,14 @@ def read_results(
         if plugins.plugin_of_object("reader", chosen.name) is not None:
             raise
         what = f"is not a complete file of {chosen.name}: {type(error).__name__}: {error}"
-        return (), (*file.skipped, Skipped(path, 0, what))
+        return (), (*file.skipped, SkippedLine(path, 0, what))
     if not records and not file.skipped and not file.others:
-        return (), (Skipped(path, 0, f"contains no complete result of {chosen.name}"),)
+        return (), (SkippedLine(path, 0, f"contains no complete result of {chosen.name}"),)
     return records, tuple(file.skipped)
 
 
 plugins.add_plugin_kind(
-    plugins.Kind(
+    plugins.PluginKind(
         flag="reader",
         noun="reader",
         call="cnnbench.records.readers.register_reader(name, pattern)",

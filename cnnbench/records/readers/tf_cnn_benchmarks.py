@@ -68,7 +68,7 @@ def read(file: ResultFile) -> Iterable[RunRecord]:
             log = _ParsedLog(file, run)
             if log.header or log.rows:
                 part += 1
-                yield log.record(part, time, gpus)
+                yield log.make_record(part, time, gpus)
 
 
 def _split_runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
@@ -145,7 +145,7 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
             runs[-1].rows.append(PrintedSpeed(step=step, images_per_sec=float(speed)))
     for part, (run, time) in enumerate(zip(runs, times, strict=True), start=1):
         environment = run.fill_header(facts) if part == len(runs) else {}
-        yield run.record(part, time, {}, environment)
+        yield run.make_record(part, time, {}, environment)
 
 
 def _parse_json_line(data: bytes) -> dict[str, Any] | None:
@@ -232,7 +232,7 @@ class _ParsedLog:
         }
         return {name: value for name, value in facts_known.items() if value is not None}
 
-    def record(
+    def make_record(
         self,
         part: int,
         time: str,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
-from cnnbench.base.terminal import Messages, Progress, silence_warnings
+from cnnbench.base.terminal import MessageWriter, Progress, silence_warnings
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_inputs
 from cnnbench.errors import (
     BenchmarkError,
@@ -32,13 +32,13 @@ from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.machine.gpu import EMULATED_NOTICE
-from cnnbench.machine.watch import ProcessUseSampler, Watch
+from cnnbench.machine.watch import ConditionMonitor, ProcessUseSampler
 from cnnbench.plan.make import make_plan
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import Runnable, RunPlan, without_outputs
 from cnnbench.plan.setup import flags_of_process
 from cnnbench.records import files
-from cnnbench.records.files import check_written, write_text, write_training_status
+from cnnbench.records.files import report_failed_writes, write_text, write_training_status
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import EMULATED_GPU, ConditionNote, RunRecord, SkippedRecords
@@ -50,12 +50,12 @@ from cnnbench.run.driver.describe import (
     record_graph_size_and_traffic,
     record_model_and_placement,
 )
-from cnnbench.run.driver.membership import Membership
+from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow, without_info_lines
 from cnnbench.run.runtime.supervisor import ProcessActivity, ProcessProgress
-from cnnbench.run.runtime.turns import Turns
+from cnnbench.run.runtime.turns import TimeSlices
 
 if TYPE_CHECKING:
     from cnnbench.run.driver.build import BuiltRun
@@ -102,18 +102,18 @@ class BenchmarkCNN(Run):
         command: Sequence[str] = (),
         explicit_flags: Sequence[str] = (),
         console: Console | None = None,
-        messages: Messages | None = None,
+        messages: MessageWriter | None = None,
         progress: Progress | None = None,
         measurements: Measurements | None = None,
     ) -> None:
-        messages = messages or Messages.silent()
+        messages = messages or MessageWriter.silent()
         if isinstance(run, RunPlan):
             plan = run
         else:
             plan = make_plan(run, os.environ, messages.notice)
             plan = plan.with_changes(explicit_flags=tuple(explicit_flags))
         job = plan.place.job
-        if job.serves:
+        if job.is_server_only:
             reason = f"{job.task} is a server; start it with cnnbench run"
             raise FlagError("job_name", job.task.job, reason)
         tell = messages.notice
@@ -122,7 +122,7 @@ class BenchmarkCNN(Run):
         if not job.is_chief:
             # Only the chief prints and writes; a worker prints its own fatal error.
             plan = without_outputs(plan)
-            console, progress, messages = None, None, Messages.silent()
+            console, progress, messages = None, None, MessageWriter.silent()
         self.plan, config = plan, plan.config
         self.output = RunOutput(
             console or Console.silent(),
@@ -130,21 +130,21 @@ class BenchmarkCNN(Run):
             progress or Progress.silent(),
             ResultFiles(plan.params.result_json, plan.params.result_csv, RUNS),
         )
-        facts = plan.agreed_job_facts if job.in_cluster else {}
-        self.membership = Membership(plan, tell, lost, facts, read_progress=self._read_progress)
+        facts = plan.job_facts_to_agree_on if job.in_cluster else {}
+        self.membership = JobMembership(plan, tell, lost, facts, read_progress=self._read_progress)
         self.measurements = measurements or Measurements(command=command)
         self.measurements.update_config(**config)
-        self.measurements.note(
+        self.measurements.update_record(
             explicit_flags=tuple(plan.explicit_flags),
             subject=repository.measured_code(config),
             target=plan.length.target,
         )
-        self.measurements.saves_into = plan.saves_into
+        self.measurements.checkpoint_save_folder = plan.checkpoint_save_folder
         self.measurements.publish()
         if plan.place.asynchronous:
             # A record needs the updates of each worker, which the shared memory cannot contain.
             self.measurements.stop_sharing()
-        self.watch: Watch | None = None
+        self.watch: ConditionMonitor | None = None
         self._use: ProcessUseSampler | None = None
         self.sources: list[InputSource] = []
         self.profiler: StepProfiler | None = None
@@ -187,7 +187,7 @@ class BenchmarkCNN(Run):
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
             stack.callback(close_inputs, self.sources, seconds)
             # Outputs that could not be written are also reported after a UsageError.
-            stack.callback(check_written, messages.warning)
+            stack.callback(report_failed_writes, messages.warning)
             self._use = ProcessUseSampler(measurements.use_samples.append)
             stack.callback(self._use.close)
             explain = partial(_to_benchmark_error, self.plan)
@@ -201,9 +201,9 @@ class BenchmarkCNN(Run):
                 assert self.watch is not None
                 batch = self.plan.length.batch_per_device
                 flags = machine_check_flags(self.plan, built.devices, batch)
-                self._warn_of(self.watch.before(measurements.parts.environment, flags))
+                self._warn_of(self.watch.check_before_run(measurements.parts.environment, flags))
                 # Waits until all processes with which this process is interleaved have started.
-                self.membership.turns.wait()
+                self.membership.turns.wait_for_next_slice()
                 measurements.publish()
                 scenario = {
                     WorkKind.INPUT: scenarios.measure_input,
@@ -214,20 +214,21 @@ class BenchmarkCNN(Run):
                 finally:
                     # `_write_record_once`, which may run during a hang, does not list libraries.
                     facts = environment.with_loaded_libraries(measurements.parts.environment)
-                    measurements.note(environment=facts)
+                    measurements.update_record(environment=facts)
                 self._record_peak_memory()
                 if self.output.files.is_requested and self.plan.work is not WorkKind.INPUT:
                     scenarios.measure_speed_limits(self, built)
                 built.close()
-                if built.group is not None:
-                    built.group.total(0)  # Waits until the measurements of the chief have ended.
+                if built.worker_group is not None:
+                    # Waits until the measurements of the chief have ended.
+                    built.worker_group.sum_over_workers(0)
                 raise_if_interrupted()
                 record = self._write_record_once("ok")
             print_notices(record, messages)
             # The total is the last line of a successful run, after its results are written.
             if total is not None:
                 self.output.console.footer(total)
-            check_written()
+            report_failed_writes()
             return record
 
     def build(self) -> BuiltRun:
@@ -242,7 +243,7 @@ class BenchmarkCNN(Run):
 
         start = time.perf_counter()
         built = build(self.plan, devices, self.output.console)
-        self.measurements.note("startup_seconds", build=time.perf_counter() - start)
+        self.measurements.update_record("startup_seconds", build=time.perf_counter() - start)
         self.sources += built.sources
         record_graph_size_and_traffic(self.measurements, built)
         parts = [part for part in (built.step, built.evaluator) if part is not None]
@@ -262,21 +263,23 @@ class BenchmarkCNN(Run):
     def _start_tensorflow(self) -> runtime.Devices:
         """Loads TensorFlow, describes the run and prints its header."""
         plan, measurements, messages = self.plan, self.measurements, self.output.messages
-        self.membership.turns = turns = Turns.from_environment(os.environ)
+        self.membership.turns = turns = TimeSlices.from_environment(os.environ)
         gpus = plan.params.device != "cpu"
-        self.watch = Watch(gpus=gpus, starts_with_others=turns.takes_turns, use=self._use)
+        self.watch = ConditionMonitor(
+            gpus=gpus, starts_with_others=turns.is_interleaved, use=self._use
+        )
         settings = flags_of_process(plan.params, plan.place.job)
-        self.watch.add_peer_processes(self.membership.connect())
-        if plan.saves_into is not None and plan.place.job.is_chief:
+        self.watch.add_peer_processes(self.membership.connect_and_get_local_pids())
+        if plan.checkpoint_save_folder is not None and plan.place.job.is_chief:
             # This check follows the handshake, so that the other processes also receive its error.
-            self._check_steps_left(plan.saves_into)
+            self._check_steps_left(plan.checkpoint_save_folder)
         start = time.perf_counter()
         for warning in runtime.set_tensorflow_environment(settings):
             messages.warning(warning, "variables")
         with without_info_lines():
             tf = load_tensorflow()
             seconds = time.perf_counter() - start + sum(early_import_seconds)
-            measurements.note("startup_seconds", import_=seconds)
+            measurements.update_record("startup_seconds", import_=seconds)
             devices = runtime.configure_devices(settings, plan.place.job)
             devices = self.membership.connect_tensorflow(devices)
         for notice in devices.notices:
@@ -284,7 +287,7 @@ class BenchmarkCNN(Run):
         self._check_devices(devices)
         # The load of the machine is recorded before the run, because the run itself adds load.
         facts, subject = environment.collect(), measurements.parts.subject
-        measurements.note(environment=facts)
+        measurements.update_record(environment=facts)
         if subject is not None and subject.unknown_commit_warning:
             messages.warning(subject.unknown_commit_warning, "commit")
         # The instruction sets with fp16 arithmetic are avx512_fp16 and amx_fp16.
@@ -295,7 +298,7 @@ class BenchmarkCNN(Run):
                 "bf16 is about ten times faster there",
                 "fp16",
             )
-        if devices.kind == "cpu" and plan.place.mode.multi_worker_strategy:
+        if devices.kind == "cpu" and plan.place.mode.uses_multi_worker_strategy:
             messages.notice(
                 "on CPUs, MultiWorkerMirroredStrategy supports only one device per process"
             )
@@ -317,7 +320,7 @@ class BenchmarkCNN(Run):
         if plan.params.device != "cpu":
             self._check_memory(devices.kind)
         if devices.kind == "cpu" and plan.params.data_format == "NCHW":
-            runtime.check_channels_first(plan.numerics.dtype)
+            runtime.check_nchw_support(plan.numerics.dtype)
         if plan.params.data_dir is not None:
             used = {
                 "train": plan.work is not WorkKind.EVALUATION,
@@ -358,7 +361,7 @@ class BenchmarkCNN(Run):
         `kind` is "cpu" or "gpu".
         """
         needed = preflight.estimate_memory(self.plan, kind)
-        self.measurements.note("measured", estimated_memory_bytes=needed.total)
+        self.measurements.update_record("measured", estimated_memory_bytes=needed.total)
         memory = preflight.available_memory(self.plan, kind)
         if memory is not None:
             try:
@@ -398,12 +401,12 @@ class BenchmarkCNN(Run):
         placement = self.measurements.parts.placement
         if not self.plan.place.job.in_cluster and placement is not None and placement.kind == "gpu":
             # In a job of one process, a GPU may have caused the stall, so silent GPUs are named.
-            silent = (f"{gpu} does not respond" for gpu in runtime.find_silent_gpus())
+            silent = (f"{gpu} does not respond" for gpu in runtime.find_unresponsive_gpus())
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)
         self._write_record_once("failed", error)
-        if self.plan.saves_into is not None:
-            write_training_status(self.plan.saves_into, "failed")
+        if self.plan.checkpoint_save_folder is not None:
+            write_training_status(self.plan.checkpoint_save_folder, "failed")
         tell_error(message)
 
     def _record_peak_memory(self) -> None:
@@ -413,7 +416,7 @@ class BenchmarkCNN(Run):
             return  # The run ended before TensorFlow was loaded.
         if parts.placement is not None and parts.measured.peak_memory_bytes is None:
             peak = runtime.read_peak_memory(parts.placement.kind)
-            self.measurements.note("measured", peak_memory_bytes=peak)
+            self.measurements.update_record("measured", peak_memory_bytes=peak)
 
     def _write_record_once(self, status: str, error: BaseException | None = None) -> RunRecord:
         """Writes the record once. Later errors do not change the measurements."""
@@ -425,16 +428,16 @@ class BenchmarkCNN(Run):
             self._use.close()
         conditions: Sequence[ConditionNote] = ()
         if self.watch is not None:
-            conditions = self.watch.during()
-            measurements.note(conditions=self.watch.record())
+            conditions = self.watch.check_timed_loop()
+            measurements.update_record(conditions=self.watch.observed_conditions())
             # Energy would include pauses for evaluations, so it is recorded only without pauses.
             if not self.plan.length.eval_steps:
-                measurements.note("measured", **self.watch.energy)
+                measurements.update_record("measured", **self.watch.energy)
         if status == "failed":
             measurements.lost_workers += self.membership.lost_tasks().keys()
         skipped = SkippedRecords.combined(source.skipped() for source in self.sources)
-        measurements.note(skipped_records=skipped if skipped.count else None)
-        self.record = record = measurements.record(status, error)
+        measurements.update_record(skipped_records=skipped if skipped.count else None)
+        self.record = record = measurements.make_record(status, error)
         if isinstance(error, OutOfMemoryError) and measurements.can_halve_batch:
             return record  # --find_batch_size tries a smaller batch, and records that attempt.
         if status == "ok":
@@ -449,7 +452,7 @@ class BenchmarkCNN(Run):
         if status != "ok":
             print_notices(record, self.output.messages)
             # The error that ended the run is raised, so unwritten outputs are only warnings.
-            check_written(self.output.messages.warning)
+            report_failed_writes(self.output.messages.warning)
         return record
 
 

@@ -32,13 +32,13 @@ from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import InputStage
 from cnnbench.run.driver.checkpoints import (
     Checkpoints,
-    Exporter,
-    check_old_checkpoint,
+    SavedModelExporter,
+    check_tf_cnn_benchmarks_checkpoint,
     select_moving_averages,
 )
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.evaluation import Evaluator
-from cnnbench.run.driver.host_metrics import HostMetrics, HostMetricsInChild
+from cnnbench.run.driver.host_metrics import HostMetricsChildExecutor, HostMetricsExecutor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import CoordinatedStep, StepResult, TrainStep
 from cnnbench.run.step.update import Optimizer, UpdateCounter
@@ -78,7 +78,7 @@ class InputOnlyStep:
             tf.test.experimental.sync_devices()
         return StepResult(self._loss, {})
 
-    def on_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
+    def copy_result_to_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
         """Returns `result` itself, because it is already on the host."""
         return result
 
@@ -172,11 +172,11 @@ class BuiltRun:
     workers: Mapping[str, TrainStep] = field(default_factory=dict)
     evaluator: Evaluator | None = None
     checkpoints: Checkpoints | None = None
-    exporter: Exporter | None = None
+    exporter: SavedModelExporter | None = None
     lag: int = 0
 
     @property
-    def group(self) -> WorkerGroup | None:
+    def worker_group(self) -> WorkerGroup | None:
         """The workers of the job, if each worker runs its own step; otherwise None."""
         return None if self.manager is None else self.manager.workers
 
@@ -186,7 +186,7 @@ class BuiltRun:
         evaluated = None if self.evaluator is None else self.evaluator.inputs
         return tuple(source for source in (self.inputs, evaluated) if source is not None)
 
-    def send_restored_to_workers(self, *decided: int) -> list[int]:
+    def broadcast_restored_state(self, *decided: int) -> list[int]:
         """Sends the chief's variables and numbers to all workers that run their own steps.
 
         Args:
@@ -202,7 +202,7 @@ class BuiltRun:
         scale = {} if self.step is None else self.step.loss_scale.variables()
         state = [TowerVariable(name, [variable]) for name, variable in scale.items()]
         variables = self.manager.savable_variables().values()
-        self.manager.share([*variables, *self.slots.values(), *state])
+        self.manager.broadcast_from_chief([*variables, *self.slots.values(), *state])
         of_chief, *_ = self.manager.workers.gather_bytes(np.array(decided, np.int64).tobytes())
         return [*map(int, np.frombuffer(of_chief, np.int64))]
 
@@ -221,7 +221,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
         source = make_inputs(plan, devices, "train")
         return BuiltRun(InputOnlyStep(source), source, devices=devices)
     if plan.params.train_dir is not None and devices.job.is_chief:
-        check_old_checkpoint(plan.params.train_dir, plan.network.spec)
+        check_tf_cnn_benchmarks_checkpoint(plan.params.train_dir, plan.network.spec)
     console.lines(
         f"Generating {'evaluation' if plan.work is WorkKind.EVALUATION else 'training'} model"
     )
@@ -243,7 +243,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun
     checkpoints = _make_checkpoints(plan, devices, manager, slots, step, inputs)
     exporter = None
     if plan.params.export_dir is not None:
-        exporter = Exporter(plan, manager, devices.job.cpu_device, averages)
+        exporter = SavedModelExporter(plan, manager, devices.job.cpu_device, averages)
     return BuiltRun(
         step,
         inputs,
@@ -325,7 +325,7 @@ def _make_worker_input(
 
     `towers` are the devices of the batches, by default the devices of the worker's towers.
     """
-    spec = plan.input.of_worker(
+    spec = plan.input.input_spec_of_worker(
         subset,
         num_shards=shards,
         shard_index=worker.index if shards > 1 else 0,
@@ -341,10 +341,10 @@ def _make_evaluator(
     manager: VariableMgr,
     averages: Mapping[str, TowerVariable],
 ) -> Evaluator:
-    host = HostMetrics(plan.network.model)
+    host = HostMetricsExecutor(plan.network.model)
     if plan.input.metrics_in_process:
-        files = plugins.files(vars(plan.params))
-        host = HostMetricsInChild(plan.params.model, plan.network.dataset.name, files)
+        files = plugins.plugin_files_of_flags(vars(plan.params))
+        host = HostMetricsChildExecutor(plan.params.model, plan.network.dataset.name, files)
     inputs = make_inputs(plan, devices, "validation")
     return Evaluator(plan, manager, inputs, host, averages)
 
@@ -390,7 +390,7 @@ def _make_coordinated_steps(
     counter = UpdateCounter(job.ps_devices[0])
     step = CoordinatedStep(plan, manager, optimizer, inputs, host=WORKER_HOST, counter=counter)
     slots = dict.fromkeys((f"slot {n}" for n in range(_UPDATES_PER_WORKER * job.num_workers)), step)
-    return manager.of_worker(devices.job.devices_of(job.workers[0])), step, inputs, slots
+    return manager.make_worker_manager(devices.job.devices_of(job.workers[0])), step, inputs, slots
 
 
 def _make_async_steps(
@@ -408,7 +408,7 @@ def _make_async_steps(
     for worker in job.workers:
         source = _make_worker_input(plan, devices, "train", worker, job.num_workers)
         first = worker.index * job.towers_per_worker
-        own = manager.of_worker(devices.job.devices_of(worker))
+        own = manager.make_worker_manager(devices.job.devices_of(worker))
         # Steps are traced one after another, because tracing is not thread-safe.
         steps[str(worker)] = TrainStep(
             *(plan, own, optimizer, source),
@@ -417,7 +417,7 @@ def _make_async_steps(
             counter=counter,
         )
         sources.append(source)
-    first_worker = manager.of_worker(devices.job.devices_of(job.workers[0]))
+    first_worker = manager.make_worker_manager(devices.job.devices_of(job.workers[0]))
     return first_worker, next(iter(steps.values())), JobInput(sources), steps
 
 

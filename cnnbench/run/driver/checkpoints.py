@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.files import Scratch, UrlPath, place
+from cnnbench.base.files import TemporaryFolder, UrlPath, place
 from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.graph import GraphNetwork
@@ -177,9 +177,16 @@ class Checkpoints:
         stored.check_shapes({**model, _GLOBAL_STEP: self._global_step})
         averages = {n: slot for n, slot in self._slots.items() if n.endswith(f"/{AVERAGE}")}
         other_slots = {n: slot for n, slot in self._slots.items() if n not in averages}
-        slots = {_key_of_name("slots", n): slot.primary for n, slot in other_slots.items()}
-        average_variables = {_key_of_name("slots", n): slot.primary for n, slot in averages.items()}
-        scale = {_key_of_name("loss_scale", name): v for name, v in self._loss_scale.items()}
+        slots = {
+            _checkpoint_key_of_variable("slots", n): slot.primary for n, slot in other_slots.items()
+        }
+        average_variables = {
+            _checkpoint_key_of_variable("slots", n): slot.primary for n, slot in averages.items()
+        }
+        scale = {
+            _checkpoint_key_of_variable("loss_scale", name): v
+            for name, v in self._loss_scale.items()
+        }
         before = stored.read_optimizer_name() if self._optimizer else None
         has_slots = before == self._optimizer and stored.has_keys(slots)
         has_averages, has_scale = stored.has_keys(average_variables), stored.has_keys(scale)
@@ -206,9 +213,10 @@ class Checkpoints:
             notices.append(f"{path} contains one tower's weights; all towers start from them")
         warning = ""
         if nonfinite:
-            warning = f"{path} has values that are not finite, first in {_name_of_key(nonfinite)}"
+            first = _variable_name_of_key(nonfinite)
+            warning = f"{path} has values that are not finite, first in {first}"
         return RestoredState(
-            global_step, examples, tuple(notices), stored.read_passed_over(), warning
+            global_step, examples, tuple(notices), stored.read_skipped_record_numbers(), warning
         )
 
     def _optimizer_notices(
@@ -229,8 +237,8 @@ class Checkpoints:
     def _stored_key(self, name: str) -> str:
         """Returns the checkpoint key of the value from which variable `name` is restored."""
         if self._averaged and self._variables[name].primary.trainable:
-            return _key_of_name("slots", f"{name}/{AVERAGE}")
-        return _key_of_name("model", name)
+            return _checkpoint_key_of_variable("slots", f"{name}/{AVERAGE}")
+        return _checkpoint_key_of_variable("model", name)
 
     def _make_tf_checkpoint(self) -> tf.train.Checkpoint:
         """Creates the tf.train.Checkpoint with all values to save, by their names in the files."""
@@ -280,7 +288,7 @@ def initialize_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]
                 copy.assign(towers.read(variable), read_value=False)
 
 
-def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
+def check_tf_cnn_benchmarks_checkpoint(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is from tf_cnn_benchmarks and cannot be used."""
     # Other errors, such as an unreadable file, are reported when the checkpoint is restored.
     with contextlib.suppress(BenchmarkError):
@@ -302,7 +310,7 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
       BenchmarkError: the checkpoint is unreadable, or it does not fit the layers of the backbone.
     """
     backbone = {
-        _key_of_name("model", name.removeprefix(f"{scope}/")): variable.primary
+        _checkpoint_key_of_variable("model", name.removeprefix(f"{scope}/")): variable.primary
         for name, variable in manager.savable_variables().items()
         if name.startswith(f"{scope}/")
     }
@@ -317,7 +325,7 @@ def read_stored_variables(path: str) -> dict[str, Any]:
     """Reads all variables and slots of a checkpoint, as NumPy arrays by canonical name."""
     stored = _StoredCheckpoint(path, "")
     keys = sorted(key for key in stored.shapes if key.startswith(("model/", "slots/")))
-    return {_name_of_key(key): stored.read_tensor(key) for key in keys}
+    return {_variable_name_of_key(key): stored.read_tensor(key) for key in keys}
 
 
 class _StoredCheckpoint:
@@ -342,7 +350,7 @@ class _StoredCheckpoint:
         self._old_keys: dict[str, str] = {}
         self._channels_first: dict[str, tuple[int, int, int]] = {}
         if self.is_old and spec is not None:
-            self._old_keys = _map_old_keys(path, self.shapes, spec)
+            self._old_keys = _map_to_tf_cnn_benchmarks_keys(path, self.shapes, spec)
             self.shapes = {key: self.shapes[old] for key, old in self._old_keys.items()}
             if spec.flattened:
                 meta = f"{path}.meta"
@@ -352,7 +360,7 @@ class _StoredCheckpoint:
                     raise FlagError("train_dir", path, f"{problem} (docs/migrating.md)")
                 if match[1] == b"NCHW":
                     for name, (height, width, channels) in spec.flattened.items():
-                        self._channels_first[_key_of_name("model", name)] = (
+                        self._channels_first[_checkpoint_key_of_variable("model", name)] = (
                             channels,
                             height,
                             width,
@@ -370,7 +378,7 @@ class _StoredCheckpoint:
             value = value.reshape(*image, -1).transpose(1, 2, 0, 3).reshape(value.shape)
         return value
 
-    def read_passed_over(self) -> tuple[int, ...]:
+    def read_skipped_record_numbers(self) -> tuple[int, ...]:
         """Reads the numbers of skipped records (see `RestoredState`); empty if none was skipped."""
         return (
             tuple(self.read_tensor(_PASSED_OVER).tolist()) if self.has_keys([_PASSED_OVER]) else ()
@@ -380,7 +388,7 @@ class _StoredCheckpoint:
         """The value of --optimizer with which the checkpoint was written."""
         if self.has_keys([_OPTIMIZER]):
             return str(self.read_tensor(_OPTIMIZER).decode())
-        slots = (_name_of_key(key) for key in self.shapes if key.startswith("slots/"))
+        slots = (_variable_name_of_key(key) for key in self.shapes if key.startswith("slots/"))
         slot_names = {name.rpartition("/")[2] for name in slots}
         candidates = map(OPTIMIZERS.__getitem__, _UNNAMED)
         fitting = [o for o in candidates if {slot.name for slot in o.slots} <= slot_names]
@@ -390,13 +398,15 @@ class _StoredCheckpoint:
         """Raises BenchmarkError for the first variable that is missing or has a different shape."""
         missing = [key for key in variables if key not in self.shapes]
         if missing:
-            first = _name_of_key(missing[0])
+            first = _variable_name_of_key(missing[0])
             problem = f"lacks {len(missing)} of {len(variables)} variables (first: {first})"
             raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
         for key, variable in variables.items():
             shape, wanted = self.shapes[key], list(variable.shape)
             if shape != wanted:
-                problem = f"contains {_name_of_key(key)} with the shape {shape}, not {wanted}"
+                problem = (
+                    f"contains {_variable_name_of_key(key)} with the shape {shape}, not {wanted}"
+                )
                 raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
 
     def assign_stored_values(self, variables: Mapping[str, tf.Variable]) -> str:
@@ -432,13 +442,13 @@ _EXAMPLES = f"examples{_ATTRIBUTE}"
 _PASSED_OVER = f"passed_over{_ATTRIBUTE}"
 
 
-def _key_of_name(part: str, name: str) -> str:
+def _checkpoint_key_of_variable(part: str, name: str) -> str:
     """Returns the checkpoint key of `name`; `part` is "model", "slots" or "loss_scale"."""
     # tf.train.Checkpoint escapes '/' in a name as '.S', and '.' as '..'.
     return f"{part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
 
 
-def _name_of_key(key: str) -> str:
+def _variable_name_of_key(key: str) -> str:
     """Returns the canonical name of the variable that a checkpoint stores under `key`."""
     escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/").removeprefix("slots/")
     return escaped.replace(".S", "/").replace("..", ".")
@@ -455,7 +465,7 @@ _OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\
 _FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)", re.DOTALL)
 
 
-def _map_old_keys(
+def _map_to_tf_cnn_benchmarks_keys(
     path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec
 ) -> dict[str, str]:
     """Maps keys of cnnbench to the keys of the same variables in a tf_cnn_benchmarks checkpoint.
@@ -473,7 +483,7 @@ def _map_old_keys(
         old = unmatched.pop((kind, number, name), "")
         if shapes.get(old) != list(variable.shape):
             unmatched[kind, number, name] = variable.name
-        keys[_key_of_name("model", variable.name)] = old
+        keys[_checkpoint_key_of_variable("model", variable.name)] = old
     if unmatched:
         problem = f"is from tf_cnn_benchmarks, but does not fit --model={spec.name}"
         raise FlagError(
@@ -487,7 +497,7 @@ def _map_old_keys(
 SIGNATURE = "serving_default"
 
 
-class Exporter:
+class SavedModelExporter:
     """Traces the network once, and writes it as a SavedModel with the current weights.
 
     The arguments of the signature are the features of the model by name, prepared as for
@@ -560,7 +570,7 @@ class Exporter:
                 return
             # The old model stays outside of the scratch folder, which is removed after a kill.
             old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
-            with Scratch("cnnbench-export-", target.parent) as scratch:
+            with TemporaryFolder("cnnbench-export-", target.parent) as scratch:
                 new = scratch.path / "model"
                 tf.saved_model.save(self._module, str(new), signatures=signatures)
                 check_and_resolve_export_folder(directory)

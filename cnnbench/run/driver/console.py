@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from cnnbench.base.stats import Speed
-from cnnbench.base.terminal import LineWriter, Messages, Progress
+from cnnbench.base.terminal import LineWriter, MessageWriter, Progress
 from cnnbench.base.text import Duration, exact_number, number, percent
 from cnnbench.base.time_series import SeriesShape, SteadyState, StepTimeLevel
 from cnnbench.records.metric import SUMMARY
 from cnnbench.records.run import LossScaling, RunRecord, find_steady_state_of_run
 
 if TYPE_CHECKING:
-    from cnnbench.machine.watch import Watch
+    from cnnbench.machine.watch import ConditionMonitor
     from cnnbench.plan.run_plan import RunPlan
     from cnnbench.records.measurements import Measurements
     from cnnbench.records.result_files import ResultFiles
-    from cnnbench.run.driver.membership import Membership
+    from cnnbench.run.driver.membership import JobMembership
     from cnnbench.run.driver.step_profile import StepProfiler
 
 
@@ -51,7 +51,7 @@ class DisplayInterval:
         self._last = time.monotonic()
         self._step = 0
 
-    def is_over(self, step: int) -> bool:
+    def is_display_due(self, step: int) -> bool:
         """Returns whether to print a line after this step (from 1), and begins the next interval.
 
         If the interval is a number of steps, a line is printed if a multiple of this number is
@@ -61,9 +61,9 @@ class DisplayInterval:
             before, self._step = self._step, step
             return step // self._every > before // self._every
         now = time.monotonic()
-        is_over = now - self._last >= self._every.seconds
-        self._last = now if is_over else self._last
-        return is_over
+        is_due = now - self._last >= self._every.seconds
+        self._last = now if is_due else self._last
+        return is_due
 
 
 class Console:
@@ -91,7 +91,7 @@ class Console:
 
     def lines(self, *lines: str) -> None:
         """Prints lines, such as the header of a run."""
-        self._writer.lines(lines)
+        self._writer.write_lines(lines)
 
     def table_header(self, loss_name: str = "total_loss", metrics: Sequence[str] = ()) -> None:
         """Prints the titles of the table's columns. `row` prints the rows."""
@@ -132,7 +132,7 @@ class RunOutput(NamedTuple):
     """The outputs of a run: its log, messages, progress line, and result files."""
 
     console: Console
-    messages: Messages
+    messages: MessageWriter
     progress_line: Progress
     files: ResultFiles
 
@@ -153,15 +153,15 @@ class Run:
     plan: RunPlan
     output: RunOutput
     measurements: Measurements
-    watch: Watch | None
-    membership: Membership
+    watch: ConditionMonitor | None
+    membership: JobMembership
     profiler: StepProfiler | None
 
 
 # Notices about the results of a run, which are printed on standard error at its end.
 
 
-def print_notices(record: RunRecord, messages: Messages) -> None:
+def print_notices(record: RunRecord, messages: MessageWriter) -> None:
     """Prints notices and warnings about the results of a run that has ended."""
     for text, warning in ended_run_notices(record):
         if warning:

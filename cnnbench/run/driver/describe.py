@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from cnnbench.base.text import count_text
-from cnnbench.machine.checks import RunFlags
+from cnnbench.machine.checks import ConditionCheckFlags
 from cnnbench.machine.cpu import LIBRARY
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import card_numbers
@@ -33,7 +33,7 @@ def record_model_and_placement(
 ) -> None:
     """Records what is known before the first step: model, placement, batch size and flags."""
     job = plan.place.job
-    measurements.note(
+    measurements.update_record(
         model=ModelInfo(
             name=plan.network.model.name,
             parameters=plan.network.spec.parameters,
@@ -58,7 +58,7 @@ def record_model_and_placement(
         ),
     )
     if job.in_cluster:
-        measurements.note(
+        measurements.update_record(
             cluster=Cluster(
                 tasks=tuple(
                     TaskAddress(task=str(task), address=job.address(task)) for task in job.tasks
@@ -92,7 +92,7 @@ def record_graph_size_and_traffic(measurements: Measurements, built: BuiltRun) -
         return
     variables, job = built.manager.savable_variables().values(), built.devices.job
     step = cast("TrainStep | None", built.step)  # A run with a network has no InputOnlyStep.
-    measurements.note(
+    measurements.update_record(
         "placement",
         variables=len(variables),
         variable_copies=sum(len(variable.copies) for variable in variables),
@@ -103,15 +103,17 @@ def record_graph_size_and_traffic(measurements: Measurements, built: BuiltRun) -
     placement = measurements.parts.placement
     if placement is not None and placement.all_reduce:
         by = find_collective_implementations(step.graph, job.own_tower_devices)
-        measurements.note("placement", communication=by or None)
+        measurements.update_record("placement", communication=by or None)
     if job.in_cluster:
         messages, sent = count_messages_and_bytes(step.graph, job.num_workers)
-        measurements.note("cluster", messages_per_step=messages, bytes_per_step=sent)
+        measurements.update_record("cluster", messages_per_step=messages, bytes_per_step=sent)
 
 
-def machine_check_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int = 0) -> RunFlags:
+def machine_check_flags(
+    plan: RunPlan, devices: runtime.Devices, batch_size: int = 0
+) -> ConditionCheckFlags:
     """Returns the properties of a run that `cnnbench.machine.checks` needs to check the machine."""
-    return RunFlags(
+    return ConditionCheckFlags(
         on_gpu=devices.kind == "gpu",
         cards=card_numbers(plan.params),
         intra_threads=devices.intra_threads,
@@ -127,11 +129,11 @@ def header_lines(
     """The lines of the header that a run prints. `device` is the kind of device in the record."""
     lines = [
         f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
-        *network_and_data_lines(plan),
+        *network_and_data_header_lines(plan),
         f"Devices:     {_tower_device_names(devices, device)}",
         "NUMA bind:   False",
         f"Data format: {runtime.resolve_data_format(plan.params.data_format, devices.kind)}",
-        *update_lines(plan),
+        *update_header_lines(plan),
     ]
     all_reduce = _all_reduce_text(plan, devices)
     if all_reduce is not None:
@@ -145,7 +147,7 @@ def header_lines(
     return [*lines, "=========="]
 
 
-def network_and_data_lines(plan: RunPlan) -> list[str]:
+def network_and_data_header_lines(plan: RunPlan) -> list[str]:
     """Lines of the header about the network, the data, and the length of the run."""
     number = plan.length.passes
     passes = f" and pass, {number} passes" if number > 1 else ""
@@ -161,7 +163,7 @@ def network_and_data_lines(plan: RunPlan) -> list[str]:
     ]
 
 
-def update_lines(plan: RunPlan) -> list[str]:
+def update_header_lines(plan: RunPlan) -> list[str]:
     """Lines of the header about the optimizer and the placement of variables."""
     return [
         f"Optimizer:   {plan.numerics.optimizer_spec.name}",

@@ -18,11 +18,11 @@ from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console, DisplayInterval
-from cnnbench.run.driver.host_metrics import HostMetrics, PendingEvaluation, Rows
-from cnnbench.run.driver.membership import Interrupts
+from cnnbench.run.driver.host_metrics import HostMetricsExecutor, PendingEvaluation, Rows
+from cnnbench.run.driver.membership import SharedInterrupts
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.tower import share_moving_averages
-from cnnbench.run.step.tracing import CopiedTowers, TracedFunction
+from cnnbench.run.step.tracing import TowerCopier, TracedFunction
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
@@ -49,7 +49,7 @@ class Evaluator:
         plan: RunPlan,
         manager: VariableMgr,
         inputs: InputSource,
-        host: HostMetrics,
+        host: HostMetricsExecutor,
         averages: Mapping[str, TowerVariable],
     ) -> None:
         self._averages = averages
@@ -68,7 +68,9 @@ class Evaluator:
             "the evaluation", self._build_evaluation_step, inputs.signature
         )
 
-    def run(self, global_step: int, console: Console, interrupts: Interrupts) -> PendingEvaluation:
+    def run(
+        self, global_step: int, console: Console, interrupts: SharedInterrupts
+    ) -> PendingEvaluation:
         """Evaluates the planned number of batches, and repeats the data if it has fewer batches.
 
         The first evaluation begins with an untimed step. The results of this step are ignored.
@@ -101,13 +103,13 @@ class Evaluator:
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
             rows += [_without_padding(of_tower) for of_tower in collected if of_tower]
-            if interval.is_over(batch):
+            if interval.is_display_due(batch):
                 now = time.perf_counter()
                 images = self._manager.num_towers * self.inputs.spec.batch_per_device
                 console.evaluation_row(batch, images * (batch - shown) / (now - window))
                 shown, window = batch, now
             if batch == check:
-                check += interrupts.check((time.perf_counter() - start) / batch)
+                check += interrupts.raise_if_any_interrupted((time.perf_counter() - start) / batch)
         elapsed = time.perf_counter() - start
         # If the input stayed open, its prefetching would slow down the training.
         self.inputs.close()
@@ -119,7 +121,7 @@ class Evaluator:
         """Combines the sums and `Model.host_rows` values of all workers into one evaluation."""
         workers = self._manager.workers
         if workers is not None:
-            totals = workers.total(np.array(totals)).tolist()
+            totals = workers.sum_over_workers(np.array(totals)).tolist()
             packed = io.BytesIO()
             if rows:
                 np.savez(packed, **rows)
@@ -148,7 +150,7 @@ class Evaluator:
         make = (
             self._build_tower_evaluation
             if alone
-            else CopiedTowers(self._build_tower_evaluation, self.notices.append)
+            else TowerCopier(self._build_tower_evaluation, self.notices.append)
         )
 
         def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:

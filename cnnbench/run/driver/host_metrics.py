@@ -40,7 +40,7 @@ Rows = Mapping[str, Any]
 """Values of `Model.host_rows` by name: NumPy arrays ``[examples, ...]``. May be empty."""
 
 
-class HostMetrics:
+class HostMetricsExecutor:
     """Computes `Model.host_metrics` immediately, in this process."""
 
     def __init__(self, model: Model) -> None:
@@ -59,7 +59,7 @@ class HostMetrics:
         """Cancels unfinished computations. In this class, `submit` leaves none unfinished."""
 
 
-class HostMetricsInChild(HostMetrics):
+class HostMetricsChildExecutor(HostMetricsExecutor):
     """Computes `Model.host_metrics` in a child process, for one evaluation after another.
 
     Args:
@@ -102,7 +102,7 @@ class HostMetricsInChild(HostMetrics):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**repository.environment(), "CUDA_VISIBLE_DEVICES": ""},
+                env={**repository.environment_for_git(), "CUDA_VISIBLE_DEVICES": ""},
                 # In its own session, the child gets no Ctrl-C. The run ends the child.
                 start_new_session=True,
             )
@@ -173,7 +173,7 @@ class PendingEvaluation(NamedTuple):
         return {**self.means, **self.host.result()}
 
 
-class EvaluationResults:
+class EvaluationPublisher:
     """Passes evaluations to console, record and observers, in the order in which they were made.
 
     Args:
@@ -183,7 +183,7 @@ class EvaluationResults:
 
     def __init__(
         self,
-        host: HostMetrics | None,
+        host: HostMetricsExecutor | None,
         console: Console,
         measurements: Measurements,
         observers: Sequence[Observer],
@@ -214,13 +214,13 @@ class EvaluationResults:
         self.publish()
 
     @property
-    def ready(self) -> bool:
+    def is_next_ready(self) -> bool:
         """Whether the metrics of the next evaluation are computed, so that it can be published."""
         return bool(self._waiting) and self._waiting[0].host.done()
 
     def publish(self) -> None:
         """Publishes complete evaluations in order, up to the first incomplete evaluation."""
-        while self.ready:
+        while self.is_next_ready:
             # If the metrics could not be computed, the evaluation stays in the queue until `close`.
             metrics = self._waiting[0].metrics
             evaluated = self._waiting.popleft()

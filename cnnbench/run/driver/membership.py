@@ -17,7 +17,7 @@ from cnnbench.base.rendezvous import (
     NAMED,
     OK,
     probe,
-    tasks_with_states,
+    task_states_text,
     unresponsive_tasks,
     wait_for_servers,
 )
@@ -29,7 +29,7 @@ from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.run.runtime.supervisor import ProcessActivity, ProcessProgress
-from cnnbench.run.runtime.turns import Turns
+from cnnbench.run.runtime.turns import TimeSlices
 
 if TYPE_CHECKING:
     from cnnbench.variable_mgr.base import WorkerGroup
@@ -45,7 +45,7 @@ _POLL_SECONDS = 0.1
 _LINGER_SECONDS = 10.0
 
 
-class Membership:
+class JobMembership:
     """Connects this process with its job, and reports its activity and its end to the job.
 
     Args:
@@ -70,7 +70,7 @@ class Membership:
         read_progress: Callable[[], ProcessProgress] | None = None,
     ) -> None:
         self.activity = ProcessActivity.START
-        self.turns = Turns()
+        self.turns = TimeSlices()
         self._job = job = plan.place.job
         self._plan = plan
         self._facts = facts
@@ -81,7 +81,7 @@ class Membership:
             read_progress is not None and plan.params.stall_timeout > 0 and supervisor.state.program
         )
 
-        def spares(task: Task, state: str) -> bool:
+        def tolerates_loss(task: Task, state: str) -> bool:
             evaluates = self.activity is ProcessActivity.EVALUATION and task == job.workers[0]
             return plan.place.tolerates_loss_of(task, state) and not evaluates
 
@@ -92,7 +92,7 @@ class Membership:
                 patience=max(plan.params.cluster_timeout, PATIENCE),
                 period=PERIOD if job.in_cluster else check_seconds,
                 leave=supervisor.exit_without_cleanup,
-                spares=spares,
+                tolerates_loss=tolerates_loss,
                 read_progress=read_progress,
                 stall_timeout=plan.params.stall_timeout,
             )
@@ -112,7 +112,7 @@ class Membership:
         finally:
             self.activity = before
 
-    def connect(self) -> Collection[int]:
+    def connect_and_get_local_pids(self) -> Collection[int]:
         """Waits for all processes of the job, then starts the watchdog.
 
         Must be called before TensorFlow is loaded.
@@ -149,7 +149,7 @@ class Membership:
                 self._tensorflow_connected = True
             else:
                 devices = self._connect_chief(devices)
-                self._watchdog.announce_server(all_others=True)
+                self._watchdog.announce_server_ready(all_tasks_ready=True)
         return devices
 
     def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:
@@ -211,9 +211,9 @@ class Membership:
         if missing:
             raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
 
-    def serve(self) -> RunEnding:
+    def serve_until_run_ends(self) -> RunEnding:
         """Loads TensorFlow, and runs a server for the chief until the chief ends the run."""
-        self.connect()
+        self.connect_and_get_local_pids()
         assert self._connections is not None
         assert self._watchdog is not None
         chief = self._job.chief
@@ -222,14 +222,14 @@ class Membership:
             runtime.set_tensorflow_environment(settings)
             with self._connections.port, without_info_lines():
                 server = runtime.start_server(settings, self._job)
-            self._watchdog.announce_server()
+            self._watchdog.announce_server_ready()
             self._tell(f"serving {chief} ({self._job.address(chief)})")
             chief_ending = self._watchdog.wait()
         except BaseException as error:
             ending = RunEnding(ExitCode.FAILED, str(error) or "interrupted")
-            self._watchdog.end(ending, lost=True)
+            self._watchdog.announce_end(ending, lost=True)
             raise
-        self._watchdog.end(chief_ending)
+        self._watchdog.announce_end(chief_ending)
         if chief_ending.code == 0:
             # The chief's operations fail if a server is lost, so servers end after the chief.
             until = time.monotonic() + _LINGER_SECONDS
@@ -256,7 +256,7 @@ class Membership:
         causes = (error, error.__cause__)
         if not any(isinstance(cause, unreachable) for cause in causes):
             return None
-        own = "" if self._watchdog is None else self._watchdog.explain_own_stop()
+        own = "" if self._watchdog is None else self._watchdog.own_suspension_text()
         if own:
             return BenchmarkError(own)
         lost = unresponsive_tasks(self._job, error)
@@ -266,7 +266,7 @@ class Membership:
         if self._watchdog is not None:
             lost = self._watchdog.replace_by_sent_reasons(lost, _FAILURE_SECONDS)
         self._culprits = lost
-        return BenchmarkError(f"lost {tasks_with_states(self._job, lost)}") if lost else None
+        return BenchmarkError(f"lost {task_states_text(self._job, lost)}") if lost else None
 
     @contextmanager
     def reporting_end(
@@ -285,23 +285,23 @@ class Membership:
         try:
             yield
         except UsageError as error:
-            self.end(ExitCode.FAILED, str(error))
+            self.report_run_end(ExitCode.FAILED, str(error))
             raise
         except KeyboardInterrupt:
             # The record is written first, because `end` waits for the other processes.
             write("interrupted", None)
-            self.end(ExitCode.INTERRUPTED, "interrupted")
+            self.report_run_end(ExitCode.INTERRUPTED, "interrupted")
             raise
         except Exception as error:
             failure = self.explain_by_lost_process(error) or explain(error)
             write("failed", failure or error)
-            self.end(ExitCode.FAILED, str(failure or error))
+            self.report_run_end(ExitCode.FAILED, str(failure or error))
             if failure is None or failure is error:
                 raise
             raise failure from error
-        self.end(ExitCode.OK)
+        self.report_run_end(ExitCode.OK)
 
-    def end(self, code: int, reason: str = "") -> None:
+    def report_run_end(self, code: int, reason: str = "") -> None:
         """Reports the end of the run to the other processes, which may end from now on."""
         if self._watchdog is None:
             return
@@ -309,10 +309,10 @@ class Membership:
         # Workers that run their own steps end at the same step, or fail there for the same reason.
         # If this process ended at once, undelivered messages of the last collective would fail.
         seconds = _FAILURE_SECONDS if code or together else _DISMISSAL_SECONDS
-        self._watchdog.end(RunEnding(code, reason), seconds, lost=together and code != 0)
+        self._watchdog.announce_end(RunEnding(code, reason), seconds, lost=together and code != 0)
 
 
-class Interrupts:
+class SharedInterrupts:
     """Shares interrupts between all workers of a job.
 
     Attributes:
@@ -323,13 +323,13 @@ class Interrupts:
         self._workers = workers
         self.pending = False
 
-    def check(self, seconds: float) -> int:
+    def raise_if_any_interrupted(self, pass_seconds: float) -> int:
         """Raises KeyboardInterrupt in all workers if one of the workers was interrupted.
 
         All workers call it between steps.
 
         Args:
-          seconds: duration of one pass of the caller's loop in this process.
+          pass_seconds: duration of one pass of the caller's loop in this process.
 
         Returns:
           Number of passes until the next call. The chief needs about one second for them.
@@ -337,8 +337,8 @@ class Interrupts:
         if self._workers is None:
             raise_if_interrupted()
             return 1
-        passes = max(1, int(_CHECK_SECONDS / seconds)) if self._workers.is_chief else 0
-        pending, passes = self._workers.total([int(self.pending), passes])
+        passes = max(1, int(_CHECK_SECONDS / pass_seconds)) if self._workers.is_chief else 0
+        pending, passes = self._workers.sum_over_workers([int(self.pending), passes])
         if pending:
             raise KeyboardInterrupt
         return int(passes)
@@ -355,4 +355,6 @@ class Interrupts:
 
         with handling_signals(note_interrupt):
             yield
-            self.check(1.0)  # Handles a signal that came after the last check in the block.
+            self.raise_if_any_interrupted(
+                1.0
+            )  # Handles a signal that came after the last check in the block.

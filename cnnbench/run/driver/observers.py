@@ -34,12 +34,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from cnnbench.base.files import Scratch, place
-from cnnbench.base.terminal import Messages
+from cnnbench.base.files import TemporaryFolder, place
+from cnnbench.base.terminal import MessageWriter
 from cnnbench.data.coco import CROP_TRIES
 from cnnbench.errors import BenchmarkError
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records.files import write_bytes, write_text, writing_output
+from cnnbench.records.files import collecting_write_errors, write_bytes, write_text
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.preflight import partition_file
 from cnnbench.run.observe import work
@@ -52,7 +52,7 @@ from cnnbench.run.observe.operations import (
     read_profile,
     sorted_operations,
 )
-from cnnbench.run.observe.work import make_step_work
+from cnnbench.run.observe.work import make_operation_work_finder
 from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.run.step.train_step import TrainStep
 from cnnbench.variable_mgr.base import VariableMgr
@@ -144,7 +144,7 @@ class BenchmarkLog(Observer):
     ) -> None:
         self._folder = Path(folder)
         about = benchmark_run_info(config, parameters, facts, test_id)
-        with writing_output("benchmark_log_dir", folder):
+        with collecting_write_errors("benchmark_log_dir", folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
 
@@ -178,7 +178,7 @@ class BenchmarkLog(Observer):
             "timestamp": datetime.now(timezone.utc).strftime(_TIME),
             "extras": [],
         }
-        with writing_output("benchmark_log_dir", str(self._folder)):
+        with collecting_write_errors("benchmark_log_dir", str(self._folder)):
             with (self._folder / _METRICS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -252,8 +252,8 @@ class MLPerfLog(Observer):
             "train_samples": plan.length.train_examples,
             "eval_samples": plan.length.eval_examples,
             "gradient_accumulation_steps": 1,
-            **_network_settings(plan),
-            **_optimizer_settings(plan),
+            **_mlperf_network_settings(plan),
+            **_mlperf_optimizer_settings(plan),
         }
         for key, value in settings.items():
             self._log_event(_POINT, key, value)
@@ -282,7 +282,7 @@ class MLPerfLog(Observer):
         value = evaluation.metric_value(self._accuracy)
         if value is not None:
             self._log_event(_POINT, "eval_accuracy", value, **position)
-        if self._target is not None and self._target.reached(value):
+        if self._target is not None and self._target.is_reached_by(value):
             self._reached = True
         self._log_event(_END, "eval_stop", None, **position)
 
@@ -335,7 +335,7 @@ class MLPerfLog(Observer):
         self._write(f":::MLLOG {json.dumps(line)}")
 
 
-def _network_settings(plan: RunPlan) -> dict[str, Any]:
+def _mlperf_network_settings(plan: RunPlan) -> dict[str, Any]:
     """Returns the values of MLPerf's keys about batch norm and training images."""
     settings: dict[str, Any] = {}
     if plan.network.spec.statistics:
@@ -348,7 +348,7 @@ def _network_settings(plan: RunPlan) -> dict[str, Any]:
     return settings
 
 
-def _optimizer_settings(plan: RunPlan) -> dict[str, Any]:
+def _mlperf_optimizer_settings(plan: RunPlan) -> dict[str, Any]:
     """Returns the values of MLPerf's keys about the optimizer and its learning rate."""
     rate = plan.rates.outline
     optimizer = plan.numerics.optimizer_spec
@@ -393,7 +393,7 @@ class EventFile:
         self._writer: Any = None
         self._start: int | None = None
 
-    def hide_from_step(self, step: int) -> None:
+    def hide_earlier_events_from_step(self, step: int) -> None:
         """Hides events of an earlier run from this step on, when the next value is written."""
         self._start = step if self._start is None else min(step, self._start)
 
@@ -423,13 +423,13 @@ class EventFile:
     def flush(self) -> None:
         """Writes buffered values to disk."""
         if self._writer is not None:
-            with writing_output(self._flag, self._folder, tf.errors.OpError):
+            with collecting_write_errors(self._flag, self._folder, tf.errors.OpError):
                 self._writer.flush()
 
     def close(self) -> None:
         """Closes the event file."""
         if self._writer is not None:
-            with writing_output(self._flag, self._folder, tf.errors.OpError):
+            with collecting_write_errors(self._flag, self._folder, tf.errors.OpError):
                 self._writer.close()
 
     def _write(self, tag: str, value: Any, step: int, dashboard: str, data_class: int) -> None:
@@ -437,7 +437,7 @@ class EventFile:
         metadata = {"plugin": {"name": dashboard.encode()}, "data_class": data_class}
         summary = message_class("Summary")()
         summary.values.add(tag=tag.encode(), metadata=metadata).tensor.MergeFromString(tensor)
-        with writing_output(self._flag, self._folder, tf.errors.OpError):
+        with collecting_write_errors(self._flag, self._folder, tf.errors.OpError):
             if self._writer is None:
                 place(self._folder).mkdir(parents=True, exist_ok=True)
                 # TensorBoard reads the files of a folder in the order of their names.
@@ -484,7 +484,7 @@ class _SummaryWriter(Observer):
     def training_begins(self, global_step: int, steps: int) -> None:
         """Hides events that an earlier run wrote for steps after this run's first global step."""
         del steps
-        self._file.hide_from_step(global_step + 1)
+        self._file.hide_earlier_events_from_step(global_step + 1)
 
     def close(self) -> None:
         """Closes the event file."""
@@ -559,7 +559,7 @@ class EvaluationSummaries(_SummaryWriter):
         """Writes the result of an evaluation."""
         step = evaluation.global_step
         if self._newest and (self._last is None or step <= self._last):
-            self._file.hide_from_step(step)
+            self._file.hide_earlier_events_from_step(step)
         self._last = step
         scalars = {
             "eval/Accuracy@1": evaluation.top_1,
@@ -593,7 +593,7 @@ The context manager is entered before the step and left after it, outside of the
 """
 
 
-def make_warm_up_profilers(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe]:
+def make_warm_up_profilers(plan: RunPlan, graph: Any, messages: MessageWriter) -> Iterator[Probe]:
     """Creates the profilers of warm-up steps that the flags request."""
     flags = plan.params
     partitions: list[Any] = []
@@ -615,14 +615,15 @@ def make_warm_up_profilers(plan: RunPlan, graph: Any, messages: Messages) -> Ite
 
 @contextmanager
 def profiling_step(
-    step: int, folder: str | None, use: Callable[[tuple[XPlane, ...]], None]
+    step: int, folder: str | None, on_profile: Callable[[tuple[XPlane, ...]], None]
 ) -> Iterator[None]:
     """A context that profiles its block, which runs the warm-up step with the number `step`.
 
     Copies the profile to `folder` (if given) for `tensorboard --logdir`, and passes its planes to
-    `use`. An event with the number marks the step, because TensorBoard's pages about steps need it.
+    `on_profile`. An event with the number marks the step, because TensorBoard's pages about steps
+    need it.
     """
-    with Scratch("cnnbench-profile-") as own:
+    with TemporaryFolder("cnnbench-profile-") as own:
         scratch = own.path / "profile"
         with without_info_lines():
             options = tf.profiler.experimental.ProfilerOptions(**_OPTIONS)
@@ -640,9 +641,9 @@ def profiling_step(
         if not written:
             raise BenchmarkError("TensorFlow's profiler wrote no profile")
         if folder is not None:
-            with writing_output("trace_file", folder):
+            with collecting_write_errors("trace_file", folder):
                 shutil.copytree(scratch, folder, dirs_exist_ok=True)
-        use(tuple(plane for path in written for plane in read_profile(path.read_bytes())))
+        on_profile(tuple(plane for path in written for plane in read_profile(path.read_bytes())))
 
 
 def _write_profile_files(
@@ -662,7 +663,7 @@ def _write_profile_files(
         write_bytes("trace_file", plan.params.trace_file, content)
     if not plan.params.tfprof_file and not plan.params.profile_layers:
         return
-    works = make_step_work(plan, graph, partitions)
+    works = make_operation_work_finder(plan, graph, partitions)
     ran = sorted_operations(planes, works.is_of_step)
     if plan.params.tfprof_file:
         write_text(
@@ -680,7 +681,7 @@ def _write_profile_files(
 
 @contextmanager
 def _writing_partitions(
-    partitions: list[Any], prefix: str | None, messages: Messages
+    partitions: list[Any], prefix: str | None, messages: MessageWriter
 ) -> Iterator[None]:
     """A context that appends the graph partitions of the function called inside to `partitions`.
 

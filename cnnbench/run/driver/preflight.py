@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cnnbench.base.files import is_url, lock_folder, place
-from cnnbench.base.terminal import Messages
-from cnnbench.base.text import binary
+from cnnbench.base.terminal import MessageWriter
+from cnnbench.base.text import format_bytes
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.machine.cpu import Host, Memory, read_memory_capacity
+from cnnbench.machine.cpu import Host, MemoryCapacity, read_memory_capacity
 from cnnbench.machine.gpu import count_gpus, least_free_gpu_memory
 from cnnbench.models.declaration import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
@@ -51,7 +51,7 @@ def partition_file(prefix: str, number: int) -> str:
 
 
 @contextlib.contextmanager
-def locked_outputs(plan: RunPlan, results: ResultFiles, messages: Messages) -> Iterator[None]:
+def locked_outputs(plan: RunPlan, results: ResultFiles, messages: MessageWriter) -> Iterator[None]:
     """A context that checks all output paths of a run, and locks the folder of its checkpoints.
 
     A file in the folder shows that the training is running and, after the block, how it has ended.
@@ -61,11 +61,11 @@ def locked_outputs(plan: RunPlan, results: ResultFiles, messages: Messages) -> I
       FlagError: a path cannot be written, or another process has locked its folder. The error names
         the flag.
     """
-    notice = results.prepare(output_files(plan))
+    notice = results.check_writable(output_files(plan))
     if notice is not None:
         messages.notice(notice)
     prepare_folders(plan)
-    folder = plan.saves_into
+    folder = plan.checkpoint_save_folder
     if folder is None:
         yield
         return
@@ -88,7 +88,7 @@ def locked_outputs(plan: RunPlan, results: ResultFiles, messages: Messages) -> I
 
 def prepare_folders(plan: RunPlan) -> None:
     """Creates the folders of output files, and checks that they are writable."""
-    if (folder := plan.saves_into) is not None:
+    if (folder := plan.checkpoint_save_folder) is not None:
         if checkpoint_folder.is_checkpoint_prefix(folder):
             raise FlagError(
                 "train_dir",
@@ -193,7 +193,7 @@ class MemoryEstimate(NamedTuple):
         return max(0, (memory - self.fixed) // max(1, self.per_image))
 
 
-def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
+def batch_size_limits(plan: RunPlan) -> tuple[int, int] | None:
     """Returns the largest batch size per device that should fit, and the smallest that is refused.
 
     None on GPUs, and if the size of the main memory is unknown.
@@ -206,7 +206,7 @@ def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
     return fitting, needed.largest_batch(round(_CERTAIN * memory.total)) + 1
 
 
-def available_memory(plan: RunPlan, kind: str) -> Memory | None:
+def available_memory(plan: RunPlan, kind: str) -> MemoryCapacity | None:
     """Returns the machine's memory if `kind` is "cpu", one GPU's memory if it is "gpu".
 
     None if it is unknown.
@@ -323,7 +323,7 @@ def _encoded_bytes(plan: RunPlan) -> int:
 
 
 def check_memory_estimate(
-    needed: MemoryEstimate, memory: Memory, plan: RunPlan, *, refuse: bool = True
+    needed: MemoryEstimate, memory: MemoryCapacity, plan: RunPlan, *, refuse: bool = True
 ) -> str | None:
     """Compares estimated with existing memory. Returns a warning, or None if the memory suffices.
 
@@ -334,23 +334,23 @@ def check_memory_estimate(
       FlagError: the memory is much too small. The error contains both sizes.
     """
     gpus = plan.params.num_gpus
-    figures = f"takes about {binary(needed.total)} of memory with --num_gpus={gpus}, but "
+    figures = f"takes about {format_bytes(needed.total)} of memory with --num_gpus={gpus}, but "
     if refuse and needed.total > _CERTAIN * memory.total:
         most = needed.largest_batch(memory.available)
         advice = f"a batch of {most} should fit" if most else "lower --num_gpus"
         flag = "batch_size" if most or gpus == 1 else "num_gpus"
         value = needed.batch if flag == "batch_size" else gpus
-        raise FlagError(flag, value, f"{figures}there is {binary(memory.total)}; {advice}")
+        raise FlagError(flag, value, f"{figures}there is {format_bytes(memory.total)}; {advice}")
     if needed.total > _NEAR * memory.available:
         return (
-            f"--batch_size={needed.batch} {figures}{binary(memory.available)} is available; "
+            f"--batch_size={needed.batch} {figures}{format_bytes(memory.available)} is available; "
             "lower --batch_size or --num_gpus if the run runs out of memory"
         )
     return None
 
 
 @dataclass(frozen=True)
-class RunWork:
+class RunComputation:
     """The amount of computation of a run, from which its duration is estimated.
 
     Attributes:
@@ -365,7 +365,7 @@ class RunWork:
     steps: int
     flops: float
 
-    def seconds(self, facts: Mapping[str, Any]) -> float | None:
+    def estimate_seconds(self, facts: Mapping[str, Any]) -> float | None:
         """Estimates the seconds of the run on a machine with the recorded properties `facts`.
 
         Returns None if the peak FLOP rate of the GPU is unknown.
@@ -384,7 +384,7 @@ class RunWork:
         return _START_SECONDS[self.kind] + self.steps * _STEP_SECONDS + computing
 
 
-def estimate_run_work(plan: RunPlan) -> RunWork:
+def estimate_run_computation(plan: RunPlan) -> RunComputation:
     """Computes numbers of steps and FLOPs of a run from its plan."""
     on_cpu = computes_on_cpu(plan)
     training, forward = (
@@ -405,7 +405,7 @@ def estimate_run_work(plan: RunPlan) -> RunWork:
         steps += evaluations
         flops += evaluations * plan.length.eval_batch_per_device * forward
     kind = "cpu" if on_cpu else "gpu"
-    return RunWork(kind, plan.numerics.dtype, steps, flops * devices)
+    return RunComputation(kind, plan.numerics.dtype, steps, flops * devices)
 
 
 @cache

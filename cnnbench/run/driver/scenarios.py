@@ -24,7 +24,7 @@ from cnnbench.errors import BenchmarkError, DataError, ReplicaDivergenceError
 from cnnbench.plan.setup import card_numbers
 from cnnbench.plan.training import round_up_steps
 from cnnbench.records import files
-from cnnbench.records.files import check_written, writing_output
+from cnnbench.records.files import collecting_write_errors, report_failed_writes
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import InputStage, LossScaling
 from cnnbench.run.driver import checkpoints
@@ -35,11 +35,11 @@ from cnnbench.run.driver.build import (
     time_pipeline,
     time_stage,
 )
-from cnnbench.run.driver.checkpoints import Exporter, RestoredState
+from cnnbench.run.driver.checkpoints import RestoredState, SavedModelExporter
 from cnnbench.run.driver.console import Run
 from cnnbench.run.driver.describe import benchmark_log_parameters
-from cnnbench.run.driver.host_metrics import EvaluationResults
-from cnnbench.run.driver.membership import Interrupts
+from cnnbench.run.driver.host_metrics import EvaluationPublisher
+from cnnbench.run.driver.membership import SharedInterrupts
 from cnnbench.run.driver.observers import (
     BenchmarkLog,
     EvaluationSummaries,
@@ -53,7 +53,7 @@ from cnnbench.run.driver.training import Training
 from cnnbench.run.observe.graphs import write_graph
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.supervisor import ProcessActivity
-from cnnbench.run.runtime.turns import Turns
+from cnnbench.run.runtime.turns import TimeSlices
 from cnnbench.run.step.tracing import TracedFunction
 from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
@@ -112,7 +112,7 @@ class ReplicaCheck(Observer):
     def _check_replicas(self, global_step: int) -> None:
         differing = np.array([flags.numpy() for flags in self._differing()])
         checks = self._measurements.parts.measured.replica_checks or 0
-        self._measurements.note("measured", replica_checks=checks + 1)
+        self._measurements.update_record("measured", replica_checks=checks + 1)
         # All workers must take part in this exchange, so it precedes any error of this worker.
         error = self._compare_workers(bool(differing.any()), global_step)
         if differing.any():
@@ -208,20 +208,20 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     assert inputs is not None
     turns = run.membership.turns
     # This process is not interleaved with other processes: it keeps its time slice until the end.
-    run.membership.turns = Turns()
+    run.membership.turns = TimeSlices()
     try:
         total = Training(run, built).run(length.batches)
     finally:
         run.membership.turns = turns
     # Without a network, the loop only waits for input, so the waiting time is no separate result.
-    measurements.note("measured", input_wait_seconds=None)
+    measurements.update_record("measured", input_wait_seconds=None)
     inputs.close()
     examples = len(measurements.timed.seconds) * length.global_batch
     seconds = measurements.parts.measured.loop_seconds
     assert seconds is not None
     whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=seconds)
     stages = [time_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
-    measurements.note(input_stages=(*stages, whole))
+    measurements.update_record(input_stages=(*stages, whole))
     if length.epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
         run.output.messages.notice(
             "the whole data set fits into the shuffle buffer, so its files are read only once "
@@ -239,7 +239,7 @@ def measure_speed_limits(run: Run, built: BuiltRun) -> None:
     plan, job, kind = run.plan, built.devices.job, built.devices.kind
     if plan.params.data_dir is not None and built.inputs is not None:
         try:
-            run.measurements.note(input_stages=(time_pipeline(built.inputs),))
+            run.measurements.update_record(input_stages=(time_pipeline(built.inputs),))
         except DataError as error:
             # The timing reads further records, which the run itself has not read.
             text = f"the input pipeline alone was not measured: {error}"
@@ -259,19 +259,19 @@ def measure_speed_limits(run: Run, built: BuiltRun) -> None:
         return
     rate, source = peak
     if kind == "cpu":
-        parts = job.machines
+        parts = job.num_machines
     else:
         parts = job.num_workers if job.client_per_worker else 1
         # Logical GPUs of the same card share the FLOP rate of the card.
         rate *= len(card_numbers(plan.params)) / plan.params.num_gpus
     peak_flops = {"peak_flops_per_sec": rate * parts, "peak_flops_source": source}
-    run.measurements.note("measured", **peak_flops)
+    run.measurements.update_record("measured", **peak_flops)
 
 
 @contextmanager
 def _open_observers(
     run: Run, built: BuiltRun
-) -> Iterator[tuple[list[Observer], EvaluationResults | None]]:
+) -> Iterator[tuple[list[Observer], EvaluationPublisher | None]]:
     """A context that creates and closes the observers and the evaluation results of a run."""
     plan, manager, flags = run.plan, built.manager, run.plan.params
     assert manager is not None
@@ -298,14 +298,14 @@ def _open_observers(
         folder, test_id = flags.benchmark_log_dir, flags.benchmark_test_id
         observers.append(BenchmarkLog(folder, config, parameters, facts, test_id))
     if flags.ml_perf_compliance_logging and plan.work.trains:
-        observers.append(MLPerfLog(plan, run.output.messages.plain))
+        observers.append(MLPerfLog(plan, run.output.messages.write_unprefixed))
     with ExitStack() as stack:
         for observer in observers:
             stack.callback(observer.close)
         results = None
         if built.evaluator is not None:
             uses = run.output.console, run.measurements, observers, run.output.messages.warning
-            results = EvaluationResults(built.evaluator.host, *uses)
+            results = EvaluationPublisher(built.evaluator.host, *uses)
             stack.enter_context(closing(results))
         yield observers, results
 
@@ -326,7 +326,7 @@ def train(run: Run, built: BuiltRun) -> float | None:
             write_graph("graph_file", flags.graph_file, step.graph.as_graph_def())
         restored, steps = _restore_or_initialize(run, built, manager)
         # Only the chief reads the checkpoint, so it sends the step and example counts.
-        global_step, examples, steps, *passed_over = built.send_restored_to_workers(
+        global_step, examples, steps, *passed_over = built.broadcast_restored_state(
             restored.global_step, restored.examples, steps, *restored.passed_over
         )
         for worker_step in (step, *built.workers.values()):
@@ -355,7 +355,7 @@ def train(run: Run, built: BuiltRun) -> float | None:
         finally:
             end = step.loss_scale.value
             if start is not None and end is not None:
-                run.measurements.note(loss_scaling=LossScaling(start=start, end=end))
+                run.measurements.update_record(loss_scaling=LossScaling(start=start, end=end))
         if built.exporter is not None:
             _write_saved_model(run, built.exporter)
         return total
@@ -438,7 +438,7 @@ def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Seq
 
 
 def _evaluate_new_checkpoints(
-    run: Run, built: BuiltRun, results: EvaluationResults
+    run: Run, built: BuiltRun, results: EvaluationPublisher
 ) -> float | None:
     """Evaluates one checkpoint, or all new checkpoints until the training ends, as the chief.
 
@@ -448,13 +448,13 @@ def _evaluate_new_checkpoints(
     train_dir = run.plan.params.train_dir
     assert train_dir is not None  # --eval is refused without --train_dir.
     pause = run.plan.params.eval_interval_secs
-    interrupts = Interrupts(built.group)
+    interrupts = SharedInterrupts(built.worker_group)
     end = TrainingEndDetector(train_dir, run.plan.params.eval_timeout_secs)
     done: str | None = None
     while True:
         raise_if_interrupted()
         # The status is read first, so that the search finds all checkpoints of an ended training.
-        end.update_status()
+        end.read_training_status()
         path = files.find_latest_checkpoint(train_dir)
         if path is None:
             run.output.console.lines(f"Checkpoint not found in {train_dir}")
@@ -467,7 +467,7 @@ def _evaluate_new_checkpoints(
                 if pause and files.find_latest_checkpoint(train_dir) != path:
                     continue  # The training has replaced this checkpoint by a newer checkpoint.
                 raise
-            built.send_restored_to_workers(restored.global_step)
+            built.broadcast_restored_state(restored.global_step)
             run.output.console.lines(f"Successfully loaded model from {path}.")
             if restored.warning:
                 run.output.messages.warning(restored.warning, "nonfinite")
@@ -475,13 +475,13 @@ def _evaluate_new_checkpoints(
             if not pause:
                 return speed
             # In repeated evaluations, each evaluation reports failed outputs and prints a total.
-            check_written(run.output.messages.warning)
+            report_failed_writes(run.output.messages.warning)
             run.output.console.footer(speed)
             end.restart_time_limit()
             done = path
         if reason := end.explain_end():
             results.publish_all()
-            built.send_restored_to_workers(_NO_CHECKPOINT)
+            built.broadcast_restored_state(_NO_CHECKPOINT)
             if done is None:
                 raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}, and {reason}")
             run.output.messages.notice(f"the evaluation ends: {reason}")
@@ -493,7 +493,11 @@ def _evaluate_new_checkpoints(
 
 
 def _evaluate_restored(
-    run: Run, built: BuiltRun, results: EvaluationResults, global_step: int, interrupts: Interrupts
+    run: Run,
+    built: BuiltRun,
+    results: EvaluationPublisher,
+    global_step: int,
+    interrupts: SharedInterrupts,
 ) -> float:
     """Evaluates the restored variables and records the result. Returns examples/sec."""
     assert built.evaluator is not None
@@ -504,7 +508,9 @@ def _evaluate_restored(
         evaluated = built.evaluator.run(global_step, run.output.console, interrupts)
     results.add(evaluated)
     images = evaluated.evaluation.examples
-    run.measurements.note("measured", **timer.elapsed().record_fields(), loop_images=images)
+    run.measurements.update_record(
+        "measured", **timer.elapsed().record_fields(), loop_images=images
+    )
     if built.exporter is not None:
         _write_saved_model(run, built.exporter)
     return evaluated.evaluation.images_per_sec
@@ -523,7 +529,7 @@ class TrainingEndDetector:
         self._since = time.monotonic()
         self._before, self._status, self._is_new = "", "", False
 
-    def update_status(self) -> None:
+    def read_training_status(self) -> None:
         """Reads the status of the training from a file in the checkpoint folder."""
         self._before, self._status = self._status, files.read_training_status(self._folder)
         self._is_new |= self._status == files.RUNNING
@@ -548,14 +554,16 @@ class TrainingEndDetector:
         return ""
 
 
-def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResults) -> float | None:
+def _evaluate_with_the_chief(
+    run: Run, built: BuiltRun, results: EvaluationPublisher
+) -> float | None:
     """Evaluates the same checkpoints as the chief. Returns examples/sec, or None as the chief."""
     assert built.evaluator is not None
-    interrupts = Interrupts(built.group)
+    interrupts = SharedInterrupts(built.worker_group)
     while True:
         # The chief waits for a checkpoint, so this worker may wait for the chief for a long time.
         with run.membership.marking_activity(ProcessActivity.OTHERS):
-            (global_step,) = built.send_restored_to_workers(0)
+            (global_step,) = built.broadcast_restored_state(0)
         if global_step == _NO_CHECKPOINT:
             return None
         with interrupts.sharing_interrupts():
@@ -566,10 +574,10 @@ def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResul
         results.publish_all(0.0)
 
 
-def _write_saved_model(run: Run, exporter: Exporter) -> None:
+def _write_saved_model(run: Run, exporter: SavedModelExporter) -> None:
     folder = run.plan.params.export_dir
     assert folder is not None
-    with writing_output("export_dir", folder):
+    with collecting_write_errors("export_dir", folder):
         with delaying_interrupts():
             exporter.write(folder)
         run.output.messages.notice(f"SavedModel written to {folder}")

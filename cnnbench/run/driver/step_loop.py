@@ -40,7 +40,7 @@ from typing import Generic, NamedTuple, TypeVar
 from cnnbench.base.interrupts import raise_if_interrupted
 from cnnbench.data.pipeline import ReadCallbacks
 from cnnbench.errors import BenchmarkError, first_line
-from cnnbench.run.runtime.supervisor import ProcessActivity, time_limit
+from cnnbench.run.runtime.supervisor import ProcessActivity, stall_time_limit
 
 # The loop of synchronous steps, which keeps a GPU busy between steps.
 
@@ -272,7 +272,7 @@ class StuckDetector:
     per call, so that time during which this process was stopped is mostly excluded.
 
     Args:
-      limit: seconds, as in `time_limit`.
+      limit: seconds, as in `stall_time_limit`.
       input_wait_by_worker: returns the seconds for which each worker has been waiting for input.
     """
 
@@ -300,7 +300,7 @@ class StuckDetector:
         return {
             worker: waited
             for (worker, _), waited in self._waited.items()
-            if waited > time_limit(self._limit, self._longest, worker in self._experienced)
+            if waited > stall_time_limit(self._limit, self._longest, worker in self._experienced)
         }
 
 
@@ -349,7 +349,7 @@ class AsyncLoop(Generic[Values]):
         self._all_started = False
 
     @property
-    def remaining(self) -> tuple[str, ...]:
+    def remaining_workers(self) -> tuple[str, ...]:
         """The names of the workers that are not lost."""
         return tuple(name for name in self._workers if name not in self._errors)
 
@@ -407,12 +407,14 @@ class AsyncLoop(Generic[Values]):
             self._in_flight.clear()
             self._pauses.clear()
             self._pause_due = pause_due
-            if not self._all_started and steps >= len(self.remaining):
+            if not self._all_started and steps >= len(self.remaining_workers):
                 self._all_started = True
-                self._first = {name: number for number, name in enumerate(self.remaining, 1)}
+                self._first = {
+                    name: number for number, name in enumerate(self.remaining_workers, 1)
+                }
                 self._next = len(self._first) + 1
                 self._determine_pauses(1, len(self._first))
-        for name in self.remaining:
+        for name in self.remaining_workers:
             arguments = name, self._running
             threading.Thread(target=self._run_updates, args=arguments, daemon=True).start()
 
@@ -512,7 +514,7 @@ class AsyncLoop(Generic[Values]):
                 if number is not None:
                     self._to_repeat = sorted([*self._to_repeat, number])
             self._changed.notify_all()
-        if not self.remaining:
+        if not self.remaining_workers:
             reasons = "; ".join(f"{name}: {first_line(why)}" for name, why in self._errors.items())
             raise BenchmarkError(f"all workers are lost: {reasons}") from error
         self._report_lost(worker, error)

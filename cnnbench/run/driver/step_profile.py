@@ -17,17 +17,17 @@ from cnnbench.records.profiles import (
     INPUT_OPERATIONS,
     INPUT_WAIT,
     PROGRAM,
-    Part,
     ProfiledLayer,
     ProfiledPart,
     ProfiledSpan,
+    StepPart,
     StepProfile,
 )
 from cnnbench.run.observe.work import (
     OperationWork,
     OperationWorkFinder,
     flops_by_part,
-    make_step_work,
+    make_operation_work_finder,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class StepProfiler:
     @cached_property
     def works(self) -> OperationWorkFinder:
         """Layers, FLOPs and bytes of the step's operations. Available after the first step."""
-        return make_step_work(self._plan, self._graph, self._partitions)
+        return make_operation_work_finder(self._plan, self._graph, self._partitions)
 
     @cached_property
     def flops(self) -> Mapping[str, FlopCounts]:
@@ -155,7 +155,7 @@ def profile_rows(
     waits: Sequence[float],
     works: Mapping[tuple[str, str], OperationWork],
     flops: Mapping[str, FlopCounts],
-    types: OperationWorkFinder,
+    work_finder: OperationWorkFinder,
 ) -> Iterable[ProfiledPart]:
     """Adds up the times of operations by layer and pass. The rows add up to the step times.
 
@@ -165,17 +165,17 @@ def profile_rows(
       waits: seconds for which each step waited for its input.
       works: layer, pass (forward or gradient), and bytes of every operation, by name and type.
       flops: FLOPs of a step on all devices, by layer.
-      types: returns the type of an operation's result.
+      work_finder: returns the type of an operation's result.
     """
-    seconds: defaultdict[Part, list[float]] = defaultdict(lambda: [0.0] * len(steps))
-    moved: Counter[Part] = Counter()
-    operations: defaultdict[Part, Counter[str]] = defaultdict(Counter)
+    seconds: defaultdict[StepPart, list[float]] = defaultdict(lambda: [0.0] * len(steps))
+    moved: Counter[StepPart] = Counter()
+    operations: defaultdict[StepPart, Counter[str]] = defaultdict(Counter)
     for (name, kernel), work in works.items():
         # An operation in a branch of tf.cond does not run in every step.
         share = sum((name, kernel) in step.counts for step in steps) / len(steps)
         moved[work.part] += round(share * work.bytes)
         if times := steps[-1].counts[name, kernel]:
-            operations[work.part][f"{kernel} {types.result_dtype(name)}".rstrip()] += times
+            operations[work.part][f"{kernel} {work_finder.result_dtype(name)}".rstrip()] += times
     for number, step in enumerate(steps):
         for operation, spent in step.seconds.items():
             seconds[works[operation].part][number] += spent
@@ -208,7 +208,7 @@ def timeline_spans(
 
     shortest = _SHORTEST * PICOSECONDS * max((operation.end for operation in ran), default=0)
     spans: list[ProfiledSpan] = []
-    latest: dict[tuple[str, Part], int] = {}
+    latest: dict[tuple[str, StepPart], int] = {}
     for operation in ran:
         start, end = operation.start * PICOSECONDS, operation.end * PICOSECONDS
         part = (

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
-from cnnbench.base.rendezvous import task_with_address
+from cnnbench.base.rendezvous import task_and_address_text
 from cnnbench.base.stats import FEWEST_FOR_P99, RunningSpeed
 from cnnbench.base.text import format_duration
 from cnnbench.base.time_series import find_steady_state
@@ -23,12 +23,12 @@ from cnnbench.data.prefetch import use_separate_tf_executor
 from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
 from cnnbench.machine.facts import with_loaded_libraries
 from cnnbench.plan.place import WorkKind
-from cnnbench.records.files import writing_output
+from cnnbench.records.files import collecting_write_errors
 from cnnbench.records.run import Target
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.console import DisplayInterval, Run
-from cnnbench.run.driver.host_metrics import EvaluationResults, PendingEvaluation
-from cnnbench.run.driver.membership import Interrupts
+from cnnbench.run.driver.host_metrics import EvaluationPublisher, PendingEvaluation
+from cnnbench.run.driver.membership import SharedInterrupts
 from cnnbench.run.driver.observers import Observer, TrainingState
 from cnnbench.run.driver.step_loop import (
     AsyncLoop,
@@ -107,7 +107,7 @@ class Training:
         run: Run,
         built: BuiltRun,
         *,
-        results: EvaluationResults | None = None,
+        results: EvaluationPublisher | None = None,
         global_step: int = 0,
         probes: Sequence[Probe] = (),
         observers: Sequence[Observer] = (),
@@ -119,7 +119,7 @@ class Training:
         self._results = results
         self._probes = probes
         self._observers = observers
-        self._interrupts = Interrupts(built.group)
+        self._interrupts = SharedInterrupts(built.worker_group)
         self._steps_per_execution = run.plan.params.steps_per_execution
         self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.params.display_perf_ewma)
         self._display: DisplayInterval | None = None  # The timed loop creates the interval.
@@ -168,8 +168,8 @@ class Training:
             self._steps = steps
             with membership.marking_activity(ProcessActivity.OTHERS):
                 # Waits until all processes with which this process is interleaved have warmed up.
-                membership.turns.wait()
-            if membership.turns.takes_turns:
+                membership.turns.wait_for_next_slice()
+            if membership.turns.is_interleaved:
                 run.measurements.begin_time_slice(membership.turns.seconds)
             with run.watch:
                 self._steps_before_loop = self.global_step
@@ -180,19 +180,19 @@ class Training:
                         steps, self._record_timed_steps, self._pause_due, self._pause_loop
                     )
                     # In a job of several processes, sync_devices would also contact lost processes.
-                    if self._built.group is None and not self._built.workers:
+                    if self._built.worker_group is None and not self._built.workers:
                         tf.test.experimental.sync_devices()
                 finally:
                     spent = self._timer.elapsed()
                     waited = self._input_wait_seconds() - waited
                     figures = {**spent.record_fields(), "input_wait_seconds": waited}
-                    run.measurements.note("measured", **figures)
+                    run.measurements.update_record("measured", **figures)
                     run.output.progress_line.finish()
             if self._built.lag and not plan.work.trains and self._steps_per_execution == 1:
                 self._measure_latency()
             membership.activity = ProcessActivity.END
             with membership.marking_activity(ProcessActivity.OTHERS):
-                membership.turns.wait(steps_left=False)
+                membership.turns.wait_for_next_slice(steps_left=False)
             return self._finish_training(spent.wall, steps)
 
     def _measure_latency(self) -> None:
@@ -209,7 +209,7 @@ class Training:
         try:
             StepLoop(self._launch_steps, self._read_execution, 0).run(batches, after_latency_step)
         finally:
-            self._run.measurements.note(latency_seconds=tuple(latencies))
+            self._run.measurements.update_record(latency_seconds=tuple(latencies))
             progress.finish()
 
     def _input_wait_seconds(self) -> float:
@@ -228,10 +228,10 @@ class Training:
         names = [str(worker) for worker in place.job.workers]
         lost_tasks = self._run.membership.lost_tasks
 
-        def waits() -> dict[str, float]:
+        def input_wait_by_worker() -> dict[str, float]:
             return {names[shard]: seconds for shard, seconds in self._inputs.waiting().items()}
 
-        stuck = StuckDetector(self._run.plan.params.stall_timeout, waits)
+        stuck = StuckDetector(self._run.plan.params.stall_timeout, input_wait_by_worker)
         if place.coordinated:
             return CoordinatedLoop(works, names, self._note_lost_worker, lost_tasks, stuck)
         return AsyncLoop(
@@ -275,14 +275,14 @@ class Training:
             for begin, (_, probe) in zip(begins, self._probes, strict=True):
                 if begin == step:
                     probing.enter_context(probe)
-            if step in warm_up.checks:
+            if step in warm_up.steadiness_check_steps:
                 steady = find_steady_state(measurements.warmup.seconds).reached
-                if self._built.group is not None:
-                    steady = self._built.group.broadcast_chief_bool(steady)
+                if self._built.worker_group is not None:
+                    steady = self._built.worker_group.broadcast_chief_bool(steady)
             return steady
 
         def pause_due(step: int) -> bool:
-            return step in warm_up.checks or step in edges or self._pause_due(step)
+            return step in warm_up.steadiness_check_steps or step in edges or self._pause_due(step)
 
         run.membership.activity = (
             ProcessActivity.OTHERS if self._built.workers else ProcessActivity.STEP
@@ -290,7 +290,7 @@ class Training:
         with ExitStack() as probing:
             pause(0)
             loop.run(warm_up.most, self._record_warmup_steps, pause_due, pause)
-        measurements.note(
+        measurements.update_record(
             warmup_status="fixed" if not warm_up.auto else "steady" if steady else "limit",
             environment=with_loaded_libraries(measurements.parts.environment),
         )
@@ -300,7 +300,7 @@ class Training:
 
     def _launch_steps(self) -> StepResult:
         """Launches the next execution (one call for one or more steps), with learning rates."""
-        group = self._built.group
+        group = self._built.worker_group
         stop = float(self._find_reached_ending()) if group is not None and group.is_chief else 0.0
         if self._interrupts.pending:
             stop = _INTERRUPTED
@@ -320,11 +320,11 @@ class Training:
         measurements, most = self._run.measurements, self._run.plan.length.warm_up.most
         if measurements.parts.startup_seconds.first_step is None:
             first_step = spent.seconds * self._steps_per_execution
-            measurements.note("startup_seconds", first_step=first_step)
+            measurements.update_record("startup_seconds", first_step=first_step)
         losses, skipped = zip(
             *((step_values.loss, step_values.skipped) for step_values in values), strict=True
         )
-        measurements.warmup.add(spent.seconds, *losses, skipped=skipped)
+        measurements.warmup.add_execution(spent.seconds, *losses, skipped=skipped)
         # Warm-up steps have negative numbers up to -1, and the first timed step has number 1.
         self._check_results(step - 1 - most, values)
         shown = self._run.output.progress_line.update(step)
@@ -340,17 +340,17 @@ class Training:
             measurements.updates.append((last.worker, last.staleness or 0))
         if measurements.parts.startup_seconds.first_step is None:
             first_step = spent.seconds * self._steps_per_execution
-            measurements.note("startup_seconds", first_step=first_step)
+            measurements.update_record("startup_seconds", first_step=first_step)
         losses, skipped = zip(
             *((step_values.loss, step_values.skipped) for step_values in values), strict=True
         )
-        measurements.timed.add(
+        measurements.timed.add_execution(
             spent.seconds, *losses, skipped=skipped, cpu_seconds=spent.cpu_seconds
         )
         self._speed.add(spent.seconds)
         self._check_results(step, values)
         assert self._display is not None
-        if self._display.is_over(step) or step == self._steps_per_execution:
+        if self._display.is_display_due(step) or step == self._steps_per_execution:
             speed = self._speed.current()
             self._run.output.console.row(step, speed, last.loss, last.metrics)
             for observer in self._observers:
@@ -390,14 +390,14 @@ class Training:
         """Returns whether to pause after this step of the warm-up or of the timed loop."""
         executed = self._steps_of_execution(step)
         # Workers that run their own steps get the chief's request with the results of a step.
-        if self._built.group is None:
+        if self._built.worker_group is None:
             self._ending = self._ending or self._find_reached_ending()
         return (
             (self._ending > 0 and step < self._steps)
             or not self._run.plan.length.eval_steps.isdisjoint(executed)
-            or self._save_due(executed[-1])
-            or (self._results is not None and self._results.ready)
-            or (step < self._steps and self._run.membership.turns.is_over())
+            or self._is_checkpoint_due(executed[-1])
+            or (self._results is not None and self._results.is_next_ready)
+            or (step < self._steps and self._run.membership.turns.is_slice_over())
             or any(any(map(observer.pauses_after, executed)) for observer in self._observers)
         )
 
@@ -406,8 +406,8 @@ class Training:
         last = self._steps_before_loop + step
         return range(last - self._steps_per_execution + 1, last + 1)
 
-    def _save_due(self, global_step: int) -> bool:
-        if self._run.plan.saves_into is None:
+    def _is_checkpoint_due(self, global_step: int) -> bool:
+        if self._run.plan.checkpoint_save_folder is None:
             return False
         flags = self._run.plan.params
         if flags.save_model_steps:
@@ -423,7 +423,7 @@ class Training:
         """
         executed = self._steps_of_execution(step)
         with self._run.membership.marking_activity(ProcessActivity.PAUSE):
-            if self._save_due(executed[-1]):
+            if self._is_checkpoint_due(executed[-1]):
                 self._save_checkpoint()
             if self._results is not None:
                 self._results.publish()
@@ -439,18 +439,18 @@ class Training:
                     observer.paused(state)
             if self._ending and step < self._steps:
                 flag = [*ENDINGS][self._ending - 1]
-                self._run.measurements.note(ended_by=flag)
+                self._run.measurements.update_record(ended_by=flag)
                 self._run.output.messages.notice(
                     f"--{flag} ended the timed loop after {step} of {self._steps} steps"
                 )
                 return True
-            if step < self._steps and self._run.membership.turns.is_over():
+            if step < self._steps and self._run.membership.turns.is_slice_over():
                 self._wait_for_time_slice()
             if self._run.plan.length.eval_steps.isdisjoint(executed):
                 return False
             loop_seconds = self._timer.elapsed().wall if self._steps else None
             with self._timer.excluded():
-                self._stopped_early = self._evaluate_for_target(loop_seconds)
+                self._stopped_early = self._evaluate_and_check_target(loop_seconds)
                 if not self._stopped_early:
                     self._run.output.console.lines("Resuming training")
                     for observer in self._observers:
@@ -466,7 +466,7 @@ class Training:
             watch.suspended(),
             self._run.membership.marking_activity(ProcessActivity.OTHERS),
         ):
-            waited = turns.wait()
+            waited = turns.wait_for_next_slice()
         self._run.measurements.begin_time_slice(turns.seconds, *waited)
 
     def _metrics_by_name(self) -> dict[str, float]:
@@ -474,7 +474,7 @@ class Training:
         names = self._run.plan.network.model.metric_names
         return dict(zip(names, self._last.metrics, strict=False))
 
-    def _evaluate_for_target(self, loop_seconds: float | None) -> bool:
+    def _evaluate_and_check_target(self, loop_seconds: float | None) -> bool:
         """Evaluates, and returns whether the target of --stop_at was reached.
 
         Metrics from a child process are compared with the target at the next evaluation, which
@@ -503,12 +503,12 @@ class Training:
         called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
         bound = "at most" if target.lower_is_better else "at least"
         console.lines(f"Stopping, as eval {called} {bound} {target.value} was reached")
-        self._run.measurements.note(ended_by="stop_at")
+        self._run.measurements.update_record(ended_by="stop_at")
         return True
 
     def _reaches_target(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
         """Returns whether the chief's metrics reach the target. All workers get the same answer."""
-        reached, group = target.reached(metrics.get(target.metric)), self._built.group
+        reached, group = target.is_reached_by(metrics.get(target.metric)), self._built.worker_group
         return reached if group is None else group.broadcast_chief_bool(reached)
 
     def _evaluate(self, loop_seconds: float | None) -> PendingEvaluation:
@@ -526,7 +526,7 @@ class Training:
             if str(first) in (*run.measurements.lost_workers, *run.membership.lost_tasks()):
                 # TensorFlow would wait for the lost worker forever.
                 raise BenchmarkError(
-                    f"lost {task_with_address(job, first)}, which runs the evaluations"
+                    f"lost {task_and_address_text(job, first)}, which runs the evaluations"
                 )
             evaluated = evaluator.run(self.global_step, run.output.console, self._interrupts)
         timer = self._timer
@@ -535,7 +535,7 @@ class Training:
         return evaluated
 
     def _save_checkpoint(self) -> None:
-        checkpoints, folder = self._built.checkpoints, self._run.plan.saves_into
+        checkpoints, folder = self._built.checkpoints, self._run.plan.checkpoint_save_folder
         assert checkpoints is not None
         assert folder is not None
         with (
@@ -553,11 +553,13 @@ class Training:
             if not self._stopped_early:
                 console.lines(f"Running final evaluation at global_step {self.global_step}")
                 self._evaluate(elapsed)
-        if plan.saves_into is not None and self.global_step > self._start:
+        if plan.checkpoint_save_folder is not None and self.global_step > self._start:
             with ExitStack() as stack:
-                # In a job of several processes, `Membership` explains errors by lost processes.
+                # In a job of several processes, `JobMembership` explains errors by lost processes.
                 if not plan.place.job.in_cluster:
-                    stack.enter_context(writing_output("train_dir", plan.saves_into))
+                    stack.enter_context(
+                        collecting_write_errors("train_dir", plan.checkpoint_save_folder)
+                    )
                 self._save_checkpoint()
         if self._results is not None:
             self._results.publish_all()
@@ -570,7 +572,7 @@ class Training:
 
     def _read_execution(self, result: StepResult, events: ReadCallbacks) -> list[StepValues]:
         """Waits for the end of an execution, and returns the values of its steps."""
-        on_host = self._step.on_host(result, events)
+        on_host = self._step.copy_result_to_host(result, events)
         if self._steps_per_execution == 1:
             return [self._step_values(on_host)]
         parts = [None if x is None else np.asarray(x) for x in tf.nest.flatten(on_host)]

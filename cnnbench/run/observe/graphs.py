@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.base.files import Scratch
+from cnnbench.base.files import TemporaryFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import write_bytes
 from cnnbench.run.observe.operations import message_class
@@ -70,7 +70,7 @@ def _collected_step_partitions() -> list[Any]:
 
 def _exported_metadata() -> bytes:
     """Returns the serialized RunMetadata that TensorFlow has collected since `trace_on`."""
-    with Scratch("cnnbench-graphs-") as scratch:
+    with TemporaryFolder("cnnbench-graphs-") as scratch:
         folder = scratch.path / "events"
         writer = tf.summary.create_file_writer(os.fspath(folder))
         with writer.as_default():

@@ -24,10 +24,10 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from cnnbench.base.charts import Axis, DistributionRow, Rows
+from cnnbench.base.charts import Axis, DistributionRow, RowChart
 from cnnbench.base.charts.draw import FORMATS, render
 from cnnbench.base.terminal import align_table, csv_text
-from cnnbench.base.text import binary, number, percent
+from cnnbench.base.text import format_bytes, number, percent
 from cnnbench.models.declaration import FlopCounts, innermost_scope, scope_flops
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import write_bytes, write_text
@@ -42,8 +42,8 @@ from cnnbench.records.profiles import (
     TO_INPUT,
     TO_KERNEL,
     UPDATE,
-    Part,
     Primitive,
+    StepPart,
 )
 from cnnbench.run.observe.operations import (
     WallTimes,
@@ -161,7 +161,7 @@ class OperationWork(NamedTuple):
       bytes: bytes of all inputs and outputs. A tensor that is used twice is counted once.
     """
 
-    part: Part
+    part: StepPart
     is_product: bool
     bytes: int
 
@@ -205,7 +205,9 @@ class OperationWorkFinder:
         """
         if is_transfer(type):
             kind = REDUCTION if source_operation_name(name) in self._backward else COPIES
-            return OperationWork(Part(REST, kind, OUTSIDE), False, self._count_memory_traffic(name))
+            return OperationWork(
+                StepPart(REST, kind, OUTSIDE), False, self._count_memory_traffic(name)
+            )
         plain = _DECORATION.sub("", type)
         layer = layer_of_operation(name, self.image_flops)
         is_product = bool(_PRODUCT.search(plain))
@@ -214,7 +216,7 @@ class OperationWorkFinder:
             layer = layer_of_operation(product.name, self.image_flops)
         if layer == REST:
             return OperationWork(
-                Part(REST, self._kind_outside_towers(name, plain), OUTSIDE),
+                StepPart(REST, self._kind_outside_towers(name, plain), OUTSIDE),
                 False,
                 self._count_memory_traffic(name),
             )
@@ -232,7 +234,7 @@ class OperationWorkFinder:
             kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
         # Rearrangements for a product add no traffic, because only the product itself is counted.
         moved = 0 if lays_out else self._count_memory_traffic(name)
-        return OperationWork(Part(layer, kind, direction), is_product, moved)
+        return OperationWork(StepPart(layer, kind, direction), is_product, moved)
 
     def is_of_step(self, name: str) -> bool:
         """Whether an operation in a profile belongs to the step, not to the input pipeline."""
@@ -365,7 +367,9 @@ class OperationWorkFinder:
             name = node.input[0]
 
 
-def make_step_work(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> OperationWorkFinder:
+def make_operation_work_finder(
+    plan: RunPlan, graph: Any, partitions: Iterable[Any]
+) -> OperationWorkFinder:
     """Creates the `OperationWorkFinder` of a step from its traced graph and its partitions."""
     kernels = {
         variable.name.rpartition("/")[0]: variable.shape
@@ -385,16 +389,16 @@ def _tensor_bytes(tensor: Any) -> int:
 
 def flops_by_part(
     works: Iterable[OperationWork], flops: Mapping[str, FlopCounts]
-) -> dict[Part, int]:
+) -> dict[StepPart, int]:
     """Divides the FLOPs of each layer among forward pass, input gradient and kernel gradient.
 
     `flops` are FLOPs of a step on all devices, by layer.
     """
-    products: defaultdict[str, dict[str, Part]] = defaultdict(dict)
+    products: defaultdict[str, dict[str, StepPart]] = defaultdict(dict)
     for work in works:
         if work.is_product:
             products[work.part.layer][work.part.direction] = work.part
-    counted: Counter[Part] = Counter()
+    counted: Counter[StepPart] = Counter()
     for layer, parts in products.items():
         of_layer = flops.get(layer, FlopCounts())
         for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), of_layer, strict=True):
@@ -550,7 +554,7 @@ def layer_table(layers: Sequence[Layer], title: str) -> str:
                 number(layer.forward_seconds * 1e3),
                 number(layer.backward_seconds * 1e3),
                 percent(layer.seconds / total if total else None),
-                binary(layer.memory_bytes or None),
+                format_bytes(layer.memory_bytes or None),
                 number(layer.flops / 1e9 if layer.flops else None),
                 number(layer.flops / layer.seconds / 1e9 if timed else None),
             ]
@@ -558,7 +562,7 @@ def layer_table(layers: Sequence[Layer], title: str) -> str:
     return "\n".join([title, _TIMES, "", *align_table(rows)]) + "\n"
 
 
-def layer_chart(layers: Sequence[Layer], title: str) -> Rows:
+def layer_chart(layers: Sequence[Layer], title: str) -> RowChart:
     """Creates a chart of the layers that take the most time, in the order of the network."""
     total = sum(layer.seconds for layer in layers)
     longest = sorted(layers, key=lambda layer: -layer.seconds)[:_MOST_IN_PLOT]
@@ -578,4 +582,4 @@ def layer_chart(layers: Sequence[Layer], title: str) -> Rows:
     if len(shown) < len(layers):
         share = sum(layer.seconds for layer in shown) / total if total else None
         note += f". The {len(shown)} longest of {len(layers)} rows, {percent(share)} of the time"
-    return Rows(title=title, x=Axis(label="time (ms)", zero=True), rows=rows, note=note)
+    return RowChart(title=title, x=Axis(label="time (ms)", zero=True), rows=rows, note=note)

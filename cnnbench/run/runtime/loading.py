@@ -25,8 +25,8 @@ from types import ModuleType
 from typing import IO, Any
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import restoring_interrupts
-from cnnbench.base.terminal import StandardStream
+from cnnbench.base.interrupts import converting_errors_to_interrupts
+from cnnbench.base.terminal import ErrorStoringStream
 from cnnbench.base.text import library_output_notices
 from cnnbench.errors import BenchmarkError, exhausted, first_line
 
@@ -103,7 +103,7 @@ def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Itera
             stack.callback(_shared.append, shared)
             stack.callback(shared.seek, 0)
             stack.callback(os.ftruncate, shared.fileno(), 0)
-        stderr = StandardStream(sys.stderr)
+        stderr = ErrorStoringStream(sys.stderr)
         stderr.flush()
         os.dup2(held.fileno(), 2)
         ended_by: BaseException | None = None
@@ -167,7 +167,7 @@ def load_tensorflow() -> Any:
         ImportError.
     """
     try:
-        with restoring_interrupts(), faster_tensorflow_import():
+        with converting_errors_to_interrupts(), faster_tensorflow_import():
             import tensorflow as tf
     except Exception as error:  # Any type of error can occur if there is too little memory.
         reason = exhausted(error) or first_line(error)
@@ -200,7 +200,7 @@ def _mark_created_variables() -> None:
             setattr(variable, MADE_AT, plugins.calling_plugin_location())
         return variable
 
-    plugins.wrap_plugin_code(lambda: tf.variable_creator_scope(create_noted))
+    plugins.add_plugin_code_context(lambda: tf.variable_creator_scope(create_noted))
 
 
 @contextlib.contextmanager
@@ -238,7 +238,7 @@ def untested_version_notices(tf: Any) -> tuple[str, ...]:
     return (f"TensorFlow {tf.__version__} is newer than {newest}, the newest tested",)
 
 
-def watch_early_import() -> None:
+def hook_early_tensorflow_import() -> None:
     """Makes an import of TensorFlow by a plug-in faster, filters its output, and times it."""
     if _PACKAGE not in sys.modules and not any(
         isinstance(finder, _TensorFlowFinder) for finder in sys.meta_path

@@ -44,11 +44,11 @@ from cnnbench.base.interrupts import (
     signal_name,
 )
 from cnnbench.base.job import Task
-from cnnbench.base.terminal import StandardStream, print_error, print_notice, print_warning
+from cnnbench.base.terminal import ErrorStoringStream, print_error, print_notice, print_warning
 from cnnbench.base.text import fatal_message, library_output_notices
 from cnnbench.errors import BenchmarkError, ExitCode, memory_ran_out
 from cnnbench.machine.cpu import count_oom_kills
-from cnnbench.run.runtime.turns import Turns
+from cnnbench.run.runtime.turns import TimeSlices
 
 GUARDED = "CNNBENCH_GUARDED"
 """Environment variable that is not empty in a process if another process records its crash."""
@@ -129,7 +129,7 @@ def announce_exit_code(code: int) -> None:
         os.write(state.link, bytes([code & 0xFF]))
 
 
-def exit_within_seconds(code: int) -> None:
+def exit_within_two_seconds(code: int) -> None:
     """Announces the exit code, and ends this process if it is still running after two seconds.
 
     The interpreter waits for threads and exit handlers of plug-ins, which may never end.
@@ -224,17 +224,17 @@ def _continue_in_child(
         sys.stdout.flush()
         sys.stderr.flush()
         unwritten = share_held_back_output()
-        log = _NativeLog()
+        log = _NativeLogForwarder()
         theirs, ours = (end.detach() for end in socket.socketpair())
         interrupts.writing = mmap.mmap(-1, 1)
-        plugins.watch_child()
+        plugins.share_running_plugin_with_child()
         kills = count_oom_kills()
         child = os.fork()
         if not child:
             break
         os.close(ours)
         # The parent closes the socket that assigns time slices, which only the child needs.
-        Turns.from_environment(os.environ)
+        TimeSlices.from_environment(os.environ)
         # If memory does not suffice for a thread, this process raises an error, and its child ends.
         log.forward()
         os.write(theirs, b"\0")
@@ -302,7 +302,7 @@ def _end_plugin_forks_with(process: int) -> None:
     os.register_at_fork(before=before, after_in_child=end_copy_with_parent)
 
 
-class _NativeLog:
+class _NativeLogForwarder:
     """Forwards the standard error of native code in a child process as notices of its parent.
 
     Python's standard error is not redirected, because it draws progress bars on terminals.
@@ -317,7 +317,7 @@ class _NativeLog:
 
     def redirect_stderr(self) -> None:
         """In the child, redirects file descriptor 2 into the pipe."""
-        if isinstance(sys.stderr, StandardStream):
+        if isinstance(sys.stderr, ErrorStoringStream):
             sys.stderr.take_descriptor()
         os.dup2(self._in, 2)
         os.close(self._in)
@@ -426,7 +426,7 @@ def _describe_death(status: int, reason: str) -> str:
 #
 # Within a step, the loop writes nothing for the watchdog.
 # The watchdog uses the number of completed steps, and how long the loop has waited for input.
-# Only activities between steps are marked, by `Membership.marking_activity`.
+# Only activities between steps are marked, by `JobMembership.marking_activity`.
 
 LONG = 10
 """Factor of the time limit for the first step and for all activities between steps."""
@@ -452,7 +452,7 @@ class ProcessActivity(str, enum.Enum):
     """
 
 
-def time_limit(limit: float, longest: float, is_step: bool) -> float:
+def stall_time_limit(limit: float, longest: float, is_step: bool) -> float:
     """Seconds without progress after which a process is stalled; infinite for a `limit` of 0.
 
     For a step and its input, the result is the larger of `limit` and three times the longest step
@@ -497,7 +497,7 @@ class ProcessProgress(NamedTuple):
 
 
 class StallDetector:
-    """Measures how long a process has made no progress. For `limit`, see `time_limit`."""
+    """Measures how long a process has made no progress. For `limit`, see `stall_time_limit`."""
 
     def __init__(self, read_progress: Callable[[], ProcessProgress], limit: float) -> None:
         self._read_progress = read_progress
@@ -514,11 +514,11 @@ class StallDetector:
             self._last_progress, self._since = progress, now
         idle, limit = now - self._since, math.inf
         if progress.doing is not ProcessActivity.OTHERS:
-            limit = time_limit(self._limit, self._longest, _is_in_steps(progress))
+            limit = stall_time_limit(self._limit, self._longest, _is_in_steps(progress))
         return progress._replace(idle=idle, stalled=idle > limit)
 
-    def exclude_stopped_time(self, seconds: float) -> None:
-        """Subtracts the seconds of a stop of the whole process from the time without progress."""
+    def exclude_suspended_seconds(self, seconds: float) -> None:
+        """Subtracts the seconds of a suspension of the process from the time without progress."""
         self._since += seconds
 
 

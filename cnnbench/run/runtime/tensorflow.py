@@ -28,7 +28,7 @@ from cnnbench.machine.cpu import (
     LIBRARY,
     MEASURED_KERNELS,
     Host,
-    available_cores,
+    available_cpu_count,
     convolution_kernels,
 )
 from cnnbench.machine.facts import XLA_CACHE
@@ -122,7 +122,7 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
 
     gpus = flags.gpus_per_card * len(tf.config.list_physical_devices("GPU"))
     kind, notices = _resolve_device_kind(flags, gpus)
-    intra, inter = choose_thread_counts(flags, kind, available_cores())
+    intra, inter = choose_thread_counts(flags, kind, available_cpu_count())
     chosen = gpu_numbers(flags) if kind == "gpu" else tuple(range(flags.num_gpus))
     if kind == "gpu" and max(chosen) >= gpus:
         reason = f"TensorFlow sees GPUs 0 to {gpus - 1} only"
@@ -259,7 +259,7 @@ def resolve_conv_gradients(plan: RunPlan, kind: str) -> str:
     return library if applies and chosen else LIBRARY
 
 
-def check_channels_first(dtype: str) -> None:
+def check_nchw_support(dtype: str) -> None:
     """Raises FlagError if convolutions of this dtype do not support NCHW on this CPU.
 
     Without oneDNN, convolutions of all dtypes need NHWC.
@@ -379,7 +379,7 @@ def choose_input_threads(flags: MachineFlags, kind: str) -> int:
     """
     if flags.datasets_num_private_threads is not None:
         return flags.datasets_num_private_threads
-    cores = available_cores()
+    cores = available_cpu_count()
     if kind == "cpu":
         return cores
     launchers = 0 if flags.gpu_thread_mode == "global" else (flags.per_gpu_thread_count or 2)
@@ -448,7 +448,7 @@ def physical_devices_of_gpus() -> list[Any]:
     ]
 
 
-def find_silent_gpus() -> list[str]:
+def find_unresponsive_gpus() -> list[str]:
     """Returns the names, such as "GPU:1", of GPUs of this process that do not respond in time."""
     import tensorflow as tf
 
@@ -603,7 +603,7 @@ def measure_peak_flops(dtype: str) -> tuple[float, str]:
     """
     import tensorflow as tf
 
-    cores = available_cores()
+    cores = available_cpu_count()
     pool = tf.config.threading.get_intra_op_parallelism_threads() or cores
     streams = max(1, cores // pool)
     cube = _measure_matmul_seconds(_SIZES[-1], dtype, 2, streams) / _SIZES[-1] ** 3

@@ -25,7 +25,7 @@ WAITS, WAITS_AFTER_STEPS, GO_ON = b"w", b"a", b"g"
 """Messages: a process waits; it waits after its timed steps; the answer starts a time slice."""
 
 
-class Turns:
+class TimeSlices:
     """Time slices of this process, in which no other process of an experiment runs steps.
 
     Args:
@@ -47,7 +47,7 @@ class Turns:
         self._end = 0.0
 
     @classmethod
-    def from_environment(cls, environ: MutableMapping[str, str]) -> Turns:
+    def from_environment(cls, environ: MutableMapping[str, str]) -> TimeSlices:
         """Creates the object for this process from the environment variable `VARIABLE`.
 
         The parent process sets the variable if it assigns time slices. The variable is removed from
@@ -60,15 +60,15 @@ class Turns:
         return cls(socket.socket(fileno=int(descriptor)), float(seconds))
 
     @property
-    def takes_turns(self) -> bool:
+    def is_interleaved(self) -> bool:
         """Whether the steps of this process are interleaved with the steps of other processes."""
         return self._link is not None
 
-    def is_over(self) -> bool:
-        """Whether the time slice is over, so that this process should call `wait`."""
+    def is_slice_over(self) -> bool:
+        """Whether the time slice is over, so that `wait_for_next_slice` should be called."""
         return self._link is not None and self._clock() >= self._end
 
-    def wait(self, *, steps_left: bool = True) -> tuple[float, float]:
+    def wait_for_next_slice(self, *, steps_left: bool = True) -> tuple[float, float]:
         """Ends this time slice, and waits for the next time slice of this process.
 
         Returns the seconds of the wait (0 without other processes), and the CPU seconds of all

@@ -159,7 +159,9 @@ def share_moving_averages(manager: VariableMgr) -> None:
     if not manager.replicas_in_sync:
         return
     variables = manager.savable_variables().values()
-    manager.share([variable for variable in variables if not variable.primary.trainable])
+    manager.broadcast_from_chief(
+        [variable for variable in variables if not variable.primary.trainable]
+    )
 
 
 def _build_mean_updates(
@@ -168,7 +170,9 @@ def _build_mean_updates(
     """Returns the updates of tower 0, with floating-point values replaced by means of towers."""
     first = list(towers[0])
     real = [i for i, update in enumerate(first) if update.value.dtype.is_floating]
-    sums = manager.add_up([gradients.sum_tensors([own[i].value for own in towers]) for i in real])
+    sums = manager.sum_over_workers_in_step(
+        [gradients.sum_tensors([own[i].value for own in towers]) for i in real]
+    )
     for i, total in zip(real, sums, strict=True):
         first[i] = first[i]._replace(value=total / float(manager.num_towers))
     return first
@@ -372,7 +376,7 @@ def calibration_examples(plan: RunPlan) -> Any:
     drawn = draw_synthetic_rows(rows, plan.params.tf_random_seed, plan.network.examples, preprocess)
     elements = plan.network.spec.elements
     values = {element.name: drawn[element.name] for element in elements}
-    return TowerBatch.of(elements, values).features
+    return TowerBatch.from_values(elements, values).features
 
 
 class TowerResult(NamedTuple):
@@ -611,7 +615,7 @@ class Tower:
 # Gradient accumulation, for a step with several passes and one update.
 
 
-class PassSums:
+class PassAccumulator:
     """Adds up the results of a step's passes, in float32 variables on the devices of the towers.
 
     A network computes the moments of batch norm in each pass. The moving averages are updated with
@@ -643,7 +647,7 @@ class PassSums:
             guards = [self._loss_scale.guard(added)] * len(results)
             update_moving_averages(self._manager, state, self._plan.params.bn_stats, guards)
 
-    def total(self, results: Sequence[TowerResult]) -> list[TowerResult]:
+    def add_last_pass(self, results: Sequence[TowerResult]) -> list[TowerResult]:
         """Adds the results of the last pass to the sums, and returns the results of the step."""
         totals = []
         for tower, result in enumerate(results):

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import tensorflow as tf
 
-from cnnbench.base.interrupts import restoring_interrupts
+from cnnbench.base.interrupts import converting_errors_to_interrupts
 from cnnbench.errors import RetraceError, first_line
 from cnnbench.models.graph import Reader
 from cnnbench.models.spec import VariableSpec
@@ -92,7 +92,7 @@ _R = TypeVar("_R")
 _WITH_BODIES = frozenset({"StatelessWhile", "StatelessIf", "StatelessCase"})
 
 
-class CopiedTowers(Generic[_R]):
+class TowerCopier(Generic[_R]):
     """Builds the towers of one traced function: traces the first tower, and copies its graph.
 
     The towers must differ only in device and inputs.
@@ -120,7 +120,7 @@ class CopiedTowers(Generic[_R]):
         assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
         if self._original is not None:
             try:
-                with restoring_interrupts():
+                with converting_errors_to_interrupts():
                     return self._original.copy(read, tensors)  # type: ignore[no-any-return]
             except Exception as error:  # Versions of TensorFlow raise different errors.
                 self._give_up_copying(error)
@@ -141,7 +141,7 @@ class CopiedTowers(Generic[_R]):
         result = self._trace(read_and_record, *inputs)
         self._traced = True
         try:
-            with restoring_interrupts():
+            with converting_errors_to_interrupts():
                 added = [o for n, o in enumerate(graph.get_operations()) if n not in of_reads]
                 body = _operations_to_copy(added[start:])
                 if body:

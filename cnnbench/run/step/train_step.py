@@ -33,14 +33,14 @@ from cnnbench.run.step.tower import (
     AutoLossScale,
     Factor,
     LossScale,
-    PassSums,
+    PassAccumulator,
     Tower,
     TowerResult,
     calibration_examples,
     divide_by_scale,
     inverse_scale,
 )
-from cnnbench.run.step.tracing import CopiedTowers, TracedFunction, build_loop, select_nest
+from cnnbench.run.step.tracing import TowerCopier, TracedFunction, build_loop, select_nest
 from cnnbench.run.step.update import Optimizer, UpdateCounter, Updater, control_signals
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr import towers as tower_variable
@@ -142,7 +142,7 @@ class TrainStep:
         self.notices: list[str] = []
         passes, steps = plan.length.passes, flags.steps_per_execution
         self._pass: Any = passes - 1
-        self._sums = PassSums(plan, manager, self.loss_scale) if passes > 1 else None
+        self._sums = PassAccumulator(plan, manager, self.loss_scale) if passes > 1 else None
         self._earlier: TracedFunction | None = None
         if self._sums is not None:
             self._passes = [tf.constant(number, tf.int64) for number in range(self._pass)]
@@ -209,7 +209,7 @@ class TrainStep:
         result: StepResult = self.function(self._make_rate_tensor(*learning_rates), *batches)
         return result
 
-    def on_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
+    def copy_result_to_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
         """Copies the result of a step to host memory. On a CPU, returns the result itself."""
         return result if self._reader is None else self._reader(result, events)
 
@@ -274,11 +274,12 @@ class TrainStep:
         count_before = None if counter is None else counter.read()
         towers = self._build_all_towers(batches, factor, count_before)
         if self._sums is not None:
-            towers = self._sums.total(towers)
+            towers = self._sums.add_last_pass(towers)
         sums = self._build_scalar_sums(towers)
         if self._update is None:
             losses = [tower.loss for tower in towers]
-            return self._build_result(towers, self._manager.add_up(sums), [], losses)
+            totals = self._manager.sum_over_workers_in_step(sums)
+            return self._build_result(towers, totals, [], losses)
         report = self._plan.params.loss_type_to_report == "total_loss"
         weight_losses = self._update.weight_losses() if report else []
         updates, skipped, totals = self._update(towers, factor, sums, rate)
@@ -306,10 +307,10 @@ class TrainStep:
     ) -> list[TowerResult]:
         # Synchronised towers (built together) and frozen towers (own constants) are never copied.
         alone = len(self._towers) == 1 or self._synchronises or self._plan.numerics.frozen
-        copied = None if alone else CopiedTowers(self._towers[0], self.notices.append)
+        copied = None if alone else TowerCopier(self._towers[0], self.notices.append)
         return self._manager.run_towers(
             lambda tower: self._build_tower(tower, batches, factor, count_before, copied),
-            meeting=self._synchronises,
+            exchanges_values=self._synchronises,
         )
 
     @property
@@ -336,7 +337,7 @@ class TrainStep:
         batches: Sequence[TowerBatch],
         factor: Factor,
         count_before: tf.Tensor | None = None,
-        copied: CopiedTowers[TowerResult] | None = None,
+        copied: TowerCopier[TowerResult] | None = None,
         *,
         staged: bool = True,
     ) -> TowerResult:
@@ -369,7 +370,9 @@ class TrainStep:
         build = partial(self._build_tower, batches=batches, factor=factor, staged=False)
         # Towers with synchronised batch norm can only be built together.
         together = self._synchronises
-        of_towers = self._manager.run_towers(build, meeting=True) if together else [build(0)]
+        of_towers = (
+            self._manager.run_towers(build, exchanges_values=True) if together else [build(0)]
+        )
         gradients_of_pass = of_towers[0].gradients
         with tf.device(self._devices[0]):
             inverse = inverse_scale(factor)

@@ -66,8 +66,8 @@ from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.gradients import (
-    Column,
     Gradient,
+    VariableGradients,
     cast,
     current_traced_graph,
     map_on_devices,
@@ -102,7 +102,7 @@ _ULP = 2.0**-23
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
-class FusedDecay:
+class FusedSgdDecay:
     """Updates variables by SGD with weight decay, in place (see the docstring of the module).
 
     Args:
@@ -197,7 +197,7 @@ class Optimizer:
         self._slots: dict[tuple[str, Any], tf.Variable] = {}
         self._groups: list[dict[str, tf.Variable]] = []
         self._group_of: dict[Any, int] = {}
-        self._fused_decay: FusedDecay | None = None
+        self._fused_decay: FusedSgdDecay | None = None
         self._decayed: set[Any] = set()
         self._decay: dict[Any, float] = {}
 
@@ -232,7 +232,7 @@ class Optimizer:
                 }
             )
 
-    def fuse_decay(self, variables: Iterable[tf.Variable], decay: FusedDecay) -> None:
+    def fuse_decay(self, variables: Iterable[tf.Variable], decay: FusedSgdDecay) -> None:
         """Makes `decay` run the updates of `variables`, for an optimizer that is plain SGD."""
         self._fused_decay = decay
         self._decayed = {variable.ref() for variable in variables}
@@ -383,7 +383,7 @@ class Updater:
         self._added_late = set() if update.deferred or fused else {v.ref() for v in copies}
         if fused:
             assert steps_done is not None
-            optimizer.fuse_decay(copies, FusedDecay(update.decay, steps_done))
+            optimizer.fuse_decay(copies, FusedSgdDecay(update.decay, steps_done))
         towers = range(len(self._devices))
         self._read = {manager.variable(t, name).ref() for t in towers for name in decayed}
         self.reduction_operations: int | None = None
@@ -408,7 +408,7 @@ class Updater:
         columns = self._collect_gradients_by_variable(towers, early)
         graph = current_traced_graph()
         before = len(graph.get_operations())
-        devices, state, totals = manager.reduce_together(columns, sums)
+        devices, state, totals = manager.reduce_gradients_and_sum(columns, sums)
         self.reduction_operations = len(graph.get_operations()) - before
         reduced = []
         for index, device in enumerate(devices):
@@ -417,13 +417,15 @@ class Updater:
         guards, skipped, ops = self._loss_scale.find_skipped_updates(
             [[gradient for gradient, _ in one] for one in reduced]
         )
-        readers = BufferReaders(towers[0].loss.graph)
+        readers = BufferReaderFinder(towers[0].loss.graph)
         rates = self._send_rate_to_devices(rate, devices)
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 inverse = inverse_scale(late)
                 variables = [variable for _, variable in reduced[index]]
-                finals = [self._complete_gradient(*pair, inverse) for pair in reduced[index]]
+                finals = [
+                    self._unscale_and_decay_gradient(*pair, inverse) for pair in reduced[index]
+                ]
                 for flag, bound in self._plan.clip.items():
                     finals = CLIPPINGS[flag](finals, [v.device for v in variables], bound)
                 pairs = [
@@ -451,7 +453,7 @@ class Updater:
         losses = []
         for variable in itertools.chain.from_iterable(groups):
             with tf.device(variable.device):
-                losses.append(tf.nn.l2_loss(self._manager.decayed(variable)))
+                losses.append(tf.nn.l2_loss(self._manager.read_for_weight_decay(variable)))
         return losses
 
     def l2_loss(self, weight_losses: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -461,7 +463,7 @@ class Updater:
 
     def _collect_gradients_by_variable(
         self, towers: Sequence[TowerResult], factor: Factor
-    ) -> list[Column]:
+    ) -> list[VariableGradients]:
         """Collects the gradients of all towers by variable, divided by the loss scale `factor`."""
         inverses = gradients.map_on_devices(self._devices, inverse_scale, [factor] * len(towers))
         columns = []
@@ -472,11 +474,11 @@ class Updater:
                 self._devices, lambda pair: divide_by_scale(*pair), pairs
             )
             variables = [self._manager.variable(t, spec.name) for t in range(len(towers))]
-            columns.append(self.complete_for_reduction(Column(own, variables)))
+            columns.append(self.prepare_for_reduction(VariableGradients(own, variables)))
         return columns
 
-    def complete_for_reduction(self, column: Column) -> Column:
-        """Prepares a variable's gradients from all towers (a `Column`) for the reduction.
+    def prepare_for_reduction(self, column: VariableGradients) -> VariableGradients:
+        """Prepares a variable's gradients from all towers for the reduction.
 
         Adds L2 gradients if the plan adds them before the reduction. Otherwise, a weight that only
         affects its own L2 loss gets zeros as gradients.
@@ -493,10 +495,10 @@ class Updater:
         )
 
     def _add_weight_decay(self, gradient: Gradient, variable: tf.Variable) -> tf.Tensor:
-        term = self._manager.decayed(variable) * self._plan.decay
+        term = self._manager.read_for_weight_decay(variable) * self._plan.decay
         return term if gradient is None else gradients.to_dense(gradient, variable) + term
 
-    def _complete_gradient(
+    def _unscale_and_decay_gradient(
         self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor
     ) -> tf.Tensor:
         """Removes the loss scale from a reduced gradient, and adds decay."""
@@ -514,7 +516,7 @@ class Updater:
         return [by_home[cpu_of_device(device)] for device in devices]
 
 
-class BufferReaders:
+class BufferReaderFinder:
     """Finds the operations of a traced function that use the buffers of variables.
 
     See `tower_variable.read`.

@@ -13,10 +13,10 @@ from cnnbench.base.charts import (
     ChartEvent,
     ChartSeries,
     DistributionRow,
-    Lanes,
-    Lines,
-    Rows,
+    LineChart,
+    RowChart,
     Span,
+    TimelineChart,
     legend_text,
 )
 from cnnbench.base.charts.draw import (
@@ -30,7 +30,7 @@ from cnnbench.base.charts.draw import (
     palette,
     render,
     svg,
-    theme,
+    theme_css,
     wrap_note,
 )
 
@@ -59,19 +59,21 @@ def dots(name="lenet", **more):
     row = DistributionRow(
         label=name, values=((1.0, name), (3.0, name)), centre=2.0, low=1.0, high=3.0
     )
-    return Rows(title=name, x=Axis(label="images/sec", better=HIGHER), rows=(row,), **more)
+    return RowChart(title=name, x=Axis(label="images/sec", better=HIGHER), rows=(row,), **more)
 
 
 def lines(name="lenet", **more):
     series = ChartSeries(name=name, points=((1.0, 10.0), (2.0, 20.0)), hints=(name, name))
     y = Axis(label="images/sec", zero=True, better=HIGHER)
-    return Lines(**{"title": name, "x": Axis(label="devices"), "y": y, "series": (series,), **more})
+    return LineChart(
+        **{"title": name, "x": Axis(label="devices"), "y": y, "series": (series,), **more}
+    )
 
 
 def boxes(name="lenet", **more):
     box = {"low": 1.0, "box": (2.0, 4.0), "centre": 3.0, "high": 5.0, "hint": name, "style": 0}
     row = DistributionRow(**{"label": name, "values": ((9.0, ""),), **box, **more})
-    return Rows(title=name, x=Axis(label="time, ms", better=LOWER, limit=10.0), rows=(row,))
+    return RowChart(title=name, x=Axis(label="time, ms", better=LOWER, limit=10.0), rows=(row,))
 
 
 KINDS = [dots, lines, boxes]
@@ -97,7 +99,7 @@ def test_every_chart_has_a_title_and_names_its_axes_with_their_direction(make):
 def test_captions_fit_a_phone(label, caption):
     axis = Axis(label=label, better=HIGHER)
     assert caption in texts(tree(lines(y=axis)))
-    root = tree(Rows(title="t", x=axis, rows=dots().rows))
+    root = tree(RowChart(title="t", x=axis, rows=dots().rows))
     (found,) = [one for one in root.iter("text") if one.text == caption]
     half = len(caption) * 7.2 / 2
     assert half - 1 <= float(found.get("x")) <= NARROW + 1 - half
@@ -206,7 +208,7 @@ def test_a_chart_that_zooms_names_its_parts():
 
 def test_rows_have_the_colour_of_their_verdict():
     row = DistributionRow(label="x", values=((1.0, "x"),), low=0.5, high=2.0, tone="bad")
-    text = svg(Rows(title="t", x=Axis(label="change"), rows=(row,)))
+    text = svg(RowChart(title="t", x=Axis(label="change"), rows=(row,)))
     assert "var(--bad," in text
     assert "var(--c0," not in text
 
@@ -218,7 +220,7 @@ def test_colours_are_variables_of_the_theme(make):
     # With the colour itself for pages whose policy lets no style in.
     used = set(re.findall(r"var\(--([\w-]+),#[0-9a-f]{6}\)", text))
     assert text.count("var(") == len(re.findall(r"var\(--[\w-]+,#[0-9a-f]{6}\)", text))
-    light, dark = theme().split("prefers-color-scheme: dark")
+    light, dark = theme_css().split("prefers-color-scheme: dark")
     assert used >= {"ink", "soft", "rule", "c0"}
     assert all(f"--{name}:" in light and f"--{name}:" in dark for name in used)
     # Colours are told apart by their values.
@@ -351,8 +353,8 @@ def test_bars_begin_at_zero():
     row = DistributionRow(label="a", centre=131.0, hint="a", text="131")
     rows = (row, DistributionRow(label="b", centre=155.0, hint="b", text="155"))
     axis = Axis(label="images/sec")
-    assert "0" in texts(tree(Rows(title="t", x=axis, rows=rows, bars=True)))
-    assert "0" not in texts(tree(Rows(title="t", x=axis, rows=rows)))
+    assert "0" in texts(tree(RowChart(title="t", x=axis, rows=rows, bars=True)))
+    assert "0" not in texts(tree(RowChart(title="t", x=axis, rows=rows)))
 
 
 def test_labels_stand_beside_the_plot_where_there_is_room():
@@ -416,7 +418,9 @@ def test_lanes_have_a_colour_for_each_kind_and_say_what_a_span_is():
         ("cpu:0", (Span(0.0, 2.0, 0, "conv0"), Span(2.0, 3.0, 1, ""))),
         ("cpu:0, reduction", (Span(3.0, 4.0, 1, HOSTILE),)),
     )
-    chart = Lanes(title="t", x=Axis(label="ms"), lanes=lanes, kinds=("forward", "reduction"))
+    chart = TimelineChart(
+        title="t", x=Axis(label="ms"), lanes=lanes, kinds=("forward", "reduction")
+    )
     for width in (NARROW, WIDE):
         root = xml.fromstring(svg(chart, width))
         assert {"cpu:0", "cpu:0, reduction", "forward", "reduction", "ms"} <= set(texts(root))

@@ -13,10 +13,10 @@ from cnnbench.base.document import (
     numeric_cell,
     prepend_docstring,
     sections_to_lines,
-    table_lines,
+    table_to_markdown_lines,
     text_of,
 )
-from cnnbench.base.text import code, percent
+from cnnbench.base.text import markdown_code, percent
 
 ROWS = [
     {
@@ -60,7 +60,7 @@ def test_a_docstring_introduces_contents_if_there_are_some():
 
 def test_sections_are_apart_and_heads_have_no_commas():
     noted = make_table(ROWS, title="Times", notes=("slow", ""), indent=2)
-    found = text_of([["first", None], [], [noted], Section.of("", "Last", ["end"])])
+    found = text_of([["first", None], [], [noted], Section.from_contents("", "Last", ["end"])])
     assert found.splitlines() == [
         *("first", "", "Times"),
         "  layer   A ms   share",
@@ -95,10 +95,10 @@ def test_records_cannot_control_the_terminal_or_the_markdown():
     shown = text_of([["x\x1b[31m\ny", make_table(hostile)]])
     assert "\x1b" not in shown
     assert len(shown.splitlines()) == 3
-    assert table_lines(make_table(ROWS), code) == [
+    assert table_to_markdown_lines(make_table(ROWS), markdown_code) == [
         "| layer | A, ms | share |",
         "| --- | --: | --: |",
         "| <code>conv1</code> | 12.50 | 50.0 % |",
         "| <code>a&#124;b</code> | - | 25.0 % |",
     ]
-    assert "a&#124;b" in table_lines(make_table(ROWS))[-1]
+    assert "a&#124;b" in table_to_markdown_lines(make_table(ROWS))[-1]

@@ -23,7 +23,7 @@ def test_one_process():
     assert job.cpu_devices == (job.cpu_device,) == (LOCAL + "CPU:0",)
     assert job.is_chief
     assert not job.in_cluster
-    assert not job.serves
+    assert not job.is_server_only
     assert (job.peers, job.hosts_by_job) == ((), {})
 
 
@@ -56,7 +56,7 @@ def test_towers_are_numbered_over_the_workers():
 )
 def test_who_does_what(me, fields, own, chief, serves):
     job = _job(*me, **fields)
-    assert (job.own_towers, job.is_chief, job.serves) == (own, chief, serves)
+    assert (job.own_towers, job.is_chief, job.is_server_only) == (own, chief, serves)
     assert [worker.index for worker in job.own_workers] == sorted({t // 2 for t in own})
     assert job.own_tower_devices == tuple(job.tower_devices[tower] for tower in own)
 

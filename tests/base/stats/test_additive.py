@@ -39,10 +39,10 @@ def test_two_candidates_give_the_paired_t_test() -> None:
     fitted = fit_additive_model([{"a": x, "b": y} for x, y in zip(a, b, strict=True)])
     expected = scipy.stats.ttest_rel(b, a, alternative="greater")
     assert fitted.freedom == 3
-    assert fitted.p_above("b", "a") == pytest.approx(float(expected.pvalue))
-    assert fitted.p_above("a", "b") == 1.0
+    assert fitted.p_value_above("b", "a") == pytest.approx(float(expected.pvalue))
+    assert fitted.p_value_above("a", "b") == 1.0
     less = scipy.stats.ttest_1samp(np.subtract(b, a) + 0.2, 0.0, alternative="greater")
-    assert fitted.p_above("b", "a", 0.2) == pytest.approx(float(less.pvalue))
+    assert fitted.p_value_above("b", "a", 0.2) == pytest.approx(float(less.pvalue))
     difference = np.subtract(b, a)
     assert fitted.standard_error("a", "b") == pytest.approx(difference.std(ddof=1) / 2)
 
@@ -78,13 +78,13 @@ def test_a_candidate_may_be_noisier_than_the_others() -> None:
     pooled = student_tail(
         fitted.difference("e", "a") / fitted.standard_error("e", "a"), fitted.freedom
     )
-    assert fitted.p_above("e", "a") > 3 * pooled
+    assert fitted.p_value_above("e", "a") > 3 * pooled
 
 
 def test_one_round_says_nothing_of_the_noise() -> None:
     fitted = fit_additive_model([{"a": 1.0, "b": 2.0}])
     assert (fitted.scatter, fitted.freedom) == (None, 0)
-    assert fitted.p_above("b", "a") == 1.0
+    assert fitted.p_value_above("b", "a") == 1.0
     assert fitted.standard_error("b", "a") is None
     assert fitted.error_quantile("b", "a", 0.025) is None
 

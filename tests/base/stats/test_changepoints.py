@@ -16,9 +16,9 @@ from cnnbench.base.time_series import (
     MIN_SEGMENT,
     Segment,
     change_points,
-    cumulative_deviations,
     find_segments,
     optimal_segmentation,
+    prefix_deviation_sums,
 )
 
 
@@ -173,7 +173,7 @@ def by_all_segments(values, price, least):
     """The cheapest cuts, from the costs of all segments."""
     best, cuts = [0.0] + [math.inf] * len(values), [()] * (len(values) + 1)
     for start in range(len(values)):
-        for size, cost in enumerate(cumulative_deviations(values[start:]), start=1):
+        for size, cost in enumerate(prefix_deviation_sums(values[start:]), start=1):
             total = best[start] + cost + price
             if size >= least and total < best[start + size]:
                 best[start + size] = total

@@ -32,11 +32,11 @@ def test_unequal_lengths_with_equal_centres_are_not_significant():
 def test_constants_are_no_evidence():
     # pyperf again: identical constant samples were "significant".
     assert inference.mann_whitney_p([7.0] * 5, [7.0] * 5) == 1.0
-    assert inference.hodges_lehmann_shift([7.0] * 5, [7.0] * 5, 0.95) == inference.Interval(
+    assert inference.hodges_lehmann_shift([7.0] * 5, [7.0] * 5, 0.95) == inference.ShiftEstimate(
         0.0, 0.0, 0.0
     )
     assert inference.signed_rank_p([0.0] * 6) == 1.0
-    assert inference.paired_shift([0.0] * 6, 0.95) == inference.Interval(0.0, 0.0, 0.0)
+    assert inference.paired_shift([0.0] * 6, 0.95) == inference.ShiftEstimate(0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(("first", "second"), [(4, 4), (5, 6), (3, 9), (1, 1), (20, 15)])
@@ -107,25 +107,25 @@ def test_interval_of_the_shift_by_hand():
     # at 96 % nothing but the outermost of the 16 differences is an end: 11 - 4 and 14 - 1.
     assert inference.hodges_lehmann_shift(
         [1, 2, 3, 4], [11, 12, 13, 14], 0.96
-    ) == inference.Interval(10, 7, 13)
+    ) == inference.ShiftEstimate(10, 7, 13)
     # At 90 % (0.05 per side): P(U <= 1) = 0.0286 still fits, P(U <= 2) = 4/70 = 0.057 does not:
     # the second differences from outside. Sorted they begin 7 8 8 and end 12 12 13.
     assert inference.hodges_lehmann_shift(
         [1, 2, 3, 4], [11, 12, 13, 14], 0.90
-    ) == inference.Interval(10, 8, 12)
+    ) == inference.ShiftEstimate(10, 8, 12)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_tiny_samples_have_an_estimate_but_no_interval(size):
     values = [float(v) for v in range(size)]
     interval = inference.hodges_lehmann_shift(values, [v + 1 for v in values], 0.95)
-    assert interval == inference.Interval(1.0, None, None)
+    assert interval == inference.ShiftEstimate(1.0, None, None)
 
 
 def test_bounds_of_many_samples_are_those_of_each():
     samples = np.random.default_rng(1).normal(size=(5, 45))
     for size in (4, 8, 45):  # too few, exact, approximated
-        low, high = inference.paired_bounds(samples[:, :size], 0.96)
+        low, high = inference.paired_shift_intervals(samples[:, :size], 0.96)
         for row, ends in zip(samples[:, :size], zip(low, high, strict=True), strict=True):
             one = inference.paired_shift(row.tolist(), 0.96)
             expected = (one.low, one.high) if one.low is not None else (-math.inf, math.inf)
@@ -136,8 +136,8 @@ def test_paired_shift_by_hand():
     # Means of all pairs of 1 2 6, each with itself too: 1 1.5 3.5 2 4 6, median (2 + 3.5) / 2.
     assert inference.paired_shift([1, 2, 6], 0.9).estimate == 2.75
     # Six differences: P(T = 0) = 1/64 = 0.0156 <= 0.02 < P(T <= 1) = 2/64: the outermost means.
-    assert inference.paired_shift([1, 2, 3, 4, 5, 6], 0.96) == inference.Interval(3.5, 1, 6)
-    assert inference.paired_shift([1, 2, 3, 4, 5], 0.96) == inference.Interval(3, None, None)
+    assert inference.paired_shift([1, 2, 3, 4, 5, 6], 0.96) == inference.ShiftEstimate(3.5, 1, 6)
+    assert inference.paired_shift([1, 2, 3, 4, 5], 0.96) == inference.ShiftEstimate(3, None, None)
 
 
 @pytest.mark.parametrize(("base", "new"), [(5, 5), (4, 7), (60, 45)])

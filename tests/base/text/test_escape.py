@@ -9,7 +9,7 @@ import re
 import pytest
 
 from cnnbench.base.terminal import LineWriter, align_table, fit_table, wrap_text
-from cnnbench.base.text import escape_formula, markdown, plain
+from cnnbench.base.text import escape_formula, escape_markdown, to_plain_line
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -27,11 +27,11 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_markdown_is_one_line_of_entities(text):
-    line = markdown(text)
+    line = escape_markdown(text)
     assert "\n" not in line
     bare = re.sub(r"^<code>|</code>$", "", line)
     assert not re.search(r"[<>|`\[\]*\\~$@]|&(?!#\d+;)|#(?!\d+;)|://|www\.|:[a-z]", bare)
-    assert html.unescape(bare) == plain(text)
+    assert html.unescape(bare) == to_plain_line(text)
 
 
 COMMANDS = {
@@ -47,10 +47,10 @@ HARMLESS = ("## title [1]", "#12", "absl::InitializeLog()", "[::1]:2222", "::x",
 @pytest.mark.parametrize("text", [*COMMANDS, *IN_THE_MIDDLE, *HARMLESS])
 def test_no_line_begins_with_a_command_of_a_ci_service(text, monkeypatch):
     wanted = COMMANDS.get(text, text)
-    assert (plain(text), plain(plain(text))) == (wanted, wanted)
+    assert (to_plain_line(text), to_plain_line(to_plain_line(text))) == (wanted, wanted)
     monkeypatch.setenv("COLUMNS", "40")
     stream = io.StringIO()
-    LineWriter(stream).lines([text])
+    LineWriter(stream).write_lines([text])
     lines = stream.getvalue().splitlines()
     for before in ("", "m" * 35 + " ", "m" * 35 + "/"):  # where the line or the cell is broken
         rows = [[before + text, "1"], ["m" * 90, "2"]]
@@ -64,12 +64,12 @@ def test_no_line_begins_with_a_command_of_a_ci_service(text, monkeypatch):
 
 def test_markdown_leaves_ordinary_names_alone():
     for name in ("lenet, batch 32, 2 cpu, parameter_server", "2026-11-20 12:05 (UTC), 96 %"):
-        assert markdown(name) == name
+        assert escape_markdown(name) == name
 
 
 def test_references_are_code():
     for text in ("@everyone", "see #12", "https://x", "www.x.y", ":boom:"):
-        assert markdown(text).startswith("<code>")
+        assert escape_markdown(text).startswith("<code>")
 
 
 @pytest.mark.parametrize(

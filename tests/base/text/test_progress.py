@@ -7,7 +7,7 @@ import io
 import pytest
 
 from cnnbench.base import terminal
-from cnnbench.base.terminal import Messages, Progress, Reporter
+from cnnbench.base.terminal import ChildProcessReporter, MessageWriter, Progress
 
 ERASE = "\r\x1b[K"
 
@@ -114,7 +114,7 @@ def test_terminal_that_goes_away_does_not_end_the_run():
 
 def test_messages_clear_the_progress_line_first(monkeypatch):
     stream = Terminal()
-    messages = Messages(stream, started(stream))
+    messages = MessageWriter(stream, started(stream))
     before = stream.getvalue()
     monkeypatch.setattr(terminal, "_silenced", set())
     messages.notice("two\nlines::error::pwn\x1b[2J \udcff")
@@ -131,11 +131,11 @@ def test_messages_clear_the_progress_line_first(monkeypatch):
 
 def test_lines_of_processes():
     stream = io.StringIO()
-    reporter = Reporter(stream)
-    reporter.started(3, 24, "resnet50 #1")
-    reporter.ended(3, 24, "resnet50 #1", "ok 12.3 images/sec", 42.1, 300.0)
-    reporter.ended(24, 24, "lenet", "failed: no good", 3.0, 0.0)
-    reporter.ended(1, 24, "x", "ok", 3.0, None)
+    reporter = ChildProcessReporter(stream)
+    reporter.show_started(3, 24, "resnet50 #1")
+    reporter.report_ended(3, 24, "resnet50 #1", "ok 12.3 images/sec", 42.1, 300.0)
+    reporter.report_ended(24, 24, "lenet", "failed: no good", 3.0, 0.0)
+    reporter.report_ended(1, 24, "x", "ok", 3.0, None)
     assert stream.getvalue() == (
         "cnnbench: [3/24] resnet50 #1: ok 12.3 images/sec (42 s) ETA 5 min\n"
         "cnnbench: [24/24] lenet: failed: no good (3 s)\n"
@@ -145,9 +145,9 @@ def test_lines_of_processes():
 
 def test_a_terminal_shows_what_is_at_work():
     stream = Terminal()
-    reporter = Reporter(stream)
-    reporter.started(1, 2, "a")
-    reporter.ended(1, 2, "a", "ok", 1.0, 1.0)
+    reporter = ChildProcessReporter(stream)
+    reporter.show_started(1, 2, "a")
+    reporter.report_ended(1, 2, "a", "ok", 1.0, 1.0)
     assert stream.getvalue() == "\r\x1b[K[1/2] a ...\r\x1b[Kcnnbench: [1/2] a: ok (1 s) ETA 1 s\n"
-    reporter.started(2, 2, "b\x1b[2J\n")
+    reporter.show_started(2, 2, "b\x1b[2J\n")
     assert stream.getvalue().endswith("\r\x1b[K[2/2] b [2J  ...")

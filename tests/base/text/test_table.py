@@ -9,7 +9,7 @@ from cnnbench.base.terminal import (
     fit_table,
     markdown_table,
     natural_key,
-    replace_table,
+    replace_marked_table,
     split_table,
     wrap_text,
 )
@@ -169,14 +169,14 @@ def test_rewriting_replaces_what_stands_between_the_markers(tmp_path):
     assert markdown_table(("a", "b"), ("---", "---:"), [("x", "1")]) == TABLE
     path = tmp_path / "doc.md"
     path.write_text("before\n<!-- t: begin -->\nold\n<!-- t: end -->\nafter\n")
-    path.write_text(replace_table(path.read_text(), "t", TABLE))
+    path.write_text(replace_marked_table(path.read_text(), "t", TABLE))
     expected = f"before\n<!-- t: begin -->\n{TABLE}\n<!-- t: end -->\nafter\n"
-    assert path.read_text() == expected == replace_table(expected, "t", TABLE)
+    assert path.read_text() == expected == replace_marked_table(expected, "t", TABLE)
 
 
 def test_a_document_without_markers_is_refused():
     with pytest.raises(UsageError, match="models: end"):
-        replace_table("<!-- models: begin -->\n", "models", TABLE)
+        replace_marked_table("<!-- models: begin -->\n", "models", TABLE)
 
 
 def test_cells_of_csv_files_are_as_in_json():

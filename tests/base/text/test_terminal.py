@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cnnbench.base.terminal import LineWriter, is_terminal, print_result, standard_streams
+from cnnbench.base.terminal import LineWriter, is_terminal, print_result, tolerating_output_errors
 
 
 class Left(io.StringIO):
@@ -22,13 +22,13 @@ class Left(io.StringIO):
 def test_a_reader_that_leaves_ends_what_only_prints():
     with (
         contextlib.redirect_stdout(Left()),
-        standard_streams(),
+        tolerating_output_errors(),
         pytest.raises(BrokenPipeError),
     ):
         print_result("text")
-    with contextlib.redirect_stdout(None), standard_streams() as out:
+    with contextlib.redirect_stdout(None), tolerating_output_errors() as out:
         print_result("text")
-        LineWriter(None).lines(["gone"])
+        LineWriter(None).write_lines(["gone"])
         assert out is None
     assert not is_terminal(None)
 
@@ -38,7 +38,7 @@ def test_a_stream_that_a_plugin_closed_is_lost_once(capsys, name):
     closed = io.StringIO()
     closed.close()
     with getattr(contextlib, f"redirect_{name}")(closed):
-        with standard_streams() as out:
+        with tolerating_output_errors() as out:
             for _ in range(2):
                 print("of a plug-in", file=getattr(sys, name))
             assert isinstance(out.lost, ValueError) == (name == "stdout")
@@ -49,7 +49,7 @@ def test_a_stream_that_a_plugin_closed_is_lost_once(capsys, name):
 
 def test_a_standard_stream_is_otherwise_the_stream(tmp_path):
     with (tmp_path / "out").open("w", encoding="ascii") as stream:
-        with contextlib.redirect_stdout(stream), standard_streams():
+        with contextlib.redirect_stdout(stream), tolerating_output_errors():
             assert sys.stdout.fileno() == stream.fileno()
             assert not is_terminal(sys.stdout)
             print_result("caf\u00e9")  # which the encoding lacks

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from cnnbench.campaigns.ab.side import Side, resolve_flags
-from cnnbench.campaigns.processes.child import RunSummary
+from cnnbench.campaigns.ab.side import AbSide, resolve_flags
+from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.errors import UsageError
 
 PLUGIN = """
@@ -25,14 +25,18 @@ register_model("ours", "imagenet", Ours)
 
 @pytest.mark.usefixtures("quick_answers")
 def test_of_another_cnnbench_nothing_is_known():
-    assert resolve_flags(Side(flags=("--flag_of_another=1",), python="/opt/python")) == RunSummary()
-    known = resolve_flags(Side(flags=("--model=lenet",), python="/opt/python"))
+    assert (
+        resolve_flags(AbSide(flags=("--flag_of_another=1",), python="/opt/python")) == ResolvedRun()
+    )
+    known = resolve_flags(AbSide(flags=("--model=lenet",), python="/opt/python"))
     assert (known.config["model"], known.explicit_flags[0]) == ("lenet", "model")
 
 
 @pytest.mark.usefixtures("quick_answers")
 def test_notices_are_those_of_a_run_that_keeps_a_record():
-    (notice,) = resolve_flags(Side(flags=("--single_l2_loss_op=true", "--peak_flops=1e12"))).notices
+    (notice,) = resolve_flags(
+        AbSide(flags=("--single_l2_loss_op=true", "--peak_flops=1e12"))
+    ).notices
     assert notice.startswith("--single_l2_loss_op")
 
 
@@ -43,17 +47,19 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
         (tmp_path / name / "src" / "helper_of_ours.py").touch()
         (tmp_path / name / "net.py").write_text("import helper_of_ours\n" + PLUGIN)
         flags = ("--model_plugin=net.py", "--model=ours")
-        side = Side(flags=flags, checkout=tmp_path / name, variables={"PYTHONPATH": "src"})
+        side = AbSide(flags=flags, checkout=tmp_path / name, variables={"PYTHONPATH": "src"})
         assert resolve_flags(side).notices == ()
     with pytest.raises(UsageError, match="helper_of_ours"):
-        resolve_flags(Side(flags=flags, checkout=tmp_path / name))
+        resolve_flags(AbSide(flags=flags, checkout=tmp_path / name))
     assert "helper_of_ours" not in sys.modules
 
 
 def test_a_plug_in_that_spoils_the_answer_is_left_to_the_run(tmp_path):
     (tmp_path / "net.py").write_text("import os\nos._exit(3)\n")
-    assert resolve_flags(Side(flags=("--model_plugin=net.py",), checkout=tmp_path)) == RunSummary()
+    assert (
+        resolve_flags(AbSide(flags=("--model_plugin=net.py",), checkout=tmp_path)) == ResolvedRun()
+    )
     (tmp_path / "net.py").write_text("print('{}')\n" + PLUGIN)
     flags = ("--model_plugin=net.py", "--model=ourz")
     with pytest.raises(UsageError, match="--model=ourz: unknown; did you mean ours"):
-        resolve_flags(Side(flags=flags, checkout=tmp_path))
+        resolve_flags(AbSide(flags=flags, checkout=tmp_path))

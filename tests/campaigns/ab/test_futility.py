@@ -7,7 +7,7 @@ import math
 import pytest
 
 from cnnbench.base.inference import InterimAnalysis
-from cnnbench.campaigns.ab.pairs import verdict_probability
+from cnnbench.campaigns.ab.pairs import clear_verdict_probability
 from cnnbench.judge.compare import Policy, TwoSamples
 
 LAST = [InterimAnalysis(16, 0.02)]
@@ -34,13 +34,13 @@ def pairs(change, scatter):
     ],
 )
 def test_by_change_and_scatter(change, scatter, least, most):
-    assert least <= verdict_probability(pairs(change, scatter), LAST, Policy()) <= most
+    assert least <= clear_verdict_probability(pairs(change, scatter), LAST, Policy()) <= most
 
 
 def test_a_wider_floor_and_more_pairs_change_it():
     case = pairs(0.0, 0.06)
-    narrow = verdict_probability(case, LAST, Policy())
-    assert verdict_probability(case, LAST, Policy(threshold=0.2)) == 1.0
-    assert verdict_probability(case, [InterimAnalysis(200, 0.04)], Policy()) > narrow
+    narrow = clear_verdict_probability(case, LAST, Policy())
+    assert clear_verdict_probability(case, LAST, Policy(threshold=0.2)) == 1.0
+    assert clear_verdict_probability(case, [InterimAnalysis(200, 0.04)], Policy()) > narrow
     # Whoever asks again gets the same answer.
-    assert verdict_probability(case, LAST, Policy()) == narrow
+    assert clear_verdict_probability(case, LAST, Policy()) == narrow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from forked import finished
 
-from cnnbench.campaigns.ab.side import Side, benchmark_command, names_that_may_differ
+from cnnbench.campaigns.ab.side import AbSide, benchmark_command, names_that_may_differ
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.child import COMMAND_LINE, own_checkout
 
@@ -40,7 +40,7 @@ VARIABLES = {"variables": {"A": "1"}}
     ],
 )
 def test_how_a_side_is_started(checkout, parts, of_checkout, root, environment):
-    side = Side(flags=("--model=lenet",), checkout=checkout if of_checkout else None, **parts)
+    side = AbSide(flags=("--model=lenet",), checkout=checkout if of_checkout else None, **parts)
     python, _, _, where, *words = side.command(Path("/r/1.json"))
     assert python == parts.get("python", sys.executable)
     assert where == (str(checkout) if root is None else root)
@@ -51,7 +51,7 @@ def test_how_a_side_is_started(checkout, parts, of_checkout, root, environment):
 
 
 def test_the_chief_of_a_job_writes_the_record(tmp_path):
-    side = Side(flags=("--model=lenet",), layout=JobLayout(workers=2, ps=1))
+    side = AbSide(flags=("--model=lenet",), layout=JobLayout(workers=2, ps=1))
     found = benchmark_command(side, tmp_path / "1.json", tmp_path / "log")
     assert found.words == side.command(tmp_path / "1.json")
     words = ("launch", "--workers=2", "--ps=1", "--", "--model=lenet")
@@ -60,7 +60,7 @@ def test_the_chief_of_a_job_writes_the_record(tmp_path):
 
 @pytest.mark.parametrize("of_checkout", [False, True])
 def test_what_lies_in_the_working_directory_is_imported_from_a_checkout_only(checkout, of_checkout):
-    side = Side(checkout=checkout if of_checkout else None)
+    side = AbSide(checkout=checkout if of_checkout else None)
     python, flag, launch, root, *_ = side.command(Path("r.json"))
     short = launch.replace(COMMAND_LINE, "import cnnbench; print(cnnbench.__file__)")
     assert short != launch
@@ -70,13 +70,13 @@ def test_what_lies_in_the_working_directory_is_imported_from_a_checkout_only(che
 
 
 def test_another_checkout_keeps_this_cnnbench(tmp_path):
-    side = Side(checkout=tmp_path)
+    side = AbSide(checkout=tmp_path)
     assert side.command(Path("r"))[3] == own_checkout()
     assert side.is_this_cnnbench
 
 
 def test_descriptions_name_what_is_a_sides_own_without_values_of_variables(tmp_path):
-    side = Side(
+    side = AbSide(
         flags=("--model=lenet", "--a=b c"),
         own=("--a=b c",),
         python="/opt/python",
@@ -85,7 +85,7 @@ def test_descriptions_name_what_is_a_sides_own_without_values_of_variables(tmp_p
         variables={"TOKEN": "secret"},
     )
     assert side.description() == "'--a=b c', python /opt/python, checkout main, variable TOKEN"
-    assert Side(flags=("--model=lenet",)).description() == "no flags of its own"
+    assert AbSide(flags=("--model=lenet",)).description() == "no flags of its own"
 
 
 @pytest.mark.parametrize(
@@ -103,19 +103,19 @@ def test_descriptions_name_what_is_a_sides_own_without_values_of_variables(tmp_p
     ],
 )
 def test_flags_that_differ(a, b, names):
-    assert names_that_may_differ(Side(flags=tuple(a)), Side(flags=tuple(b))) == names
-    assert names_that_may_differ(Side(flags=tuple(b)), Side(flags=tuple(a))) == names
+    assert names_that_may_differ(AbSide(flags=tuple(a)), AbSide(flags=tuple(b))) == names
+    assert names_that_may_differ(AbSide(flags=tuple(b)), AbSide(flags=tuple(a))) == names
 
 
 def test_flags_in_files_differ_too(tmp_path):
     (tmp_path / "a").write_text("--precision=bf16\n--model=lenet\n")
     (tmp_path / "b").write_text("--model=lenet\n")
-    a, b = (Side(flags=(f"--flagfile={name}",), checkout=tmp_path) for name in "ab")
+    a, b = (AbSide(flags=(f"--flagfile={name}",), checkout=tmp_path) for name in "ab")
     assert names_that_may_differ(a, b) == ("precision",)
     assert names_that_may_differ(a, a) == ()
 
 
 def test_variables_and_interpreters_that_differ():
-    a = Side(variables={"OMP_NUM_THREADS": "1", "SAME": "x"})
-    b = Side(variables={"OMP_NUM_THREADS": "2", "SAME": "x"}, **OTHER)
+    a = AbSide(variables={"OMP_NUM_THREADS": "1", "SAME": "x"})
+    b = AbSide(variables={"OMP_NUM_THREADS": "2", "SAME": "x"}, **OTHER)
     assert names_that_may_differ(a, b) == ("env_OMP_NUM_THREADS", "tensorflow")

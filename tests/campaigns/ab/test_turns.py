@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from cnnbench.campaigns.ab import side as turns
-from cnnbench.campaigns.ab.side import Side
-from cnnbench.campaigns.processes.child import _why_no_turns
+from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.processes.child import _why_not_interleavable
 from cnnbench.flags import Params
-from cnnbench.machine.cpu import Memory
+from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.plan import make_plan
 
 GIB = 2**30
@@ -23,7 +23,7 @@ def room(monkeypatch, made_up_machine):
     kilobytes = f"MemTotal: {64 << 20} kB\nMemAvailable: {60 << 20} kB\n"
     (made_up_machine / "proc/meminfo").write_text(kilobytes)
     name = "cnnbench.run.driver.preflight.least_free_gpu_memory"
-    monkeypatch.setattr(name, lambda *flags: Memory(total=64 * GIB, available=3 * GIB))
+    monkeypatch.setattr(name, lambda *flags: MemoryCapacity(total=64 * GIB, available=3 * GIB))
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,16 @@ def room(monkeypatch, made_up_machine):
     ],
 )
 def test_runs_that_can_and_that_cannot(flags, why):
-    found = _why_no_turns(make_plan(Params(**{"model": "lenet", "device": "cpu", **flags})))
+    found = _why_not_interleavable(
+        make_plan(Params(**{"model": "lenet", "device": "cpu", **flags}))
+    )
     assert found is None if why is None else why in found
 
 
 def test_runs_with_files_cannot():
     plan = make_plan(Params(model="lenet", device="cpu"))
     reading = dataclasses.replace(plan, params=plan.params.replace(data_dir="/data"))
-    assert "read ahead" in (_why_no_turns(reading) or "")
+    assert "read ahead" in (_why_not_interleavable(reading) or "")
 
 
 @pytest.mark.parametrize("place", ["run/runtime", "runtime", None])
@@ -57,5 +59,5 @@ def test_another_cnnbench_is_asked(tmp_path, place):
     if place is not None:
         (package / place).mkdir(parents=True)
         (package / place / "turns.py").touch()
-    found = turns.why_no_turns({"a": Side(), "b": Side(checkout=tmp_path)})
+    found = turns.why_not_interleavable({"a": AbSide(), "b": AbSide(checkout=tmp_path)})
     assert found == (None if place else "side B: its version of cnnbench does not support this")

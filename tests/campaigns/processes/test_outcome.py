@@ -15,7 +15,7 @@ from cnnbench.campaigns.processes.campaign import (
     add_record_and_status,
     blank_record,
 )
-from cnnbench.campaigns.processes.child import ProcessResult, RunSummary
+from cnnbench.campaigns.processes.child import ProcessResult, ResolvedRun
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.records.run import RunRecord
@@ -41,7 +41,7 @@ def outcome(tmp_path):
             record.write_text(written)
         log.write_text(said)
         command = ("cnnbench", "run", "--model=lenet")
-        resolved = RunSummary(config={"model": "trivial"}, explicit_flags=("model",))
+        resolved = ResolvedRun(config={"model": "trivial"}, explicit_flags=("model",))
         blank = blank_record(kind, command, resolved)
         process = BenchmarkCommand(words=(), log=log, record=record, blank=blank)
         return add_record_and_status(process, ended, {"hostname": "here"})

@@ -16,7 +16,7 @@ import pytest
 from forked import PATIENCE, gone, wait_for
 
 from cnnbench.campaigns.processes import campaign as processes
-from cnnbench.campaigns.processes.campaign import execute_in_turn
+from cnnbench.campaigns.processes.campaign import execute_interleaved
 from cnnbench.campaigns.processes.child import Command
 from cnnbench.run.runtime.turns import GO_ON, WAITS
 
@@ -27,23 +27,23 @@ pytestmark = pytest.mark.timeout(60)
 PRELUDE = """
     import os, signal, sys, time
     sys.path.insert(0, ROOT)
-    from cnnbench.run.runtime.turns import Turns
+    from cnnbench.run.runtime.turns import TimeSlices
     def say(word):
         with open("trace", "a") as file:
             file.write(f"{NAME} {word} {time.monotonic()}\\n")
     with open(NAME, "w") as file:
         file.write(str(os.getpid()))
-    turns = Turns.from_environment(os.environ)
+    turns = TimeSlices.from_environment(os.environ)
     def steps(count):
-        turns.wait()
+        turns.wait_for_next_slice()
         say("warm")
-        turns.wait()
+        turns.wait_for_next_slice()
         for step in range(count):
             say("step")
             time.sleep(0.01)
-            if step < count - 1 and turns.is_over():
-                turns.wait()
-        turns.wait(steps_left=False)
+            if step < count - 1 and turns.is_slice_over():
+                turns.wait_for_next_slice()
+        turns.wait_for_next_slice(steps_left=False)
         say("end")
 """
 
@@ -64,7 +64,7 @@ def trace(folder):
 
 def test_steps_are_made_in_turn_and_only_by_one_at_a_time(tmp_path):
     commands = [child(tmp_path, "a", "steps(6)"), child(tmp_path, "b", "steps(9)")]
-    ended = execute_in_turn(commands, PATIENCE, 0.001)
+    ended = execute_interleaved(commands, PATIENCE, 0.001)
     assert [one.code for one in ended] == [0, 0], (tmp_path / "a.log").read_text()
     said = trace(tmp_path)
     warm = [("a", "warm"), ("b", "warm")]
@@ -80,7 +80,7 @@ def test_steps_are_made_in_turn_and_only_by_one_at_a_time(tmp_path):
 
 def test_one_that_never_waits_is_waited_for(tmp_path):
     plain = "time.sleep(0.2); say('alone')"
-    ended = execute_in_turn(
+    ended = execute_interleaved(
         [child(tmp_path, "a", "steps(1)"), child(tmp_path, "b", plain)], PATIENCE, 0.1
     )
     assert [one.code for one in ended] == [0, 0]
@@ -91,13 +91,13 @@ def test_waits_do_not_count_as_time_that_a_process_runs(monkeypatch):
     now = 10.0
     monkeypatch.setattr(processes.time, "monotonic", lambda: now)
     ours, theirs = socket.socketpair()
-    member = processes._TurnTaker(None, ours)
+    member = processes._InterleavedProcess(None, ours)
     now = 12.0
     theirs.sendall(WAITS)
     member.receive_message()
     now = 50.0
     assert (member.used_seconds, member.waits, member.steps_done) == (2.0, True, False)
-    member.give_turn()
+    member.start_time_slice()
     now = 53.0
     assert (member.used_seconds, member.waits) == (5.0, False)
     assert theirs.recv(1) == GO_ON
@@ -115,7 +115,7 @@ def test_an_interrupt_ends_both(tmp_path):
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        execute_in_turn(commands, PATIENCE, 0.01)
+        execute_interleaved(commands, PATIENCE, 0.01)
     thread.join()
     assert all(gone(int((tmp_path / name).read_text())) for name in "ab")
 
@@ -126,8 +126,8 @@ def test_both_die_with_the_process_that_runs_them(tmp_path):
         import sys; sys.path.insert(0, {str(ROOT)!r})
         from pathlib import Path, PosixPath
         from cnnbench.campaigns.processes.child import Command
-        from cnnbench.campaigns.processes.campaign import execute_in_turn
-        execute_in_turn({commands!r}, 60.0, 0.01)
+        from cnnbench.campaigns.processes.campaign import execute_interleaved
+        execute_interleaved({commands!r}, 60.0, 0.01)
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
     wait_for(tmp_path / "trace")
@@ -138,6 +138,6 @@ def test_both_die_with_the_process_that_runs_them(tmp_path):
 
 def test_a_program_that_is_not_there(tmp_path):
     missing = Command(words=("/no/such/program",), log=tmp_path / "log")
-    ended = execute_in_turn([missing, child(tmp_path, "b", "steps(1)")], PATIENCE, 0.01)
+    ended = execute_interleaved([missing, child(tmp_path, "b", "steps(1)")], PATIENCE, 0.01)
     assert ended[0].error == "/no/such/program: No such file or directory"
     assert ended[1].code == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.launch import flags_to_words
-from cnnbench.campaigns.strategies import StrategyCase, make_plan
+from cnnbench.campaigns.launch import flags_to_arguments
+from cnnbench.campaigns.strategies import StrategyCase, select_strategy_cases
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.plan import parse_run
@@ -18,7 +18,7 @@ def plan(
     *words: str, modes: tuple[str, ...] | None = None, on_gpu: bool = False, steps: int = 0
 ) -> tuple[list[StrategyCase], list[str]]:
     given = parse_flags((*SMALL, *words), FLAGS)
-    return make_plan(given, modes, on_gpu=on_gpu, weights_steps=steps)
+    return select_strategy_cases(given, modes, on_gpu=on_gpu, weights_steps=steps)
 
 
 def test_every_mode_that_works_in_one_process_is_measured() -> None:
@@ -35,7 +35,7 @@ def test_each_case_has_the_flags_of_all_and_its_own(on_gpu: bool, batch: int) ->
     (alone, *modes), _ = plan("--precision=bf16", *device, on_gpu=on_gpu)
     for case in modes:
         words = {*SMALL, "--precision=bf16", f"--variable_update={case.name}"}
-        assert words <= {*flags_to_words(case.flags)}
+        assert words <= {*flags_to_arguments(case.flags)}
         assert case.resolved.config["variable_update"] == case.name
     # One tower has the work that shows the overhead.
     assert alone.resolved.batch_size == batch
@@ -65,7 +65,7 @@ def test_weights_are_trained_by_few_steps_at_a_rate_that_amplifies_no_rounding()
     more = ("--eval_during_training_every_n_steps=2", "--trace_file=t", "--optimizer=momentum")
     modes = ("replicated", "independent")
     (alone, replicated, independent), _ = plan(*given, *more, modes=modes, steps=3)
-    params = parse_run(flags_to_words(replicated.weights_flags)).params
+    params = parse_run(flags_to_arguments(replicated.weights_flags)).params
     assert (params.num_batches, params.num_warmup_batches) == (3, 0)
     assert params.init_learning_rate == 1e-6
     assert params.check_replica_consistency == 1

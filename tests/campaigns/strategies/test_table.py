@@ -11,7 +11,7 @@ import pytest
 
 from cnnbench.base.terminal import csv_of
 from cnnbench.campaigns import strategies
-from cnnbench.campaigns.processes.child import RunSummary
+from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.campaigns.strategies import StrategiesSession, StrategyCase
 from cnnbench.records.campaigns import (
     APART,
@@ -29,7 +29,7 @@ TOLERANCE = 1e-4
 
 
 def case(name: str, apart: str = "") -> StrategyCase:
-    return StrategyCase(name, (), RunSummary(batch_size=4), apart)
+    return StrategyCase(name, (), ResolvedRun(batch_size=4), apart)
 
 
 CASES = [

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cnnbench.campaigns import suite
-from cnnbench.campaigns.suite import load, shipped_suites
-from cnnbench.campaigns.sweep import make_plan, ordered_items
+from cnnbench.campaigns.suite import load_yaml_file, shipped_suites
+from cnnbench.campaigns.sweep import ordered_items, plan_sweep
 from cnnbench.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -18,7 +18,7 @@ TEXT = (ROOT / "docs" / "sweep.md").read_text(encoding="utf-8")
 
 def test_the_suite_shown_is_what_the_list_shown_says(write):
     (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    plan = make_plan(suite.parse_suite(load(write(text))), {})
+    plan = plan_sweep(suite.parse_suite(load_yaml_file(write(text))), {})
     (listed,) = re.findall(r"--list\n(.*?)\$", TEXT, re.DOTALL)
     assert "".join(f"{case.name}  x{case.repeats}\n" for case in plan.cases) == listed
     # The order that seed 7 gives is the one of the tutorial.
@@ -48,5 +48,5 @@ def test_defaults_are_those_of_the_schema():
 def test_the_error_shown_is_the_one_that_comes(write):
     path = write("\n" * 8 + "entries:\n  - name: a\n    flags:\n      modle: lenet\n", "typo.yaml")
     with pytest.raises(UsageError) as caught:
-        make_plan(suite.parse_suite(load(path)), {})
+        plan_sweep(suite.parse_suite(load_yaml_file(path)), {})
     assert f"error: {str(caught.value).replace(path, 'typo.yaml')}\n" in TEXT

@@ -11,17 +11,17 @@ from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 from other_values import other
 
 from cnnbench.campaigns.suite import BatchSizeSearch
-from cnnbench.campaigns.sweep import make_plan, search_largest_batch
+from cnnbench.campaigns.sweep import plan_sweep, search_largest_batch
 from cnnbench.errors import UsageError
-from cnnbench.flags.declare import RequiredMatch
-from cnnbench.flags.params import ACCEPTED, flags_by_required_match
+from cnnbench.flags.declare import RepetitionMatch
+from cnnbench.flags.params import ACCEPTED, flag_names_by_repetition_match
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
 TINY = "entries: [{name: a, flags: {model: lenet}}]"
 
 
 def key_of(suite, text=TINY, **facts):
-    return make_plan(suite(text), {**FACTS, **facts}).cases[0].key
+    return plan_sweep(suite(text), {**FACTS, **facts}).cases[0].key
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_key_is_of_what_is_measured_and_of_the_environment(suite, flags, set
     assert (key_of(suite, text, **facts) == key_of(suite)) is same
 
 
-@pytest.mark.parametrize("flag", flags_by_required_match(RequiredMatch.NOTHING))
+@pytest.mark.parametrize("flag", flag_names_by_repetition_match(RepetitionMatch.NOTHING))
 def test_entries_that_differ_in_a_flag_that_does_not_count_are_refused(suite, flag):
     if flag not in ACCEPTED:  # of cnnbench allreduce
         pytest.skip()
@@ -56,7 +56,7 @@ def test_entries_that_differ_in_a_flag_that_does_not_count_are_refused(suite, fl
     text = f"entries: [{{name: a}}, {{name: b, flags: {{{flag}: '{value}'}}}}]"
     # Some cannot be given to a sweep at all.
     with pytest.raises(UsageError, match=f'"b" is the same run as "a"|--{flag}='):
-        make_plan(suite(text), FACTS)
+        plan_sweep(suite(text), FACTS)
 
 
 def test_the_key_is_of_a_plug_in_s_text(suite, tmp_path):

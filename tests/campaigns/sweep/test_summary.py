@@ -12,10 +12,10 @@ from cnnbench.campaigns.processes.campaign import main_result_text
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.sweep import (
     SweepItem,
-    SweepRun,
+    SweepResult,
     detection_advice,
     exit_code,
-    summarise,
+    summary_rows,
     table_text,
 )
 from cnnbench.records.metric import BOUNDS
@@ -24,7 +24,7 @@ from cnnbench.records.run import Batch, Evaluation
 
 
 def went_well(case, repeat, path):
-    return SweepRun(SweepItem(case, repeat), path, ProcessResult(0, 1.0, status="ok"))
+    return SweepResult(SweepItem(case, repeat), path, ProcessResult(0, 1.0, status="ok"))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def rows(plan, tmp_path, make_record):
                 path = tmp_path / f"{case.key}-{repeat}.json"
                 if seconds is None:
                     ended = ProcessResult(-9, 9.0, status="timed_out", message="killed after 9 s")
-                    results.append(SweepRun(SweepItem(case, repeat), path, ended))
+                    results.append(SweepResult(SweepItem(case, repeat), path, ended))
                     continue
                 series = {"step_seconds": (63 / 64 * seconds, 66 / 64 * seconds, 63 / 64 * seconds)}
                 record = make_record(
@@ -47,7 +47,7 @@ def rows(plan, tmp_path, make_record):
                 )
                 path.write_text(json.dumps(record.to_dict()))
                 results.append(went_well(case, repeat, path))
-        return summarise(made.cases, results)
+        return summary_rows(made.cases, results)
 
     return rows
 
@@ -155,7 +155,7 @@ def test_pauses_that_the_median_step_hides_are_named(rows):
 
 def test_a_record_that_has_gone_is_a_failure(rows, plan, tmp_path):
     case = plan("entries: [{name: a}]").cases[0]
-    made = summarise([case], [went_well(case, 1, tmp_path / "gone.json")])
+    made = summary_rows([case], [went_well(case, 1, tmp_path / "gone.json")])
     assert (made[0].ok, made[0].failed) == (0, 1)
     assert exit_code(made) == 4
 
@@ -248,14 +248,14 @@ def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record, mea
         files[-1].write_text(record.to_json())
     results = [went_well(run, 1, files[0])]
     results += [went_well(reduce, repeat, files[repeat]) for repeat in (1, 2)]
-    assert table_text(summarise(made.cases, results)).splitlines() == [
+    assert table_text(summary_rows(made.cases, results)).splitlines() == [
         "configuration  batch  median images/sec  median bus GB/s  spread  runs  in reports",
         "a                  -                  -            1.125  66.7 %  2 ok  -",
         # As compare and report name it, by its flags.
         "b                  4              30.00                -       -  1 ok  "
         "lenet, batch 8, 1 cpu",
     ]
-    assert table_text(summarise([reduce], results[1:])).splitlines() == [
+    assert table_text(summary_rows([reduce], results[1:])).splitlines() == [
         "configuration  median bus GB/s  spread  runs",
         "a                        1.125  66.7 %  2 ok",
     ]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from cnnbench.base.terminal import Reporter
+from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import PROCESS, Journal, ResultsFolder
@@ -21,7 +21,7 @@ from cnnbench.campaigns.tune.bench import (
     FINAL,
     MOST_PAIRS,
     TUNE,
-    ProcessLengths,
+    ProcessStepCounts,
     RaceBenchmark,
     SearchOutcome,
     SearchSettings,
@@ -49,7 +49,7 @@ class Clocked(Campaign):
     """
 
     def __init__(self, runs: Callable[..., RunRecord]) -> None:
-        super().__init__(Reporter(io.StringIO()))
+        super().__init__(ChildProcessReporter(io.StringIO()))
         self.now = 0.0
         self.started: list[list[str]] = []
         self._runs = runs
@@ -98,7 +98,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
         campaign = Clocked(runs)
         results = ResultsFolder(TUNE, tmp_path / folder, resume=folder != "results")
         held.enter_context(results)
-        results.begin(minutes=seconds / 60)
+        results.add_session_event(minutes=seconds / 60)
         bench = RaceBenchmark(results, campaign, question)
         campaign.run_requests(bench.measure_first_process())
         found = campaign.run_requests(race_groups(space, question.first, bench, 0.01))
@@ -121,7 +121,9 @@ def test_what_the_time_is_not_enough_for_leaves_as_untried(
     # The best of those that ran are measured again.
     again = [name for names in later for name in names if name.endswith("-r2")]
     assert len(again) >= 3
-    assert {key for one in found.rounds for key in one} == {one.key for one in race.candidates}
+    assert {key for one in found.log_speeds_by_round for key in one} == {
+        one.key for one in race.candidates
+    }
     assert campaign.now <= 267.0 - bench.reserved_seconds
 
 
@@ -141,10 +143,10 @@ def test_a_process_of_the_final_is_predicted_by_those_of_the_last_round(
 ) -> None:
     found, campaign, bench = searched(900.0)
     longer = bench.lengths.extra_final_seconds
-    assert (bench.process_seconds, bench.final_seconds) == (8.0, 8.0 + longer)
+    assert (bench.process_seconds, bench.final_process_seconds) == (8.0, 8.0 + longer)
     campaign.seconds[True] = 6.0
-    campaign.run_requests(bench.measure("all", 90, found.races[0].candidates[:3], 0))
-    assert bench.final_seconds == 6.0 + longer
+    campaign.run_requests(bench.measure_round("all", 90, found.races[0].candidates[:3], 0))
+    assert bench.final_process_seconds == 6.0 + longer
     assert 6.0 < bench.process_seconds < 8.0
 
 
@@ -160,12 +162,12 @@ def test_processes_of_the_final_time_more_steps(
     runs: Callable[..., RunRecord], step_seconds: float, final: int, longer: float
 ) -> None:
     record = replace(runs(100.0), step_seconds=(step_seconds,) * 3)
-    lengths = ProcessLengths((), record)
-    assert lengths.length_flags(FINAL)["num_batches"] == final
+    lengths = ProcessStepCounts((), record)
+    assert lengths.step_count_flags(FINAL)["num_batches"] == final
     assert lengths.extra_final_seconds == pytest.approx(longer)
     for flag in ("num_epochs", "max_seconds"):
-        assert ProcessLengths((flag,), record).extra_final_seconds == 0.0
-        assert "num_batches" not in ProcessLengths((flag,), record).length_flags(FINAL)
+        assert ProcessStepCounts((flag,), record).extra_final_seconds == 0.0
+        assert "num_batches" not in ProcessStepCounts((flag,), record).step_count_flags(FINAL)
 
 
 def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
@@ -177,7 +179,9 @@ def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
         there_is[proof] = bench.affordable_processes(proof)
         pairs = MOST_PAIRS if proof else FEWEST_PAIRS
         # With two processes more, whose weights are compared.
-        assert bench.reserved_seconds == pytest.approx(2 * (pairs + 1) * bench.final_seconds)
+        assert bench.reserved_seconds == pytest.approx(
+            2 * (pairs + 1) * bench.final_process_seconds
+        )
     assert there_is[False] > there_is[True]
 
 
@@ -195,7 +199,7 @@ def test_a_process_that_was_killed_is_measured_again_but_not_a_second_time(
     one = found.races[0].candidates[0]
     before = len(campaign.started)
     campaign.ended_as = ended_as
-    measured = campaign.run_requests(bench.measure("all", 90, [one], 0))
+    measured = campaign.run_requests(bench.measure_round("all", 90, [one], 0))
     assert measured.failed == {one.key: ended_as["message"]}
     assert len(campaign.started) == before + processes
 
@@ -217,7 +221,7 @@ def test_killed_within_a_group_it_goes_on_with_the_same_blocks(
     for folder in left:
         done = [path.stem for path in folder.rglob("*.json")]
         found, later, _ = searched(900.0, folder.name)
-        assert found.blocks == whole.blocks
+        assert found.log_speeds_by_block == whole.log_speeds_by_block
         assert sorted([*done, *(name for group in later.started for name in group)]) == sorted(
             names
         )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from studies import tuning
 
-from cnnbench.base.terminal import Reporter
+from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
@@ -73,7 +73,7 @@ def weights(
         given = ParsedArgs(parse_flag_texts(fixed, SPECS))
         space = Refusing(args=given, allowed=frozenset({"consistency"}), layout=layout)
         with ResultsFolder(TUNE, tmp_path / "results", resume=True) as folder:
-            folder.begin(minutes=0)
+            folder.add_session_event(minutes=0)
             question = SearchSettings(
                 space=space,
                 first=space.make_candidate({}),
@@ -82,7 +82,7 @@ def weights(
                 command=(),
                 timeout=120.0,
             )
-            bench = RaceBenchmark(folder, Standing(Reporter(io.StringIO())), question)
+            bench = RaceBenchmark(folder, Standing(ChildProcessReporter(io.StringIO())), question)
             proven = tuning(weights="", trains_alike=None)
             comparison = session.FinalComparison(bench).compare_weights(
                 proven, space.make_candidate(leader)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from cnnbench.base.inference import interim_analyses
-from cnnbench.base.terminal import Reporter
+from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests
 from cnnbench.campaigns.tune.bench import (
     BEHIND,
@@ -66,7 +66,7 @@ class Sampler:
     def affordable_processes(self, proof: bool) -> int:
         return self._left
 
-    def measure(
+    def measure_round(
         self, group: str, number: int, candidates: Sequence[Candidate], reserved: int
     ) -> ProcessRequests[RaceRound]:
         yield from ()
@@ -99,7 +99,7 @@ def each(name: str, *values: str) -> list[dict[str, str]]:
 
 def searched(bench: Sampler, *groups: Sequence[Mapping[str, str]]) -> SearchOutcome:
     policy = race_groups(space(*groups), space().make_candidate({}), bench, THRESHOLD)
-    return Campaign(Reporter(io.StringIO())).run_requests(policy)
+    return Campaign(ChildProcessReporter(io.StringIO())).run_requests(policy)
 
 
 def is_proven(bench: Sampler, leader: Candidate, pairs: int = 16) -> bool:

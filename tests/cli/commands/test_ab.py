@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cnnbench.campaigns.ab import pairs as experiments
-from cnnbench.campaigns.ab.pairs import PairedExperiment, find_experiment
+from cnnbench.campaigns.ab.pairs import ExperimentRunner, find_experiment
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.compare import load_records
 from cnnbench.records.run import RunRecord
@@ -507,7 +507,7 @@ def test_what_cannot_go_on_is_refused(ab, call, monkeypatch):
         raise BenchmarkError("as killed before the first pair")
 
     with monkeypatch.context() as patch:
-        patch.setattr(PairedExperiment, "_run_until_end", ends)
+        patch.setattr(ExperimentRunner, "_run_until_end", ends)
         ab("--nosequential", "--pairs=2", results="early", **NOISY, code=4)
     call("ab", "--resume", "--results=early", *noise, code=3)  # nothing was judged yet
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -566,12 +566,12 @@ def test_cpu_time_decides_where_other_programs_disturb(ab, monkeypatch):
     assert "after 8 pairs slower: CPU time 12.5 % more" in done.err
     # CPU time has all of the first analysis' level; goes on while it may decide.
     a, b = {**a, "cpu_scatter": 0.05}, {**b, "cpu": 0.083, "cpu_scatter": 0.05}
-    chance, found = experiments.verdict_probability, {"cpu": [], "wall": []}
+    chance, found = experiments.clear_verdict_probability, {"cpu": [], "wall": []}
     for sides, results in (((a, b), "cpu"), ((noisy, noisy), "wall")):
         kept = found[results]
         monkeypatch.setattr(
             experiments,
-            "verdict_probability",
+            "clear_verdict_probability",
             lambda *of, to=kept: to.append(chance(*of)) or to[-1],
         )
         ab("--seed=1", "--explain=never", a=sides[0], b=sides[1], results=results)

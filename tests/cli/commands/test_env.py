@@ -8,7 +8,7 @@ import pytest
 from cnnbench.cli.commands import env
 from cnnbench.machine import facts as environment
 from cnnbench.machine import watch
-from cnnbench.machine.watch import Counters
+from cnnbench.machine.watch import MachineCounters
 
 SECTIONS = {
     "Machine": {"logical_cpus": 2, "usable_cpus": 2, "memory_bytes": 3 << 30, "cpu_smt": False},
@@ -60,10 +60,10 @@ def conditions(facts, monkeypatch):
 
     def script(busy=0.0, steal=0.0, load=0.1):
         samples = [
-            Counters(
+            MachineCounters(
                 at=0.0, busy_seconds=5.0, steal_seconds=0.0, own_seconds=1.0, load_average=load
             ),
-            Counters(at=1.0, busy_seconds=5.0 + busy, steal_seconds=steal, own_seconds=1.0),
+            MachineCounters(at=1.0, busy_seconds=5.0 + busy, steal_seconds=steal, own_seconds=1.0),
         ]
         monkeypatch.setattr(watch, "read_counters", lambda *_: samples.pop(0))
         return slept

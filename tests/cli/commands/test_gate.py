@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from cnnbench.campaigns.ab.side import Side
+from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.cli.commands import ab, gate
 
 FLAGS = ("--burn_in=0", "--pairing=alternate", "--explain=never", "--seed=3", "--pairs=8")
@@ -48,9 +48,9 @@ def repository(tmp_path, git, monkeypatch):
 @pytest.fixture
 def measured(repository, fake_python, quick_processes, quick_answers, monkeypatch):
     """Runs are made by the stand-in, which reads fake.json of its worktree."""
-    command = Side.command
+    command = AbSide.command
     monkeypatch.setattr(
-        Side, "command", lambda side, record: (fake_python, *command(side, record)[1:])
+        AbSide, "command", lambda side, record: (fake_python, *command(side, record)[1:])
     )
 
 
@@ -105,7 +105,7 @@ def test_annotations_on_runners_of_github_and_resuming(call, monkeypatch, tmp_pa
 @pytest.fixture
 def again(monkeypatch):
     """again(stop=NUMBER, speed=...): what the processes of a second experiment do."""
-    pairs = ab.PairedExperiment
+    pairs = ab.ExperimentRunner
 
     def again(stop=None, **say):
         def begin(experiment, results, campaign):
@@ -113,8 +113,10 @@ def again(monkeypatch):
             if results.folder.name.startswith("confirmation-"):
                 if say:
                     monkeypatch.setenv("FAKE", json.dumps(say))
-                measure = made.measure
-                monkeypatch.setattr(made, "measure", lambda n, **of: stopping(n, measure, **of))
+                measure = made.measure_pair
+                monkeypatch.setattr(
+                    made, "measure_pair", lambda n, **of: stopping(n, measure, **of)
+                )
             return made
 
         def stopping(number, measure, **of):
@@ -122,7 +124,7 @@ def again(monkeypatch):
                 raise KeyboardInterrupt
             return measure(number, **of)
 
-        monkeypatch.setattr(ab, "PairedExperiment", begin)
+        monkeypatch.setattr(ab, "ExperimentRunner", begin)
 
     return again
 

@@ -263,7 +263,9 @@ def recorded(one_worktree, monkeypatch):
     run = Recorded()
     monkeypatch.setattr(campaign, "execute", run)
     monkeypatch.setattr(
-        campaign, "execute_in_turn", lambda both, *_: [campaign.execute(one, 60) for one in both]
+        campaign,
+        "execute_interleaved",
+        lambda both, *_: [campaign.execute(one, 60) for one in both],
     )
     monkeypatch.setattr(bisect, "worktree", one_worktree)
     monkeypatch.setattr(

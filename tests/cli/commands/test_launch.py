@@ -18,7 +18,7 @@ import pytest
 from forked import gone, until
 
 from cnnbench import cli
-from cnnbench.base.files import LOGS, FolderLock, Scratch
+from cnnbench.base.files import LOGS, FolderLock, TemporaryFolder
 from cnnbench.campaigns import launch as session
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -209,8 +209,8 @@ def test_a_chief_has_the_time_that_it_announces(launch, chief, least):
 
 KILLED = """
 import os, sys
-from cnnbench.base.files import FolderLock, Scratch
-FolderLock(sys.argv[1]) if sys.argv[1:] else print(Scratch("cnnbench-launch-").path, end="")
+from cnnbench.base.files import FolderLock, TemporaryFolder
+FolderLock(sys.argv[1]) if sys.argv[1:] else print(TemporaryFolder("cnnbench-launch-").path, end="")
 sys.stdout.flush()
 os.kill(os.getpid(), 9)
 """
@@ -224,7 +224,7 @@ def _killed(*folder):
 
 
 def test_folders_of_launches_that_were_killed_are_removed(launch, tmp_path):
-    with Scratch("cnnbench-launch-") as lives:
+    with TemporaryFolder("cnnbench-launch-") as lives:
         _made(tmp_path / "cnnbench-launch-kept1234")
         assert _killed().parent == tmp_path
         assert launch("--ps=1", *LENET)[0] == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from short_runs import command
 
-from cnnbench.base.terminal import replace_table
+from cnnbench.base.terminal import replace_marked_table
 from cnnbench.cli import documents
 from cnnbench.cli.documents import schema_files
 from cnnbench.errors import UsageError
@@ -79,7 +79,7 @@ def test_the_documented_tables_are_current():
     text = (DOCS / "metrics.md").read_text()
     for name, table in documents.metric_tables().items():
         message = "run: python -m cnnbench.cli.documents docs"
-        assert replace_table(text, name, table) == text, message
+        assert replace_marked_table(text, name, table) == text, message
     assert f"```python\n{EXAMPLE.read_text()}```" in text
 
 

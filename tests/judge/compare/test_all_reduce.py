@@ -7,9 +7,9 @@ import re
 import pytest
 
 from cnnbench.errors import ExitCode
-from cnnbench.flags.declare import RequiredMatch
+from cnnbench.flags.declare import RepetitionMatch
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.flags.params import flags_by_required_match
+from cnnbench.flags.params import flag_names_by_repetition_match
 from cnnbench.judge.compare import Policy, Verdict, compare_records
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.all_reduce import Copying
@@ -146,7 +146,7 @@ def test_groups_of_small_gradients_count_only_where_there_are_some(reductions, s
 def test_every_flag_of_the_command_is_in_a_row_s_configuration_or_left_out_on_purpose(reductions):
     (row,) = rows_of(reductions(6.0))
     counted = {spec.name for spec in ALL_REDUCE_FLAGS} - {
-        *flags_by_required_match(RequiredMatch.NOTHING)
+        *flag_names_by_repetition_match(RepetitionMatch.NOTHING)
     }
     assert counted - set(row.configuration.flags) == {
         *("sizes", "data_name", "model_plugin", "peers", "compact_gradient_transfer"),
@@ -258,7 +258,7 @@ def test_peers_and_copies_are_judged_and_never_count(reductions, monkeypatch):
         ("copy", "copy_bandwidth"): Verdict.SLOWER,
     }
     assert found.exit_code is ExitCode.OK
-    assert [metric.name for metric in found.leading] == ["bus_bandwidth"]
+    assert [metric.name for metric in found.requested_and_deciding_metrics] == ["bus_bandwidth"]
     # Nor do failures of a peer count, or its absence.
     failed = compare_records(side(1.0), side(1.0, error="NotFoundError: no NCCL"))
     assert Verdict.FAILED in by_name(failed).values()
@@ -307,9 +307,12 @@ def test_runs_and_reductions_are_judged_each_by_its_metric(mixed):
     assert by_name(mixed) == {"lenet, batch 8, 1 cpu": Verdict.FASTER, XRING: Verdict.SLOWER}
     assert mixed.exit_code is ExitCode.REGRESSION
     # Means and counts are of one unit each.
-    throughput, bandwidth = mixed.leading
-    assert [metric.name for metric in mixed.leading] == ["throughput", "bus_bandwidth"]
-    means = [mixed.means[metric.name] for metric in (throughput, bandwidth)]
+    throughput, bandwidth = mixed.requested_and_deciding_metrics
+    assert [metric.name for metric in mixed.requested_and_deciding_metrics] == [
+        "throughput",
+        "bus_bandwidth",
+    ]
+    means = [mixed.geometric_means[metric.name] for metric in (throughput, bandwidth)]
     assert [mean.change for mean in means] == [pytest.approx(0.1), pytest.approx(-0.1)]
     assert [mean.configurations for mean in means] == [1, 1]
     assert [vars(one) for one in mixed.summary.tallies][:2] == [

@@ -108,12 +108,12 @@ def test_the_geometric_mean_is_over_what_was_compared_only(runs):
     new += [runs(None, error=("OSError", "no"), flags={"model": "resnet20"})]
     new += suite(runs, {"overfeat": 1.0})
     found = compare_records(base, new)
-    mean = found.means["throughput"]
+    mean = found.geometric_means["throughput"]
     # sqrt(1.21 * 1) = 1.1
     assert (mean.change, mean.configurations) == (pytest.approx(0.1), 2)
     assert mean.of == len(found.entries)
     nothing = compare_records(runs.of(*BASE), runs.of(*BASE, flags={"model": "vgg11"}))
-    assert nothing.means == {}
+    assert nothing.geometric_means == {}
 
 
 def test_the_worst_come_first_by_value(runs):

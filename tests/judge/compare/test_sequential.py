@@ -74,9 +74,9 @@ def test_an_experiment_that_goes_on_never_spends_more_than_alpha(sessions):
 
 def test_pairs_to_go_on_with_can_reach_their_level():
     made = interim_analyses(4, 0.04)
-    assert next(AnalysisSchedule(0.04).useful_pair_numbers(4)) == 8
+    assert next(AnalysisSchedule(0.04).pair_counts_that_can_be_significant(4)) == 8
     # By 8 pairs 0.004 more may be spent, by 12 0.0053: 2 / 2^8 = 0.0078, 2 / 2^12 = 0.0005.
-    assert next(AnalysisSchedule(0.04, 4, made).useful_pair_numbers(4)) == 12
+    assert next(AnalysisSchedule(0.04, 4, made).pair_counts_that_can_be_significant(4)) == 12
 
 
 def test_no_pair_is_told_apart_from_itself_more_often_than_alpha_says():

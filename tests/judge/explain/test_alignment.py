@@ -13,7 +13,15 @@ from cnnbench.judge.explain.sides import LayerAlignment
 from cnnbench.models import Model, get_model
 from cnnbench.models.declaration import declare, scope_flops
 from cnnbench.models.spec import LearningRateSpec
-from cnnbench.records.profiles import FORWARD, OUTSIDE, REST, TO_KERNEL, UPDATE, Part, ProfiledLayer
+from cnnbench.records.profiles import (
+    FORWARD,
+    OUTSIDE,
+    REST,
+    TO_KERNEL,
+    UPDATE,
+    ProfiledLayer,
+    StepPart,
+)
 
 
 def layers(model, classes=10):
@@ -100,14 +108,14 @@ EDITS = {
 def test_an_edit_of_a_numbered_network(edit):
     convs, text = EDITS[edit]
     found = LayerAlignment.of(BASE, numbered(convs))
-    assert not found.is_other_network
-    assert text is None or found.text() == (text and f"B has {text}")
+    assert not found.networks_differ_too_much
+    assert text is None or found.difference_text() == (text and f"B has {text}")
     if not text:
         return
     # Whatever is equal on both sides has its counterpart, by whatever name.
     equal = [(one.name, other.name) for one, other in found.pairs if one.shapes == other.shapes]
     assert len(equal) == min(len(BASE), len(found.b)) - (edit == "first inserted")
-    assert len(set(found.names.values())) == len(found.names)
+    assert len(set(found.names_in_a.values())) == len(found.names_in_a)
 
 
 def test_blocks_that_have_swapped_places():
@@ -123,9 +131,9 @@ def test_blocks_that_have_swapped_places():
 
     found = LayerAlignment.of(body([3, 3, 5]), body([5, 3, 3]))
     assert found.layers_only_in_a == found.layers_only_in_b == ()
-    assert found.text() == "B has 2 layers in another place (block2/conv0)"
-    assert found.names["block0/conv0"] == "block2/conv0"
-    assert found.names["block1/conv0"] == "block0/conv0"
+    assert found.difference_text() == "B has 2 layers in another place (block2/conv0)"
+    assert found.names_in_a["block0/conv0"] == "block2/conv0"
+    assert found.names_in_a["block1/conv0"] == "block0/conv0"
 
 
 def test_renamed_scopes_correspond():
@@ -133,13 +141,13 @@ def test_renamed_scopes_correspond():
     found = LayerAlignment.of(BASE, renamed)
     assert [a.shapes for a, _ in found.pairs] == [b.shapes for _, b in found.pairs]
     assert len(found.pairs) == len(BASE)
-    assert found.names["part1/unit1"] == "conv_3"
-    assert found.text() == ""
+    assert found.names_in_a["part1/unit1"] == "conv_3"
+    assert found.difference_text() == ""
 
 
 def test_another_dense_layer():
     found = LayerAlignment.of(BASE, numbered(PLAIN, units=(64, 64)))
-    assert found.text().startswith("B has a dense layer more (after affine")
+    assert found.difference_text().startswith("B has a dense layer more (after affine")
 
 
 @pytest.mark.parametrize(
@@ -148,10 +156,10 @@ def test_another_dense_layer():
 )
 def test_a_deeper_network_has_all_of_the_other(base, new, more):
     found = LayerAlignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
-    assert not found.is_other_network
+    assert not found.networks_differ_too_much
     assert found.layers_only_in_a == ()
     assert len([one for one in found.layers_only_in_b if one.kind]) == more
-    assert f"B has {more} convolutions more (" in found.text()
+    assert f"B has {more} convolutions more (" in found.difference_text()
 
 
 @pytest.mark.parametrize(
@@ -159,8 +167,8 @@ def test_a_deeper_network_has_all_of_the_other(base, new, more):
 )
 def test_another_family_is_another_network(base, new):
     found = LayerAlignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
-    assert found.is_other_network
-    assert found.names == {}
+    assert found.networks_differ_too_much
+    assert found.names_in_a == {}
 
 
 # Explanations of profiles that know their layers ----------------------------------------------
@@ -188,7 +196,7 @@ def test_an_inserted_layer_is_named_and_those_behind_it_are_not(profiles):
         for part, row in network().items()
     }
     for direction in (FORWARD, TO_KERNEL):
-        rows[Part("conv3", "convolution 1x1", direction)] = Row(3.0, 10**8)
+        rows[StepPart("conv3", "convolution 1x1", direction)] = Row(3.0, 10**8)
     found = explain(
         profiles.side(layers=plain_layers(FOUR)),
         profiles.side(rows, layers=plain_layers(inserted)),
@@ -205,7 +213,7 @@ def test_a_slower_layer_of_renamed_scopes_is_named_by_both_names(profiles):
     renamed = tuple(dataclasses.replace(one, name=f"part/{one.name}") for one in plain_layers(FOUR))
     rows = {
         part._replace(layer=f"part/{part.layer}") if part.layer.startswith("conv") else part: (
-            row.times(1.7) if part == Part("conv2", CONV, TO_KERNEL) else row
+            row.times(1.7) if part == StepPart("conv2", CONV, TO_KERNEL) else row
         )
         for part, row in network().items()
     }
@@ -221,7 +229,7 @@ def test_another_network_is_compared_by_kind(profiles):
         for n in range(5)
     )
     rows = {part: row for part, row in network().items() if not part.layer.startswith("conv")}
-    rows |= {Part(one.name, "dense", FORWARD): Row(4.0, 10**8) for one in dense}
+    rows |= {StepPart(one.name, "dense", FORWARD): Row(4.0, 10**8) for one in dense}
     found = explain(profiles.side(layers=plain_layers(FOUR)), profiles.side(rows, layers=dense))
     assert [cause.kind for cause in found.causes] == ["network"]
     assert "another network, of 5 layers instead of 4, compared by kind" in found.answer
@@ -239,7 +247,7 @@ def test_the_update_of_a_wider_layer_belongs_to_the_layer(lenet_runs):
         else one
         for one in base
     )
-    update = Part(REST, UPDATE, OUTSIDE)
+    update = StepPart(REST, UPDATE, OUTSIDE)
     rows = network()
     rows = {
         **{
@@ -269,7 +277,7 @@ def test_a_layer_of_another_shape_is_named_before_the_norm_that_follows(profiles
         )
         return (*convs[:3], kernel, norm)
 
-    slow = Part("norm3", "batch norm", FORWARD)
+    slow = StepPart("norm3", "batch norm", FORWARD)
     base = {**network(), slow: Row(4.0, operations={"FusedBatchNormV3 float32": 1})}
     new = {**base, slow: base[slow].times(2.0)}
     sides = profiles.side(base, layers=with_norm(64)), profiles.side(new, layers=with_norm(61))

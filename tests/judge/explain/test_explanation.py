@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 from step_profiles import CONV, Profiles, Row, changed, network, with_records
 
-from cnnbench.base.slow_steps import mean_step_seconds
+from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import (
     differences_chart,
@@ -30,16 +30,16 @@ from cnnbench.records.profiles import (
     TO_KERNEL,
     UPDATE,
     Explanation,
-    Part,
     ProfiledLayer,
+    StepPart,
     StepProfile,
 )
 
 SEEDS = range(10)
-HOT = Part("conv2", CONV, TO_KERNEL)
+HOT = StepPart("conv2", CONV, TO_KERNEL)
 
 
-UPDATES, REDUCED = (Part(REST, kind, OUTSIDE) for kind in (UPDATE, REDUCTION))
+UPDATES, REDUCED = (StepPart(REST, kind, OUTSIDE) for kind in (UPDATE, REDUCTION))
 
 
 def with_row(part, factor, operations=()):
@@ -54,7 +54,7 @@ TWICE = changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9)
 SINGLE = {
     **changed(lambda part: part[:2] == ("conv3", CONV), 1.8, network("float32")),
     **{part: row for part, row in network().items() if part[:2] != ("conv3", CONV)},
-    Part("conv3", "cast", FORWARD): Row(0.4, operations={"Cast float32": 2}),
+    StepPart("conv3", "cast", FORWARD): Row(0.4, operations={"Cast float32": 2}),
 }
 SLEEPING = with_row(PROGRAM, 10.0)
 ONE_THREAD = {"num_intra_threads": 1}
@@ -78,7 +78,7 @@ PLANTED = {
         {
             **{part: row for part, row in network().items() if part.kind != "batch norm"},
             **{
-                Part(part.layer, "other", part.direction): row.times(
+                StepPart(part.layer, "other", part.direction): row.times(
                     3.0, operations={"Mean float32": 2, "Mul float32": 3}
                 )
                 for part, row in network().items()
@@ -116,7 +116,7 @@ PLANTED = {
     ),
     "sleeping program": (SLEEPING, {}, "program", "the training loop, outside the graph"),
     "another layer": (
-        {**network(), Part("conv9", CONV, FORWARD): Row(5.0, 10**9)},
+        {**network(), StepPart("conv9", CONV, FORWARD): Row(5.0, 10**9)},
         {},
         "layers",
         "conv9",
@@ -208,8 +208,8 @@ def test_all_numbers_are_the_means_that_compare_judges(calm):
     (cause,), (row,) = found.causes, [one for one in found.rows if one.layer == HOT.layer][:1]
     assert (cause.base, cause.new, cause.spread) == (row.base, row.new, row.spread)
     both = [*base, *new]
-    profiled = mean_step_seconds([one.step_seconds for one in both])
-    timed = mean_step_seconds([one.record.step_seconds for one in both])
+    profiled = undisturbed_mean_step_seconds([one.step_seconds for one in both])
+    timed = undisturbed_mean_step_seconds([one.record.step_seconds for one in both])
     for means, seconds in (
         (profiled, (found.profiled_base, found.profiled_new)),
         (timed, (found.base, found.new)),
@@ -341,7 +341,7 @@ def test_further_operations_are_named_before_what_they_slow_down(calm):
 
 
 def test_batch_norm_that_one_side_has_more_of_is_not_taken_for_a_fused_one(calm):
-    more = Part("conv9", "batch norm", FORWARD)
+    more = StepPart("conv9", "batch norm", FORWARD)
     rows = {**network(), more: Row(9.0, operations={"FusedBatchNormV3 float32": 1})}
     (cause,) = explain(calm.side(), calm.side(rows)).causes
     assert (cause.kind, cause.place) == ("layers", "conv9")
@@ -610,7 +610,7 @@ def test_updates_belong_to_the_layer_with_most_of_the_further_parameters(share, 
     own = round(10_000 * share)
     new = [*base[:3], layer("conv3", 1000 + 10_000 - own), layer("conv9", own)]
     rows = changed(lambda part: part[:2] == ("conv3", CONV), 1.6)
-    rows |= {Part("conv9", CONV, FORWARD): Row(5.0, 10**9)}
+    rows |= {StepPart("conv9", CONV, FORWARD): Row(5.0, 10**9)}
     rows[UPDATES] = rows[UPDATES].times(5.0)
     sides = calm.side(layers=tuple(base)), calm.side(rows, layers=tuple(new))
     found = explain(*sides)

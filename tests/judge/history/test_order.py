@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.judge.history import METRICS, trend
-from cnnbench.judge.history.page import HistoryDocument, figures_of_history
+from cnnbench.judge.history.page import HistoryDocument, exported_metrics_of_history
 from cnnbench.judge.report import exports
 from cnnbench.records.run import Subject
 
@@ -52,7 +52,9 @@ def names(series):
 
 def exported(all_series):
     """Values by title in the formats that are of one commit."""
-    found = figures_of_history(HistoryDocument(SPEED, [trend(one, SPEED) for one in all_series]))
+    found = exported_metrics_of_history(
+        HistoryDocument(SPEED, [trend(one, SPEED) for one in all_series])
+    )
     bencher = json.loads(exports.bencher(found)[0])
     action = json.loads(exports.github_action_benchmark(found)[0])
     values = {name: one["throughput (images/sec)"]["value"] for name, one in bencher.items()}
@@ -97,7 +99,9 @@ def test_a_side_measured_twice_is_the_newest(by_commit, series_of):
 def test_a_head_that_failed_leaves_nothing_to_export(gate, series_of):
     all_series = series_of(gate("base", "head", status="failed", error="no memory"))
     assert exported(all_series) == {}
-    found = figures_of_history(HistoryDocument(SPEED, [trend(one, SPEED) for one in all_series]))
+    found = exported_metrics_of_history(
+        HistoryDocument(SPEED, [trend(one, SPEED) for one in all_series])
+    )
     left_out = exports.bencher(found)[1]
     assert left_out == "the newest commit has no value; 1 other value left out"
 

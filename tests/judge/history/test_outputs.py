@@ -12,12 +12,17 @@ import pytest
 from pages import golden
 
 from cnnbench import __version__
-from cnnbench.base.charts import Lines
-from cnnbench.base.document import Charts
+from cnnbench.base.charts import LineChart
+from cnnbench.base.document import ChartGroup
 from cnnbench.base.levels import RecognizedNoise
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, page, trend
-from cnnbench.judge.history.page import HistoryDocument, csv_text, figures_of_history, table_text
+from cnnbench.judge.history.page import (
+    HistoryDocument,
+    csv_text,
+    exported_metrics_of_history,
+    table_text,
+)
 from cnnbench.judge.report import exports, render
 from cnnbench.records.run import Subject
 
@@ -112,10 +117,10 @@ def test_series_that_are_too_short_are_named(by_commit, series_of):
 
 def test_every_chart_has_title_axes_direction_and_the_steps(trends):
     report = page.build_page(HistoryDocument(SPEED, trends))
-    (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]
+    (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, ChartGroup)]
     assert len(charts.charts) == 2
     for chart in charts.charts:
-        assert isinstance(chart, Lines)
+        assert isinstance(chart, LineChart)
         assert chart.title
         assert chart.x.caption
         assert chart.y.caption == "throughput, images/sec over the timed steps (higher is better)"
@@ -150,7 +155,7 @@ def test_outliers_are_marked_everywhere(by_commit, series_of):
     assert [one["index"] for one in series["outliers"]] == [9]
     report = page.build_page(HistoryDocument(SPEED, [found]))
     assert [one.text for one in report.answers] == ["No regression", "1 outlier"]
-    (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]
+    (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, ChartGroup)]
     (chart,) = charts.charts
     assert next(one for one in chart.series if one.name == "outlier").points[0][0] == 9.0
 
@@ -206,7 +211,7 @@ def test_hostile_text_is_escaped_everywhere(hostile):
 
 
 def test_points_for_other_programs_are_of_one_subject_each(trends):
-    found = figures_of_history(HistoryDocument(SPEED, trends))
+    found = exported_metrics_of_history(HistoryDocument(SPEED, trends))
     assert len(found) == 20
     assert [one.value for one in found] == [
         point.value for trend in trends for point in trend.series.points
@@ -219,7 +224,9 @@ def test_points_for_other_programs_are_of_one_subject_each(trends):
 
 @pytest.mark.parametrize("format", ["bencher", "github-action-benchmark"])
 def test_a_format_of_one_commit_gets_the_last(trends, format):
-    text, left_out = exports.FORMATS[format](figures_of_history(HistoryDocument(SPEED, trends)))
+    text, left_out = exports.FORMATS[format](
+        exported_metrics_of_history(HistoryDocument(SPEED, trends))
+    )
     assert "resnet20" in text
     assert "lenet" not in text
     assert left_out == "the format holds one commit, here 555555555555; 19 other values left out"
@@ -229,7 +236,9 @@ def test_sides_of_one_commit_and_days_of_one_revision(by_commit, series_of):
     subject = {side: Subject(revision="c1", side=side) for side in "ab"}
     found = [by_commit(100.0 + i, subject=subject["ab"[i % 2]], flags={}) for i in range(4)]
     points = [trend(one, SPEED) for one in series_of(found, by="run")]
-    document = json.loads(exports.bencher(figures_of_history(HistoryDocument(SPEED, points)))[0])
+    document = json.loads(
+        exports.bencher(exported_metrics_of_history(HistoryDocument(SPEED, points)))[0]
+    )
     assert {re.search("side [AB]", name)[0]: one for name, one in document.items()} == {
         "side A": {"throughput (images/sec)": {"value": pytest.approx(102.0)}},
         "side B": {"throughput (images/sec)": {"value": pytest.approx(103.0)}},

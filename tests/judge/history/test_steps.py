@@ -106,7 +106,7 @@ def test_two_states_of_a_machine_are_named_and_are_no_steps(runs, by_commit, ser
         points = of_states(runs, seed)
         records = [by_commit(v, f"c{i:02}") for i, values in enumerate(points) for v in values]
         found = trend(series_of(records)[0], SPEED)
-        assert not found.setbacks
+        assert not found.lasting_regressions
         states = found.noise.states
         assert states.change == pytest.approx(-0.3, abs=0.01)
         slow = sum(value < 85 for values in points for value in values)
@@ -155,7 +155,7 @@ def test_a_trend_is_told_with_its_first_and_last_commit_and_is_red(by_commit, se
     found = trend(series_of(by_commit.history(values))[0], SPEED)
     (step,) = found.steps
     assert step.kind == "trend"
-    assert found.setbacks == (step,)
+    assert found.lasting_regressions == (step,)
     assert (step.first_bad.name, step.earliest.name) == ("c010", "c010")
     assert (step.last_good.name, step.latest.name) == ("c009", "c029")
     assert step.change == pytest.approx(0.99**20 - 1, abs=0.01)

@@ -60,7 +60,7 @@ def output(folder, capfd):
 def expected(folder, output, monkeypatch):
     """What it prints without a table."""
     with monkeypatch.context() as patch:
-        patch.setattr(table.MeasurementTable, "write", lambda *_, **__: None)
+        patch.setattr(table.MeasurementCache, "write", lambda *_, **__: None)
         return output()
 
 
@@ -210,7 +210,7 @@ def test_eight_commands_at_once_one_of_which_finds_it_damaged(folder, output, ex
 def test_several_processes_read_many_files_and_may_be_killed(folder, expected, output, monkeypatch):
     monkeypatch.setattr(reading, "_MANY", 2)
     monkeypatch.setattr(reading, "_CHUNK", 3)
-    monkeypatch.setattr(reading, "usable_cpus", lambda: (0, 1))
+    monkeypatch.setattr(reading, "usable_cpu_numbers", lambda: (0, 1))
     assert output() == expected
     (folder / table.FILE).unlink()
     monkeypatch.setattr(reading, "_run_reader_process", lambda *_: os._exit(9))

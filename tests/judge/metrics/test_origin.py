@@ -13,8 +13,8 @@ from cnnbench.judge.compare import Verdict, compare_records, judge
 from cnnbench.judge.metrics import Origin, machine_name, origin_titles, varying_parts
 from cnnbench.judge.report.exports import frame
 from cnnbench.judge.report.results import gather as report_of
-from cnnbench.judge.report.results import group_configurations
-from cnnbench.records.result_files import LoadedFiles
+from cnnbench.judge.report.results import group_runs
+from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import RunRecord, Subject
 
 SUBJECTS = st.none() | st.builds(
@@ -90,13 +90,13 @@ def test_an_origin_is_what_must_not_be_pooled(made, triples):
 @given(MIXED)
 def test_a_report_pools_one_origin_and_all_of_it(made, triples):
     records = made(triples)
-    found = group_configurations(records)
+    found = group_runs(records)
     assert len({one.name for one in found}) == len(found) == len({*map(identity, records)})
     for one in found:
         assert len({*map(identity, one.records)}) == 1
         speeds = [r.batch.global_ / r.step_seconds[0] for r in one.records]
         assert sorted(one.throughput.values) == pytest.approx(sorted(speeds))
-    rows = frame(report_of(LoadedFiles(tuple(records), ())), "configurations")
+    rows = frame(report_of(Loaded(tuple(records), ())), "configurations")
     assert sorted(rows["processes"]) == sorted(len(one.records) for one in found)
 
 
@@ -146,7 +146,7 @@ def test_facts_of_any_type_are_read(made):
     facts = {"git_commit": "c" * 40, "git_dirty": ["x"], "tensorflow_version": {"a": [1]}}
     (record,) = made([(None, {**facts, "cpu_model": [None], "usable_cpus": {}}, 100.0)])
     assert Origin.of(record) == Origin.of(record)
-    assert [one.name for one in group_configurations([record])] == ["lenet, batch 8, 1 cpu"]
+    assert [one.name for one in group_runs([record])] == ["lenet, batch 8, 1 cpu"]
 
 
 def test_names_of_gpus_that_cannot_be_read_are_shown_as_they_are():
@@ -161,9 +161,9 @@ def test_what_varies_names_configurations_and_points(made, series_of):
         Subject(revision="b" * 40, dirty=True, side="b"),
     ]
     records = made([(subject, {"tensorflow_version": "2.21.0"}, 100.0) for subject in gate])
-    assert [one.name for one in group_configurations(records)] == [
+    assert [one.name for one in group_runs(records)] == [
         f"lenet, batch 8, 1 cpu, side A, {'a' * 12}",
         f"lenet, batch 8, 1 cpu, side B, {'b' * 12}+",
     ]
     (series,) = series_of(records)
-    assert [point.short for point in series.points] == ["a" * 12, "b" * 12]
+    assert [point.short_title for point in series.points] == ["a" * 12, "b" * 12]

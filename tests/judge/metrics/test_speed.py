@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.base.slow_steps import additional_cost, find_slow_steps
+from cnnbench.base.slow_steps import find_slow_steps, slow_step_cost_increase
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,6 @@ def test_slow_steps_have_their_number_and_their_whole_cost(slow, extra, text):
 
 def test_further_cost_of_slow_steps():
     few, many = (find_slow_steps([0.02 + 0.02 * (n % e == 0) for n in range(40)]) for e in (10, 2))
-    assert additional_cost(few, many) == pytest.approx(many.cost - few.cost)
-    assert additional_cost(None, many) == many.cost
-    assert additional_cost(many, None) == -many.cost
+    assert slow_step_cost_increase(few, many) == pytest.approx(many.cost - few.cost)
+    assert slow_step_cost_increase(None, many) == many.cost
+    assert slow_step_cost_increase(many, None) == -many.cost

@@ -63,9 +63,9 @@ def test_configurations_within_noise_are_as_fast(full_runs):
     (row,) = rows(report, "reach")
     assert row["configuration"] == "lenet, batch 8, 1 cpu"
     assert row["as fast as"] == "batch 16"
-    assert section(report, "reach").remark is None
+    assert section(report, "reach").visible_when_folded is None
     alone = report_of(records[0], records[6])
-    remark = section(alone, "reach").remark
+    remark = section(alone, "reach").visible_when_folded
     assert remark.text.startswith("A row without an interval has fewer than 6 processes")
 
 
@@ -205,8 +205,8 @@ def test_why_a_row_is_faster_than_its_estimate(full_runs):
         block.text
         for block in found
         if isinstance(block, Text) and "faster than estimated" in block.text
-    ] == [f"lenet, batch 8, 1 cpu: {above.remark}"]
-    assert above.remark == (
+    ] == [f"lenet, batch 8, 1 cpu: {above.faster_rows_remark}"]
+    assert above.faster_rows_remark == (
         "2 rows are faster than estimated: 1 limited by bytes, because values are still in a "
         "cache, which is faster than memory; 1 limited by FLOPs, because the kernels need fewer "
         "FLOPs, or because the peak rate of matrix products was measured too low, for example "

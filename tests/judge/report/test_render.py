@@ -14,7 +14,7 @@ from cnnbench import __version__
 from cnnbench.judge.report import build, gather, render
 from cnnbench.judge.report.exports import TABLES, frame
 from cnnbench.judge.report.exports import to_csv as csv_text
-from cnnbench.records.result_files import LoadedFiles
+from cnnbench.records.result_files import Loaded
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -143,4 +143,4 @@ def test_tables_hold_what_the_report_says(everything):
     assert set(frame(everything, "allreduce")["spec"]) == {"xring", "pscpu"}
     judged = frame(everything, "comparison")
     assert judged.iloc[0]["metric"] == "throughput"
-    assert frame(gather(LoadedFiles((), ())), "comparison").empty
+    assert frame(gather(Loaded((), ())), "comparison").empty

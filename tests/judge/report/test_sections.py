@@ -8,13 +8,13 @@ import pytest
 from pages import report_of, rows, section
 from step_profiles import changed
 
-from cnnbench.base.charts import HIGHER, Lines, Rows
-from cnnbench.base.document import Charts, Table, Text
+from cnnbench.base.charts import HIGHER, LineChart, RowChart
+from cnnbench.base.document import ChartGroup, Table, Text
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import terminal_sections, to_markdown
 from cnnbench.judge.report import build, gather, load, render
-from cnnbench.records.result_files import LoadedFiles
+from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import Measured, ResourceUse, StartupSeconds, Subject
 
 
@@ -55,7 +55,9 @@ def test_figures_by_hand(report, key, row, expected):
 
 def test_charts_of_scaling_have_the_points_of_the_table(report):
     found = {
-        one.title.partition(": ")[2]: one.series for one in report.charts if isinstance(one, Lines)
+        one.title.partition(": ")[2]: one.series
+        for one in report.charts
+        if isinstance(one, LineChart)
     }
     curve, linear = found["median images/sec over devices"]
     assert [devices for devices, _ in curve.points] == [1.0, 2.0, 4.0]
@@ -79,7 +81,7 @@ def test_a_commit_compared_with_several_has_a_row_for_each(full_runs):
     runs.append(full_runs(125, subject=alone, ab={"side": "a", "seed": 0}))
     found = {
         one.name.partition("side ")[2]: one.throughput.values
-        for one in gather(LoadedFiles(tuple(runs), ())).configured
+        for one in gather(Loaded(tuple(runs), ())).configured
     }
     assert found == {
         "A, good, against five": (125, 125, 125),
@@ -129,7 +131,7 @@ def test_long_unsteady_series_of_many_processes(full_runs):
     # The part's median, and beside it the step that stands out.
     assert {(-1.0, 80.0), (801.0, 1000.0)} <= set(points)
     assert {round(y) for x, y in points if 0 < x < 500} == {80}
-    assert "lenet, batch 8, 1 cpu" in section(report, "warmup").remark.text
+    assert "lenet, batch 8, 1 cpu" in section(report, "warmup").visible_when_folded.text
     (row,) = rows(report, "warmup")
     assert row["steps in order"].startswith("10 ")
 
@@ -154,7 +156,7 @@ def test_losses_that_are_not_finite_are_told_and_no_value(full_runs):
 
 def test_a_peak_that_nobody_knows_is_pointed_out(full_runs):
     report = report_of(full_runs.with_peak(None, None))
-    assert "--peak_flops" in section(report, "mfu").remark.text
+    assert "--peak_flops" in section(report, "mfu").visible_when_folded.text
 
 
 def test_nothing_at_all():
@@ -201,7 +203,7 @@ def test_another_network_is_an_answer_and_no_change(full_runs):
     told = section(report, "baseline")
     (row, *_) = (block.rows[0] for block in told.blocks if isinstance(block, Table))
     assert {cell.tone for cell in row} == {"", "unsure"}
-    assert not any(isinstance(block, Charts) for block in told.blocks)
+    assert not any(isinstance(block, ChartGroup) for block in told.blocks)
     assert "332.0 %" not in render(report, "markdown")
 
 
@@ -210,7 +212,7 @@ def test_a_cause_names_its_flag_once(full_runs, profiles):
     found = explain(base, profiles.side(changed(lambda part: True, 1.5), num_intra_threads=1))
     sides = [tuple(full_runs.of(*[speed] * 4)) for speed in (150.0, 100.0)]
     comparison = dataclasses.replace(compare_records(*sides), explanation=found)
-    report = build(gather(LoadedFiles(sides[1], ()), comparison=comparison))
+    report = build(gather(Loaded(sides[1], ()), comparison=comparison))
     fact = "2 in A, 1 in B"  # of num_intra_threads
     (cause, *_) = rows(report, "why")
     (line, *_) = (one for one in to_markdown(found).splitlines() if one.startswith("- "))
@@ -246,14 +248,16 @@ def test_one_peak_per_machine_and_number_format(full_runs):
         measured(300e9, flags={"precision": "bf16"}),
         measured(50e9, environment=other),
     )
-    results = gather(LoadedFiles(records, ()))
+    results = gather(Loaded(records, ()))
     found = rows(build(results), "mfu")
     assert [row["peak, GFLOP/s"] for row in found] == ["152.0", "50.00", "300.0", "152.0"]
     assert "the highest of 4 processes" in found[0]["source of the peak"]
     assert not any("MFU" in row for row in found)  # all above the peak
-    assert "Shares above 100 % are left out" in section(build(results), "mfu").remark.text
+    assert (
+        "Shares above 100 % are left out" in section(build(results), "mfu").visible_when_folded.text
+    )
     peaks = [one.records[0].measured.peak_flops_per_sec for one in results.configured]
-    achieved = [one.sample("achieved_flops_per_sec").median for one in results.configured]
+    achieved = [one.process_values("achieved_flops_per_sec").median for one in results.configured]
     assert peaks == [152e9, 50e9, 300e9, 152e9]
     assert all(value > peak for value, peak in zip(achieved, peaks, strict=True))
 
@@ -301,7 +305,7 @@ def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
     starts = ("12:00:00+00:00", "08:00:00-05:00", "13:00:00+02:00")
     (record,) = everything.allreduces
     records = [dataclasses.replace(record, started_at=f"2026-11-20T{one}") for one in starts]
-    found = gather(LoadedFiles((), (), tuple(records))).allreduces
+    found = gather(Loaded((), (), tuple(records))).allreduces
     assert [one.started_at[11:] for one in found] == [starts[2], starts[0], starts[1]]
 
 
@@ -336,11 +340,11 @@ def test_a_page_about_many_results_has_few_charts_and_lists_the_others(full_runs
         for number, revision in enumerate(revisions)
     ]
     base = full_runs.of(*(100,) * 4)
-    results = gather(LoadedFiles(tuple(loaded), ()), LoadedFiles(tuple(base), ()))
+    results = gather(Loaded(tuple(loaded), ()), Loaded(tuple(base), ()))
     report = build(results)
     drawn = report.charts
     assert len(drawn) < 30
-    assert max(len(one.rows) for one in drawn if isinstance(one, Rows)) == 24
+    assert max(len(one.rows) for one in drawn if isinstance(one, RowChart)) == 24
     sections = {one.key: one for one in report.sections}
     (earlier,) = [one for one in sections["earlier"].blocks if isinstance(one, Table)]
     (shown,) = [one for one in sections["memory"].blocks if isinstance(one, Table)]
@@ -351,18 +355,18 @@ def test_a_page_about_many_results_has_few_charts_and_lists_the_others(full_runs
         "Only 60 of 80 pairs of configuration and commit are shown in full"
     ]
     assert len(sections["runs"].blocks[1].rows) == 60
-    few = build(gather(LoadedFiles(tuple(loaded[:60]), ())))
+    few = build(gather(Loaded(tuple(loaded[:60]), ())))
     assert "earlier" not in {one.key for one in few.sections}
 
 
 def test_many_processes_are_listed_in_part(full_runs, monkeypatch):
     runs = full_runs.of(*(100.0 + 0.1 * number for number in range(350)))
-    report = build(gather(LoadedFiles(tuple(runs), ())))
+    report = build(gather(Loaded(tuple(runs), ())))
     sections = {one.key: one for one in report.sections}
     text, listed = sections["runs"].blocks
     assert text.text.endswith("in order of time, the newest 300 of 350.")
     assert len(listed.rows) == 300
-    (drawn,) = [one for one in sections["throughput"].blocks if isinstance(one, Charts)]
+    (drawn,) = [one for one in sections["throughput"].blocks if isinstance(one, ChartGroup)]
     (row,) = drawn.charts[0].rows
     values = [value for value, _ in row.values]
     assert len(values) == 40
@@ -393,7 +397,7 @@ def test_memory_and_cpus_are_drawn_over_time(full_runs):
     assert row["median of CPUs in use"] == "1.500"
     assert row["CPU time of the sampler"] == "0.0 %"
     assert row["processes"] == "3"
-    (charts,) = (one for one in section(report, "use").blocks if isinstance(one, Charts))
+    (charts,) = (one for one in section(report, "use").blocks if isinstance(one, ChartGroup))
     memory, cpus = charts.charts
     assert memory.shaded == cpus.shaded == (10.0, 50.0, "timed loop")
     assert [one.points[-1] for one in memory.series] == [

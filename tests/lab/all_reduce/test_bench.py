@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.terminal import LineWriter, Messages, Progress
+from cnnbench.base.terminal import LineWriter, MessageWriter, Progress
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.all_reduce import params_from_values
 from cnnbench.lab.all_reduce import session
@@ -17,7 +17,7 @@ from cnnbench.lab.all_reduce.plan import make_plan
 from cnnbench.lab.all_reduce.session import AllReduceBenchmark
 from cnnbench.machine import checks
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.run.driver.membership import Membership
+from cnnbench.run.driver.membership import JobMembership
 from cnnbench.variable_mgr.all_reduce import spec
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -40,7 +40,7 @@ class Run:
         self.out, self.err = io.StringIO(), io.StringIO()
         plan, messages = (
             make_plan(params_from_values({**QUICK, **flags}), explicit),
-            Messages(self.err),
+            MessageWriter(self.err),
         )
         self.bench = AllReduceBenchmark(
             plan,
@@ -49,7 +49,7 @@ class Run:
             explicit_flags=explicit,
             messages=messages,
             progress=Progress.silent(),
-            membership=Membership(plan.run, messages.notice, messages.error, {}),
+            membership=JobMembership(plan.run, messages.notice, messages.error, {}),
         )
 
     def __call__(self):
@@ -175,9 +175,9 @@ def test_every_algorithm_on_every_number_of_devices(tmp_path, holds):
     with rows.open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [one["spec"] for one in table] == [point.spec for point in record.points]
-    medians = [point.median for point in record.points]
+    medians = [point.median_seconds for point in record.points]
     assert [float(one["median_seconds"]) for one in table] == medians
-    shares = [record.share_of_estimate(point) for point in record.points]
+    shares = [record.copy_to_reduction_time_ratio(point) for point in record.points]
     assert [float(one["share_of_copy_bound"]) for one in table] == shares
     assert {one["schema"] for one in table} == {"1"}
 
@@ -354,7 +354,7 @@ def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, m
     def waits(membership, code, reason=""):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Membership, "end", waits)
+    monkeypatch.setattr(JobMembership, "report_run_end", waits)
     path = tmp_path / "record.json"
     with pytest.raises(KeyboardInterrupt):
         Run(result_json=str(path))()

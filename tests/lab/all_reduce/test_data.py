@@ -25,7 +25,7 @@ def test_right_sums_in_any_order_are_right(dtype, devices):
         data = make_reduction_data(name, devices, dtype, [], 1)
         for order in itertools.islice(itertools.permutations(range(devices)), 0, 24, 5):
             total = sums(data, dtype, order)
-            assert data.count_wrong(total, 0, dtype, cast=False) == 0
+            assert data.count_wrong_elements(total, 0, dtype, cast=False) == 0
             if name == "integers":
                 np.testing.assert_array_equal(total.astype(np.float64), data.total)
 
@@ -68,16 +68,16 @@ def test_wrong_sums_are_wrong(spoil):
     for name in SETS:
         data = make_reduction_data(name, 3, "float32", [], 1)
         total = sums(data, "float32", (0, 1, 2))
-        wrong = data.count_wrong(spoil(data, total), 0, "float32", cast=False)
+        wrong = data.count_wrong_elements(spoil(data, total), 0, "float32", cast=False)
         assert wrong > 0.9 * PERIOD
 
 
 def test_every_wrong_element_counts_once():
     data = make_reduction_data("floats", 3, "float32", [], 1)
     result = np.resize(sums(data, "float32", (0, 1, 2)), 3 * PERIOD + 100)
-    assert data.count_wrong(result, 0, "float32", cast=False) == 0
+    assert data.count_wrong_elements(result, 0, "float32", cast=False) == 0
     result[[0, PERIOD - 1, PERIOD, 3 * PERIOD + 99]] = np.nan
-    assert data.count_wrong(result, 0, "float32", cast=False) == 4
+    assert data.count_wrong_elements(result, 0, "float32", cast=False) == 4
 
 
 def test_the_bound_is_that_of_the_analysis():
@@ -85,13 +85,13 @@ def test_the_bound_is_that_of_the_analysis():
     data = make_reduction_data("floats", 3, "float32", [], 1)
     bound = 2 * 2.0**-23 * data.magnitude
     inside, outside = data.total + 0.999 * bound, data.total + 1.001 * bound
-    assert data.count_wrong(inside, 0, "float32", cast=False) == 0
-    assert data.count_wrong(outside, 0, "float32", cast=False) == PERIOD
+    assert data.count_wrong_elements(inside, 0, "float32", cast=False) == 0
+    assert data.count_wrong_elements(outside, 0, "float32", cast=False) == PERIOD
     # Each value rounded to bfloat16 first: one eps of 2**-7 more.
     bound = 3 * 2.0**-7 * data.magnitude
     inside, outside = data.total + 0.999 * bound, data.total + 1.001 * bound
-    assert data.count_wrong(inside, 0, "bfloat16", cast=True) == 0
-    assert data.count_wrong(outside, 0, "bfloat16", cast=True) == PERIOD
+    assert data.count_wrong_elements(inside, 0, "bfloat16", cast=True) == 0
+    assert data.count_wrong_elements(outside, 0, "bfloat16", cast=True) == PERIOD
 
 
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
@@ -102,8 +102,8 @@ def test_sums_sent_in_16_bits_are_right_within_their_bound_only(wire):
     for value in sent[1:]:
         total = (total + value).astype(np.dtype(wire))
     result = total.astype(np.float32)
-    assert data.count_wrong(result, 0, wire, cast=True) == 0
-    assert data.count_wrong(result, 0, "float32", cast=False) > 0.5 * PERIOD
+    assert data.count_wrong_elements(result, 0, wire, cast=True) == 0
+    assert data.count_wrong_elements(result, 0, "float32", cast=False) > 0.5 * PERIOD
 
 
 @pytest.mark.parametrize("begin", [0, 1, PERIOD - 3, 5 * PERIOD + 7])
@@ -115,16 +115,19 @@ def test_tensors_continue_where_the_one_before_ends(begin):
     expected = data.values[1][(begin + np.arange(150000)) % PERIOD]
     np.testing.assert_array_equal(tensor.reshape(-1), expected)
     total = tensor + data.make_tensor(0, begin, (3, 50000))
-    assert data.count_wrong(total, begin, "float32", cast=False) == 0
-    assert data.count_wrong(total, begin + 1, "float32", cast=False) > 140000
+    assert data.count_wrong_elements(total, begin, "float32", cast=False) == 0
+    assert data.count_wrong_elements(total, begin + 1, "float32", cast=False) > 140000
 
 
 def test_scalars_and_empty_tensors():
     data = make_reduction_data("integers", 2, "float32", [], 1)
     assert data.make_tensor(0, 5, ()).shape == ()
     assert data.make_tensor(0, 5, (0, 3)).shape == (0, 3)
-    assert data.count_wrong(np.float32(data.total[5]).reshape(()), 5, "float32", cast=False) == 0
-    assert data.count_wrong(np.empty((0,), np.float32), 5, "float32", cast=False) == 0
+    assert (
+        data.count_wrong_elements(np.float32(data.total[5]).reshape(()), 5, "float32", cast=False)
+        == 0
+    )
+    assert data.count_wrong_elements(np.empty((0,), np.float32), 5, "float32", cast=False) == 0
 
 
 def test_the_same_seed_draws_the_same():

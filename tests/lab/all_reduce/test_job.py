@@ -52,7 +52,7 @@ def test_two_processes(tmp_path, flags, specs):
     for point in record.points:
         assert point.checked == 2 * point.elements * point.devices
         factor = 2 * (point.devices - 1) / point.devices
-        assert point.bus_bandwidth == pytest.approx(factor * point.bytes / point.median)
+        assert point.bus_bandwidth == pytest.approx(factor * point.bytes / point.median_seconds)
     assert record.config["job_name"] == "worker"
     assert json.loads(path.read_text())["status"] == "ok"
 

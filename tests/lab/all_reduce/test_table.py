@@ -73,7 +73,7 @@ def test_times():
     rows = session.RowFormat(CASES, calls=3)
     lines = [*rows.header(), session.copy_line(COPY)]
     for point in POINTS:
-        lines += rows.lines(point, RECORD.share_of_estimate(point))
+        lines += rows.lines(point, RECORD.copy_to_reduction_time_ratio(point))
     assert "\n".join([*lines, *session.footer_lines(RECORD)]) + "\n" == TIMES
 
 

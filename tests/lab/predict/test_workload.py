@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.lab.predict.predict import pack_tensors, packing_text
-from cnnbench.variable_mgr.all_reduce.reducer import chunk_sizes
+from cnnbench.variable_mgr.all_reduce.reducer import elements_of_each_chunk
 from cnnbench.variable_mgr.all_reduce.spec import Tensor
 from cnnbench.variable_mgr.gradients import make_stages
 from cnnbench.variable_mgr.modes import AggregationSpec, Packing
@@ -52,7 +52,7 @@ def test_in_words():
     assert packing_text(packing) == (
         "up to 10 of at most 65536 bytes joined, 4 packs, sent as float16"
     )
-    assert packing.joins
+    assert packing.joins_gradients
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_in_words():
     ],
 )
 def test_chunks_are_those_of_the_algorithms(elements, most, itemsize):
-    real = chunk_sizes(elements, most, itemsize)
+    real = elements_of_each_chunk(elements, most, itemsize)
     assert Tensor(elements, itemsize).chunks(most) == (len(real), real[0] * itemsize)
 
 

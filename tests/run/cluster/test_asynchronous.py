@@ -19,7 +19,7 @@ from towers import create_slots, optimizer_of
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.run.step.update import UpdateCounter
 from cnnbench.variable_mgr import VariableMgrSpec, create
-from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.gradients import VariableGradients
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
     steps = 100
 
     def make(worker):
-        own = manager.of_worker(cpu_devices[worker : worker + 1])
+        own = manager.make_worker_manager(cpu_devices[worker : worker + 1])
 
         @tf.function(autograph=False)
         def step():
@@ -59,7 +59,7 @@ def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
             with tf.device(cpu_devices[worker]), tf.control_dependencies([begun]):
                 read = own.read(0, "w", tf.float32)
                 gradient = tf.zeros_like(read) + float(worker + 1)
-            columns = [Column([gradient], [own.variable(0, "w")])]
+            columns = [VariableGradients([gradient], [own.variable(0, "w")])]
             (device,), reduced = own.preprocess_device_grads(columns)
             pairs = own.get_gradients_to_apply(0, reduced)
             with tf.device(device):

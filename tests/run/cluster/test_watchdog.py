@@ -55,15 +55,15 @@ class Process:
             cluster.job(task),
             self.messages.append,
             leave=self.leave,
-            spares=spares,
+            tolerates_loss=spares,
             read_progress=look,
             stall_timeout=STALL,
             clock=lambda: cluster.now,
             ask=cluster.ask,
         )
-        self.dog.open(lines)
+        self.dog.adopt_connections(lines)
         if up:
-            self.dog.announce_server()
+            self.dog.announce_server_ready()
 
     def leave(self, code):
         self.codes.append(code)
@@ -83,7 +83,7 @@ class Process:
 
     def turn(self):
         """One pass of the loop in the thread of the watchdog."""
-        if self.runs and (self.dog.listen(0) or self.cluster.now >= self.next):
+        if self.runs and (self.dog.read_messages(0) or self.cluster.now >= self.next):
             self.next = self.cluster.now + PERIOD
             self.dog.send_and_check_progress()
 
@@ -188,7 +188,7 @@ def test_all_name_those_that_are_lost_in_time(cluster, victims, fate, state):
 @pytest.mark.parametrize("victim", [CHIEF, OTHER])
 def test_a_process_that_has_said_why_it_ends_is_lost_for_that(cluster, victim):
     job = cluster(3)
-    job.processes[victim].dog.end(RunEnding(4, "no space left"), lost=True)
+    job.processes[victim].dog.announce_end(RunEnding(4, "no space left"), lost=True)
     job.run(1)
     job.processes[victim].end()
     job.run(BOUND - 2 * TIMEOUT - 1)
@@ -206,7 +206,7 @@ def test_workers_that_fail_in_one_step_leave_when_all_have_said_why(cluster):
     tasks = list(job.processes)
     for task in tasks:
         assert not job.chief.dog._all_peers_ended()
-        job.processes[task].dog.end(RunEnding(4, f"{task} diverged"), lost=True)
+        job.processes[task].dog.announce_end(RunEnding(4, f"{task} diverged"), lost=True)
         job.run(1)
     for task, one in job.processes.items():
         assert one.dog._all_peers_ended()
@@ -260,7 +260,7 @@ def test_messages_that_mean_nothing_do_no_harm(cluster):
 def test_an_end_that_was_told_is_no_loss(cluster, lost):
     job = cluster(3)
     other = job.processes[OTHER]
-    other.dog.end(RunEnding(4, "why"), lost=lost)
+    other.dog.announce_end(RunEnding(4, "why"), lost=lost)
     other.turn()
     other.end()
     job.run(PERIOD - 0.5)  # time for others that fail for the same reason to report it
@@ -271,7 +271,7 @@ def test_an_end_that_was_told_is_no_loss(cluster, lost):
 
 def test_nothing_is_a_loss_after_the_end(cluster):
     job = cluster(3)
-    job.chief.dog.end(RunEnding(4, "some reason"))
+    job.chief.dog.announce_end(RunEnding(4, "some reason"))
     job.processes[OTHER].end()
     job.run(BOUND)
     assert job.chief.messages == []
@@ -285,8 +285,8 @@ def test_the_end_waits_for_the_slow_and_not_for_the_stopped(cluster, fate, waits
     other = job.processes[OTHER]
     other.runs = False
     other.state = SILENT if fate == "stop" else OK
-    job.chief.dog.end(RunEnding(0))
-    job.processes[THIRD].dog.end(RunEnding(0))
+    job.chief.dog.announce_end(RunEnding(0))
+    job.processes[THIRD].dog.announce_end(RunEnding(0))
     assert not job.chief.dog._all_peers_ended()
     job.run(BOUND - 2 * TIMEOUT - 1)
     assert job.chief.dog._all_peers_ended() != waits
@@ -339,7 +339,8 @@ def test_workers_start_their_servers_when_all_can(cluster, comes):
     lost = [] if comes else [f"lost {job.named(last.task)}: {REFUSED}"]
     assert job.chief.messages == lost
     for task in tasks[:-1]:
-        job.processes[task].dog.announce_server(all_others=True)  # what is lost ends the process
+        # What is lost ends the process.
+        job.processes[task].dog.announce_server_ready(all_tasks_ready=True)
         starts[task].join()
 
 
@@ -353,10 +354,10 @@ def test_one_that_stood_still_says_so(cluster, stopped):
     assert (third.messages, third.codes) == ([f"lost {job.named(stopped)}: {SILENT}"], [4])
     one.go_on()
     message = f"{job.named(stopped)} was stopped for 60 s, and the other tasks ended without it"
-    assert one.dog.explain_own_stop() == message
+    assert one.dog.own_suspension_text() == message
     job.run(10)
     assert one.messages == [message]
-    assert one.dog.explain_own_stop() == message
+    assert one.dog.own_suspension_text() == message
 
 
 def test_a_stop_of_all_names_the_heartbeat(cluster):
@@ -368,7 +369,7 @@ def test_a_stop_of_all_names_the_heartbeat(cluster):
         one.go_on()
     why = "was stopped for 25 s, too long for the heartbeat of TensorFlow's coordination service"
     for task, one in job.processes.items():
-        assert one.dog.explain_own_stop() == f"{job.named(task)} {why}"
+        assert one.dog.own_suspension_text() == f"{job.named(task)} {why}"
 
 
 def test_a_stop_long_ago_explains_nothing(cluster):
@@ -378,7 +379,7 @@ def test_a_stop_long_ago_explains_nothing(cluster):
     job.run(2 * LONG * STALL)
     for one in job.processes.values():
         one.go_on()
-    assert job.chief.dog.explain_own_stop()
+    assert job.chief.dog.own_suspension_text()
     job.run(40)
     assert job.chief.messages == []
     job.processes[OTHER].end()
@@ -474,7 +475,7 @@ def test_the_first_step_takes_longer_and_any_three_times_the_longest_one():
     assert progress.progress_at(102)[-2:] == (0.0, False)
     assert not progress.progress_at(112).stalled
     assert progress.progress_at(113).stalled
-    progress.exclude_stopped_time(1000)  # in which the process was stopped
+    progress.exclude_suspended_seconds(1000)  # in which the process was stopped
     loop.steps = 2
     assert not progress.progress_at(1111).stalled
     assert not progress.progress_at(1111 + 26).stalled  # the one before took 9 seconds
@@ -512,7 +513,7 @@ def test_the_chief_leaves_when_the_others_have_read_why(limits, closes):
     dog = Watchdog(job, lambda message: None, leave=codes.append)
     own, other = socket.socketpair()
     with own, other:
-        dog.open({OTHER: own})
+        dog.adopt_connections({OTHER: own})
         reporting = threading.Thread(target=dog._report_failure_and_end, args=("why",), daemon=True)
         reporting.start()
         assert b"why" in other.recv(1000)

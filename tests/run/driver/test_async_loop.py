@@ -123,7 +123,7 @@ def test_a_worker_that_fails_is_left_behind_and_its_update_made_by_another(at):
     assert sorted(number for _, number in workers.made) == list(range(1, 41))
     assert sum(name == "b" for _, _, name in done) == at
     assert workers.lost == [("b", "b is gone")]
-    assert workers.loop.remaining == ("a",)
+    assert workers.loop.remaining_workers == ("a",)
     assert workers.run(5)[0] == 5
 
 
@@ -142,7 +142,7 @@ def test_what_cnnbench_refuses_ends_the_loop():
     loop = AsyncLoop({"a": update, "b": lambda number: number}, lambda *lost: None)
     with pytest.raises(BenchmarkError, match="no such record"):
         loop.run(1000, lambda *one: None)
-    assert loop.remaining == ("a", "b")
+    assert loop.remaining_workers == ("a", "b")
 
 
 def test_an_error_of_the_caller_ends_the_threads():

@@ -22,7 +22,7 @@ from short_runs import NETWORKS, TINY, command, run
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.base import files as lock
 from cnnbench.base.files import FolderLock
-from cnnbench.base.terminal import Messages
+from cnnbench.base.terminal import MessageWriter
 from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.machine import cpu, watch
@@ -34,7 +34,7 @@ from cnnbench.records.run import Subject
 from cnnbench.run.driver import benchmark_cnn, checkpoints, preflight
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.membership import Membership
+from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.step_loop import StepTime
 from cnnbench.run.runtime import tensorflow
 from cnnbench.run.runtime import tensorflow as runtime
@@ -74,7 +74,7 @@ def test_a_record_holds_every_step_and_what_the_defaults_became():
     assert record.placement.num_towers == 2
     assert record.placement.devices[1].endswith("CPU:1")
     assert record.config["data_format"] == "NHWC"
-    here = cpu.processor(cpu.Host())["cpu_conv_gradients"]
+    here = cpu.processor_facts(cpu.Host())["cpu_conv_gradients"]
     assert record.config["conv_gradients"] == here.partition(" ")[0]
     assert record.measured.loop_images == 16
     assert record.measured.loop_seconds >= sum(record.step_seconds)
@@ -208,7 +208,7 @@ def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, m
     def waits(membership, code, reason=""):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Membership, "end", waits)
+    monkeypatch.setattr(JobMembership, "report_run_end", waits)
     record, table = tmp_path / "record.json", tmp_path / "runs.csv"
     assert command(result_json=record, result_csv=table, peak_flops=0) == 130
     assert load_run(str(record)).status == "ok"
@@ -218,13 +218,13 @@ def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, m
 def test_a_loss_after_the_record_is_no_failed_run(tmp_path, monkeypatch):
     table = tmp_path / "runs.csv"
     bench = BenchmarkCNN(Params.from_dict({**TINY, "result_csv": str(table)}))
-    end = Membership.end
+    end = JobMembership.report_run_end
 
     def loses(membership, code, reason=""):
         bench._write_failure_record("lost worker:1", print)
         end(membership, code, reason)
 
-    monkeypatch.setattr(Membership, "end", loses)
+    monkeypatch.setattr(JobMembership, "report_run_end", loses)
     assert bench.run().status == "ok"
     assert [row["status"] for row in csv.DictReader(table.open())] == ["ok"]
 
@@ -398,7 +398,7 @@ def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(tmp_path
     held = (
         make_plan(Params(train_dir=str(tmp_path)), data=False),
         ResultFiles(None, None, RUNS),
-        Messages(said),
+        MessageWriter(said),
     )
     about = {"pid": 7, "host": "elsewhere", "since": "2026-01-01 00:00:00 UTC"}
     (tmp_path / lock.FILE).write_text(json.dumps(about))

@@ -6,17 +6,17 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.machine.cpu import Memory
+from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.plan import make_plan
 from cnnbench.plan.place import WorkKind
 from cnnbench.run.driver import benchmark_cnn, preflight
 from cnnbench.run.driver.preflight import (
     PROCESS_BYTES,
     MemoryEstimate,
-    batch_limits,
+    batch_size_limits,
     estimate_job_memory,
     estimate_memory,
-    estimate_run_work,
+    estimate_run_computation,
 )
 
 GIB = 2**30
@@ -81,10 +81,10 @@ def test_a_batch_counts_once_per_device():
 @pytest.mark.parametrize(
     ("there", "warns", "refuse"),
     [
-        (Memory(4 * GIB, 7 * GIB), True, False),
-        (Memory(8 * GIB, 7 * GIB), True, True),
-        (Memory(64 * GIB, 7 * GIB), True, True),
-        (Memory(64 * GIB, 60 * GIB), False, True),
+        (MemoryCapacity(4 * GIB, 7 * GIB), True, False),
+        (MemoryCapacity(8 * GIB, 7 * GIB), True, True),
+        (MemoryCapacity(64 * GIB, 7 * GIB), True, True),
+        (MemoryCapacity(64 * GIB, 60 * GIB), False, True),
     ],
 )
 def test_warned_or_quiet(there, warns, refuse):
@@ -100,14 +100,14 @@ def test_variables_alone_ask_for_fewer_devices():
     needed = MemoryEstimate(fixed=40 * GIB, per_image=1, batch=1)
     plan = make_plan(Params(model="trivial", num_gpus=8))
     with pytest.raises(FlagError, match=r"--num_gpus=8: .* there is 4 GiB; lower --num_gpus"):
-        preflight.check_memory_estimate(needed, Memory(4 * GIB, 3 * GIB), plan)
+        preflight.check_memory_estimate(needed, MemoryCapacity(4 * GIB, 3 * GIB), plan)
 
 
 def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_machine):
     kilobytes = f"MemTotal: {4 << 20} kB\nMemAvailable: {3 << 20} kB\n"
     (made_up_machine / "proc/meminfo").write_text(kilobytes)
     flags = {"model": "resnet20", "data_name": "cifar10", "device": "cpu"}
-    found = batch_limits(make_plan(Params(**flags)))
+    found = batch_size_limits(make_plan(Params(**flags)))
     assert found is not None
     fitting, refused = found
     assert fitting < refused
@@ -116,7 +116,7 @@ def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_m
         FlagError, match=rf"={refused}: takes about 6 GiB .* there is 4 GiB; a batch"
     ):
         benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=refused))
-    assert batch_limits(make_plan(Params(model="trivial", device="gpu"))) is None
+    assert batch_size_limits(make_plan(Params(model="trivial", device="gpu"))) is None
 
 
 def planned(**flags):
@@ -124,7 +124,7 @@ def planned(**flags):
 
 
 def work(**flags):
-    return estimate_run_work(planned(**flags))
+    return estimate_run_computation(planned(**flags))
 
 
 def test_steps_images_devices_and_evaluations_are_work():
@@ -134,7 +134,7 @@ def test_steps_images_devices_and_evaluations_are_work():
     for twice in ({"num_warmup_batches": 50}, {"batch_size": 64}, {"num_gpus": 2}):
         assert work(**twice).flops == pytest.approx(2 * one.flops)
     assert work(forward_only=True).flops < one.flops / 2
-    assert estimate_run_work(dataclasses.replace(planned(), work=WorkKind.INPUT)).flops == 0
+    assert estimate_run_computation(dataclasses.replace(planned(), work=WorkKind.INPUT)).flops == 0
     evaluated = work(eval_during_training_every_n_steps=10, num_eval_batches=5)
     assert evaluated.steps == one.steps + 2 * 5
     assert evaluated.flops > one.flops
@@ -144,10 +144,10 @@ def test_seconds_follow_from_the_speed_of_the_device(limits):
     assert 1e8 < preflight.measure_cpu_flops() < 1e14
     assert preflight.measure_cpu_flops() == preflight.measure_cpu_flops()  # measured once
     limits(preflight, measure_cpu_flops=lambda: 1e11)
-    assert 7 < work().seconds({}) < 10
+    assert 7 < work().estimate_seconds({}) < 10
     # 40 steps of 8 images of 25 GFLOP at half of 100 GFLOP/s.
-    assert 100 < work(model="resnet50", batch_size=8).seconds({}) < 250
+    assert 100 < work(model="resnet50", batch_size=8).estimate_seconds({}) < 250
     on_gpu = work(device="gpu", model="resnet50", batch_size=64)
-    assert on_gpu.seconds({"gpu_names": ["NVIDIA H200"]}) < 30
-    assert on_gpu.seconds({"gpu_names": ["Unheard-of"]}) is None
-    assert on_gpu.seconds({}) is None
+    assert on_gpu.estimate_seconds({"gpu_names": ["NVIDIA H200"]}) < 30
+    assert on_gpu.estimate_seconds({"gpu_names": ["Unheard-of"]}) is None
+    assert on_gpu.estimate_seconds({}) is None

@@ -14,14 +14,14 @@ from data_sets import WEATHER, own_forecast
 from forked import finished, gone, until, wait_for
 from short_runs import command
 
-from cnnbench.base.plugins import files
+from cnnbench.base.plugins import plugin_files_of_flags
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import (
-    EvaluationResults,
-    HostMetricsInChild,
+    EvaluationPublisher,
+    HostMetricsChildExecutor,
     PendingEvaluation,
 )
 
@@ -77,7 +77,9 @@ def test_a_process_that_dies_fails_the_run(tmp_path, capsys, quick_start):
     ],
 )
 def test_a_process_without_a_result_is_named(body, line, tmp_path):
-    host = HostMetricsInChild("own", "weather", files(failing(tmp_path, body)))
+    host = HostMetricsChildExecutor(
+        "own", "weather", plugin_files_of_flags(failing(tmp_path, body))
+    )
     with pytest.raises(BenchmarkError, match=re.escape(line)):
         host.submit({"told": np.zeros(3), "true": np.zeros(3)}).result(60)
     host.close()
@@ -91,7 +93,7 @@ def evaluated(step, host):
 def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
     out, said = io.StringIO(), {}
     measurements = Measurements(command=[], config={})
-    results = EvaluationResults(None, Console(out), measurements, (), said.__setitem__)
+    results = EvaluationPublisher(None, Console(out), measurements, (), said.__setitem__)
     first, second, third = Future(), Future(), Future()
     for step, host in ((10, first), (20, second), (30, third)):
         results.add(evaluated(step, host))
@@ -113,8 +115,8 @@ def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
 def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
     begun = tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
-    plugins = files(failing(tmp_path, body))
-    host = HostMetricsInChild("own", "weather", plugins)
+    plugins = plugin_files_of_flags(failing(tmp_path, body))
+    host = HostMetricsChildExecutor("own", "weather", plugins)
     waiting = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     never = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     until(lambda: begun.is_file() and begun.read_text(), 30)
@@ -130,11 +132,11 @@ def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
 def test_the_process_ends_with_a_run_that_is_killed(tmp_path):
     begun = tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
-    plugins = files(failing(tmp_path, body))
+    plugins = plugin_files_of_flags(failing(tmp_path, body))
     code = (
         "import time\n"
-        "from cnnbench.run.driver.host_metrics import HostMetricsInChild\n"
-        f"host = HostMetricsInChild('own', 'weather', {plugins!r})\n"
+        "from cnnbench.run.driver.host_metrics import HostMetricsChildExecutor\n"
+        f"host = HostMetricsChildExecutor('own', 'weather', {plugins!r})\n"
         "host.submit({'told': [0.0], 'true': [0.0]})\n"
         "time.sleep(600)"
     )

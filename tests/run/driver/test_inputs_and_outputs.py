@@ -6,7 +6,7 @@ from data_sets import WEATHER, own_forecast, write_weather
 
 from cnnbench import BenchmarkCNN, Console, Params
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.run.driver.membership import Interrupts
+from cnnbench.run.driver.membership import SharedInterrupts
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -85,7 +85,7 @@ def test_every_metric_counts_every_example_once(folder):
         num_eval_epochs=1.0,
     )
     built = BenchmarkCNN(params).build()
-    found = built.evaluator.run(0, Console.silent(), Interrupts(None))
+    found = built.evaluator.run(0, Console.silent(), SharedInterrupts(None))
     built.close()
     w = {name: v.primary.numpy() for name, v in built.manager.savable_variables().items()}
     with np.load(folder / "validation.npz") as arrays:

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from cnnbench.machine.cpu import Host, processor
+from cnnbench.machine.cpu import Host, processor_facts
 
 INFERENCE = ("--device=cpu", "--forward_only", "--freeze_when_forward_only", "--precision=int8")
 STEPS = ("--batch_size=2", "--num_batches=2", "--num_warmup_batches=1")
 
 has_instructions = not {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint(
-    processor(Host()).get("cpu_isa") or ()
+    processor_facts(Host()).get("cpu_isa") or ()
 )
 
 

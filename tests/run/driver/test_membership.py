@@ -20,7 +20,7 @@ from cnnbench.plan import make_plan
 from cnnbench.run import cluster
 from cnnbench.run.cluster import JobConnections
 from cnnbench.run.driver import membership
-from cnnbench.run.driver.membership import Interrupts, Membership
+from cnnbench.run.driver.membership import JobMembership, SharedInterrupts
 from cnnbench.run.runtime.supervisor import ProcessActivity
 from cnnbench.run.runtime.tensorflow import Devices
 
@@ -53,7 +53,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
         client_per_worker=client_per_worker,
     )
 
-    class Connecting(Membership):
+    class Connecting(JobMembership):
         """TensorFlow's part: its server can listen, and no other program can have the port."""
 
         def _connect_worker(self, job):
@@ -70,7 +70,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
     # They have met, and nobody watches.
     joining._connections = _silent(own)
     joining._watchdog = SimpleNamespace(
-        announce_server=lambda **_: None, announce_ready_together=lambda: None
+        announce_server_ready=lambda **_: None, announce_ready_together=lambda: None
     )
     devices = Devices(job=job, numbers=(), intra_threads=0, inter_threads=0)
     if fails:
@@ -106,7 +106,7 @@ def answering():
         server.shutdown(socket.SHUT_RDWR)
 
 
-def membership_in(job, kind=Membership):
+def membership_in(job, kind=JobMembership):
     setup = make_plan(Params(), data=False)
     place = dataclasses.replace(setup.place, job=job)
     return kind(dataclasses.replace(setup, place=place), print, print, {})
@@ -130,7 +130,7 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     job = Job(task=Task("worker"), worker_addresses=(own, other))
     one = membership_in(job)
     one._tensorflow_connected = True
-    one._watchdog.open({})
+    one._watchdog.adopt_connections({})
     text = "from /job:worker/replica:0/task:1: recvmsg:Connection reset by peer"
     error = cause = tf.errors.UnavailableError(None, None, text)
     if wrapped:
@@ -149,17 +149,19 @@ class Alone:
     is_chief = True
 
     @staticmethod
-    def total(values):
+    def sum_over_workers(values):
         return values
 
 
 def test_a_signal_after_the_last_step_ends_all_workers():
     with handling_signals():
         begin_command()
-        with pytest.raises(KeyboardInterrupt), Interrupts(Alone()).sharing_interrupts():
+        with pytest.raises(KeyboardInterrupt), SharedInterrupts(Alone()).sharing_interrupts():
             signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):  # of the others, by their next check
-            Interrupts(SimpleNamespace(is_chief=True, total=lambda values: [1, 1])).check(1.0)
+            SharedInterrupts(
+                SimpleNamespace(is_chief=True, sum_over_workers=lambda values: [1, 1])
+            ).raise_if_any_interrupted(1.0)
         conclude_command()
 
 
@@ -171,11 +173,11 @@ def test_a_worker_that_is_done_stays_until_the_others_are():
     others, lines = set(threading.enumerate()), socket.socketpair()
     for one, line, other in zip((first, second), lines, jobs[::-1], strict=True):
         one._watchdog.start({other.task: line})
-    ending = threading.Thread(target=first.end, args=(0,), daemon=True)
+    ending = threading.Thread(target=first.report_run_end, args=(0,), daemon=True)
     ending.start()
     ending.join(0.3)
     assert ending.is_alive()
-    second.end(0)
+    second.report_run_end(0)
     for thread in {*threading.enumerate()} - others:  # those of the watchdogs, too
         thread.join(4.0)
         assert not thread.is_alive()

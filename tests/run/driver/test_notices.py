@@ -8,7 +8,7 @@ import pytest
 from short_runs import command
 
 from cnnbench.base import terminal
-from cnnbench.base.terminal import Messages
+from cnnbench.base.terminal import MessageWriter
 from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY, Summary
@@ -42,11 +42,11 @@ def notices_with(record, word):
 def record(warmup, timed, status="fixed"):
     run = Measurements(command=[], config={})
     for seconds in warmup:
-        run.warmup.add(seconds)
+        run.warmup.add_execution(seconds)
     for seconds in timed:
-        run.timed.add(seconds)
-    run.note(warmup_status=status)
-    return run.record()
+        run.timed.add_execution(seconds)
+    run.update_record(warmup_status=status)
+    return run.make_record()
 
 
 FAST, SLOW = [0.02], [0.03]
@@ -114,13 +114,13 @@ def test_more_than_the_peak(peak, source, words):
         forward_flops_per_image=5,
         training_flops_per_image=15,
     )
-    run.note(batch=Batch(per_device=8, global_=8), model=model)
-    run.timed.add(0.02)
-    run.note("measured", peak_flops_per_sec=peak, peak_flops_source=source)
-    found = notices_with(run.record(), "MFU would be")
+    run.update_record(batch=Batch(per_device=8, global_=8), model=model)
+    run.timed.add_execution(0.02)
+    run.update_record("measured", peak_flops_per_sec=peak, peak_flops_source=source)
+    found = notices_with(run.make_record(), "MFU would be")
     assert len(found) == (words is not None)
     assert all(words in text and warns for text, warns in found)
-    assert (run.record().summary().mfu is None) == (peak != 6000.0)
+    assert (run.make_record().summary().mfu is None) == (peak != 6000.0)
 
 
 def summary(**values):
@@ -130,11 +130,11 @@ def summary(**values):
 def _scaled_record(start, end, warmup=(), timed=()):
     run = Measurements(command=[], config={})
     for step in range(1, 4):
-        run.warmup.add(1.0, 1.0, skipped=[step in warmup])
-        run.timed.add(1.0, 1.0, skipped=[step in timed])
+        run.warmup.add_execution(1.0, 1.0, skipped=[step in warmup])
+        run.timed.add_execution(1.0, 1.0, skipped=[step in timed])
     if start is not None:
-        run.note(loss_scaling=LossScaling(start=start, end=end))
-    return run.record()
+        run.update_record(loss_scaling=LossScaling(start=start, end=end))
+    return run.make_record()
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_what_an_automatic_loss_scale_did(record, words):
 def test_a_late_steady_state_is_silenced_by_its_name(monkeypatch):
     late = dataclasses.replace(record(SLOW * 10, SLOW * 15 + FAST * 85), status="ok")
     stream = io.StringIO()
-    messages = Messages(stream)
+    messages = MessageWriter(stream)
     print_notices(late, messages)
     assert "(--quiet_conditions=steady silences this)" in stream.getvalue()
     stream.truncate(0)

@@ -41,7 +41,7 @@ def test_every_worker_gets_the_numbers_that_the_chief_has_restored():
         return BuiltRun(None, None, devices=None, manager=manager)
 
     of_chief = [4, 32, 0, 3, 1]  # with the skipped records of two shards
-    assert built().send_restored_to_workers(*of_chief) == of_chief
-    assert built().send_restored_to_workers(0, 0, 5) == of_chief
+    assert built().broadcast_restored_state(*of_chief) == of_chief
+    assert built().broadcast_restored_state(0, 0, 5) == of_chief
     alone = SimpleNamespace(workers=None)
-    assert BuiltRun(None, None, devices=None, manager=alone).send_restored_to_workers(4) == [4]
+    assert BuiltRun(None, None, devices=None, manager=alone).broadcast_restored_state(4) == [4]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.base.terminal import Messages, Progress
+from cnnbench.base.terminal import MessageWriter, Progress
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
@@ -16,8 +16,8 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation, RunRecord, TurnTaking
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.console import Console, RunOutput
-from cnnbench.run.driver.host_metrics import EvaluationResults, PendingEvaluation
-from cnnbench.run.driver.membership import Membership
+from cnnbench.run.driver.host_metrics import EvaluationPublisher, PendingEvaluation
+from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.observers import Observer
 from cnnbench.run.driver.step_loop import LoopTime, StepTime
 from cnnbench.run.driver.training import Training
@@ -66,7 +66,7 @@ class Script:
             self.host[late].set_result({"map": float(late)})
         return StepResult((loss,), {})
 
-    def on_host(self, result, events):
+    def copy_result_to_host(self, result, events):
         """Results are read from it alone: those of the call have no values for the host."""
         return result._replace(loss=result.loss[0])
 
@@ -114,10 +114,10 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **
         script.suspended = turns.suspended
     context = SimpleNamespace(
         plan=plan,
-        output=RunOutput(console, Messages.silent(), Progress.silent(), files=None),
+        output=RunOutput(console, MessageWriter.silent(), Progress.silent(), files=None),
         measurements=measurements,
         watch=script,
-        membership=Membership(plan, print, print, {}),
+        membership=JobMembership(plan, print, print, {}),
     )
     if turns is not None:
         context.membership.turns = turns
@@ -132,13 +132,13 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **
             checkpoints=script if params.train_dir else None,
             lag=lag,
         ),
-        results=EvaluationResults(None, console, measurements, (), print) if evaluated else None,
+        results=EvaluationPublisher(None, console, measurements, (), print) if evaluated else None,
         global_step=global_step,
         observers=observers,
     )
     with suppress(KeyboardInterrupt):
         training.run(steps)
-    return measurements.record(), training, out.getvalue()
+    return measurements.make_record(), training, out.getvalue()
 
 
 AUTO = {"warmup": "auto"}
@@ -287,16 +287,16 @@ def test_a_loss_that_is_not_finite_ends_an_endless_warm_up(run):
 class InTurn:
     """Turns of so many steps, between which hours pass."""
 
-    takes_turns, seconds = True, 0.25
+    is_interleaved, seconds = True, 0.25
 
     def __init__(self, script, steps):
         self.script, self.steps = script, steps
         self.waits, self.last, self.within = [], 0, []
 
-    def is_over(self):
+    def is_slice_over(self):
         return self.script.launched - self.last >= self.steps
 
-    def wait(self, *, steps_left=True):
+    def wait_for_next_slice(self, *, steps_left=True):
         self.waits.append((self.script.launched, steps_left))
         self.last = self.script.launched
         self.script.now += 3600.0
@@ -318,9 +318,9 @@ class Launched(Script):
         self.ready_at_seconds = max(self.ready_at_seconds, self.now) + 0.008
         return result
 
-    def on_host(self, result, events):
+    def copy_result_to_host(self, result, events):
         self.now = max(self.now, self.ready_at_seconds)
-        return super().on_host(result, events)
+        return super().copy_result_to_host(result, events)
 
 
 def test_latency_is_measured_of_batches_launched_one_at_a_time(run):

@@ -11,7 +11,7 @@ from cnnbench.models import get_model
 from cnnbench.models.cpu_operations import FASTEST_ALGORITHMS, CpuOperations
 from cnnbench.models.declaration import FlopCounts, declare, scope_flops
 from cnnbench.records.files import Output, check_outputs
-from cnnbench.records.profiles import REST, TO_INPUT, TO_KERNEL, Part
+from cnnbench.records.profiles import REST, TO_INPUT, TO_KERNEL, StepPart
 from cnnbench.run.observe.operations import WallTimes
 from cnnbench.run.observe.work import (
     Layer,
@@ -116,7 +116,7 @@ def test_every_form_of_a_gradient_is_of_its_layer_and_direction(
         graph, [], {"conv0": FlopCounts(4, 5, 6)}, {"conv0": (size, size, 32, 40)}
     )
     directions, products = (TO_INPUT, TO_KERNEL), []
-    parts = [Part("conv0", f"convolution {size}x{size}", direction) for direction in directions]
+    parts = [StepPart("conv0", f"convolution {size}x{size}", direction) for direction in directions]
     for gradient, part in zip(gradients, parts, strict=True):
         waiting = [gradient.op]
         while waiting:

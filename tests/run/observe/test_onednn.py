@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cnnbench.campaigns.launch import flags_to_words
+from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.records.profiles import StepProfile
 from cnnbench.run.observe import work
 from cnnbench.run.observe.work import primitives_of_step
@@ -134,7 +134,7 @@ def test_a_real_process(tmp_path):
     flags.append(f"--profile_json={profile}")
     with log.open("wb") as file:
         subprocess.run(
-            [sys.executable, "-m", "cnnbench", *flags, *flags_to_words(work.FLAGS)],
+            [sys.executable, "-m", "cnnbench", *flags, *flags_to_arguments(work.FLAGS)],
             env={**os.environ, **work.VARIABLES, "TF_ENABLE_ONEDNN_OPTS": "1"},
             stdout=file,
             stderr=file,

@@ -9,21 +9,21 @@ import pytest
 
 from cnnbench.base.interrupts import begin_command, conclude_command, handling_signals
 from cnnbench.run.runtime import turns as module
-from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS, WAITS_AFTER_STEPS, Turns
+from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS, WAITS_AFTER_STEPS, TimeSlices
 
 
 def test_who_is_alone_never_waits():
-    turns = Turns.from_environment({})
-    assert not turns.takes_turns
-    assert not turns.is_over()
-    assert turns.wait() == (0.0, 0.0)
+    turns = TimeSlices.from_environment({})
+    assert not turns.is_interleaved
+    assert not turns.is_slice_over()
+    assert turns.wait_for_next_slice() == (0.0, 0.0)
 
 
 def test_a_turn_lasts_as_long_as_the_parent_says():
     ours, theirs = socket.socketpair()
     descriptor = theirs.detach()
     environ = {VARIABLE: f"{descriptor}:0.25", "OTHER": "x"}
-    turns = Turns.from_environment(environ)
+    turns = TimeSlices.from_environment(environ)
     assert environ == {"OTHER": "x"}  # processes that this one starts have no turns
     assert not os.get_inheritable(descriptor)
     now = 100.0
@@ -38,27 +38,27 @@ def test_a_turn_lasts_as_long_as_the_parent_says():
 
     thread = threading.Thread(target=parent)
     thread.start()
-    assert turns.wait()[0] == 3.0
+    assert turns.wait_for_next_slice()[0] == 3.0
     thread.join()
     assert said == [WAITS]
-    assert not turns.is_over()
+    assert not turns.is_slice_over()
     now = 103.25
-    assert turns.is_over()
+    assert turns.is_slice_over()
     with ours:
         ours.sendall(GO_ON)
-        turns.wait(steps_left=False)
+        turns.wait_for_next_slice(steps_left=False)
         assert ours.recv(1) == WAITS_AFTER_STEPS
 
 
 def test_without_its_parent_it_goes_on_alone():
     ours, theirs = socket.socketpair()
-    turns = Turns(theirs, 0.1)
-    assert turns.takes_turns
+    turns = TimeSlices(theirs, 0.1)
+    assert turns.is_interleaved
     ours.close()
-    turns.wait()
-    assert not turns.takes_turns
-    assert not turns.is_over()
-    assert turns.wait() == (0.0, 0.0)
+    turns.wait_for_next_slice()
+    assert not turns.is_interleaved
+    assert not turns.is_slice_over()
+    assert turns.wait_for_next_slice() == (0.0, 0.0)
 
 
 @pytest.mark.timeout(60)
@@ -80,7 +80,7 @@ def test_a_signal_that_came_just_before_a_wait_ends_it(limits):
         begin_command()
         thread.start()
         with pytest.raises(KeyboardInterrupt):
-            Turns(theirs, 0.1).wait()
+            TimeSlices(theirs, 0.1).wait_for_next_slice()
         heard.set()
         thread.join()
         conclude_command()

@@ -13,7 +13,7 @@ from data_sets import WEATHER
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.run.step import train_step
 from cnnbench.run.step.tower import Tower
-from cnnbench.run.step.tracing import CopiedTowers
+from cnnbench.run.step.tracing import TowerCopier
 
 ROOT = Path(__file__).parents[3]
 POISON = {"model": "poison"}
@@ -64,7 +64,7 @@ def test_a_step_of_copies_is_the_step_that_would_be_traced(flags, monkeypatch):
     monkeypatch.setattr(Tower, "__call__", counted)
     copied = short_runs.build(**flags)
     assert len(traced) == 1
-    monkeypatch.setattr(train_step, "CopiedTowers", lambda first, tell: None)
+    monkeypatch.setattr(train_step, "TowerCopier", lambda first, tell: None)
     whole = short_runs.build(**flags)
     assert len(traced) == 3
     assert names(copied) == names(whole)
@@ -118,7 +118,7 @@ def made_for_three_towers(trace):
             traced.append(given)
             return trace(read, given)
 
-        copied = CopiedTowers(counted, pytest.fail)
+        copied = TowerCopier(counted, pytest.fail)
         made = []
         for tower in range(3):
             with tf.device(f"CPU:{tower}"), tf.name_scope(f"tower_{tower}"):

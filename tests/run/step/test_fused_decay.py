@@ -10,7 +10,7 @@ import pytest
 import short_runs
 import tensorflow as tf
 
-from cnnbench.run.step.update import PIECE, FusedDecay
+from cnnbench.run.step.update import PIECE, FusedSgdDecay
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -39,7 +39,7 @@ def test_the_decay_of_twenty_thousand_steps_is_what_is_due() -> None:
     waves = np.sin(1.7 * np.arange(STEPS)).astype(np.float32)
     variables = [tf.Variable(first) for _ in names]
     steps_done = tf.Variable(0, dtype=tf.int64)
-    decay = FusedDecay(DECAY, steps_done)
+    decay = FusedSgdDecay(DECAY, steps_done)
 
     @tf.function(autograph=False)
     def train() -> None:
@@ -71,7 +71,7 @@ def test_the_decay_of_twenty_thousand_steps_is_what_is_due() -> None:
 def test_no_step_is_far_from_exact_decay() -> None:
     """By no more than docs/models.md says."""
     variable, steps_done = tf.Variable([1.2, -0.7]), tf.Variable(0, dtype=tf.int64)
-    apply = tf.function(FusedDecay(DECAY, steps_done).apply, autograph=False)
+    apply = tf.function(FusedSgdDecay(DECAY, steps_done).apply, autograph=False)
     for step in range(1, 100):
         apply([(tf.zeros([2]), variable)], tf.constant(0.005))
         steps_done.assign(step)
@@ -82,7 +82,7 @@ def test_no_step_is_far_from_exact_decay() -> None:
 @pytest.mark.parametrize("product", [0.0, 1e-3, 0.5, 1.0, 1.5])
 def test_any_product_of_rate_and_decay(product: float) -> None:
     variable, steps_done = tf.Variable([1.5, -0.7]), tf.Variable(5, dtype=tf.int64)
-    apply = tf.function(FusedDecay(product / 0.5, steps_done).apply, autograph=False)
+    apply = tf.function(FusedSgdDecay(product / 0.5, steps_done).apply, autograph=False)
     apply([(tf.constant([0.3, 0.2]), variable)], tf.constant(0.5))
     expected = np.array([1.5, -0.7]) * (1 - product) - 0.5 * np.array([0.3, 0.2])
     np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6, atol=2e-7)

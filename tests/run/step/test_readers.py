@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from cnnbench.run.step.update import BufferReaders
+from cnnbench.run.step.update import BufferReaderFinder
 from cnnbench.variable_mgr.towers import read
 
 CALLER = "of_the_caller"  # a place without a device
@@ -28,7 +28,7 @@ def test_the_gradient_comes_after_every_reader():
         tf.exp(tf.reshape(variable, [2, 2]), name="reshaped")
         tf.sin(read(other), name="of_another")
         gradient = tf.fill([4], 0.5)
-        waiting = BufferReaders(gradient.graph).wait_for_readers(variable, gradient)
+        waiting = BufferReaderFinder(gradient.graph).wait_for_readers(variable, gradient)
         assert waiting is not gradient
         return waiting
 
@@ -67,7 +67,7 @@ def test_readers_that_share_the_memory_are_waited_for(home, places, waited):
                 place_of[tf.sin(value).op.name] = place
         gradient = tf.fill([4], 0.5)
         variable = SimpleNamespace(handle=local.handle, device=home)
-        waiting = BufferReaders(gradient.graph).wait_for_readers(variable, gradient)
+        waiting = BufferReaderFinder(gradient.graph).wait_for_readers(variable, gradient)
         assert (waiting is gradient) == (not waited)
         before = [] if waiting is gradient else list(waiting.op.control_inputs)
         for operation in before:  # a signal of all devices waits for one of each
@@ -87,7 +87,7 @@ def test_a_reader_beside_the_variable_sends_no_signal():
         with tf.device(variable.device):
             tf.sin(read(variable), name="reader")
             gradient = tf.fill([4], 0.5)
-            waiting = BufferReaders(gradient.graph).wait_for_readers(variable, gradient)
+            waiting = BufferReaderFinder(gradient.graph).wait_for_readers(variable, gradient)
         assert "reader" in {o.name for o in waiting.op.control_inputs}
         return waiting
 

@@ -20,7 +20,7 @@ from covering import covering_pairs
 from forked import optimized_graphs
 from short_runs import RATE
 
-from cnnbench.machine.cpu import Host, processor
+from cnnbench.machine.cpu import Host, processor_facts
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -106,7 +106,7 @@ def weights_after(flags):
 
 def kernels():
     """What the kernels of operations are chosen by."""
-    return {"tensorflow": tf.__version__, "cpu_isa": processor(Host()).get("cpu_isa")}
+    return {"tensorflow": tf.__version__, "cpu_isa": processor_facts(Host()).get("cpu_isa")}
 
 
 @pytest.fixture(scope="module")

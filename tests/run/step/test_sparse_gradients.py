@@ -46,7 +46,7 @@ SCALED = {
 )
 def test_slices_reach_the_manager_and_the_update_is_the_dense_one(mode, flags, monkeypatch):
     seen: list[Any] = []
-    before_reduction = Updater.complete_for_reduction
+    before_reduction = Updater.prepare_for_reduction
 
     def recorded(self, column):
         made = before_reduction(self, column)
@@ -54,7 +54,7 @@ def test_slices_reach_the_manager_and_the_update_is_the_dense_one(mode, flags, m
             seen.extend(made.gradients)
         return made
 
-    monkeypatch.setattr(Updater, "complete_for_reduction", recorded)
+    monkeypatch.setattr(Updater, "prepare_for_reduction", recorded)
     updated = []
     for dense in (False, True):
         built = build(**mode, **flags, sparse_to_dense_grads=dense)

@@ -147,7 +147,7 @@ def test_lengths_are_rounded_up_to_whole_executions():
     assert (length.batches, length.warm_up.least) == (14, 7)
     auto = make_plan(Params(**given, warmup="auto")).length.warm_up
     assert auto.most % 7 == 0
-    assert all(step % 7 == 0 for step in auto.checks)
+    assert all(step % 7 == 0 for step in auto.steadiness_check_steps)
     args = parse_run(["--num_batches=8", "--num_warmup_batches=3", "--steps_per_execution=4"])
     (notice,) = make_plan(args).notices
     assert notice == (
@@ -157,11 +157,11 @@ def test_lengths_are_rounded_up_to_whole_executions():
 
 def test_interrupted_executions_have_no_part_in_a_record():
     measurements = Measurements(command=["cnnbench"], config={"steps_per_execution": 2})
-    measurements.timed.add(0.5, 3.0, 2.0, skipped=[False, True])
-    measurements.timed.add(0.25, 1.0)  # a Ctrl-C came before the second loss
-    record = measurements.record("interrupted")
+    measurements.timed.add_execution(0.5, 3.0, 2.0, skipped=[False, True])
+    measurements.timed.add_execution(0.25, 1.0)  # a Ctrl-C came before the second loss
+    record = measurements.make_record("interrupted")
     assert (record.step_seconds, record.losses) == ((0.5,), (3.0, 2.0))
     assert [*measurements.timed.skipped] == [2]
-    assert measurements.longest_execution() == 0.5
+    assert measurements.longest_execution_seconds() == 0.5
     with pytest.raises(ValueError, match="losses: 3 values for 2 steps"):
         replace(record, losses=(1.0, 2.0, 3.0))

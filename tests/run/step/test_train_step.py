@@ -207,7 +207,7 @@ def test_forward_only_has_no_gradients_and_no_updates():
     top_1, top_5 = (float(result.metrics[name].numpy()) for name in ("top_1", "top_5"))
     assert 0.0 <= top_1 <= top_5 <= 1.0
     # Nothing is copied from a CPU.
-    assert step.on_host(result, ReadCallbacks(pytest.fail, pytest.fail)) is result
+    assert step.copy_result_to_host(result, ReadCallbacks(pytest.fail, pytest.fail)) is result
 
 
 def test_a_forward_pass_folds_batch_norm_to_the_same_loss(monkeypatch):

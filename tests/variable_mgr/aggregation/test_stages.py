@@ -14,7 +14,7 @@ from towers import ByTower, run_through
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
-from cnnbench.variable_mgr.all_reduce.spec import bucket_indices, buffer_sizes
+from cnnbench.variable_mgr.all_reduce.spec import buffer_sizes, group_into_buckets
 from cnnbench.variable_mgr.gradients import FlatBufferLayout, make_stages, scale_factors
 from cnnbench.variable_mgr.modes import AggregationSpec
 
@@ -201,7 +201,7 @@ def test_other_dtypes_are_never_joined_and_end_a_run(dtype, cpu_devices):
     ],
 )
 def test_buckets_are_filled_from_the_last_tensor_on(sizes, most, expected):
-    assert bucket_indices([("float32", size) for size in sizes], most) == expected
+    assert group_into_buckets([("float32", size) for size in sizes], most) == expected
 
 
 def test_gradients_of_two_dtypes_meet_in_the_one_that_is_sent(cpu_devices):

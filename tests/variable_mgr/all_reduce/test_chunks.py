@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext
-from cnnbench.variable_mgr.all_reduce.reducer import ChunkLayout, chunk_sizes
+from cnnbench.variable_mgr.all_reduce.reducer import ChunkLayout, elements_of_each_chunk
 from cnnbench.variable_mgr.all_reduce.spec import LINE_BYTES, MIN_CHUNK_BYTES
 
 
@@ -17,7 +17,7 @@ from cnnbench.variable_mgr.all_reduce.spec import LINE_BYTES, MIN_CHUNK_BYTES
     itemsize=st.sampled_from([1, 2, 4, 8]),
 )
 def test_chunks_are_equal_aligned_and_not_too_small(elements, most, itemsize):
-    *full, last = chunk_sizes(elements, most, itemsize)
+    *full, last = elements_of_each_chunk(elements, most, itemsize)
     assert sum(full) + last == elements
     assert len(full) < most
     assert len(set(full)) <= 1
@@ -41,7 +41,7 @@ def test_chunks_are_equal_aligned_and_not_too_small(elements, most, itemsize):
     ],
 )
 def test_sizes_of_float32_chunks(elements, most, sizes):
-    assert chunk_sizes(elements, most, 4) == sizes
+    assert elements_of_each_chunk(elements, most, 4) == sizes
 
 
 def test_the_devices_of_a_memory_take_turns_in_joining(cpu_devices):

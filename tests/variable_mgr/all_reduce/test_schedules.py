@@ -161,24 +161,25 @@ def ring(*devices, **fields):
 
 def test_a_chunk_goes_round_almost_twice(cpu_devices):
     algorithm = ring(A0, A1, B0)
-    assert [algorithm.route(chunk) for chunk in range(3)] == [
+    assert [algorithm.chunk_route(chunk) for chunk in range(3)] == [
         [A0, A1, B0, A0, A1],
         [A1, B0, A0, A1, B0],
         [B0, A0, A1, B0, A0],
     ]
-    assert [algorithm.route(0, index)[0] for index in range(3)] == [A0, A1, B0]
+    assert [algorithm.chunk_route(0, index)[0] for index in range(3)] == [A0, A1, B0]
 
 
 def test_each_device_ends_as_many_sums_as_any_other():
     algorithm = ring(A0, A1, B0, B1, shards=2)
-    ends = [algorithm.route(chunk)[3] for chunk in range(8)]
+    ends = [algorithm.chunk_route(chunk)[3] for chunk in range(8)]
     assert sorted(ends) == sorted([A0, A1, B0, B1] * 2)
 
 
 def test_rings_leave_a_process_by_different_devices():
     algorithm = ring(A0, A1, B0, B1, shards=2)
     links = [
-        set(itertools.pairwise(algorithm.route(chunk))) & {(A0, B0), (A1, B1), (A1, B0), (A0, B1)}
+        set(itertools.pairwise(algorithm.chunk_route(chunk)))
+        & {(A0, B0), (A1, B1), (A1, B0), (A0, B1)}
         for chunk in (0, 1)
     ]
     assert links == [{(A1, B0)}, {(A0, B1)}]
@@ -188,11 +189,11 @@ def test_a_ring_enters_the_memory_of_a_process_once():
     cpus = [device.replace("GPU", "CPU") for device in (A0, A1, B0, B1)]
     algorithm = ring(*cpus)
     for index, chunk in itertools.product(range(8), range(2)):
-        adding = algorithm.route(chunk, index)[:4]
+        adding = algorithm.chunk_route(chunk, index)[:4]
         processes = [device.partition("/device")[0] for device in adding]
         assert len(list(itertools.groupby(processes))) == 2
     # All devices have their turn to end a sum.
-    assert {algorithm.route(0, index)[3] for index in range(4)} == set(cpus)
+    assert {algorithm.chunk_route(0, index)[3] for index in range(4)} == set(cpus)
 
 
 # Recursive halving and doubling ------------------------------------------------------------------
@@ -244,7 +245,7 @@ def test_an_inner_device_of_one_tree_is_a_leaf_of_the_other(count, make_context)
     algorithm = all_reduce.create("tree", make_context(count))
     for index in range(2 * count):
         inner = [
-            {algorithm.device(chunk, place, index) for place in range(2, count + 1, 2)}
+            {algorithm.device_at_place(chunk, place, index) for place in range(2, count + 1, 2)}
             for chunk in (0, 1)
         ]
         assert not inner[0] & inner[1]

@@ -133,7 +133,7 @@ def test_any_text_is_a_spec_or_an_error_of_use(text):
 @given(specs(), st.integers(0, 2**62))
 def test_a_size_is_in_the_first_range_whose_limit_it_keeps(spec, size):
     fitting = [i for i, part in enumerate(spec.ranges) if part.limit is None or size <= part.limit]
-    assert spec.range_of(size) == fitting[0]
+    assert spec.range_index(size) == fitting[0]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +171,6 @@ def test_levels_with_nothing_to_reduce_do_not_run(text, groups, running):
 
 def test_names_and_levels():
     spec = parse_all_reduce_spec("pscpu#2:4K:nccl/xring")
-    assert spec.names == {"pscpu", "nccl", "xring"}
+    assert spec.algorithm_names == {"pscpu", "nccl", "xring"}
     assert spec.has_two_levels
     assert not parse_all_reduce_spec("copy:1:xring").has_two_levels

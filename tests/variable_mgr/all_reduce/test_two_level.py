@@ -67,10 +67,10 @@ def test_cpus_of_a_process_have_one_memory():
     context = ReduceContext(devices=devices)
     first, second, *others = map(context.memory_of, devices)
     assert first == second
-    assert len({first, *others}) == context.memories == 4
+    assert len({first, *others}) == context.num_memories == 4
     apart = ReduceContext(devices=devices, share_memory=False)
     assert [apart.memory_of(device) for device in devices] == [*devices]
-    assert apart.memories == 5
+    assert apart.num_memories == 5
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import tensorflow as tf
 from cnnbench.models.graph import StateUpdate
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.run.step.tower import share_moving_averages, update_moving_averages
-from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.gradients import VariableGradients
 
 STRATEGIES = ("mirrored_strategy", "central_storage_strategy")
 ONE_DEVICE = ("one_device_strategy", "multi_worker_mirrored_strategy")
@@ -60,7 +60,7 @@ def test_d4_gradients_end_on_the_variable_s_devices_and_a_batch_is_its_singles(
             for tower in range(3):
                 with tf.device(cpu_devices[tower]):
                     made.append(tf.identity(values[tower][index]))
-            yield Column(made, [manager.variable(t, spec.name) for t in range(3)])
+            yield VariableGradients(made, [manager.variable(t, spec.name) for t in range(3)])
 
     homes = []
 

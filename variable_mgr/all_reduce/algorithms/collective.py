@@ -83,7 +83,7 @@ class Collective:
             return list(tensors)
 
         # TensorFlow adds control dependencies to CollectiveReduceV2, which can cause deadlocks.
-        return self._run_collective(
+        return self._build_collective_ops(
             lambda tensor, instance_key: tf.raw_ops.CollectiveReduce(
                 input=tensor,
                 group_size=self._group_size,
@@ -116,26 +116,26 @@ class Collective:
             )
 
         if tensors[0].dtype != tf.bfloat16:
-            return self._run_collective(join, tensors)
+            return self._build_collective_ops(join, tensors)
         # CollectiveGather does not support bfloat16, so the bits are sent as float16.
         halves = map_on_devices(self._devices, lambda x: tf.bitcast(x, tf.float16), tensors)
-        joined = self._run_collective(join, halves)
+        joined = self._build_collective_ops(join, halves)
         return map_on_devices(self._devices, lambda x: tf.bitcast(x, tf.bfloat16), joined)
 
-    def _run_collective(
+    def _build_collective_ops(
         self, op: Callable[[tf.Tensor, int], tf.Tensor], tensors: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
         if self._hint != "nccl":
-            return run_collective(op, self._devices, tensors, self._group_key)
+            return build_collective_ops(op, self._devices, tensors, self._group_key)
         dtype = tensors[0].dtype
         if dtype == tf.bfloat16:
             tensors = map_on_devices(self._devices, lambda x: tf.cast(x, tf.float32), tensors)
         key, in_flight = self._group_key, IN_FLIGHT_BY_NCCL
-        results = run_collective(op, self._devices, tensors, key, in_flight)
+        results = build_collective_ops(op, self._devices, tensors, key, in_flight)
         return map_on_devices(self._devices, lambda x: tf.cast(x, dtype), results)
 
 
-def run_collective(
+def build_collective_ops(
     op: Callable[[tf.Tensor, int], tf.Tensor],
     devices: Sequence[str],
     tensors: Sequence[tf.Tensor],

@@ -32,7 +32,7 @@ class HierarchicalCopy:
     def __init__(self, context: ReduceContext) -> None:
         self._context = context
         self._devices = context.devices
-        self._trees = _trees(len(context.devices), context.network_topology)
+        self._trees = _pair_main_devices(len(context.devices), context.network_topology)
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor, with one sum for each half of the devices; see `Algorithm.__call__`."""
@@ -51,7 +51,7 @@ class HierarchicalCopy:
         return result
 
 
-def _trees(count: int, topology: str) -> list[_Tree]:
+def _pair_main_devices(count: int, topology: str) -> list[_Tree]:
     lower, upper = tuple(range(count // 2)), tuple(range(count // 2, count))
     if topology == "gcp_v100":
         mains = list(_GCP_V100_MAINS)

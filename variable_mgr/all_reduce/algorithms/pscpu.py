@@ -36,9 +36,9 @@ class Shuffle:
         self._context = context
         self._groups = shard_device_groups(gather_devices, context.shards)
 
-    def device(self, chunk: int, index: int = 0) -> str:
-        """Returns the device that sums shard `chunk` of tensor `index`."""
-        return self._groups[index % len(self._groups)][chunk]
+    def summing_device(self, chunk: int, tensor_index: int = 0) -> str:
+        """Returns the device that sums shard `chunk` of tensor `tensor_index`."""
+        return self._groups[tensor_index % len(self._groups)][chunk]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
@@ -47,7 +47,7 @@ class Shuffle:
         parts = layout.chunks(tensors, devices)
         sums = []
         for chunk, values in enumerate(zip(*parts, strict=True)):
-            source = self.device(chunk, index)
+            source = self.summing_device(chunk, index)
             with tf.device(source):
                 total = sum_tensors(values)
             hops = ((source, device) for device in devices)

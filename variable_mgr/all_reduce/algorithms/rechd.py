@@ -29,17 +29,17 @@ class RecursiveHalvingDoubling:
         self._context = context
         self._ranks = _interleave_memories(context)
         self._power = 1 << (len(context.devices).bit_length() - 1)
-        self._chunks = min(self._power, context.memories)
+        self._chunks = min(self._power, context.num_memories)
 
-    def order(self, index: int = 0) -> list[str]:
-        """Returns the devices in rank order for tensor `index`. Rank r sums chunk r."""
-        first = index % len(self._ranks)
+    def device_order(self, tensor_index: int = 0) -> list[str]:
+        """Returns the devices in rank order for tensor `tensor_index`. Rank r sums chunk r."""
+        first = tensor_index % len(self._ranks)
         return [*self._ranks[first:], *self._ranks[:first]]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
         layout = ChunkLayout(tensors[0], self._chunks)
-        order = self.order(index)
+        order = self.device_order(index)
         value_on = dict(zip(self._context.devices, tensors, strict=True))
         values = []
         for device in order:

@@ -28,13 +28,13 @@ class DoubleBinaryTree:
 
     def __init__(self, context: ReduceContext) -> None:
         self._context = context
-        self._trees = min(2, context.memories)
+        self._trees = min(2, context.num_memories)
 
-    def device(self, chunk: int, place: int, index: int = 0) -> str:
-        """Returns the device at a place (1..n) of the tree that sums a chunk of tensor `index`."""
-        tree = (chunk + index) % 2
+    def device_at_place(self, chunk: int, place: int, tensor_index: int = 0) -> str:
+        """Returns the device at a place (1..n) of the tree that sums a chunk of a tensor."""
+        tree = (chunk + tensor_index) % 2
         devices = self._context.devices
-        return devices[(place - 1 - tree + index // 2) % len(devices)]
+        return devices[(place - 1 - tree + tensor_index // 2) % len(devices)]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
@@ -47,7 +47,7 @@ class DoubleBinaryTree:
         root = upwards[-1]
         sums = []
         for chunk in range(len(layout)):
-            at = {place: self.device(chunk, place, index) for place in upwards}
+            at = {place: self.device_at_place(chunk, place, index) for place in upwards}
             values = {place: [parts[at[place]][chunk]] for place in upwards}
             for place in upwards:
                 with tf.device(at[place]):

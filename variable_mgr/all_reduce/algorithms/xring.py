@@ -31,13 +31,13 @@ class Ring:
         self._rings = context.shards
         self._processes = group_devices(context.devices)
 
-    def route(self, chunk: int, index: int = 0) -> list[str]:
-        """Returns the 2n - 1 devices of the ring that a chunk of tensor `index` visits, in order.
+    def chunk_route(self, chunk: int, tensor_index: int = 0) -> list[str]:
+        """Returns the 2n - 1 devices of the ring that a chunk of a tensor visits, in order.
 
         The sum begins with the value of the first device. The next n - 1 devices add their values.
         The last n - 1 devices receive the sum.
         """
-        order = self._ring_order(chunk % self._rings, index // self._context.memories)
+        order = self._ring_order(chunk % self._rings, tensor_index // self._context.num_memories)
         count = len(order)
         # A chunk starts where the ring enters a memory, so its sum enters each memory only once.
         starts = [
@@ -45,7 +45,7 @@ class Ring:
             for place in range(count)
             if self._context.memory_of(order[place - 1]) != self._context.memory_of(order[place])
         ] or [0]
-        start = starts[(chunk // self._rings + index) % len(starts)]
+        start = starts[(chunk // self._rings + tensor_index) % len(starts)]
         return [order[(start + hop) % count] for hop in range(2 * count - 1)]
 
     def _ring_order(self, ring: int, rotation: int) -> list[str]:
@@ -59,11 +59,11 @@ class Ring:
         """Sums one tensor; see `Algorithm.__call__`."""
         devices = self._context.devices
         count = len(devices)
-        layout = ChunkLayout(tensors[0], self._context.memories * self._rings)
+        layout = ChunkLayout(tensors[0], self._context.num_memories * self._rings)
         parts = dict(zip(devices, layout.chunks(tensors, devices), strict=True))
         sums = []
         for chunk in range(len(layout)):
-            route = self.route(chunk, index)
+            route = self.chunk_route(chunk, index)
             total: list[tf.Tensor] = []
             # For devices that share a memory, one operation adds all values in this memory.
             for _, members in itertools.groupby(route[:count], self._context.memory_of):

@@ -83,18 +83,18 @@ def build(
     names of the networks.
 
     If there are many configurations, most sections show only the newest ones (see
-    `ReportSubject.bounded`).
+    `ReportSubject.limited_to_newest`).
 
     Args:
       answers: answers that replace the verdict against a baseline, such as those of a history.
       first: sections that are put before all other sections.
     """
-    bounded = results.bounded()
+    bounded = results.limited_to_newest()
     verdict: Sequence[Answer | None] = answers
     if not answers and (results.comparison is not None or not results.studies):
         verdict = (baseline.baseline_answer(results),)  # Searches for flags have other answers.
     sections = (
-        Section.of(
+        Section.from_contents(
             key, title, contents(results if key in _WHOLE else bounded), folded=key in _FOLDED
         )
         for key, (title, contents) in SECTIONS.items()
@@ -165,7 +165,7 @@ def _failures_answer(results: ReportSubject) -> Answer | None:
 
 def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
     origins = [group.origin for group in results.configured]
-    commits = {origin.code for origin in origins if origin.revision}
+    commits = {origin.code_state for origin in origins if origin.revision}
     machines = {origin.machine for origin in origins}
     counted_things: tuple[tuple[Collection[object], str, str], ...] = (
         (

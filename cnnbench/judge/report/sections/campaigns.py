@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from cnnbench.base import text as numbers
-from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, legend_text
+from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, legend_text
 from cnnbench.base.document import (
     Answer,
     Content,
@@ -22,7 +22,14 @@ from cnnbench.base.document import (
     prepend_docstring,
 )
 from cnnbench.base.stats import ProcessValues
-from cnnbench.base.text import binary, count_text, format_duration, integer, percent, percent_range
+from cnnbench.base.text import (
+    count_text,
+    format_bytes,
+    format_duration,
+    integer,
+    percent,
+    percent_range,
+)
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.configuration import work_name_parts
@@ -37,9 +44,9 @@ from cnnbench.judge.explain.explanation import (
 from cnnbench.judge.report import renderers
 from cnnbench.judge.report.results import (
     ReportSubject,
-    add_start_times,
+    distinguish_by_start_time,
     interval_cells,
-    split_names,
+    split_off_common_parts,
 )
 from cnnbench.judge.report.sections.quantities import process_chart
 from cnnbench.records.campaigns import (
@@ -105,7 +112,7 @@ def mode_row(row: StrategyRow, spread: str) -> Row:
 
 def _cost_cells(row: StrategyRow) -> Row:
     return {
-        "memory": numeric_cell(row.peak_memory_bytes, binary),
+        "memory": numeric_cell(row.peak_memory_bytes, format_bytes),
         "build, s": numeric_cell(row.build_seconds),
         "first step, s": numeric_cell(row.first_step_seconds),
         "variables": numeric_cell(row.variables, integer),
@@ -164,7 +171,9 @@ def titled_strategies(results: ReportSubject) -> list[tuple[str, StrategiesDocum
     """Returns the `cnnbench strategies` results with their titles: network, batch and devices.
     Equal titles also contain the start time.
     """
-    return add_start_times((work_text(document), document) for document in results.strategies)
+    return distinguish_by_start_time(
+        (work_text(document), document) for document in results.strategies
+    )
 
 
 def work_text(document: StrategiesDocument) -> str:
@@ -175,7 +184,7 @@ def work_text(document: StrategiesDocument) -> str:
     return ", ".join(parts)
 
 
-def modes_chart(document: StrategiesDocument, title: str = "") -> Rows:
+def modes_chart(document: StrategiesDocument, title: str = "") -> RowChart:
     """Returns a chart of the images per second of each mode of --variable_update, with a dot for
     each process.
     """
@@ -289,13 +298,13 @@ def searched_network(document: TuneDocument) -> str:
     return next(words, "the default network")
 
 
-def _gains_chart(document: TuneDocument, name: str) -> Iterator[Rows]:
+def _gains_chart(document: TuneDocument, name: str) -> Iterator[RowChart]:
     """Yields a chart of the gains of the candidates, if any gain was measured."""
     measured = [row for row in document.rows if row.gain is not None and row.candidate != AS_GIVEN]
     if not measured:
         return
     drawn = measured[:_MOST_DRAWN]
-    shared, labels = split_names([row.candidate.split(" ") for row in drawn], " ")
+    shared, labels = split_off_common_parts([row.candidate.split(" ") for row in drawn], " ")
     rows = tuple(
         DistributionRow(
             label=label,
@@ -308,7 +317,7 @@ def _gains_chart(document: TuneDocument, name: str) -> Iterator[Rows]:
     )
     which = "the candidates" if drawn == measured else f"the {_MOST_DRAWN} fastest candidates"
     alike = f", all with {shared}" if shared else ""
-    yield Rows(
+    yield RowChart(
         title=f"{name}: gain of {which} over the flags as given{alike}",
         x=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
         rows=rows,
@@ -348,9 +357,15 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
         return
     judged = renderers.metric_tables(comparison)
     yield f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
-    yield [chart for metric in comparison.leading for chart in _changes_chart(comparison, metric)]
+    yield [
+        chart
+        for metric in comparison.requested_and_deciding_metrics
+        for chart in _changes_chart(comparison, metric)
+    ]
     for place, (metric, rows) in enumerate(judged):
-        also = f"Also {metric.name}" if place >= len(comparison.leading) else ""
+        also = (
+            f"Also {metric.name}" if place >= len(comparison.requested_and_deciding_metrics) else ""
+        )
         yield make_table(
             (_baseline_table_row(comparison, *row) for row in rows), title=also, folded=bool(also)
         )
@@ -366,7 +381,7 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
     )
     yield make_table(reasons, title="Why", folded=True)
     yield from (f"{mean}." for mean in _mean_texts(comparison))
-    yield renderers.conditions_sentence(comparison)
+    yield renderers.pairing_and_floors_sentence(comparison)
     yield from (f"Note: {note}." for note in comparison.notes)
     if mentions := "; ".join(renderers.mentioned_differences(comparison)):
         yield f"Also different: {mentions}."
@@ -382,7 +397,7 @@ def baseline_answer(results: ReportSubject) -> Answer:
         hint = "--baseline=RECORDS judges these records against others"
         return Answer("Verdict", "Not compared with anything", "", (hint,))
     ending = renderers.exit_code_meaning(comparison)
-    lines = comparison.opening
+    lines = comparison.opening_lines
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     if ending == Verdict.CHANGED_WORK.value:
         tone = "unsure"
@@ -403,7 +418,7 @@ def _worst_result_texts(comparison: Comparison) -> list[str]:
             if result.verdict is Verdict.CHANGED_WORK:
                 texts.append(f"{entry.name}: {result.judgement.reason}")
             elif comparison.level(entry, result) is AnnotationLevel.ERROR:
-                decisive = entry.decided_by(result)
+                decisive = entry.deciding_result(result)
                 of = "" if decisive is result else " CPU time"
                 change = "" if result.judgement.change is None else f"{of} {decisive.estimate}"
                 texts.append(f"{entry.name}: {result.metric.name} {result.word}{change}")
@@ -437,12 +452,14 @@ def _baseline_table_row(
     return {longer.get(title, title): cells[title] for title in order}
 
 
-def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
+def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]:
     """Yields a chart of the changes of a metric, if any change is known."""
-    judged = [pair for pair in comparison.about(metric) if pair[1].judgement.change is not None]
+    judged = [
+        pair for pair in comparison.deciding_results(metric) if pair[1].judgement.change is not None
+    ]
     if not judged:
         return
-    shared, labels = split_names([entry.name.split(", ") for entry, _ in judged])
+    shared, labels = split_off_common_parts([entry.name.split(", ") for entry, _ in judged])
     rows = [
         DistributionRow(
             label=label,
@@ -456,7 +473,7 @@ def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
     ]
     of = f" of {shared}" if shared else ""
     interval = f"its {renderers.confidence_text(comparison)} interval"
-    yield Rows(
+    yield RowChart(
         title=f"Change of {metric.name}{of} against the baseline",
         x=Axis(
             label=f"change of {metric.name}",

@@ -15,14 +15,14 @@ from cnnbench.base.charts import (
     Axis,
     ChartSeries,
     DistributionRow,
-    Lanes,
-    Lines,
-    Rows,
+    LineChart,
+    RowChart,
     Span,
+    TimelineChart,
     legend_text,
 )
 from cnnbench.base.document import (
-    Charts,
+    ChartGroup,
     Content,
     Row,
     TableCell,
@@ -34,8 +34,8 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.stats import group_by
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import binary, count_text, number, percent, selection_text
-from cnnbench.judge.report.results import ReportSubject, add_start_times
+from cnnbench.base.text import count_text, format_bytes, number, percent, selection_text
+from cnnbench.judge.report.results import ReportSubject, distinguish_by_start_time
 from cnnbench.records.profiles import (
     ACTIVITIES,
     COPIES,
@@ -59,7 +59,7 @@ def roofline_section(results: ReportSubject) -> Iterable[Content]:
     and its bytes divided by the rate of copying memory. A row can be faster than its estimate if
     its values are in a cache. The time above the estimate could be saved.
     """
-    named = add_start_times(
+    named = distinguish_by_start_time(
         (results.profiled[study.run.run_id].name, study) for study in results.rooflines
     )
     yield make_table(_roofline_process_row(name, study) for name, study in named)
@@ -68,7 +68,7 @@ def roofline_section(results: ReportSubject) -> Iterable[Content]:
         for name, study in named
         for c in (roofline_chart(study, name), _layer_time_chart(study, name))
     )
-    yield Charts(tuple(charts), pairs=True) if named else None
+    yield ChartGroup(tuple(charts), pairs=True) if named else None
     for name, study in named:
         title = f"{name}: by kind of operation"
         yield make_table(map(_roofline_cells, study.kinds), title=title, folded=len(named) > 1)
@@ -77,8 +77,8 @@ def roofline_section(results: ReportSubject) -> Iterable[Content]:
         title = f"{name}: rows, {most if len(shown) < len(study.rows) else 'all'}"
         rows = ({"layer": row.layer, **_roofline_cells(row)} for row in shown)
         yield make_table(rows, title=title, folded=True)
-        if study.remark:
-            yield f"{name}: {study.remark}"
+        if study.faster_rows_remark:
+            yield f"{name}: {study.faster_rows_remark}"
 
 
 def _roofline_process_row(name: str, document: Roofline) -> Row:
@@ -92,10 +92,10 @@ def _roofline_process_row(name: str, document: Roofline) -> Row:
         "estimate, ms": numeric_cell(total.bound_seconds, scale=1e3),
         "of the estimate": numeric_cell(total.share_of_bound, percent),
         "GFLOP per step": numeric_cell(total.flops or None, scale=1e-9),
-        "moved per step": numeric_cell(total.bytes or None, binary),
+        "moved per step": numeric_cell(total.bytes or None, format_bytes),
         "matrix products, GFLOP/s": numeric_cell(machine.flops_per_sec, scale=1e-9),
         "memory, GB/s": numeric_cell(machine.bytes_per_sec, scale=1e-9),
-        "they meet at, FLOP/byte": numeric_cell(machine.ridge),
+        "they meet at, FLOP/byte": numeric_cell(machine.ridge_flops_per_byte),
         "source": TableCell(sources, kinds="prose"),
     }
 
@@ -110,7 +110,7 @@ def _roofline_cells(row: RooflineRow, title: str = "kind") -> Row:
         "ms": numeric_cell(row.seconds, scale=1e3),
         "of the step": numeric_cell(row.share_of_step, percent),
         "GFLOP": numeric_cell(row.flops or None, scale=1e-9),
-        "moved": numeric_cell(row.bytes or None, binary),
+        "moved": numeric_cell(row.bytes or None, format_bytes),
         "FLOP/byte": numeric_cell(row.flops_per_byte),
         "GFLOP/s": numeric_cell(_gflops_per_sec(row) if row.flops and row.seconds else None),
         "estimate, ms": numeric_cell(row.bound_seconds, scale=1e3),
@@ -137,7 +137,8 @@ def table_text(document: Roofline, title: str, most: int) -> str:
             Text(title, whole=True),
             f"rates: {number(machine.flops_per_sec / 1e9)} GFLOP/s ({machine.flops_source}) and "
             f"{number(machine.bytes_per_sec / 1e9)} GB/s read and written "
-            f"({machine.bytes_source}), which meet at {number(machine.ridge)} FLOP/byte",
+            f"({machine.bytes_source}), which meet at "
+            f"{number(machine.ridge_flops_per_byte)} FLOP/byte",
         ),
         (
             make_table(
@@ -147,7 +148,7 @@ def table_text(document: Roofline, title: str, most: int) -> str:
         ),
         (make_table(sums, spare=_SPARE),),
         (
-            document.remark,
+            document.faster_rows_remark,
             f"{number((step - remainder) * 1e3)} ms in operations and {number(remainder * 1e3)} "
             f"ms ({percent(remainder / step)}) in none make a profiled step of "
             f"{number(step * 1e3)} ms; without a profiler it takes "
@@ -157,7 +158,7 @@ def table_text(document: Roofline, title: str, most: int) -> str:
     return text_of(contents)
 
 
-def roofline_chart(roofline: Roofline, title: str) -> Lines:
+def roofline_chart(roofline: Roofline, title: str) -> LineChart:
     """Returns a chart of the roofline, with a point for each row that has FLOPs. The longest rows
     are labelled.
     """
@@ -181,7 +182,7 @@ def roofline_chart(roofline: Roofline, title: str) -> Lines:
         )
         for (kind, direction), of in ((key, [*of]) for key, of in groupby(rows, _group))
     ]
-    return Lines(
+    return LineChart(
         title=title,
         x=Axis(label="FLOP per byte", log=True),
         y=Axis(label="GFLOP/s", log=True, better=HIGHER),
@@ -195,7 +196,7 @@ def roofline_chart(roofline: Roofline, title: str) -> Lines:
     )
 
 
-def _layer_time_chart(roofline: Roofline, title: str) -> Rows:
+def _layer_time_chart(roofline: Roofline, title: str) -> RowChart:
     layers = roofline.layers[:_MOST_BARS]
     rows = tuple(
         DistributionRow(
@@ -208,7 +209,7 @@ def _layer_time_chart(roofline: Roofline, title: str) -> Rows:
         for row in layers
     )
     which = selection_text(len(layers), "slowest", len(roofline.layers), "layer", "layers")
-    return Rows(
+    return RowChart(
         title=f"{title}: time of a step in {which}",
         x=Axis(label="time, ms, forward and backward", zero=True, better=LOWER),
         rows=rows,
@@ -218,8 +219,10 @@ def _layer_time_chart(roofline: Roofline, title: str) -> Rows:
 
 
 def _roof_series(machine: Machine, places: Iterable[float]) -> ChartSeries:
-    low, *_, high = sorted([machine.ridge / 4, machine.ridge * 4, *places])
-    ends = (low, machine.ridge, high)
+    low, *_, high = sorted(
+        [machine.ridge_flops_per_byte / 4, machine.ridge_flops_per_byte * 4, *places]
+    )
+    ends = (low, machine.ridge_flops_per_byte, high)
     rates = ((x, min(machine.flops_per_sec, x * machine.bytes_per_sec) / 1e9) for x in ends)
     name = f"roof: {number(machine.flops_per_sec / 1e9)} GFLOP/s of matrix products, "
     name += f"{number(machine.bytes_per_sec / 1e9)} GB/s of memory"
@@ -260,7 +263,7 @@ def timeline_section(results: ReportSubject) -> Iterable[Content]:
         yield f"{count_text(more, 'other profile is', 'other profiles are')} not shown."
 
 
-def _timeline_lanes(profile: StepProfile, title: str) -> Lanes:
+def _timeline_lanes(profile: StepProfile, title: str) -> TimelineChart:
     """Returns a chart of the last profiled step, with one lane for each device, and separate lanes
     for some activities, such as copies between devices.
     """
@@ -282,7 +285,7 @@ def _timeline_lanes(profile: StepProfile, title: str) -> Lanes:
     note = f"The step took {number(profile.step_seconds[-1] * 1e3)} ms."
     if waited := profile.input_wait_seconds[-1]:
         note += f" Before it the program waited {number(waited * 1e3)} ms for its input."
-    return Lanes(
+    return TimelineChart(
         title=f"{title}: one step",
         x=Axis(label="time from the first operation, ms", zero=True),
         lanes=tuple(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
-from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, legend_text
+from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, legend_text
 from cnnbench.base.document import (
     Content,
     Row,
@@ -32,7 +32,7 @@ from cnnbench.judge.report.results import (
     MOST_DRAWN,
     ReportSubject,
     RunGroup,
-    distinct_names,
+    common_and_distinct_names,
     interval_cells,
     newest_groups,
     peak_flops_per_sec,
@@ -106,12 +106,12 @@ class QuantitySection:
 
         return prepend_docstring(contents)
 
-    def _chart(self, family: str, members: Sequence[RunGroup]) -> Rows:
+    def _chart(self, family: str, members: Sequence[RunGroup]) -> RowChart:
         """Returns a chart with a row for each configuration. The title contains the parts that the
         names of the configurations have in common.
         """
         shown = newest_groups(members, MOST_DRAWN)
-        shared, labels = distinct_names(shown)
+        shared, labels = common_and_distinct_names(shown)
         return process_chart(
             f"{shared or family}: {self.chart}{shown_count_text(len(shown), len(members))}",
             self.axis,
@@ -126,12 +126,12 @@ def process_chart(
     values: Iterable[tuple[str, ProcessValues]],
     unit: str = "",
     **layout: Any,
-) -> Rows:
+) -> RowChart:
     """Returns a chart with a row for each label that has values: a dot for each process, the median
     and its interval.
 
     `unit` follows the value in the hover text of each dot. `layout` contains further attributes of
-    `Rows`.
+    `RowChart`.
     """
     rows = tuple(
         _distribution_row(label, values_of_row, axis, unit)
@@ -140,7 +140,7 @@ def process_chart(
     )
     band = f"its {ProcessValues.INTERVAL} (from {ProcessValues.FEWEST} processes on)"
     note = legend_text(rows, dot="a process", centre="the median", band=band)
-    return Rows(title=title, x=axis, rows=rows, note=note, **layout)
+    return RowChart(title=title, x=axis, rows=rows, note=note, **layout)
 
 
 def _distribution_row(
@@ -153,14 +153,14 @@ def _distribution_row(
         processes.sort(key=lambda process: process[1])
         step = (len(processes) - 1) / (_MOST_DOTS - 1)
         processes = sorted(processes[round(step * place)] for place in range(_MOST_DOTS))
-    hints = (f"{label}, process {at}: {axis.text(value)}{unit}" for at, value in processes)
+    hints = (f"{label}, process {at}: {axis.format_value(value)}{unit}" for at, value in processes)
     return DistributionRow(
         label=label,
         values=tuple(zip((value for _, value in processes), hints, strict=True)),
         centre=of_processes.median,
         low=low,
         high=high,
-        text=axis.text(of_processes.median),
+        text=axis.format_value(of_processes.median),
     )
 
 
@@ -170,7 +170,7 @@ def _median_cell(
     text: Callable[[float], str] = number,
     scale: float = 1.0,
 ) -> TableCell:
-    return numeric_cell(group.sample(value).median, text, scale=scale)
+    return numeric_cell(group.process_values(value).median, text, scale=scale)
 
 
 def _slow_step_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
@@ -205,12 +205,12 @@ def throughput(group: RunGroup) -> Row:
     median over processes and needs six processes. The range goes from the slowest to the fastest
     process. The spread is the width of the range as a share of the median.
     """
-    mode = "" if group.work == "training" else group.work
+    mode = "" if group.work_kind == "training" else group.work_kind
     placed = (run.placement for run in group.successful if run.placement is not None)
     return {
         "median images/sec": _median_cell(group, "throughput"),
         **interval_cells(group.throughput),
-        "spread": numeric_cell(group.throughput.spread, percent),
+        "spread": numeric_cell(group.throughput.relative_range, percent),
         "mode": mode or next((place.variable_update for place in placed), ""),
         "devices": numeric_cell(group.devices or None, f"{group.devices} {group.device}"),
         "images per step": _median_cell(
@@ -225,7 +225,7 @@ def throughput(group: RunGroup) -> Row:
 
 
 def _peak_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
-    if not any(group.sample(peak_flops_per_sec).values for group in known):
+    if not any(group.process_values(peak_flops_per_sec).values for group in known):
         yield Text("The peak FLOP/s of the devices is unknown; set it with --peak_flops.", "unsure")
     runs = [run for group in known for run in group.successful if peak_flops_per_sec(run)]
     if any(
@@ -237,10 +237,10 @@ def _peak_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
 
 
 @QuantitySection(
-    values=lambda group: group.sample("mfu"),
+    values=lambda group: group.process_values("mfu"),
     chart="share of the peak",
     axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
-    known=lambda group: bool(group.sample("achieved_flops_per_sec").values),
+    known=lambda group: bool(group.process_values("achieved_flops_per_sec").values),
     limit=(1.0, "limit: the peak of all devices"),
     remarks=_peak_remarks,
 )
@@ -269,7 +269,7 @@ def mfu(group: RunGroup) -> Row:
 
 
 @QuantitySection(
-    values=lambda group: group.sample("peak_memory_bytes"),
+    values=lambda group: group.process_values("peak_memory_bytes"),
     chart="peak memory",
     axis=Axis(label="peak memory", format="bytes", zero=True, better=LOWER),
 )
@@ -277,7 +277,9 @@ def memory(group: RunGroup) -> Row:
     """Peak memory of one device on GPUs, without the memory that TensorFlow reserves in advance; on
     a CPU, peak memory of the whole process. Values are medians over processes.
     """
-    mebibytes = ProcessValues(tuple(x / 2**20 for x in group.sample("peak_memory_bytes").values))
+    mebibytes = ProcessValues(
+        tuple(x / 2**20 for x in group.process_values("peak_memory_bytes").values)
+    )
     return {
         "median peak memory, MiB": numeric_cell(mebibytes.median),
         "range, MiB": interval_cell(mebibytes.range),
@@ -287,11 +289,11 @@ def memory(group: RunGroup) -> Row:
 
 
 @QuantitySection(
-    values=lambda group: group.sample("top_1"),
+    values=lambda group: group.process_values("top_1"),
     chart="top-1 accuracy",
     axis=Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER),
     known=lambda group: (
-        bool(group.sample("top_1").values)
+        bool(group.process_values("top_1").values)
         or any(run.last_loss is not None for run in group.successful)
     ),
 )
@@ -304,7 +306,7 @@ def accuracy(group: RunGroup) -> Row:
     text = f"not finite in {broken} of {len(group.successful)}" if broken else ""
     return {
         "top-1": _median_cell(group, "top_1", _exact),
-        "range": interval_cell(group.sample("top_1").range, _exact),
+        "range": interval_cell(group.process_values("top_1").range, _exact),
         "top-5": _median_cell(group, "top_5", _exact),
         "median evaluation images/sec": _median_cell(
             group, lambda run: run.evaluations[-1].images_per_sec if run.evaluations else None
@@ -327,10 +329,10 @@ def _unsteady_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
 
 
 @QuantitySection(
-    values=lambda group: group.sample("startup_seconds"),
+    values=lambda group: group.process_values("startup_seconds"),
     chart="start-up",
     axis=Axis(label="seconds to the end of the first step", zero=True, better=LOWER),
-    known=lambda group: bool(group.sample("startup_seconds").values or group.steady_states),
+    known=lambda group: bool(group.process_values("startup_seconds").values or group.steady_states),
     remarks=_unsteady_remarks,
 )
 def warmup(group: RunGroup) -> Row:
@@ -432,9 +434,9 @@ def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
     shown = newest_groups([group for group, _, _ in rows], MOST_DRAWN)
     which = shown_count_text(len(shown), len(rows))
     rows = [row for row in rows if row[0] in shown]
-    _, labels = distinct_names(shown)
+    _, labels = common_and_distinct_names(shown)
     values = (
-        (group.throughput, group.sample("mfu"), _shares_of_estimate(group, of))
+        (group.throughput, group.process_values("mfu"), _shares_of_estimate(group, of))
         for group, of, _ in rows
     )
     charts = (
@@ -462,7 +464,7 @@ def _shares_of_estimate(group: RunGroup, roofline: Roofline | None) -> ProcessVa
 def _best_configuration_row(
     group: RunGroup, roofline: Roofline | None, others: tuple[RunGroup, ...]
 ) -> Row:
-    _, (_, *as_fast) = distinct_names([group, *others])
+    _, (_, *as_fast) = common_and_distinct_names([group, *others])
     estimate = None if roofline is None else roofline.bound_images_per_sec
     return {
         "configuration": group.name,
@@ -470,8 +472,8 @@ def _best_configuration_row(
         "median images/sec": numeric_cell(group.throughput.median),
         **interval_cells(group.throughput),
         "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
-        "MFU": numeric_cell(group.sample("mfu").median, percent),
-        "peak, GFLOP/s": numeric_cell(group.sample(peak_flops_per_sec).median, scale=1e-9),
+        "MFU": numeric_cell(group.process_values("mfu").median, percent),
+        "peak, GFLOP/s": numeric_cell(group.process_values(peak_flops_per_sec).median, scale=1e-9),
         "roofline estimate, images/sec": numeric_cell(estimate),
         "of the estimate": numeric_cell(_shares_of_estimate(group, roofline).median, percent),
         "processes": numeric_cell(len(group.successful), integer),

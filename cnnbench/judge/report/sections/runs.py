@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from cnnbench.base import text as numbers
-from cnnbench.base.charts import LOWER, Axis, ChartSeries, DistributionRow, Lines, Rows
+from cnnbench.base.charts import LOWER, Axis, ChartSeries, DistributionRow, LineChart, RowChart
 from cnnbench.base.document import (
     Answer,
-    Charts,
+    ChartGroup,
     Content,
     Row,
     Table,
@@ -80,11 +80,11 @@ def steps_section(results: ReportSubject) -> Iterable[Content]:
     if len(drawn) < len(timed):
         yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(timed))} rows.")
     charts = (chart for group in drawn for chart in _step_charts(group))
-    yield Charts(tuple(charts), pairs=True) if timed else None
+    yield ChartGroup(tuple(charts), pairs=True) if timed else None
     yield make_table(map(_step_statistics_row, timed), hints=_HINTS)
 
 
-def _step_charts(group: RunGroup) -> tuple[Lines, Rows]:
+def _step_charts(group: RunGroup) -> tuple[LineChart, RowChart]:
     """Returns two charts for a configuration: step times in order, and the distribution of step
     times. If there are many processes, the charts show some of the processes.
     """
@@ -98,7 +98,7 @@ def _step_charts(group: RunGroup) -> tuple[Lines, Rows]:
     most = max(float(np.quantile(record.step_seconds, 0.95)) for _, record in chosen)
     axis = Axis(label="step time, ms", zero=True, better=LOWER, limit=_HEADROOM * 1000 * most)
     some = len(chosen) < len(timed)
-    series = Lines(
+    series = LineChart(
         title=f"{group.name}: steps in order",
         x=Axis(label="step; up to 0 warm-up"),
         y=axis,
@@ -106,7 +106,7 @@ def _step_charts(group: RunGroup) -> tuple[Lines, Rows]:
         shaded=(-warmup + 0.5, 0.5, "warm-up") if warmup else None,
         note=f"{len(chosen)} of {len(timed)} processes are shown." if some else "",
     )
-    distribution = Rows(
+    distribution = RowChart(
         title=f"{group.name}: distribution",
         x=replace(axis, label="time of a timed step, ms"),
         rows=tuple(_step_box(*process, style) for style, process in enumerate(chosen)),
@@ -181,8 +181,12 @@ def _step_statistics_row(group: RunGroup) -> Row:
         # The cell is empty for few steps, whose 99th percentile would be the slowest step.
         "99 %, ms": numeric_cell(highest if len(steps) >= FEWEST_FOR_P99 else None),
         "slowest, ms": numeric_cell(slowest),
-        "within a process": numeric_cell(group.sample(_relative_quartile_range).median, percent),
-        "between processes": numeric_cell(group.sample("step_seconds").spread, percent),
+        "within a process": numeric_cell(
+            group.process_values(_relative_quartile_range).median, percent
+        ),
+        "between processes": numeric_cell(
+            group.process_values("step_seconds").relative_range, percent
+        ),
     }
 
 
@@ -210,11 +214,11 @@ def resource_use_section(results: ReportSubject) -> Iterable[Content]:
     if len(drawn) < len(sampled):
         yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(sampled))} rows.")
     charts = (chart for group in drawn for chart in _resource_use_charts(group))
-    yield Charts(tuple(charts), pairs=True) if sampled else None
+    yield ChartGroup(tuple(charts), pairs=True) if sampled else None
     yield make_table(map(_resource_use_row, sampled))
 
 
-def _resource_use_charts(group: RunGroup) -> Iterable[Lines]:
+def _resource_use_charts(group: RunGroup) -> Iterable[LineChart]:
     """Yields charts over time of a configuration's first processes: memory of the host, CPUs and,
     if known, memory of the GPUs.
     """
@@ -226,7 +230,7 @@ def _resource_use_charts(group: RunGroup) -> Iterable[Lines]:
     for title, axis, values in _USES:
         if not values(first):
             continue
-        yield Lines(
+        yield LineChart(
             title=f"{group.name}: {title}",
             x=Axis(label="seconds since the start of the run"),
             y=axis,
@@ -273,7 +277,7 @@ def _resource_use_row(group: RunGroup) -> Row:
     return {
         "configuration": group.name,
         "most memory": numeric_cell(
-            median_of_known(max(of.memory_bytes) for of in known), numbers.binary
+            median_of_known(max(of.memory_bytes) for of in known), numbers.format_bytes
         ),
         "growth in the timed loop": numeric_cell(
             median_of_known(map(_memory_growth, known)), _signed_bytes
@@ -301,7 +305,7 @@ def _memory_growth(of: ResourceUse) -> float | None:
 
 
 def _signed_bytes(value: float) -> str:
-    return f"{'-' if value < 0 else '+'}{numbers.binary(abs(value))}"
+    return f"{'-' if value < 0 else '+'}{numbers.format_bytes(abs(value))}"
 
 
 # Shows failures, skipped files, the commands of processes, and how to reproduce the results.
@@ -587,10 +591,10 @@ def _count_disturbances(
 
 def _disturbance_row(group: RunGroup) -> Row:
     def highest_value_cell(name: str, text: Callable[[float], str]) -> TableCell:
-        loads = group.sample(lambda run: run.condition(name))
+        loads = group.process_values(lambda run: run.condition(name))
         return numeric_cell(max(loads.values, default=None), text)
 
-    busy = group.sample(lambda run: run.condition("other_cpus"))
+    busy = group.process_values(lambda run: run.condition("other_cpus"))
     return {
         "configuration": group.name,
         "CPUs used by others, median": numeric_cell(busy.median),

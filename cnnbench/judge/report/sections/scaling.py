@@ -16,8 +16,8 @@ from cnnbench.base.charts import (
     Chart,
     ChartSeries,
     DistributionRow,
-    Lines,
-    Rows,
+    LineChart,
+    RowChart,
     legend_text,
 )
 from cnnbench.base.document import (
@@ -30,12 +30,17 @@ from cnnbench.base.document import (
     prepend_docstring,
 )
 from cnnbench.base.stats import ProcessValues, group_by
-from cnnbench.base.text import binary, integer, number, percent
+from cnnbench.base.text import format_bytes, integer, number, percent
 from cnnbench.flags.declare import FlagRole, names_of_flags, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS
 from cnnbench.judge.compare.configuration import GROUPS, unique_configuration_names
-from cnnbench.judge.report.results import ReportSubject, RunGroup, split_names, start_time_text
+from cnnbench.judge.report.results import (
+    ReportSubject,
+    RunGroup,
+    split_off_common_parts,
+    start_time_text,
+)
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 
 # Shows measurements of all-reduces: bandwidth over size, and wrong sums.
@@ -65,7 +70,7 @@ def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]
     """Yields charts of the bandwidth for each number of devices, number format and packing: curves
     over the size, or bars if there is one size.
     """
-    good = (row for row in record.rows if row.median is not None and not row.failed)
+    good = (row for row in record.rows if row.median_seconds is not None and not row.failed)
     kinds = group_by(
         (row for row in good if row.devices > 1),
         lambda row: (row.devices, row.dtype, str(row.packing).removeprefix("-")),
@@ -79,7 +84,7 @@ def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]
             continue
         size = Axis(label="bytes of all tensors of a device", format="bytes", log=True, base=4)
         for name, unit in (("busbw", "bus"), ("algbw", "algorithm")):
-            yield Lines(
+            yield LineChart(
                 title=f"{title}: {unit} bandwidth",
                 x=size,
                 y=Axis(label=f"{name}, GB/s", log=True, better=HIGHER),
@@ -87,10 +92,10 @@ def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]
             )
 
 
-def _bandwidth_bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
+def _bandwidth_bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> RowChart:
     rows = []
     for point in sorted(points, key=lambda point: -_gigabytes_per_sec(point, "busbw")):
-        speed, median = _gigabytes_per_sec(point, "busbw"), point.median or 0.0
+        speed, median = _gigabytes_per_sec(point, "busbw"), point.median_seconds or 0.0
         slower, faster = np.quantile(point.seconds, (0.75, 0.25)).tolist()
         label = point.spec if point.tensors == 1 else f"{point.spec}, {point.tensors} tensors"
         rows.append(
@@ -104,8 +109,8 @@ def _bandwidth_bars(record: AllReduceRecord, points: Sequence[Point], title: str
             )
         )
     estimates = _copy_bandwidths(record, points, "busbw").values()
-    return Rows(
-        title=f"{title}, {binary(points[0].bytes)}: bus bandwidth",
+    return RowChart(
+        title=f"{title}, {format_bytes(points[0].bytes)}: bus bandwidth",
         x=Axis(label="busbw, GB/s", zero=True, better=HIGHER),
         rows=tuple(rows),
         limit=(max(estimates), _ESTIMATE) if estimates else None,
@@ -124,7 +129,9 @@ def _bandwidth_curves(
         # Points are sorted by speed, so the fastest measurement of each size is kept.
         specs[point.spec][point.bytes] = _gigabytes_per_sec(point, name)
     for spec, best in specs.items():
-        hints = (f"{spec}, {binary(size)}: {number(speed)} GB/s" for size, speed in best.items())
+        hints = (
+            f"{spec}, {format_bytes(size)}: {number(speed)} GB/s" for size, speed in best.items()
+        )
         yield ChartSeries(name=spec, points=tuple(best.items()), hints=tuple(hints))
     estimates = _copy_bandwidths(record, points, name)
     if len(estimates) > 1:
@@ -137,7 +144,7 @@ def _copy_bandwidths(
     """Maps sizes in bytes to the bandwidth in GB/s that corresponds to the copy estimate. Sizes
     without a copy estimate are left out.
     """
-    shares = ((point, record.share_of_estimate(point)) for point in points)
+    shares = ((point, record.copy_to_reduction_time_ratio(point)) for point in points)
     return {
         point.bytes: _gigabytes_per_sec(point, name) / share for point, share in shares if share
     }
@@ -158,17 +165,17 @@ def _bandwidth_row(record: AllReduceRecord, point: Point, several: bool) -> Row:
         "algorithm": f"{point.spec}{' (peer)' if point in record.peers else ''}",
         "packing": str(point.packing).removeprefix("-"),
         "of": "" if point.workload == str(point.bytes) else point.workload,
-        "size": numeric_cell(point.bytes, binary),
+        "size": numeric_cell(point.bytes, format_bytes),
         "tensors": numeric_cell(point.tensors, text.integer),
         "format": point.dtype,
         "devices": numeric_cell(point.devices, text.integer),
-        "median time, µs": numeric_cell(point.median, scale=1e6),
-        "99 %, µs": numeric_cell(point.p99, scale=1e6),
-        "longest, µs": numeric_cell(point.longest, scale=1e6),
+        "median time, µs": numeric_cell(point.median_seconds, scale=1e6),
+        "99 %, µs": numeric_cell(point.p99_seconds, scale=1e6),
+        "longest, µs": numeric_cell(point.longest_seconds, scale=1e6),
         "algbw, GB/s": numeric_cell(point.algorithm_bandwidth, scale=1 / _GIGA),
         "busbw, GB/s": numeric_cell(point.bus_bandwidth, scale=1 / _GIGA),
         "of the copy estimate": numeric_cell(
-            record.share_of_estimate(point), lambda share: text.percent(share, digits=0)
+            record.copy_to_reduction_time_ratio(point), lambda share: text.percent(share, digits=0)
         ),
         "#wrong": numeric_cell(point.wrong, wrong, tone="bad" if point.wrong else ""),
         "error": TableCell(point.error, tone="bad") if point.error else "",
@@ -250,7 +257,7 @@ def _predicted_speeds(
     images = next(
         (record.batch.global_ for record in base.successful if record.batch is not None), None
     )
-    if not speed or not images or base.devices != 1 or base.work != "training":
+    if not speed or not images or base.devices != 1 or base.work_kind != "training":
         return {}
     speeds: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for row in (
@@ -305,8 +312,8 @@ def _curve_name(members: Sequence[RunGroup]) -> str:
     return ", ".join(parts) or named
 
 
-def _scaling_charts(family: str, drawn: Sequence[ScalingCurve]) -> list[Lines]:
-    shared, names = split_names([curve.name.split(", ") for curve in drawn])
+def _scaling_charts(family: str, drawn: Sequence[ScalingCurve]) -> list[LineChart]:
+    shared, names = split_off_common_parts([curve.name.split(", ") for curve in drawn])
     named = [*zip(names, drawn, strict=True)]
     speeds = [
         ChartSeries(
@@ -330,14 +337,14 @@ def _scaling_charts(family: str, drawn: Sequence[ScalingCurve]) -> list[Lines]:
     share = Axis(label="efficiency against one device", format="percent", zero=True, better=HIGHER)
     spans = any(span for series in speeds for span in series.spans)
     return [
-        Lines(
+        LineChart(
             title=f"{shared or family}: median images/sec over devices",
             x=devices,
             y=Axis(label="median images/sec, all devices", zero=True, better=HIGHER),
             series=(*speeds, *_reference_series(drawn, ticks)),
             note=f"A vertical stroke is the {ProcessValues.INTERVAL}." if spans else "",
         ),
-        Lines(
+        LineChart(
             title=f"{shared or family}: scaling efficiency",
             x=devices,
             y=share,

@@ -11,7 +11,7 @@ from pages import golden
 
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.report import exports
-from cnnbench.judge.report.exports import FORMATS, figures_of_comparison
+from cnnbench.judge.report.exports import FORMATS, exported_metrics_of_comparison
 from cnnbench.records.metric import ALL
 from cnnbench.records.run import Subject
 
@@ -50,7 +50,9 @@ def figures(full_runs):
     base += side(full_runs, "a", "a", SPEEDS[:4], flags={"model": "resnet20"})
     new = side(full_runs, "b", "b", [0.8 * speed for speed in SPEEDS], memory=1500)
     new += side(full_runs, "b", "b", SPEEDS[:4], flags={"model": "resnet20"})
-    return figures_of_comparison(compare_records(base, new, metrics=("throughput", "memory")))
+    return exported_metrics_of_comparison(
+        compare_records(base, new, metrics=("throughput", "memory"))
+    )
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -64,7 +66,7 @@ def test_no_figure_is_of_two_subjects(full_runs):
     new = side(full_runs, "b", "b", SPEEDS) + side(
         full_runs, "b", "c", [10 * speed for speed in SPEEDS]
     )
-    found = figures_of_comparison(compare_records(side(full_runs, "a", "a", SPEEDS), new))
+    found = exported_metrics_of_comparison(compare_records(side(full_runs, "a", "a", SPEEDS), new))
     speeds = {
         one.origin.revision[0]: one
         for one in found
@@ -138,7 +140,7 @@ def test_a_format_of_one_unit_names_what_it_leaves_out(figures):
 
 def test_only_processes_that_succeeded_count(full_runs):
     failed = full_runs(1.0, error=("Error", "no memory"))
-    found = figures_of_comparison(
+    found = exported_metrics_of_comparison(
         compare_records(full_runs.of(100.0, 100.0), [full_runs(90.0), failed])
     )
     speeds = {one.role: one.sample.values for one in found if one.metric.name == "throughput"}
@@ -163,7 +165,9 @@ def test_hostile_text_stays_within_its_place(full_runs):
     flags, facts = {"model": HOSTILE}, {"cpu_model": HOSTILE}
     label = {"result_label": f"x-y={HOSTILE},x.y=2"}
     records = full_runs.of(*SPEEDS, flags={**flags, **label}, environment=facts)
-    found = figures_of_comparison(compare_records(records, full_runs.of(*SPEEDS, flags=flags)))
+    found = exported_metrics_of_comparison(
+        compare_records(records, full_runs.of(*SPEEDS, flags=flags))
+    )
     for format in FORMATS:
         text = FORMATS[format](found)[0]
         text.encode()
