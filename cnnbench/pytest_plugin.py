@@ -105,10 +105,10 @@ def _reporting_terminal(config: pytest.Config) -> TextIO | None:
     if not (is_terminal() if callable(is_terminal) else is_terminal):
         return None
     capture = config.pluginmanager.get_plugin("capturemanager")
-    return cast("TextIO", _Terminal(reporter, capture))
+    return cast("TextIO", _PytestReporterStream(reporter, capture))
 
 
-class _Terminal(io.TextIOBase):
+class _PytestReporterStream(io.TextIOBase):
     """Text stream that writes to pytest's terminal reporter, even while pytest captures output."""
 
     def __init__(self, reporter: Any, capture: Any) -> None:

@@ -25,7 +25,7 @@ from cnnbench.campaigns.ab.side import AbSide, benchmark_command, refuse_flags, 
 from cnnbench.campaigns.processes.campaign import Campaign, main_result_text
 from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags.declare import split_words
+from cnnbench.flags.declare import split_comma_separated
 from cnnbench.judge.compare import METRICS, Comparison, Policy, compare_records, load_records
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.report.renderers import render
@@ -160,7 +160,7 @@ class Bench:
         if processes < 1:
             raise ValueError(f"processes={processes}: must be at least 1")
         side = AbSide(flags=flags, python=python, variables=dict(env or {}))
-        side = replace(side, resolved=_check_flags(side, processes))
+        side = replace(side, resolved=_check_and_resolve_flags(side, processes))
         if baseline is not None and not self._writes_baseline(baseline):
             self._load_baseline(baseline)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -234,7 +234,7 @@ class Bench:
             assert not isinstance(baseline, Result)
             result.save(self._root / baseline)
         base, label = self._load_baseline(baseline)
-        allowed = split_words(",".join(allow_different))
+        allowed = split_comma_separated(",".join(allow_different))
         check_fact_names(allowed, (*base, *result.records))
         comparison = compare_records(
             base,
@@ -278,7 +278,7 @@ class Bench:
         return records, label
 
 
-def _check_flags(side: AbSide, processes: int) -> ResolvedRun:
+def _check_and_resolve_flags(side: AbSide, processes: int) -> ResolvedRun:
     """Checks the flags of a fixture call before any process is started. Returns the resolved values
     of the flags.
     """
@@ -312,6 +312,6 @@ def _undecided_reasons(comparison: Comparison) -> str:
     reasons = [
         f"{entry.name}: {entry.main.word}: {entry.main.judgement.reason}"
         for entry in comparison.by_severity()
-        if entry.main.verdict.undecided
+        if entry.main.verdict.is_undecided
     ]
     return "cnnbench: " + "; ".join(reasons)

@@ -38,19 +38,23 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
     pairs = tf.reshape(tf.stack([blank, letters], axis=2), [-1, 2 * letters.shape[1]])
     states = tf.concat([pairs, blank[:, :1]], axis=1)
     number = tf.range(states.shape[1])
-    ahead = _TranscriptStates(states, number == 0, classes - 1)
+    forward_states = _TranscriptStates(states, number == 0, classes - 1)
     # The backward recursion visits the states from a transcript's last blank to its first.
-    behind = _TranscriptStates(states[:, ::-1], number[::-1] == 2 * length[:, None], classes - 1)
+    backward_states = _TranscriptStates(
+        states[:, ::-1], number[::-1] == 2 * length[:, None], classes - 1
+    )
 
     @tf.custom_gradient
     def loss(logits: Any) -> tuple[Any, Callable[[Any], Any]]:
         log_probs = tf.transpose(tf.nn.log_softmax(logits), [1, 0, 2])
-        log_total, alphas = _forward_log_probs(ahead, behind, log_probs, frames)
+        log_total, alphas = _forward_log_probs(forward_states, backward_states, log_probs, frames)
         impossible = log_total < _IMPOSSIBLE / 2
 
         def gradient(upstream: Any) -> Any:
             factor = tf.where(impossible, 0.0, upstream)[:, None]
-            derivative = _backward_gradients(ahead, behind, log_probs, frames, alphas)
+            derivative = _backward_gradients(
+                forward_states, backward_states, log_probs, frames, alphas
+            )
             return tf.transpose(derivative * factor, [1, 0, 2])
 
         return tf.where(impossible, 0.0, -log_total), gradient
@@ -95,7 +99,10 @@ class _TranscriptStates:
 
 
 def _forward_log_probs(
-    ahead: _TranscriptStates, behind: _TranscriptStates, log_probs: Any, frames: Any
+    forward_states: _TranscriptStates,
+    backward_states: _TranscriptStates,
+    log_probs: Any,
+    frames: Any,
 ) -> tuple[Any, Any]:
     """Runs CTC's forward recursion over the frames.
 
@@ -104,7 +111,9 @@ def _forward_log_probs(
     """
 
     def step(frame: Any, alpha: Any, total: Any, alphas: Any) -> tuple[Any, ...]:
-        following = ahead.next_log_probs(alpha) + ahead.emission_log_probs(log_probs[frame])
+        following = forward_states.next_log_probs(alpha) + forward_states.emission_log_probs(
+            log_probs[frame]
+        )
         largest = tf.reduce_max(following, axis=1, keepdims=True)
         there = (frame < frames)[:, None]
         alpha = tf.where(there, following - largest, alpha)
@@ -112,37 +121,41 @@ def _forward_log_probs(
         return frame + 1, alpha, total, alphas.write(frame, alpha)
 
     count = log_probs.shape[0]
-    alphas = tf.TensorArray(tf.float32, count, element_shape=ahead.start.shape)
-    total = tf.zeros_like(ahead.start[:, :1])
+    alphas = tf.TensorArray(tf.float32, count, element_shape=forward_states.start.shape)
+    total = tf.zeros_like(forward_states.start[:, :1])
     _, alpha, total, alphas = tf.while_loop(
-        lambda frame, *_: frame < count, step, (0, ahead.start, total, alphas)
+        lambda frame, *_: frame < count, step, (0, forward_states.start, total, alphas)
     )
-    ends = behind.next_log_probs(behind.start)[:, ::-1]
+    ends = backward_states.next_log_probs(backward_states.start)[:, ::-1]
     return total[:, 0] + tf.reduce_logsumexp(alpha + ends, axis=1), alphas
 
 
 def _backward_gradients(
-    ahead: _TranscriptStates, behind: _TranscriptStates, log_probs: Any, frames: Any, alphas: Any
+    forward_states: _TranscriptStates,
+    backward_states: _TranscriptStates,
+    log_probs: Any,
+    frames: Any,
+    alphas: Any,
 ) -> Any:
     """Runs CTC's backward recursion over the frames.
 
     Returns the gradient of each loss with respect to its logits, ``[frames, batch, classes]``.
     """
-    one_hot = tf.one_hot(ahead.classes, log_probs.shape[2])
+    one_hot = tf.one_hot(forward_states.classes, log_probs.shape[2])
 
     def frame_step(frame: Any, beta: Any, gradients: Any) -> tuple[Any, ...]:
         log_probs_here = log_probs[frame]
-        reached = behind.next_log_probs(beta)
+        reached = backward_states.next_log_probs(beta)
         # Softmax makes the probabilities of a transcript's states in this frame sum to 1.
         shares = tf.nn.softmax(alphas.read(frame) + reached[:, ::-1])
         of_classes = tf.einsum("bs,bsc->bc", shares, one_hot)
         there = (frame < frames)[:, None]
         gradient = tf.where(there, tf.exp(log_probs_here) - of_classes, 0.0)
-        following = reached + behind.emission_log_probs(log_probs_here)
+        following = reached + backward_states.emission_log_probs(log_probs_here)
         following -= tf.reduce_max(following, axis=1, keepdims=True)
         return frame - 1, tf.where(there, following, beta), gradients.write(frame, gradient)
 
     count = log_probs.shape[0]
     gradients = tf.TensorArray(tf.float32, count, element_shape=log_probs.shape[1:])
-    start = (count - 1, behind.start, gradients)
+    start = (count - 1, backward_states.start, gradients)
     return tf.while_loop(lambda frame, *_: frame >= 0, frame_step, start)[2].stack()

@@ -654,7 +654,9 @@ class GraphNetwork(Network[Tensor]):
         # Gradients flow only to arguments of `block`, so the weights must be arguments, too.
         @tf.custom_gradient
         def block(*tensors: Tensor) -> Any:
-            return y, lambda of_y: before._recompute_block_gradients(body, xs, weights, of_y)
+            return y, lambda upstream: before._recompute_block_gradients(
+                body, xs, weights, upstream
+            )
 
         return block(*xs, *weights.values())
 
@@ -663,7 +665,7 @@ class GraphNetwork(Network[Tensor]):
         body: Callable[..., Tensor],
         xs: Sequence[Tensor],
         weights: _Weights,
-        of_y: Tensor,
+        upstream: Tensor,
     ) -> list[Tensor | None]:
         """Runs a block again in the backward pass; returns gradients of its inputs and weights.
 
@@ -683,16 +685,18 @@ class GraphNetwork(Network[Tensor]):
         again = self._copy_network()
         again._reader = read_copy
         again._outer_scope = ["gradient_tape", *self._outer_scope]
-        # Without a dependency on `of_y`, TensorFlow would recompute early and store all values.
+        # Without a dependency on `upstream`, TensorFlow would recompute early and store all values.
         # TensorFlow could also merge recomputed operations with operations of the forward pass.
-        with tf.control_dependencies([of_y]), again._name_scope(""):
+        with tf.control_dependencies([upstream]), again._name_scope(""):
             copies = {x.ref(): tf.identity(x) for x in (*xs, *weights.values())}
             again._unbatched |= {copies[x.ref()].ref() for x in xs if x.ref() in self._unbatched}
             real = {ref: x for ref, x in copies.items() if x.dtype.is_floating}
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(list(real.values()))
                 y = body(again, *(copies[x.ref()] for x in xs))
-            by_reference = dict(zip(real, tape.gradient(y, list(real.values()), of_y), strict=True))
+            by_reference = dict(
+                zip(real, tape.gradient(y, list(real.values()), upstream), strict=True)
+            )
         # For a tensor that is passed twice, the gradient is returned only once.
         return [by_reference.pop(x.ref(), None) for x in (*xs, *weights.values())]
 

@@ -135,52 +135,55 @@ class Int8Network(GraphNetwork):
         *,
         depthwise: bool = False,
     ) -> Tensor:
-        plain = partial(super()._conv, x, kernel, window, filters, depthwise=depthwise)
+        compute_float32 = partial(super()._conv, x, kernel, window, filters, depthwise=depthwise)
         self._calibration.convolutions += self._recording
         multiplies = depthwise and kernel.shape[3] != 1
         has_groups = not depthwise and kernel.shape[2] != self.shape(x)[2]
         # TensorFlow has no 8-bit grouped convolutions, and depthwise multipliers give zeros.
         if multiplies or has_groups:
-            return plain()
+            return compute_float32()
         self._calibration.in_8_bits += not self._recording and not depthwise
-        reach = self._record_or_read_value_range(x)
-        source = None if self._recording else self._quantize(x, reach)
+        value_range = self._record_or_read_value_range(x)
+        source = None if self._recording else self._quantize(x, value_range)
         none = np.zeros(filters, np.float32)
         return self._compute_fused(
-            _FusedConvolution(source, _static_value(kernel), none, window, depthwise), plain
+            _FusedConvolution(source, _static_value(kernel), none, window, depthwise),
+            compute_float32,
         )
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
-        plain = partial(super()._bias_add, x, bias)
-        chain = self._fusable_convolution(x)
-        if chain is None:
-            return plain()
+        compute_float32 = partial(super()._bias_add, x, bias)
+        fused = self._fusable_convolution(x)
+        if fused is None:
+            return compute_float32()
         value = _static_value(bias)
-        return self._compute_fused(chain.with_factor_and_offset(np.ones_like(value), value), plain)
+        return self._compute_fused(
+            fused.with_factor_and_offset(np.ones_like(value), value), compute_float32
+        )
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
-        plain = partial(super()._batch_norm, x, layer)
-        chain = self._fusable_convolution(x)
-        if chain is None:
-            return plain()
+        compute_float32 = partial(super()._batch_norm, x, layer)
+        fused = self._fusable_convolution(x)
+        if fused is None:
+            return compute_float32()
         with tf.init_scope():  # Factor and offset are computed eagerly: kernels must be constants.
             factor, offset = self._batch_norm_factor_and_offset(layer)
         return self._compute_fused(
-            chain.with_factor_and_offset(factor.numpy(), offset.numpy()), plain
+            fused.with_factor_and_offset(factor.numpy(), offset.numpy()), compute_float32
         )
 
     def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:
-        plain = partial(super()._elementwise, kind, x)
-        chain = self._fusable_convolution(x)
-        if chain is None or kind not in _RECTIFIERS:
-            return plain()
-        return self._compute_fused(chain._replace(rectified=True), plain)
+        compute_float32 = partial(super()._elementwise, kind, x)
+        fused = self._fusable_convolution(x)
+        if fused is None or kind not in _RECTIFIERS:
+            return compute_float32()
+        return self._compute_fused(fused._replace(rectified=True), compute_float32)
 
     def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: SlidingWindow) -> Tensor:
-        eight = self._quantised_values.get(x.ref())
-        if kind != "max" or eight is None:
+        quantised = self._quantised_values.get(x.ref())
+        if kind != "max" or quantised is None:
             return super()._pool(kind, x, window)
-        integers, low, high = eight
+        integers, low, high = quantised
         pooled = tf.raw_ops.QuantizedMaxPool(
             input=integers,
             min_input=low,
@@ -212,36 +215,38 @@ class Int8Network(GraphNetwork):
             return None
         return self._last[1]
 
-    def _compute_fused(self, chain: _FusedConvolution, plain: Callable[[], Tensor]) -> Tensor:
-        """Computes a fused convolution in 8 bits, or calls `plain` to record value ranges."""
+    def _compute_fused(
+        self, fused: _FusedConvolution, compute_float32: Callable[[], Tensor]
+    ) -> Tensor:
+        """Computes a fused convolution in 8 bits, or in float32 to record value ranges."""
         if self._recording:
-            y = plain()
+            y = compute_float32()
             self._record_or_read_value_range(y)
         else:
-            reach = self._record_or_read_value_range()
-            if chain.depthwise and not chain.rectified:
+            value_range = self._record_or_read_value_range()
+            if fused.depthwise and not fused.rectified:
                 # TensorFlow has no 8-bit depthwise convolution without ReLU.
-                assert chain.source is not None
-                x = _dequantize(chain.source)
-                kernel = tf.constant(chain.kernel)
-                y = super()._conv(x, kernel, chain.window, len(chain.bias), depthwise=True)
-                y = super()._bias_add(y, tf.constant(chain.bias))
+                assert fused.source is not None
+                x = _dequantize(fused.source)
+                kernel = tf.constant(fused.kernel)
+                y = super()._conv(x, kernel, fused.window, len(fused.bias), depthwise=True)
+                y = super()._bias_add(y, tf.constant(fused.bias))
             else:
-                self._calibration.in_8_bits += chain.depthwise
-                y = self._dequantize_and_remember(_convolve_quantised(chain, reach))
-        self._last = (y, chain)
+                self._calibration.in_8_bits += fused.depthwise
+                y = self._dequantize_and_remember(_convolve_quantised(fused, value_range))
+        self._last = (y, fused)
         return y
 
     # Integers ----------------------------------------------------------------------------
 
-    def _dequantize_and_remember(self, eight: _QuantisedValue) -> Tensor:
-        y = _dequantize(eight)
-        self._quantised_values[y.ref()] = eight
+    def _dequantize_and_remember(self, quantised: _QuantisedValue) -> Tensor:
+        y = _dequantize(quantised)
+        self._quantised_values[y.ref()] = quantised
         return y
 
-    def _quantize(self, x: Tensor, reach: Range) -> _QuantisedValue:
+    def _quantize(self, x: Tensor, value_range: Range) -> _QuantisedValue:
         if x.ref() not in self._quantised_values:
-            low, high = _quantisation_bounds(reach, signed=reach[0] < 0)
+            low, high = _quantisation_bounds(value_range, signed=value_range[0] < 0)
             quantized = tf.raw_ops.QuantizeV2(
                 input=x,
                 min_range=low,
@@ -253,54 +258,54 @@ class Int8Network(GraphNetwork):
         return self._quantised_values[x.ref()]
 
 
-def _convolve_quantised(chain: _FusedConvolution, reach: Range) -> _QuantisedValue:
-    assert chain.source is not None
-    axes = (0, 1, 3) if chain.depthwise else (0, 1, 2)
-    most = np.maximum(np.abs(chain.kernel).max(axes), np.float32(1e-30))
-    steps = chain.kernel / (most[:, None] if chain.depthwise else most) * _MAX_INT8
-    low, high = _quantisation_bounds(reach, signed=not chain.rectified)
-    if chain.depthwise:
+def _convolve_quantised(fused: _FusedConvolution, value_range: Range) -> _QuantisedValue:
+    assert fused.source is not None
+    axes = (0, 1, 3) if fused.depthwise else (0, 1, 2)
+    most = np.maximum(np.abs(fused.kernel).max(axes), np.float32(1e-30))
+    steps = fused.kernel / (most[:, None] if fused.depthwise else most) * _MAX_INT8
+    low, high = _quantisation_bounds(value_range, signed=not fused.rectified)
+    if fused.depthwise:
         operation = tf.raw_ops.QuantizedDepthwiseConv2DWithBiasAndReluAndRequantize
-    elif chain.rectified:
+    elif fused.rectified:
         operation = tf.raw_ops.QuantizedConv2DWithBiasAndReluAndRequantize
     else:
         operation = tf.raw_ops.QuantizedConv2DWithBiasAndRequantize
     zeros = (
-        [0, 0, *itertools.chain(*chain.window.zeros), 0, 0]
-        if chain.window.needs_explicit_padding
+        [0, 0, *itertools.chain(*fused.window.zeros), 0, 0]
+        if fused.window.needs_explicit_padding
         else []
     )
     integers, _, _ = operation(
-        input=chain.source.integers,
+        input=fused.source.integers,
         # With AMX, oneDNN refuses a filter that is not a constant by itself.
         filter=tf.constant(np.rint(steps).astype(np.int8), tf.qint8),
-        bias=tf.constant(chain.bias),
-        min_input=chain.source.low,
-        max_input=chain.source.high,
+        bias=tf.constant(fused.bias),
+        min_input=fused.source.low,
+        max_input=fused.source.high,
         min_filter=tf.constant(-most),
         max_filter=tf.constant(most),
         min_freezed_output=low,
         max_freezed_output=high,
-        strides=[1, *chain.window.stride, 1],
-        padding=chain.window.padding,
+        strides=[1, *fused.window.stride, 1],
+        padding=fused.window.padding,
         padding_list=zeros,
-        out_type=tf.quint8 if chain.rectified else tf.qint8,
+        out_type=tf.quint8 if fused.rectified else tf.qint8,
     )
     return _QuantisedValue(integers, low, high)
 
 
-def _quantisation_bounds(reach: Range, *, signed: bool) -> tuple[float, float]:
+def _quantisation_bounds(value_range: Range, *, signed: bool) -> tuple[float, float]:
     """Returns the smallest and the largest real number that the 8-bit integers represent.
 
     The range is symmetric around 0 if `signed`; otherwise it starts at 0.
     """
-    most = max(*map(abs, reach), 1e-6)
+    most = max(*map(abs, value_range), 1e-6)
     return (-most if signed else 0.0), most
 
 
-def _dequantize(eight: _QuantisedValue) -> Tensor:
+def _dequantize(quantised: _QuantisedValue) -> Tensor:
     return tf.raw_ops.Dequantize(
-        input=eight.integers, min_range=eight.low, max_range=eight.high, mode="SCALED"
+        input=quantised.integers, min_range=quantised.low, max_range=quantised.high, mode="SCALED"
     )
 
 

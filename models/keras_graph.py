@@ -406,7 +406,7 @@ _calls: ContextVar[tuple[GraphNetwork, dict[int, VariableSpec]] | None] = Contex
 
 
 def call_keras_model(
-    built: Callable[[str], BuiltKerasModel],
+    get_built_model: Callable[[str], BuiltKerasModel],
     declared: Sequence[VariableSpec],
     net: Any,
     images: tf.Tensor,
@@ -417,11 +417,11 @@ def call_keras_model(
     Losses of layers, and updates of untrained variables, are added to `net`.
 
     Args:
-      built: function that returns the model for the name of a dtype.
+      get_built_model: function that returns the model for the name of a dtype.
       net: the `GraphNetwork` of the tower.
       declared, values: the variables and the values that the tower has read, in the same order.
     """
-    keras_model = built(str(net.compute_dtype.name))
+    keras_model = get_built_model(str(net.compute_dtype.name))
     variables = keras_model.variables
     cast = [tf.cast(v, k.dtype) for k, v in zip(variables, values, strict=True)]
     trained = len(keras_model.model.trainable_variables)

@@ -373,7 +373,7 @@ def get_model(name: str, dataset: str) -> Model:
     """
     _import_family_module(name)
     key = (dataset, name)
-    factory = _factories.get(key) or _make_family_model(name, dataset)
+    factory = _factories.get(key) or _find_family_factory(name, dataset)
     if factory is None:
         plugins.load_entry_points(ENTRY_POINT_GROUP)
         factory = _factories.get(key)
@@ -391,7 +391,7 @@ def get_model(name: str, dataset: str) -> Model:
     return model
 
 
-def _make_family_model(name: str, dataset: str) -> Callable[[], Model] | None:
+def _find_family_factory(name: str, dataset: str) -> Callable[[], Model] | None:
     for prefix, (make, _) in _families.items():
         if name.startswith(prefix):
             # Prepare functions may start a process by fork, so they run before the model's code.
@@ -403,18 +403,18 @@ def _make_family_model(name: str, dataset: str) -> Callable[[], Model] | None:
 
 def model_names(dataset: str) -> tuple[str, ...]:
     """Sorted names of the models that are registered for a data set."""
-    return tuple(sorted(name for owner, name in _all_models() if owner == dataset))
+    return tuple(sorted(name for owner, name in _all_model_keys() if owner == dataset))
 
 
 def all_model_names() -> tuple[str, ...]:
     """Sorted names of the models of all data sets."""
     of_families = (name for _, names in _families.values() for name in names)
-    return tuple(sorted({*(name for _, name in _all_models()), *of_families}))
+    return tuple(sorted({*(name for _, name in _all_model_keys()), *of_families}))
 
 
 def datasets() -> tuple[str, ...]:
     """Sorted names of all data sets for which models are registered."""
-    return tuple(sorted({dataset for dataset, _ in _all_models()}))
+    return tuple(sorted({dataset for dataset, _ in _all_model_keys()}))
 
 
 def datasets_of(name: str) -> tuple[str, ...]:
@@ -427,7 +427,7 @@ def datasets_of(name: str) -> tuple[str, ...]:
 
 def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a plug-in file; returns the names of the models that it registers."""
-    keys = plugins.load(path, "model_plugin")
+    keys = plugins.load_plugin_file(path, "model_plugin")
     return tuple(name for _, name in keys)
 
 
@@ -450,7 +450,7 @@ def _import_builtin_networks() -> None:
         importlib.import_module(f"{networks.__name__}.{module}")
 
 
-def _all_models() -> Iterable[Key]:
+def _all_model_keys() -> Iterable[Key]:
     """Returns (data set, name) of every registered model, including models from entry points."""
     _import_builtin_networks()
     plugins.load_entry_points(ENTRY_POINT_GROUP)

@@ -31,7 +31,7 @@ from typing import Any
 from command_line import parse_options, run_script
 
 from cnnbench.flags.declare import flag
-from cnnbench.flags.parse import split_at_dashes
+from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.models import get_model
 from cnnbench.models.declaration import declare
 from cnnbench.plan import parse_run
@@ -250,7 +250,7 @@ def compare_gpu_with_cpu_results(flags: Flags, runs: CachedRunner) -> list[str]:
 
 def main(argv: Sequence[str]) -> int:
     """Checks the selected runs; returns the exit status."""
-    words, given = split_at_dashes(argv)
+    words, given = split_at_double_dash(argv)
     options = parse_options(Options, __doc__, words)
     if given:
         parsed = parse_run(given)

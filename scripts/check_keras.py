@@ -74,7 +74,7 @@ def batch_of(run: Any) -> tuple[Any, Any]:
     """Returns the images and labels of one batch, over all devices of a run."""
     batches = run.inputs.next()
     towers = [
-        run.inputs.of_tower(number, batches)
+        run.inputs.get_tower_batch(number, batches)
         for number in range(len(run.devices.job.own_tower_devices))
     ]
     images, labels = (np.concatenate([t[part].numpy() for t in towers]) for part in (0, 1))

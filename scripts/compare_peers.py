@@ -46,7 +46,7 @@ from peers.scenarios import (
     scenario_subjects,
 )
 
-from cnnbench.flags.declare import split_words
+from cnnbench.flags.declare import split_comma_separated
 from cnnbench.machine.cpu import Host, processor_facts
 from cnnbench.machine.watch import changes, read_counters
 
@@ -73,7 +73,7 @@ def missing_modules_message(python: str, modules: tuple[str, ...]) -> str:
 
 def run_scenario(scenario: str, options: Options, results: Measurements) -> None:
     """Runs all rounds of one scenario, and appends the measurements to `results`."""
-    only = split_words(options.only)
+    only = split_comma_separated(options.only)
     present = []
     for subject in scenario_subjects(scenario, options):
         if only and not {subject.name, f"{subject.name}:{subject.dtype}"} & {*only}:

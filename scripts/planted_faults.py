@@ -87,7 +87,7 @@ FAULTS = {
         "tests/cli/commands/test_sweep.py tests/cli/test_measured_code.py",
     ),
     "exports have no intervals": Fault(
-        "low, high = values.interval or (None, None)",
+        "low, high = values.median_confidence_interval or (None, None)",
         "low, high = None, None",
         "tests/judge/report",
     ),

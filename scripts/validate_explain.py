@@ -26,7 +26,7 @@ from validation import planted_plugin
 
 from cnnbench.campaigns.ab import side as ab
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.flags.declare import flag, split_words
+from cnnbench.flags.declare import flag, split_comma_separated
 from cnnbench.judge.explain import explain
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import changes, read_counters
@@ -109,7 +109,7 @@ class Options:
         if not self.pool:
             raise FlagError("pool", self.pool, "must be the folder of profiles")
         for name, known in (("networks", NETWORKS), ("sides", SIDES)):
-            if unknown := set(split_words(getattr(self, name))) - set(known):
+            if unknown := set(split_comma_separated(getattr(self, name))) - set(known):
                 reason = f"there are {', '.join(known)}"
                 raise FlagError(name, ",".join(sorted(unknown)), reason)
 
@@ -122,8 +122,10 @@ def files_of(pool: str, network: str, side: str) -> list[Path]:
 def missing(options: Options) -> Iterator[tuple[str, str, int]]:
     """Yields network, program and number of each process that the pool lacks."""
     for turn in range(options.processes):
-        for network in split_words(options.networks):
-            sides = [side for side in split_words(options.sides) if side in sides_of(network)]
+        for network in split_comma_separated(options.networks):
+            sides = [
+                side for side in split_comma_separated(options.sides) if side in sides_of(network)
+            ]
             random.Random(f"{options.seed} {network} {turn}").shuffle(sides)
             for side in sides:
                 if len(files_of(options.pool, network, side)) <= turn:
@@ -216,7 +218,7 @@ def explain_same_program_samples(options: Options, network: str) -> list[tuple[s
     Each division of the processes into two samples is explained at most once.
     """
     explanations = []
-    for side in split_words(options.sides):
+    for side in split_comma_separated(options.sides):
         profiles, draw = load(options.pool, network, side), random.Random(f"{options.seed} {side}")
         samples = [*itertools.combinations(range(len(profiles)), options.rounds)]
         pairs = itertools.combinations(samples, 2)
@@ -248,9 +250,9 @@ def main(argv: Sequence[str]) -> int:
         print(f"validate_explain: {error}", file=sys.stderr)
         return 4
     met = True
-    for network in split_words(options.networks):
+    for network in split_comma_separated(options.networks):
         for new, side in sides_of(network).items():
-            if new in split_words(options.sides) and side.against:
+            if new in split_comma_separated(options.sides) and side.against:
                 met &= report(options, network, new)
         equal = explain_same_program_samples(options, network)
         named = [f"  {side}: {one.answer}" for side, one in equal if one.causes]

@@ -164,10 +164,10 @@ RECIPES = (
     Recipe(
         "An all-reduce algorithm",
         "sys.modules['tensorflow'] = None\n"  # predictions do not load it
-        "from cnnbench.lab.predict.predict import formulas\n"
+        "from cnnbench.lab.predict.predict import all_cost_formulas\n"
         "from cnnbench.variable_mgr.all_reduce import names\n"
         "assert 'chain' in names()\n"
-        "assert 'chain' in formulas()\n",
+        "assert 'chain' in all_cost_formulas()\n",
         f"{RUN} --variable_update=replicated --all_reduce_spec=chain",
         "AllReduce:   chain",
         {"variable_mgr/all_reduce/algorithms/chain.py": "chain.py"},

@@ -32,13 +32,13 @@ def test_every_kind_is_documented_with_an_example():
     rows = re.findall(
         r"^\| ([\w -]+) \| `(cnnbench[\w.]+)`(?:, `\w+`)? \| `--\w+`.* \|(.*) \|$", EXTENDING, re.M
     )
-    plugins.load(named("chain"), plugins.FLAG)
+    plugins.load_plugin_file(named("chain"), plugins.FLAG)
     kinds = {kind.call.partition("(")[0]: kind.flag for kind in plugins._kinds.values()}
     assert {call for _, call, _ in rows} == kinds.keys()
     for _, call, cell in rows:
         for example in re.findall(r"\(examples/(\w+)\.py\)", cell):
             path = str(EXAMPLES / f"{example}.py")
-            plugins.load(path, plugins.FLAG)
+            plugins.load_plugin_file(path, plugins.FLAG)
             assert plugins._files[Path(path)][1][kinds[call]], example
 
 
@@ -147,9 +147,9 @@ def test_what_an_edited_file_no_longer_registers_is_gone(tmp_path):
     text = (EXAMPLES / "chain.py").read_text()
     for name in ("one", "two"):
         (tmp_path / "own.py").write_text(text.replace('"chain"', f'"{name}"'))
-        assert plugins.load(str(tmp_path / "own.py"), plugins.FLAG) == (name,)
+        assert plugins.load_plugin_file(str(tmp_path / "own.py"), plugins.FLAG) == (name,)
     with pytest.raises(FlagError, match=r"--model_plugin=.*: registers no model; call"):
-        plugins.load(str(tmp_path / "own.py"), "model_plugin")
+        plugins.load_plugin_file(str(tmp_path / "own.py"), "model_plugin")
 
 
 AT_IMPORT = """

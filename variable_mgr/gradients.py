@@ -438,7 +438,9 @@ def make_stages(
     if packing.gradient_repacking:
         stages.append(partial(_repack_tensors, devices, packing.gradient_repacking, dtype))
     if scale is not None:
-        stages.append(partial(_scale_tensors, devices, *scale_factors(scale, dtype)))
+        stages.append(
+            partial(_scale_tensors, devices, *scales_before_and_after_reduction(scale, dtype))
+        )
     if dtype is not None:
         stages.append(partial(_send_in_16_bits, devices, dtype))
     if packing.applies_gradients_late:
@@ -548,7 +550,7 @@ def _scale_tensors(
     return tensors, lambda reduced: [scale_values(values) for values in reduced]
 
 
-def scale_factors(scale: float, dtype: str | None) -> tuple[float, float]:
+def scales_before_and_after_reduction(scale: float, dtype: str | None) -> tuple[float, float]:
     """Splits `scale` into a factor before and a factor after the reduction of gradients.
 
     A sum of float16 gradients may exceed 65504 even if no gradient does. So tensors that are sent

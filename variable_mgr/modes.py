@@ -122,7 +122,7 @@ class Mode:
         return cast("type[Any]", getattr(importlib.import_module(module, __package__), name))
 
     @property
-    def all_reduce(self) -> str:
+    def default_all_reduce_spec(self) -> str:
         """Default of --all_reduce_spec in this mode; "" without a default or an all-reduce."""
         return self.algorithm if self.reduction is Reduction.ALL_REDUCE else ""
 
@@ -289,7 +289,7 @@ def names() -> tuple[str, ...]:
 
 def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a plug-in file; returns the names of the modes that it registers."""
-    return tuple(map(str, plugins.load(path, PLUGIN_FLAG)))
+    return tuple(map(str, plugins.load_plugin_file(path, PLUGIN_FLAG)))
 
 
 class _ModeNames(Sequence[str]):

@@ -77,7 +77,7 @@ def local_path(text: str, flag: str = "") -> str:
     return path
 
 
-def place(path: str | os.PathLike[str]) -> Path:
+def local_or_url_path(path: str | os.PathLike[str]) -> Path:
     """Converts a path to a `UrlPath` if it is a URL, otherwise to a `Path`."""
     return UrlPath(path) if is_url(path) else Path(path)
 

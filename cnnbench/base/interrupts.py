@@ -72,14 +72,14 @@ def signal_name(number: int) -> str:
     return names.get(number, f"signal {number}")
 
 
-def grace_seconds(longest: float = 0.0) -> float:
-    """Seconds that an interrupted process may continue to run before it is killed. `longest` is the
-    time of its longest step in seconds.
+def interrupt_grace_seconds(longest_step_seconds: float = 0.0) -> float:
+    """Seconds that an interrupted process may continue to run before it is killed.
+    `longest_step_seconds` is the time of its longest step.
 
     The result is larger while the process, a fork of this process, is in a block of
     `delaying_interrupts`.
     """
-    seconds = max(SHORTEST_GRACE, _STEPS * longest + _MARGIN_SECONDS)
+    seconds = max(SHORTEST_GRACE, _STEPS * longest_step_seconds + _MARGIN_SECONDS)
     return seconds + (WRITING_SECONDS if writing[0] else 0.0)
 
 

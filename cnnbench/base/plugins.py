@@ -581,10 +581,10 @@ def load_plugins_of_flags(flags: Mapping[str, Any]) -> None:
     objects.
     """
     for flag, path in plugin_files_of_flags(flags):
-        load(path, flag)
+        load_plugin_file(path, flag)
 
 
-def load(path: str, flag: str) -> tuple[Any, ...]:
+def load_plugin_file(path: str, flag: str) -> tuple[Any, ...]:
     """Runs a plug-in file, which registers objects such as models. Returns the keys of the
     registered objects whose kind belongs to the flag.
 

@@ -1,9 +1,9 @@
 """Connects the processes of a job: reads their addresses from environment variables, exchanges
 addresses between processes, and probes whether their servers answer.
 
-`probe` sends the beginning of an HTTP/2 connection and expects the first frame of the answer. A
-successful connection is not enough: the kernel still accepts connections for a stopped process,
-which cannot answer.
+`probe_grpc_server` sends the beginning of an HTTP/2 connection and expects the first frame of the
+answer. A successful connection is not enough: the kernel still accepts connections for a stopped
+process, which cannot answer.
 
 The values of --cluster select the source. ``tf_config``: TF_CONFIG, which TensorFlow's strategies
 also read. ``slurm``: the variables that srun sets for its tasks. ``kubernetes``: a StatefulSet or
@@ -125,7 +125,7 @@ _MOST_AT_ONCE = 128
 _TASK_OF_TENSORFLOW = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
 
 
-def probe(address: str, timeout: float = 3.0) -> str:
+def probe_grpc_server(address: str, timeout: float = 3.0) -> str:
     """Probes whether a gRPC server answers at an address. Returns `OK` or the kind of failure."""
     try:
         connection = socket.create_connection(host_and_port(address), timeout)
@@ -196,7 +196,10 @@ def unresponsive_tasks(job: Job, error: BaseException) -> dict[Task, str]:
 
 
 def failed_probes(
-    job: Job, tasks: tuple[Task, ...], timeout: float, ask: Callable[[str, float], str] = probe
+    job: Job,
+    tasks: tuple[Task, ...],
+    timeout: float,
+    ask: Callable[[str, float], str] = probe_grpc_server,
 ) -> dict[Task, str]:
     """Probes the gRPC servers of tasks concurrently. Returns the tasks that do not answer, each
     with the reason.
@@ -233,7 +236,7 @@ Environment = Mapping[str, str]
 _JobAndLocalRank: TypeAlias = "tuple[Job, int | None]"  # Result of `resolve_job`.
 
 
-class Ranks(NamedTuple):
+class LauncherRanks(NamedTuple):
     """The rank of this process and the number of processes, read from the variables of a launcher.
 
     `local_rank` and `local_size` are rank and number of processes on this machine; None if unknown.
@@ -295,7 +298,7 @@ def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | 
         return str(error), cluster
 
 
-def mpi_ranks(environ: Environment) -> Ranks | None:
+def mpi_ranks(environ: Environment) -> LauncherRanks | None:
     """Reads the ranks that horovodrun, mpirun (Open MPI, MPICH or MVAPICH) or srun has set; None
     without them.
 
@@ -334,7 +337,7 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
         local_rank, local_size = local_rank or 0, 1
     job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
     # The PID of the launcher identifies the job: it is the parent of all processes on one machine.
-    return Ranks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
+    return LauncherRanks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
 
 
 _RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
@@ -472,7 +475,7 @@ def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
         reason = f"is not task {local} of its node by blocks; use srun --distribution=block"
         raise _invalid_variable_error(environ, "SLURM_PROCID", reason)
     job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
-    first = Ranks("Slurm", rank, size, local, counts[0], job).exchange_port
+    first = LauncherRanks("Slurm", rank, size, local, counts[0], job).exchange_port
     return _job_of_rank(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
 
 
@@ -605,7 +608,7 @@ _held: list[ReservedPorts] = []
 
 
 def exchange_addresses(
-    ranks: Ranks, rendezvous: str | None, timeout: float, tell: Callable[[str], None]
+    ranks: LauncherRanks, rendezvous: str | None, timeout: float, tell: Callable[[str], None]
 ) -> tuple[str, ...]:
     """Exchanges addresses with all processes of the job. Returns the host:port addresses by rank.
 
@@ -640,7 +643,9 @@ def exchange_addresses(
 
 
 class _AddressExchange:
-    def __init__(self, ranks: Ranks, place: str, port: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, ranks: LauncherRanks, place: str, port: int, tell: Callable[[str], None]
+    ) -> None:
         self._ranks = ranks
         self._place = place
         self._port = port

@@ -238,7 +238,7 @@ class ProcessValues:
         return ends if ends[0] < ends[1] else None
 
     @property
-    def interval(self) -> tuple[float, float] | None:
+    def median_confidence_interval(self) -> tuple[float, float] | None:
         """Confidence interval of the median with level `CONFIDENCE`; None for fewer than `FEWEST`
         values.
 

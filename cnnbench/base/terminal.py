@@ -263,7 +263,7 @@ class LiveLine:
             self.enabled = False
 
 
-class Progress:
+class ProgressLine:
     """Progress line of a loop: completed steps, completed share, images/sec and remaining time.
 
     On a terminal, each step takes one reading of the clock; otherwise it takes no time.
@@ -287,7 +287,7 @@ class Progress:
         self.start("", 0)
 
     @classmethod
-    def silent(cls) -> Progress:
+    def silent(cls) -> ProgressLine:
         """Creates a progress line that is never drawn."""
         return cls(io.StringIO(), "off")
 
@@ -345,7 +345,7 @@ class MessageWriter:
     """Writes lines to standard error without disturbing the progress line."""
 
     def __init__(
-        self, stream: TextIO | None = None, progress: Progress | LiveLine | None = None
+        self, stream: TextIO | None = None, progress: ProgressLine | LiveLine | None = None
     ) -> None:
         """Creates a writer for `stream`, or for standard error if `stream` is None.
 
@@ -454,16 +454,17 @@ def line_width() -> int:
     return _USUAL
 
 
-def wrap_text(text: str, indent: str = "", more: str | None = None) -> list[str]:
+def wrap_text(text: str, indent: str = "", subsequent_indent: str | None = None) -> list[str]:
     """Breaks a text between words into lines of at most `line_width` characters.
 
-    `indent` is put before the first line, and `more` before all other lines (by default, `indent`).
+    `indent` is put before the first line, and `subsequent_indent` before all other lines
+    (by default, `indent`).
     """
     lines = textwrap.wrap(
         text,
         line_width(),
         initial_indent=indent,
-        subsequent_indent=indent if more is None else more,
+        subsequent_indent=indent if subsequent_indent is None else subsequent_indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -636,7 +637,7 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return file.getvalue()
 
 
-def csv_of(kind: type, rows: Iterable[object]) -> str:
+def dataclasses_to_csv(kind: type, rows: Iterable[object]) -> str:
     """Formats dataclass objects as a CSV file: one row for each object, and one column for each
     field of the dataclass `kind`.
     """

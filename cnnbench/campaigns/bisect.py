@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cnnbench.base import document
-from cnnbench.base.document import Row, TableCell, Text, make_table, numeric_cell
+from cnnbench.base.document import Paragraph, Row, TableCell, make_table, numeric_cell
 from cnnbench.base.inference import ANALYSIS_STEP, FIRST_ANALYSIS
 from cnnbench.base.text import (
     NONE,
@@ -97,9 +97,9 @@ class GitHistory(NamedTuple):
         )
         return tuple(line for line in listed.splitlines() if line in commits)
 
-    def show(self, commit: str, form: str = "%s") -> str:
-        """Output of `git show` in the format `form`; by default, the first line of the message."""
-        return git("show", "--no-patch", f"--format={form}", commit, folder=self.repository)
+    def format_commit(self, commit: str, git_format: str = "%s") -> str:
+        """Output of `git show` in `git_format`; by default, the first line of the message."""
+        return git("show", "--no-patch", f"--format={git_format}", commit, folder=self.repository)
 
     def parent(self, commit: str) -> str:
         """The first parent of a commit, which must have one."""
@@ -274,16 +274,16 @@ def policy_for_middle_commit(step: BisectionStep, usual: Policy) -> Policy:
     return usual.replace(threshold=max(usual.threshold, half))
 
 
-def bisect_answer(result: MetricResult, usual: Policy, about_work: bool) -> str:
+def bisect_answer(result: MetricResult, usual_policy: Policy, searches_changed_work: bool) -> str:
     """The answer about a commit ("good", "bad" or "skip"), from its comparison with GOOD.
 
     In a search for changed work, one pair is enough. In a search for lower speed, the thresholds in
-    `usual` decide if the comparison is inconclusive, at the same significance level.
+    `usual_policy` decide if the comparison is inconclusive, at the same significance level.
     """
-    if about_work:
+    if searches_changed_work:
         return _TO_CHANGED_WORK.get(result.verdict, GOOD)
     if result.verdict is Verdict.INCONCLUSIVE:
-        again = judge(result.base, result.new, usual, paired=True)
+        again = judge(result.base, result.new, usual_policy, paired=True)
         return BAD if again.verdict is Verdict.SLOWER else SKIP
     return _TO_SLOWER.get(result.verdict, SKIP)
 
@@ -377,7 +377,7 @@ class CommitBenchmark:
     @property
     def seconds_per_pair(self) -> float | None:
         """Mean seconds per pair of processes so far, or a first estimate; None if unknown."""
-        seconds = self.campaign.mean_seconds_of(None)
+        seconds = self.campaign.mean_process_seconds(None)
         work = None if self._good is None else self._good.resolved.work
         if seconds is None and work is not None:
             seconds = work.estimate_seconds(self.campaign.facts)
@@ -435,7 +435,7 @@ class CommitBenchmark:
                     turn_seconds=in_turn
                     if state is None
                     else state.last_session_settings["turn_seconds"],
-                    policy=self._policy(),
+                    policy=self._policy_for_next_commit(),
                 )
                 place = self._pairs_folder(commit)
                 with ResultsFolder(AB, place, resume=True, within=self._results) as results:
@@ -483,7 +483,7 @@ class CommitBenchmark:
         setting = self.setting
         with worktree(commit, setting.history.repository) as folder:
             # The build may change files that git tracks, so the commit is determined first.
-            subject = replace(repository.folder_repository(folder), side=name)
+            subject = replace(repository.read_repository_state(folder), side=name)
             if setting.build is not None:
                 self._run_build(setting.build, commit, folder)
             side = replace(setting.side, checkout=folder, revision=commit[:12], subject=subject)
@@ -536,7 +536,7 @@ class CommitBenchmark:
         decides = step.is_undecided and needed is not None and needed <= most
         return most if decides and state.most_pairs_of_last_session < most else 0
 
-    def _policy(self) -> Policy:
+    def _policy_for_next_commit(self) -> Policy:
         policy = self.setting.experiment.policy
         if self.bad_step is None or is_search_for_changed_work(self.bad_step):
             return policy
@@ -669,7 +669,7 @@ class Bisection:
         steps_left, done = self._search.steps_left, len(self.steps)
         what = f"step {done} of about {done + steps_left - 1}" if done else "GOOD against BAD"
         self._notice(self._remaining_steps_text(steps_left + (not done)))
-        self._notice(f"{what}: {commit[:12]} {self.setting.history.show(commit)}")
+        self._notice(f"{what}: {commit[:12]} {self.setting.history.format_commit(commit)}")
         return (yield from self._bench.compare_with_good(done, commit))
 
     def _remaining_steps_text(self, steps: int) -> str:
@@ -687,7 +687,7 @@ class Bisection:
         if per_pair is None:
             return text
         times = [format_duration(steps * (pairs + burn_in) * per_pair) for pairs in (least, most)]
-        basis = "as before" if self._bench.campaign.mean_seconds_of(None) else "a first guess"
+        basis = "as before" if self._bench.campaign.mean_process_seconds(None) else "a first guess"
         return f"{text}, {' to '.join(dict.fromkeys(times))}, {basis}"
 
 
@@ -724,7 +724,7 @@ def bisection_text(bisection: Bisection) -> str:
         if len(bisection.suspects) == 1
         else _suspect_range_texts(bisection)
     )
-    return document.text_of([[steps], more if bisection.suspects else []])
+    return document.sections_to_text([[steps], more if bisection.suspects else []])
 
 
 def no_difference_reason(step: BisectionStep) -> str:
@@ -746,11 +746,11 @@ def _step_row(step: BisectionStep, history: GitHistory) -> Row:
         "change": TableCell(_change_cell(step), kinds="number"),
         "interval": TableCell(_interval_cell(step), kinds="number"),
         "pairs": numeric_cell(step.pairs, integer),
-        "subject": history.show(step.commit),
+        "subject": history.format_commit(step.commit),
     }
 
 
-def _first_bad_commit_texts(bisection: Bisection) -> list[Text]:
+def _first_bad_commit_texts(bisection: Bisection) -> list[Paragraph]:
     (commit,), history = bisection.suspects, bisection.setting.history
     step = bisection.steps[commit]  # The only remaining candidate must have been measured.
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
@@ -764,21 +764,21 @@ def _first_bad_commit_texts(bisection: Bisection) -> list[Text]:
             f"({percent(step.confidence, 0)} interval {_interval_cell(step)}, {step.pairs} pairs)"
         )
     lines = (
-        history.show(commit),
-        history.show(commit, "%an, %as"),
+        history.format_commit(commit),
+        history.format_commit(commit, "%an, %as"),
         what,
-        *_commit_kind_texts(commit, history),
+        *_merge_and_revert_remarks(commit, history),
     )
     return [
-        Text(f"{commit} is the first bad commit"),
-        *(Text(line, indent=6, whole=True) for line in lines),
-        Text(f"against the commit before it: {again}", indent=6, whole=True),
+        Paragraph(f"{commit} is the first bad commit"),
+        *(Paragraph(line, indent=6, whole=True) for line in lines),
+        Paragraph(f"against the commit before it: {again}", indent=6, whole=True),
     ]
 
 
-def _commit_kind_texts(commit: str, history: GitHistory) -> Iterator[str]:
+def _merge_and_revert_remarks(commit: str, history: GitHistory) -> Iterator[str]:
     """Yields remarks about a commit: one if it is a merge, and one if it reverts another commit."""
-    first, *merged = history.show(commit, "%P").split()
+    first, *merged = history.format_commit(commit, "%P").split()
     if merged:
         text = f"a merge of {' and '.join(map(abbreviate_hash, (first, *merged)))}; "
         text += (
@@ -787,13 +787,15 @@ def _commit_kind_texts(commit: str, history: GitHistory) -> Iterator[str]:
             else "each of these is good alone"
         )
         yield text
-    if other := reverted_commit(history.show(commit, "%b")):
+    if other := reverted_commit(history.format_commit(commit, "%b")):
         yield f"it reverts {abbreviate_hash(other)}"
 
 
-def _suspect_range_texts(bisection: Bisection) -> list[Text]:
+def _suspect_range_texts(bisection: Bisection) -> list[Paragraph]:
     number = item_count(bisection.suspects)
-    text = [Text(f"the first bad commit is one of these {number}; skipped commits hide which:")]
+    text = [
+        Paragraph(f"the first bad commit is one of these {number}; skipped commits hide which:")
+    ]
     for commit in bisection.suspects:
         step = bisection.steps.get(commit)
         why = (
@@ -803,8 +805,8 @@ def _suspect_range_texts(bisection: Bisection) -> list[Text]:
             if step.answer == BAD
             else step_answer_text(step, bisection.bad_step)
         )
-        title = f"{commit[:12]} {bisection.setting.history.show(commit)}"
-        text += [Text(title, indent=6, whole=True), Text(why, indent=12, whole=True)]
+        title = f"{commit[:12]} {bisection.setting.history.format_commit(commit)}"
+        text += [Paragraph(title, indent=6, whole=True), Paragraph(why, indent=12, whole=True)]
     return text
 
 

@@ -163,13 +163,13 @@ def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = 
     passes to processes.
     """
     if layout is None:
-        return make_plan(args, data=False)
+        return make_plan(args, resolve_data=False)
     values, layout = args.given, layout.with_needed_controller(args)
     return _plan_tasks(
         values,
         layout,
         towers,
-        lambda own, names: make_plan(args.including(own), names=names, data=False),
+        lambda own, names: make_plan(args.including(own), names=names, resolve_data=False),
     )
 
 
@@ -294,7 +294,7 @@ class _JobProcess:
     shown: int = 0
 
     @property
-    def ok(self) -> bool:
+    def has_succeeded(self) -> bool:
         return self.ended is not None and self.ended.code == 0
 
     def new_log_lines(self) -> list[str]:
@@ -397,12 +397,14 @@ class JobSession:
         may be infinite.
         """
         chief = self._processes[0]
-        if chief.ok:
+        if chief.has_succeeded:
             return AFTER_SUCCESS
         if chief.ended is not None:
             return AFTER_FAILURE
         lost = [
-            process for process in self._processes if process.ended is not None and not process.ok
+            process
+            for process in self._processes
+            if process.ended is not None and not process.has_succeeded
         ]
         spared = all(self.spares(process.task, REFUSED) for process in lost)
         return math.inf if spared else AFTER_LOSS
@@ -447,15 +449,15 @@ class JobSession:
 
     def _job_exit_code(self) -> int:
         for process in self._processes:
-            if not process.ok:
+            if not process.has_succeeded:
                 why = _end_text(process.ended, process.log)
                 self.show(error_line(f"{process.task} {why}; {process.log}"))
         chief = self._processes[0].ended
         if not self._stopped and chief is not None and (chief.code or 0) > 0:
             return int(chief.code or 0)
         others = self._processes[1:]
-        ok = all(other.ok or self.spares(other.task, REFUSED) for other in others)
-        return int(ExitCode.OK if self._processes[0].ok and ok else ExitCode.FAILED)
+        ok = all(other.has_succeeded or self.spares(other.task, REFUSED) for other in others)
+        return int(ExitCode.OK if self._processes[0].has_succeeded and ok else ExitCode.FAILED)
 
 
 def _end_text(ended: ProcessResult | None, log: Path) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
-from cnnbench.base.document import Row, make_table, numeric_cell, text_of
+from cnnbench.base.document import Row, make_table, numeric_cell, sections_to_text
 from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
 from cnnbench.base.text import integer, percent
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
@@ -39,7 +39,7 @@ from cnnbench.campaigns.processes.results_dir import (
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, gradient_tensors
 from cnnbench.plan import RunPlan
-from cnnbench.records.files import Output, check_outputs
+from cnnbench.records.files import OutputFile, check_outputs
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, Link, parse_all_reduce_spec
@@ -151,13 +151,13 @@ class ScalingJobs:
         # The jobs are interleaved, so that a slowdown of the machine affects all jobs equally.
         order = ordered_rounds(counts, repeats, seed=None)
         targets = [folder.folder / f"{case}-{repeat}.json" for case, repeat in order]
-        check_outputs([Output("results", str(target), "run") for target in targets])
+        check_outputs([OutputFile("results", str(target), "run") for target in targets])
 
         def measure_case(
             case: str, repeat: int, later_keys: Sequence[Hashable]
         ) -> ProcessRequests[bool]:
             name, count = f"{case}-{repeat}", counts[case]
-            logs, target = folder.log(name).parent, folder.folder / f"{name}.json"
+            logs, target = folder.log_path(name).parent, folder.folder / f"{name}.json"
             side = self._job_side(folder.unfinished_path(logs), count)
             process_request = make_process_request(
                 folder, name, side, key=(case, False), target=target, leaves=logs
@@ -263,7 +263,7 @@ def predict_exchange_seconds(
         try:
             devices = workers * towers
             spec = _all_reduce_spec_with_same_traffic(setup, min(ps, devices))
-            seconds[workers] = model.seconds(spec, tensors, devices, packing)
+            seconds[workers] = model.predict_all_reduce_seconds(spec, tensors, devices, packing)
         except NotPredictedError as error:
             reason = str(error)
     return seconds, reason
@@ -285,7 +285,7 @@ def table_text(points: Sequence[ScalingPoint]) -> str:
     images = sorted({point.images_per_step for point in points})
     batch = "all jobs have {} images per step" if points[0].kind == STRONG else _WEAK_BATCH
     title = f"{points[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
-    return f"{title}\n{text_of([[make_table(map(_point_cells, points))]])}"
+    return f"{title}\n{sections_to_text([[make_table(map(_point_cells, points))]])}"
 
 
 def _point_cells(point: ScalingPoint) -> Row:

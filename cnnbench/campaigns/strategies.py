@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Text, make_table, text_of
+from cnnbench.base.document import Paragraph, make_table, sections_to_text
 from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.text import item_count, labels_from_config
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
@@ -118,24 +118,24 @@ CHECKPOINTS = "checkpoints"
 _WEIGHTS = "weights"  # Name of the journal's note with the distances between weights.
 
 
-def stored_distances(
+def stored_weight_distances(
     folder: ResultsFolder, name: str = ""
 ) -> Mapping[str, tuple[float, str]] | None:
     """The weight distances that an earlier session stored under `name`; None if there are none."""
-    for event in folder.notes(_WEIGHTS):
+    for event in folder.earlier_journal_notes(_WEIGHTS):
         if event["name"] == name:
             return {of: (float(gap), text) for of, (gap, text) in event["distances"].items()}
     return None
 
 
-def compare_weights(
+def compare_and_remove_checkpoints(
     folder: ResultsFolder, checkpoints: Mapping[str, Path], name: str = ""
 ) -> Mapping[str, tuple[float, str]]:
     """Compares checkpoints by `weight_distances`, stores the result and removes the checkpoints."""
     # Reading checkpoints loads TensorFlow, so it must happen after all measurements.
     with without_info_lines():
         gaps = weight_distances(checkpoints)
-    folder.note(_WEIGHTS, name=name, distances=gaps)
+    folder.add_journal_note(_WEIGHTS, name=name, distances=gaps)
     folder.remove(folder.folder / CHECKPOINTS)
     return gaps
 
@@ -329,7 +329,7 @@ class StrategiesSession:
         Each round runs every mode once, in random order. `timeout` is in seconds per process.
         """
         cases = {case.name: case for case in self.cases}
-        known = stored_distances(self._results) is not None
+        known = stored_weight_distances(self._results) is not None
         trained = [(case.name, 0) for case in self.cases if case.weights_flags and not known]
 
         def measure(
@@ -385,7 +385,7 @@ def _strategy_row(
 ) -> StrategyRow:
     records = list(session.records[case.name].values())
     speeds = images_per_sec_of_mode(processes, case.name)
-    low, high = speeds.interval or speeds.range or (None, None)
+    low, high = speeds.median_confidence_interval or speeds.range or (None, None)
     distance, variable = distances.get(case.name, (None, ""))
     weights = UNKNOWN
     if case.apart:
@@ -451,7 +451,7 @@ def table_text(document: StrategiesDocument, cases: Sequence[StrategyCase]) -> s
     remarks += [f"failed: {row.mode}: {row.problem}" for row in rows if row.problem]
     remarks += [f"incomplete: {document.incomplete}"] if document.incomplete else []
     shown = make_table((mode_row(row, spread) for row in rows), spare=_SPARE, whole=True)
-    return text_of([[shown, *(Text(remark, hanging=2) for remark in remarks)]])
+    return sections_to_text([[shown, *(Paragraph(remark, hanging=2) for remark in remarks)]])
 
 
 def strategies_document(

@@ -581,8 +581,8 @@ def _expand_matrix(entry: SuiteEntry) -> tuple[SweepCase, ...]:
         )
     only_included = bool(entry.include) and not entry.axes
     products = [] if only_included else list(itertools.product(*entry.axes))
-    made = _remove_excluded(entry, [_make_configuration(entry, sets) for sets in products])
-    made += [_make_configuration(entry, (flags,)) for flags in entry.include]
+    made = _remove_excluded(entry, [_make_sweep_case(entry, sets) for sets in products])
+    made += [_make_sweep_case(entry, (flags,)) for flags in entry.include]
     seen: dict[str, SweepCase] = {}
     for configuration in made:
         if configuration.name in seen:
@@ -594,8 +594,8 @@ def _expand_matrix(entry: SuiteEntry) -> tuple[SweepCase, ...]:
     return tuple(made)
 
 
-def _make_configuration(entry: SuiteEntry, sets: tuple[FlagNodes, ...]) -> SweepCase:
-    own = {name: node for flags in sets for name, node in flags.items()}
+def _make_sweep_case(entry: SuiteEntry, flag_groups: tuple[FlagNodes, ...]) -> SweepCase:
+    own = {name: node for flags in flag_groups for name, node in flags.items()}
     nodes = {**entry.flags, **own}
     values = {name: _flag_text(entry, name, node) for name, node in nodes.items()}
     texts = {name: text for name, text in values.items() if text is not None}
@@ -631,15 +631,15 @@ def _flag_text(entry: SuiteEntry, name: str, node: YamlNode) -> str | None:
     if node.kind == "null":
         return None
     if node.kind == "list":
-        return ",".join("".join(_substitute_variables(item)) for item in node.items)
+        return ",".join("".join(_text_parts_with_env_values(item)) for item in node.items)
     # Only a switch is read as a YAML boolean. For other flags, "on" and "no" are ordinary texts.
     spec = flag_specs_of(entry.command).get(name)
     if node.kind == "boolean" and spec is not None and spec.kind.name == "boolean":
         return "true" if node.is_true else "false"
-    return "".join(_substitute_variables(node))
+    return "".join(_text_parts_with_env_values(node))
 
 
-def _substitute_variables(node: YamlNode) -> Iterator[str]:
+def _text_parts_with_env_values(node: YamlNode) -> Iterator[str]:
     end = 0
     for match in _VARIABLE.finditer(node.text):
         yield node.text[end : match.start()]

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cnnbench.base.document import Row, Text, make_table, numeric_cell, text_of
+from cnnbench.base.document import Paragraph, Row, make_table, numeric_cell, sections_to_text
 from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ProcessValues, median
 from cnnbench.base.terminal import natural_key
@@ -311,10 +311,10 @@ def find_records(folder: Path, key: str, repeat: int) -> list[Path]:
     return sorted(named, key=lambda path: path.stem.rpartition(".")[2])
 
 
-def record_name(label: str, key: str, repeat: int, stamp: str) -> str:
+def record_file_name(label: str, case_key: str, repeat: int, timestamp: str) -> str:
     """File name for a new record. The label only helps people who look at the folder."""
     label = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", label)[:_NAME_LENGTH].strip("-.") or "run"
-    return f"{label}.{key}.r{repeat}.{stamp}.json"
+    return f"{label}.{case_key}.r{repeat}.{timestamp}.json"
 
 
 _BATCH = names_of_flags(FLAGS, RunPart.BATCH)
@@ -554,7 +554,7 @@ class Sweep:
         there = find_records(folder, case.key, repeat) if self.store.resume else []
         good = [path for path in there if _successful_record(path)]
         label = f"{self.plan.suite}-{case.name}"
-        own = folder / record_name(label, case.key, repeat, self.record_timestamp)
+        own = folder / record_file_name(label, case.key, repeat, self.record_timestamp)
         return [own, *there, *good][-1]
 
 
@@ -604,7 +604,7 @@ def duration_text(todo: Sequence[SweepItem], campaign: Campaign) -> str:
         return f"{text}; their duration is known after the first"
     basis = (
         "as before"
-        if all(campaign.mean_seconds_of(item.duration_key) for item in runs)
+        if all(campaign.mean_process_seconds(item.duration_key) for item in runs)
         else "a first guess"
     )
     searches = len(todo) - len(runs)
@@ -615,7 +615,7 @@ def duration_text(todo: Sequence[SweepItem], campaign: Campaign) -> str:
 
 
 def _estimated_seconds(item: SweepItem, campaign: Campaign) -> float | None:
-    known = campaign.mean_seconds_of(item.duration_key)
+    known = campaign.mean_process_seconds(item.duration_key)
     if known is not None:
         return known
     work = item.case.resolved.work
@@ -706,7 +706,7 @@ def table_text(rows: Sequence[SummaryRow]) -> str:
     failed = (f"failed: {problem}" for row in rows for problem in row.problems)
     # Narrow terminals omit the column with the names that configurations have in reports.
     shown = make_table(map(_row_cells, rows), spare=(_REPORTED,))
-    return text_of([[shown, *(Text(text, hanging=6) for text in (*pauses, *failed))]])
+    return sections_to_text([[shown, *(Paragraph(text, hanging=6) for text in (*pauses, *failed))]])
 
 
 def _row_cells(row: SummaryRow) -> Row:

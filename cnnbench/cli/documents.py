@@ -69,9 +69,9 @@ _MODEL_PACKAGE = "cnnbench.models."
 
 
 def _markdown_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 99
+    header: Sequence[str], rows: Iterable[Sequence[str]], first_number_column: int = 99
 ) -> str:
-    align = ["---:" if place >= numbers_from else "---" for place in range(len(header))]
+    align = ["---:" if place >= first_number_column else "---" for place in range(len(header))]
     return markdown_table(header, align, [*rows])
 
 
@@ -121,7 +121,7 @@ def model_tables() -> dict[str, str]:
     models = [get_model(name, dataset) for dataset in CLASSES for name in model_names(dataset)]
     # Leave out models of plug-ins that happen to be loaded.
     own = (model for model in models if type(model).__module__.startswith(_MODEL_PACKAGE))
-    return {"models": _markdown_table(_MODELS, map(_model_row, own), numbers_from=2)}
+    return {"models": _markdown_table(_MODELS, map(_model_row, own), first_number_column=2)}
 
 
 def _model_row(model: Model) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ def mode_tables() -> dict[str, str]:
     """The tables in docs/modes.md: modes of --variable_update, and flags that some modes refuse."""
     runs = {mode.name: small_run_flags(mode) for mode in BUILT_IN}
     taken = _markdown_table(
-        _FLAGS, ((f"`{flag}`", *refusing_modes(flag, runs)) for flag in FLAGS_BY_MODE)
+        _FLAGS, ((f"`{flag}`", *refusing_modes_and_reasons(flag, runs)) for flag in FLAGS_BY_MODE)
     )
     return {"modes": _markdown_table(_MODES, map(_mode_row, BUILT_IN)), "flags": taken}
 
@@ -157,10 +157,12 @@ def small_run_flags(mode: Mode) -> list[str]:
     return run
 
 
-def refusing_modes(flag: str, runs: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """The modes that refuse a flag, and the reasons. `runs` contains flags of a run by mode."""
+def refusing_modes_and_reasons(
+    flag: str, run_flags_by_mode: Mapping[str, Sequence[str]]
+) -> tuple[str, str]:
+    """The modes that refuse a flag, and the reasons."""
     modes, reasons = [], []
-    for mode, run in runs.items():
+    for mode, run in run_flags_by_mode.items():
         try:
             parse_run([*run, flag], environ={})
         except FlagError as error:

@@ -29,7 +29,7 @@ def make_batches_with_mixup_or_cutmix(pipeline: Pipeline) -> tf.data.Dataset:
     Images are mixed on the host. The batches have the elements `InputSpec.delivered_elements`.
     """
     batches, spec = pipeline.tower_batches(), pipeline.spec
-    if not spec.mixes:
+    if not spec.mixes_images:
         return batches
     count = spec.batch_per_device
 
@@ -139,7 +139,7 @@ def draw_beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
 # Changes of single images: RandAugment (arXiv:1909.13719) and TrivialAugment (arXiv:2103.10158)
 
 
-class Augmentation(NamedTuple):
+class AugmentationSettings(NamedTuple):
     """Settings of an augmentation: how many operations change an image, and how strongly.
 
     Attributes:
@@ -166,11 +166,11 @@ class Augmentation(NamedTuple):
 
 AUGMENTATIONS = {
     # RandAugment makes 2 changes of strength 9 of 10; ranges are as in AutoAugment at 331 pixels.
-    "randaugment": Augmentation(
+    "randaugment": AugmentationSettings(
         2, 0.9, 0.3, lambda side: side * 150.0 / 331.0, 30.0, (0.1, 1.9), 4
     ),
     # TrivialAugment uses the ranges that its paper calls wide.
-    "trivialaugment": Augmentation(1, None, 0.99, lambda side: 32.0, 135.0, (0.01, 2.0), 2),
+    "trivialaugment": AugmentationSettings(1, None, 0.99, lambda side: 32.0, 135.0, (0.01, 2.0), 2),
 }
 """Augmentations by the values of --augment."""
 
@@ -178,35 +178,35 @@ AUGMENTATIONS = {
 _STRONGEST = 30
 
 
-def augmented(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
+def augment_image(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
     """Changes an image, uint8 [height, width, 3] with known sizes, by the augmentation that
     --augment names.
 
     `position`, an int64 scalar, determines the operations, their strengths and their directions.
     """
-    kind = AUGMENTATIONS[spec.augment]
+    settings = AUGMENTATIONS[spec.augment]
     draw = partial(draw_uniform_int, position, spec.seed)
-    for number in range(kind.operations):
-        if kind.strength is None:
+    for number in range(settings.operations):
+        if settings.strength is None:
             level = draw(f"strength {number}", _STRONGEST + 1)
             strength = tf.cast(level, tf.float64) / _STRONGEST
         else:
-            strength = tf.constant(kind.strength, tf.float64)
+            strength = tf.constant(settings.strength, tf.float64)
         signed_strength = tf.where(draw(f"direction {number}", 2) == 1, -strength, strength)
         chosen = tf.cast(draw(f"operation {number}", len(OPERATIONS)), tf.int32)
-        given = image, strength, signed_strength, kind
+        given = image, strength, signed_strength, settings
         image = tf.switch_case(chosen, [partial(change, *given) for change in OPERATIONS.values()])
     return image
 
 
 def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> tf.Tensor:
     """Changes images, uint8 [n, height, width, 3], by the augmentation that --augment names.
-    `positions`, int64 [n], determine the random choices; see `augmented`.
+    `positions`, int64 [n], determine the random choices; see `augment_image`.
     """
 
     def augment_one(image_and_position: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         image, position = image_and_position
-        return augmented(image, position, spec)
+        return augment_image(image, position, spec)
 
     made = tf.TensorSpec(images.shape[1:], tf.uint8)
     return tf.map_fn(augment_one, (images, positions), fn_output_signature=made)
@@ -216,8 +216,10 @@ def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> t
 # Their arguments: uint8 image, strength from 0 to 1, strength with a random sign, augmentation.
 
 
-def _rotate(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
-    angle = signed_strength * (kind.angle * math.pi / 180.0)
+def _rotate(
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
+) -> tf.Tensor:
+    angle = signed_strength * (settings.angle * math.pi / 180.0)
     height, width, _ = image.shape
     cosine, sine = tf.cos(angle), tf.sin(angle)
     across, down = width / 2.0, height / 2.0
@@ -225,21 +227,29 @@ def _rotate(image: Any, strength: Any, signed_strength: Any, kind: Augmentation)
     return _resample_affine(image, first, (sine, cosine, down - sine * across - cosine * down))
 
 
-def _shear_x(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
-    return _resample_affine(image, (1.0, signed_strength * kind.shear, 0.0), (0.0, 1.0, 0.0))
+def _shear_x(
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
+) -> tf.Tensor:
+    return _resample_affine(image, (1.0, signed_strength * settings.shear, 0.0), (0.0, 1.0, 0.0))
 
 
-def _shear_y(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
-    return _resample_affine(image, (1.0, 0.0, 0.0), (signed_strength * kind.shear, 1.0, 0.0))
+def _shear_y(
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
+) -> tf.Tensor:
+    return _resample_affine(image, (1.0, 0.0, 0.0), (signed_strength * settings.shear, 1.0, 0.0))
 
 
-def _translate_x(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
-    shift = tf.cast(signed_strength * kind.translation(image.shape[1]), tf.int32)
+def _translate_x(
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
+) -> tf.Tensor:
+    shift = tf.cast(signed_strength * settings.translation(image.shape[1]), tf.int32)
     return _resample_affine(image, (1.0, 0.0, tf.cast(shift, tf.float64)), (0.0, 1.0, 0.0))
 
 
-def _translate_y(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
-    shift = tf.cast(signed_strength * kind.translation(image.shape[0]), tf.int32)
+def _translate_y(
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
+) -> tf.Tensor:
+    shift = tf.cast(signed_strength * settings.translation(image.shape[0]), tf.int32)
     return _resample_affine(image, (1.0, 0.0, 0.0), (0.0, 1.0, tf.cast(shift, tf.float64)))
 
 
@@ -268,7 +278,7 @@ def _resample_affine(
 
 
 def _auto_contrast(
-    image: Any, strength: Any, signed_strength: Any, kind: Augmentation
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
 ) -> tf.Tensor:
     exact = tf.cast(image, tf.float64)
     low, high = tf.reduce_min(exact, (0, 1)), tf.reduce_max(exact, (0, 1))
@@ -276,7 +286,9 @@ def _auto_contrast(
     return _clip_to_uint8(exact * scale - tf.where(high > low, low * scale, 0.0))
 
 
-def _equalize(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
+def _equalize(
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
+) -> tf.Tensor:
     values = tf.transpose(tf.reshape(tf.cast(image, tf.int32), [-1, 3]))
     counts = tf.math.bincount(values, minlength=256, maxlength=256, axis=-1)
     last = tf.gather(counts, tf.reduce_max(values, 1)[:, None], axis=1, batch_dims=1)
@@ -287,35 +299,41 @@ def _equalize(image: Any, strength: Any, signed_strength: Any, kind: Augmentatio
     return tf.cast(tf.reshape(tf.transpose(found), image.shape), tf.uint8)
 
 
-def _solarize(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
+def _solarize(
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
+) -> tf.Tensor:
     threshold = 256 - tf.cast(256.0 * strength, tf.int32)
     return tf.where(tf.cast(image, tf.int32) < threshold, image, 255 - image)
 
 
-def _posterize(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
-    lost = tf.cast(tf.cast((8 - kind.bits) * strength, tf.int32), tf.uint8)
+def _posterize(
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
+) -> tf.Tensor:
+    lost = tf.cast(tf.cast((8 - settings.bits) * strength, tf.int32), tf.uint8)
     return tf.bitwise.left_shift(tf.bitwise.right_shift(image, lost), lost)
 
 
-def _change_color(image: Any, strength: Any, signed_strength: Any, kind: Augmentation) -> tf.Tensor:
-    return _scale_image_property(_compute_luma(image)[:, :, tf.newaxis], image, strength, kind)
+def _change_color(
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
+) -> tf.Tensor:
+    return _scale_image_property(_compute_luma(image)[:, :, tf.newaxis], image, strength, settings)
 
 
 def _change_contrast(
-    image: Any, strength: Any, signed_strength: Any, kind: Augmentation
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
 ) -> tf.Tensor:
     mean = tf.floor(tf.reduce_mean(tf.cast(_compute_luma(image), tf.float64)) + 0.5)
-    return _scale_image_property(mean, image, strength, kind)
+    return _scale_image_property(mean, image, strength, settings)
 
 
 def _change_brightness(
-    image: Any, strength: Any, signed_strength: Any, kind: Augmentation
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
 ) -> tf.Tensor:
-    return _scale_image_property(0.0, image, strength, kind)
+    return _scale_image_property(0.0, image, strength, settings)
 
 
 def _change_sharpness(
-    image: Any, strength: Any, signed_strength: Any, kind: Augmentation
+    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
 ) -> tf.Tensor:
     if min(image.shape[:2]) < 3:
         return image
@@ -328,17 +346,17 @@ def _change_sharpness(
     smooth = tf.pad(tf.floor(sums / 13.0 + 0.5), inner)
     # The smoothing filter has no result at the border, so the pixels there remain unchanged.
     inside = tf.pad(tf.ones_like(sums, tf.bool), inner)
-    return _scale_image_property(tf.where(inside, smooth, exact), image, strength, kind)
+    return _scale_image_property(tf.where(inside, smooth, exact), image, strength, settings)
 
 
 def _scale_image_property(
-    image_without_property: Any, image: Any, strength: Any, kind: Augmentation
+    image_without_property: Any, image: Any, strength: Any, settings: AugmentationSettings
 ) -> tf.Tensor:
     """Strengthens or weakens a property of an image, such as its colour.
 
     The shape of `image_without_property` must broadcast to the shape of the image.
     """
-    low, high = kind.factors
+    low, high = settings.factors
     factor = tf.cast(low + (high - low) * strength, tf.float32)
     image_without_property = tf.cast(image_without_property, tf.float32)
     return _clip_to_uint8(
@@ -356,7 +374,7 @@ def _clip_to_uint8(values: Any) -> tf.Tensor:
     return tf.cast(tf.clip_by_value(values, 0.0, 255.0), tf.uint8)
 
 
-OPERATIONS: Mapping[str, Callable[[Any, Any, Any, Augmentation], tf.Tensor]] = {
+OPERATIONS: Mapping[str, Callable[[Any, Any, Any, AugmentationSettings], tf.Tensor]] = {
     "identity": lambda image, *_: image,
     "auto_contrast": _auto_contrast,
     "equalize": _equalize,

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cnnbench.base.files import place
+from cnnbench.base.files import local_or_url_path
 from cnnbench.base.plugins import value_text
 from cnnbench.data.folder import (
     Findings,
@@ -57,7 +57,7 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     Searches ``data_dir``, then its subfolders ``cifar-10-batches-py`` and ``cifar-10-batches-bin``.
     If a folder contains both formats, pickles are preferred.
     """
-    root = place(data_dir)
+    root = local_or_url_path(data_dir)
     with converting_read_errors(data_dir):
         for folder in _FOLDERS:
             paths = _matching_files(root / folder, subset)

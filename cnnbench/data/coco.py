@@ -61,7 +61,7 @@ class CocoObject(NamedTuple):
     is_crowd: bool
 
 
-def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int, int, int]]:
+def validate_record(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int, int, int]]:
     """Checks the parts of a record that a run uses: the image, the boxes, and the labels, which
     must be in [1, num_classes).
 
@@ -96,7 +96,9 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
         labels.update(example[0])
         facts.append(example[1])
 
-    findings = check_records(files, lambda record: examine(record, num_classes), add_record_facts)
+    findings = check_records(
+        files, lambda record: validate_record(record, num_classes), add_record_facts
+    )
     if facts:
         heights, widths, boxes, crowds = zip(*facts, strict=True)
         findings.details = [
@@ -205,7 +207,7 @@ class CocoPipeline(RecordPipeline):
 
     def examine(self, record: bytes) -> object:
         """See `RecordPipeline.examine`."""
-        return examine(record, self.spec.num_classes)
+        return validate_record(record, self.spec.num_classes)
 
 
 def crop_to_random_window(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from cnnbench.base import plugins
-from cnnbench.base.files import place
+from cnnbench.base.files import local_or_url_path
 from cnnbench.data.folder import Findings, converting_read_errors
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags.groups.data import DataParams
@@ -115,7 +115,7 @@ class Dataset:
             notices.append(f"{subset} files not read: {len(extra)}, the first {extra[0].name}")
         return notices
 
-    def subsets_in(self, data_dir: str) -> dict[str, Sequence[Path]]:
+    def files_by_subset(self, data_dir: str) -> dict[str, Sequence[Path]]:
         """Finds the files of each subset that a directory contains. FlagError if it contains no
         files of the data set.
         """
@@ -142,7 +142,7 @@ class Dataset:
         return next(iter(found), "")
 
     def _find_existing_files(self, data_dir: str, subset: str) -> list[Path]:
-        files = [place(path) for path in self.find(data_dir, subset)]
+        files = [local_or_url_path(path) for path in self.find(data_dir, subset)]
         absent = next((path for path in files if not (path.is_file() or path.exists())), None)
         if absent is not None:
             who = (
@@ -181,7 +181,7 @@ def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a Python file that calls `register_dataset`. Returns the names of the registered data
     sets.
     """
-    return tuple(map(str, plugins.load(path, "dataset_plugin")))
+    return tuple(map(str, plugins.load_plugin_file(path, "dataset_plugin")))
 
 
 def dataset_names() -> tuple[str, ...]:
@@ -332,28 +332,28 @@ class InputSpec(DataParams):
         return self.input_preprocessor == "official_models_imagenet"
 
     @property
-    def mixes(self) -> bool:
+    def mixes_images(self) -> bool:
         """Whether mixup or CutMix is used, so that each image is mixed with another image of its
         batch.
         """
         return self.training and bool(self.data_dir) and self.mixup_alpha + self.cutmix_alpha > 0
 
     @property
-    def batch_unit(self) -> int:
+    def required_batch_multiple(self) -> int:
         """Number of which the batch size per device must be a multiple: 2 if images are mixed in
         pairs, otherwise 1.
         """
-        return 2 if self.mixes else 1
+        return 2 if self.mixes_images else 1
 
     @property
     def delivered_elements(self) -> tuple[Element, ...]:
         """The elements of a delivered batch: `elements` and, if images are mixed, additional
         labels.
         """
-        return (*self.elements, *_OF_MIXED) if self.mixes else self.elements
+        return (*self.elements, *_OF_MIXED) if self.mixes_images else self.elements
 
     @property
-    def process_batch(self) -> int:
+    def process_batch_size(self) -> int:
         """Number of examples per step, for all towers of this process together."""
         return self.batch_per_device * self.num_devices
 
@@ -449,7 +449,7 @@ class InputSource(AbstractContextManager["InputSource"]):
         padded.
         """
         per_shard = -(-self.examples_per_epoch // self.spec.num_shards)
-        return -(-per_shard // self.spec.process_batch)
+        return -(-per_shard // self.spec.process_batch_size)
 
     @property
     def element_spec(self) -> tuple[TowerBatch, ...]:
@@ -466,13 +466,13 @@ class InputSource(AbstractContextManager["InputSource"]):
         ) * spec.num_devices
 
     @property
-    def signature(self) -> tuple[TowerBatch, ...]:
+    def step_argument_specs(self) -> tuple[TowerBatch, ...]:
         """Specs (``tf.TensorSpec``) of the arguments with which a step that uses this input is
         traced.
         """
         return self.element_spec
 
-    def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
+    def get_tower_batch(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
         """Returns the batch of one tower. Call it while a step is traced, in the scope of the
         tower's device.
         """
@@ -484,7 +484,7 @@ class InputSource(AbstractContextManager["InputSource"]):
         file and the record that cannot be read.
         """
 
-    def waiting(self) -> dict[int, float]:
+    def seconds_waiting_by_shard(self) -> dict[int, float]:
         """Returns, by shard number, the seconds for which each call of `next` that is blocked now
         has been waiting.
         """
@@ -500,7 +500,7 @@ class InputSource(AbstractContextManager["InputSource"]):
         """Returns the bad records that were skipped so far; see `Pipeline.skipped`."""
         return SkippedRecords()
 
-    def passed_over(self, steps: int) -> list[int]:
+    def skipped_records_by_shard(self, steps: int) -> list[int]:
         """Returns, for each shard that this process reads, how many bad records were skipped during
         the first `steps` training steps.
 

@@ -16,7 +16,7 @@ from cnnbench.base.files import (
     FolderLock,
     TemporaryFolder,
     UrlPath,
-    place,
+    local_or_url_path,
     read_file,
     read_text,
 )
@@ -129,7 +129,7 @@ def converting_read_errors(data_dir: str) -> Iterator[None]:
     missing or cannot be read.
     """
     try:
-        if not place(data_dir).is_dir():
+        if not local_or_url_path(data_dir).is_dir():
             raise FlagError("data_dir", data_dir, "there is no such directory")
         yield
     except OSError as error:

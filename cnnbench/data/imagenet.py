@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.data import folder
-from cnnbench.data.augment import augmented
+from cnnbench.data.augment import augment_image
 from cnnbench.data.dataset import InputSpec
 from cnnbench.data.folder import (
     Findings,
@@ -75,7 +75,7 @@ def preprocess_train_image(
     if spec.augment != "none":
         image = tf.ensure_shape(image, [size, size, 3])
         rounded = tf.saturate_cast(tf.round(image), tf.uint8)
-        image = tf.cast(augmented(rounded, position, spec), tf.float32)
+        image = tf.cast(augment_image(rounded, position, spec), tf.float32)
     return normalise_image(image, spec)
 
 
@@ -271,12 +271,12 @@ def boxes_are_inside(boxes: Any) -> tf.Tensor:
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Checks every record in the files of a subset; see `Dataset.check`."""
     tally = ImageTally()
-    findings = check_records(files, lambda record: examine(record, num_classes), tally.add)
+    findings = check_records(files, lambda record: validate_record(record, num_classes), tally.add)
     findings.details = tally.lines()
     return findings
 
 
-def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
+def validate_record(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
     """Checks the parts of a record that a run uses: the label must be less than `num_classes`, and
     each side of the image at least `min_size`.
     """
@@ -446,7 +446,7 @@ class ImageNetPipeline(RecordPipeline):
         """See `RecordPipeline.examine`."""
         spec = self.spec
         min_size = spec.image_size if spec.resize_method == "crop" else 1
-        return examine(record, spec.num_classes, min_size)
+        return validate_record(record, spec.num_classes, min_size)
 
 
 # Conversion of a folder of images into TFRecord files in the format of ImageNet

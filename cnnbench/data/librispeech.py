@@ -66,7 +66,7 @@ def count_wav_samples(content: bytes) -> int:
     return samples
 
 
-def examine(
+def validate_record(
     record: bytes, max_frames: int | None = None, max_letters: int | None = None
 ) -> tuple[int, int]:
     """Checks the audio and the transcript in a record. Returns the number of spectrogram frames and
@@ -101,7 +101,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     # `num_classes` is not needed: the classes are the letters of the fixed alphabet.
     del num_classes
     facts: list[tuple[int, int]] = []
-    findings = check_records(files, examine, facts.append)
+    findings = check_records(files, validate_record, facts.append)
     if facts:
         frames, letters = zip(*facts, strict=True)
         findings.details = [
@@ -166,7 +166,7 @@ class LibriSpeechPipeline(RecordPipeline):
 
     def examine(self, record: bytes) -> object:
         """See `RecordPipeline.examine`."""
-        return examine(record, self._max_frames, self._max_letters)
+        return validate_record(record, self._max_frames, self._max_letters)
 
 
 def log_spectrogram(samples: Any) -> tf.Tensor:
@@ -232,7 +232,7 @@ def _write_records(path: Path, utterances: Sequence[Utterance]) -> None:
         for audio, text, where in utterances:
             try:
                 record = serialize(read_data_file(audio), text, audio.stem)
-                examine(record)
+                validate_record(record)
             except RecordDefect as defect:
                 raise DataError(f"{audio}: {defect} ({where})") from defect
             file.write(record)

@@ -40,7 +40,7 @@ def positions_of(numbers_in_shard: Any, spec: InputSpec) -> Any:
         return numbers_in_shard
     if not spec.training:
         return numbers_in_shard * spec.num_shards + spec.shard_index
-    share = spec.process_batch
+    share = spec.process_batch_size
     return numbers_in_shard + share * (
         numbers_in_shard // share * (spec.num_shards - 1) + spec.shard_index
     )
@@ -50,7 +50,7 @@ def count_examples_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
     """Counts the training examples of this shard before ``position`` (an int64 scalar) in the
     stream of the whole run.
     """
-    share = spec.process_batch
+    share = spec.process_batch_size
     together = share * spec.num_shards
     row = position % together - spec.shard_index * share
     return position // together * share + tf.clip_by_value(row, 0, share)
@@ -159,7 +159,7 @@ class Pipeline(abc.ABC):
         """Returns the records that were skipped so far because of --on_bad_record=skip."""
         return SkippedRecords()
 
-    def passed_over(self, examples: int) -> int:
+    def count_skipped_records(self, examples: int) -> int:
         """Returns how many bad records were skipped while this run read its first `examples`
         training examples. Reading began at position ``start`` of the data.
         """
@@ -533,15 +533,15 @@ class SyntheticInput(InputSource):
             )
 
     @property
-    def signature(self) -> tuple[TowerBatch, ...]:
-        """See `InputSource.signature`.
+    def step_argument_specs(self) -> tuple[TowerBatch, ...]:
+        """See `InputSource.step_argument_specs`.
 
         If there are several passes, the argument is the number of the pass.
         """
         return () if self.spec.passes == 1 else (TowerBatch(tf.TensorSpec([], tf.int32), None),)
 
-    def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """See `InputSource.of_tower`. Reads the examples from the tower's variables."""
+    def get_tower_batch(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
+        """See `InputSource.get_tower_batch`. Reads the examples from the tower's variables."""
         elements, count = self.spec.elements, self.spec.batch_per_device
         values = [variable.read_value() for variable in self._towers[tower]]
         if batches:

@@ -82,16 +82,16 @@ class PipelineInput(InputSource):
             self._waits_since = None
             self.batches += 1
 
-    def waiting(self) -> dict[int, float]:
+    def seconds_waiting_by_shard(self) -> dict[int, float]:
         """Returns, by shard number, the seconds for which a blocked call of `next` has been
         waiting.
         """
         since = self._waits_since
         return {} if since is None else {self.spec.shard_index: time.perf_counter() - since}
 
-    def passed_over(self, steps: int) -> list[int]:
-        """See `InputSource.passed_over`."""
-        here = self._pipeline.passed_over(steps * self._examples_per_step)
+    def skipped_records_by_shard(self, steps: int) -> list[int]:
+        """See `InputSource.skipped_records_by_shard`."""
+        here = self._pipeline.count_skipped_records(steps * self._examples_per_step)
         return [self._passed_over_before + here]
 
     def resume(self, steps: int, skipped_by_shard: Sequence[int] = ()) -> bool:
@@ -104,14 +104,14 @@ class PipelineInput(InputSource):
 
     @property
     def _examples_per_step(self) -> int:
-        return self.spec.process_batch * self.spec.passes
+        return self.spec.process_batch_size * self.spec.passes
 
     def stages(self) -> list[PipelineStage]:
         """See `Pipeline.stages`."""
         spec = self.spec
         with tf.device(spec.host):
             stages = self._pipeline.stages()
-            if spec.mixes:
+            if spec.mixes_images:
                 batches = make_batches_with_mixup_or_cutmix(self._pipeline)
                 stages.append(PipelineStage("mix", batches, spec.batch_per_device))
             return stages
@@ -427,7 +427,7 @@ class InputDistribution:
     def examples_per_step(self, spec: InputSpec) -> int:
         """Returns how many examples one step of all workers takes from one pipeline."""
         if self.by_pipeline or self._policy == "off":
-            return spec.process_batch * spec.passes
+            return spec.process_batch_size * spec.passes
         return spec.batch_per_device * spec.passes * int(self.strategy.num_replicas_in_sync)
 
     def make_iterator(self, pipeline: Pipeline) -> Any:
@@ -495,13 +495,13 @@ class DistributedInput(PipelineInput):
 
     def _start_reading(self) -> Callable[[], PendingStep]:
         # The distributed data set prefetches batches, so no background thread is needed.
-        steps = _DistributedBatchReader(self._pipeline, self.devices, self._distribution)
+        steps = _StrategyBatchReader(self._pipeline, self.devices, self._distribution)
         self._steps, self._produce = steps, steps.next
         self._fresh = True
         return self._produce
 
 
-class _DistributedBatchReader(BatchReader):
+class _StrategyBatchReader(BatchReader):
     def __init__(
         self, pipeline: Pipeline, devices: Sequence[str], distribution: InputDistribution
     ) -> None:
@@ -528,7 +528,7 @@ _QUEUE = "cnnbench/batches"
 _SYNTHETIC = "cnnbench/synthetic"
 
 
-class JobInput(InputSource):
+class JoinedWorkerInput(InputSource):
     """Joins the inputs of all workers of a job. The inputs differ only in their shards and devices.
 
     A batch remains on the worker that produced it: `next` returns handles of tensors on this
@@ -551,18 +551,18 @@ class JobInput(InputSource):
             for tower in range(len(source.devices))
         ]
         # Each source has a slice: the arguments of the step that belong to the source.
-        ends = list(itertools.accumulate(len(source.signature) for source in sources))
+        ends = list(itertools.accumulate(len(source.step_argument_specs) for source in sources))
         self._shares = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
 
     @property
-    def signature(self) -> tuple[TowerBatch, ...]:
-        """See `InputSource.signature`."""
-        return tuple(batch for source in self._sources for batch in source.signature)
+    def step_argument_specs(self) -> tuple[TowerBatch, ...]:
+        """See `InputSource.step_argument_specs`."""
+        return tuple(batch for source in self._sources for batch in source.step_argument_specs)
 
-    def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """See `InputSource.of_tower`."""
+    def get_tower_batch(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
+        """See `InputSource.get_tower_batch`."""
         which, number = self._places[tower]
-        return self._sources[which].of_tower(number, batches[self._shares[which]])
+        return self._sources[which].get_tower_batch(number, batches[self._shares[which]])
 
     def next(self) -> tuple[TowerBatch, ...]:
         """See `InputSource.next`. Adds the time for which the call blocks to ``wait_seconds``."""
@@ -573,11 +573,15 @@ class JobInput(InputSource):
             self.wait_seconds += time.perf_counter() - start
             self.batches += 1
 
-    def waiting(self) -> dict[int, float]:
+    def seconds_waiting_by_shard(self) -> dict[int, float]:
         """Returns, by shard number, the seconds for which a blocked call of `next` has been
         waiting.
         """
-        return {shard: s for source in self._sources for shard, s in source.waiting().items()}
+        return {
+            shard: s
+            for source in self._sources
+            for shard, s in source.seconds_waiting_by_shard().items()
+        }
 
     def stages(self) -> list[Any]:
         """See `InputSource.stages`. Returns the stages of the first worker's pipeline."""
@@ -587,9 +591,11 @@ class JobInput(InputSource):
         """See `InputSource.skipped`."""
         return SkippedRecords.combined(source.skipped() for source in self._sources)
 
-    def passed_over(self, steps: int) -> list[int]:
-        """See `InputSource.passed_over`."""
-        return [count for source in self._sources for count in source.passed_over(steps)]
+    def skipped_records_by_shard(self, steps: int) -> list[int]:
+        """See `InputSource.skipped_records_by_shard`."""
+        return [
+            count for source in self._sources for count in source.skipped_records_by_shard(steps)
+        ]
 
     def resume(self, steps: int, skipped_by_shard: Sequence[int] = ()) -> bool:
         """See `InputSource.resume`."""
@@ -606,7 +612,7 @@ class JobInput(InputSource):
         close_inputs(self._sources, timeout_seconds)
 
 
-class CoordinatedInput(JobInput):
+class CoordinatedInput(JoinedWorkerInput):
     """Joins the inputs of all workers of a job in which any idle worker may run the next step. A
     step reads its batch from the input of the worker that runs the step.
 
@@ -646,8 +652,8 @@ class CoordinatedInput(JobInput):
         return self._error
 
     @property
-    def signature(self) -> tuple[TowerBatch, ...]:
-        """See `InputSource.signature`. The traced step has no arguments."""
+    def step_argument_specs(self) -> tuple[TowerBatch, ...]:
+        """See `InputSource.step_argument_specs`. The traced step has no arguments."""
         return ()
 
     def worker_number(self) -> tf.Tensor:
@@ -657,8 +663,8 @@ class CoordinatedInput(JobInput):
         with tf.device(WORKER_HOST):
             return _read_variable(_NUMBER, tf.int64, [])
 
-    def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """See `InputSource.of_tower`. Returns the next batch of the worker that runs the step."""
+    def get_tower_batch(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
+        """See `InputSource.get_tower_batch`. Returns the next batch of the step's worker."""
         del tower, batches
         elements = self.spec.delivered_elements
         if self.synthetic:
@@ -739,7 +745,7 @@ class CoordinatedInput(JobInput):
 
     def _store_synthetic_batch(self, source: InputSource) -> None:
         with tf.device(source.devices[0]):
-            batch = source.of_tower(0, ())
+            batch = source.get_tower_batch(0, ())
             for name, value in _batch_by_element(source, batch).items():
                 _assign_variable(f"{_SYNTHETIC}/{name}", value)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cnnbench.base.files import place
+from cnnbench.base.files import local_or_url_path
 from cnnbench.data import folder as output
 from cnnbench.data.folder import (
     Findings,
@@ -42,7 +42,7 @@ Integers = npt.NDArray[np.int64]
 
 def find_files(data_dir: str, subset: str) -> list[Path]:
     """Finds the file of a subset. FlagError if it does not exist."""
-    path = place(data_dir) / f"ratings-{subset}.npz"
+    path = local_or_url_path(data_dir) / f"ratings-{subset}.npz"
     with converting_read_errors(data_dir):
         exists = path.is_file()
     if not exists:

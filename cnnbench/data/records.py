@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.files import place
+from cnnbench.base.files import local_or_url_path
 from cnnbench.data import tfrecord
 from cnnbench.data.dataset import InputSpec
 from cnnbench.data.folder import Findings, RecordDefect
@@ -138,7 +138,9 @@ class RecordPipeline(Pipeline):
         self, spec: InputSpec, files: Sequence[Path] = (), num_examples: int | None = None
     ) -> None:
         assert spec.data_dir is not None
-        files = files or [place(path) for path in spec.dataset.find(spec.data_dir, spec.subset)]
+        files = files or [
+            local_or_url_path(path) for path in spec.dataset.find(spec.data_dir, spec.subset)
+        ]
         if num_examples is None:
             num_examples = spec.dataset.count(files, spec.subset)
         super().__init__(spec, num_examples)
@@ -407,7 +409,7 @@ class RecordPipeline(Pipeline):
             path = self._files[file]
             try:
                 with tf.device(self.spec.host):
-                    record = tf.constant(tfrecord.find_record(path, number))
+                    record = tf.constant(tfrecord.read_record(path, number))
                     example(record, tf.constant(turn, tf.int64))
             except tf.errors.OpError as error:
                 return DataError(f"{path}: record {number}: {first_line(error)}")
@@ -424,8 +426,8 @@ class RecordPipeline(Pipeline):
         count = len(lines) + len(keys[_EXAMINED:])
         return SkippedRecords(count=count, first=tuple(lines[:_NAMED]))
 
-    def passed_over(self, examples: int) -> int:
-        """See `Pipeline.passed_over`."""
+    def count_skipped_records(self, examples: int) -> int:
+        """See `Pipeline.count_skipped_records`."""
         with tf.device(self.spec.host):
             turns, _ = self._ledger.export()
         # Records in the ledger after the last example are not counted: they may be in progress.
@@ -453,7 +455,7 @@ class RecordPipeline(Pipeline):
         file, number = divmod(key, _MOST_RECORDS)
         path = self._files[file]
         try:
-            self.examine(tfrecord.find_record(path, number))
+            self.examine(tfrecord.read_record(path, number))
         except RecordDefect as defect:
             return DataError(f"{path}: record {number}: {defect}")
         except DataError as defect:

@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from cnnbench.base.files import place
+from cnnbench.base.files import local_or_url_path
 from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.folder import (
     SUBSET_FOLDERS,
@@ -57,7 +57,7 @@ Frame: TypeAlias = tuple[int, int, int]
 """Location of a record: number (from 0), offset of its first byte, and length of its data."""
 
 
-def read_frames(path: Path) -> Iterator[Frame]:
+def locate_records(path: Path) -> Iterator[Frame]:
     """Yields the number, offset and length of each record in a file. FramingError if the framing of
     the file is damaged.
     """
@@ -86,9 +86,9 @@ def read_frames(path: Path) -> Iterator[Frame]:
 
 def count_records(path: Path) -> int:
     """Counts the records in a file without reading their data. Raises the same errors as
-    `read_frames`.
+    `locate_records`.
     """
-    return sum(1 for _ in read_frames(path))
+    return sum(1 for _ in locate_records(path))
 
 
 def read_record_data(path: Path, frame: Frame) -> bytes:
@@ -111,7 +111,7 @@ def read_records_from(path: Path, first: int) -> Iterator[tuple[int, bytes | Dat
     is the number of the record and the error.
     """
     try:
-        for frame in itertools.islice(read_frames(path), first, None):
+        for frame in itertools.islice(locate_records(path), first, None):
             try:
                 yield frame[0], read_record_data(path, frame)
             except DataError as error:
@@ -130,9 +130,9 @@ def count_records_before_damage(path: Path) -> int:
         return error.record
 
 
-def find_record(path: Path, record: int) -> bytes:
+def read_record(path: Path, record: int) -> bytes:
     """Reads the data of record number ``record``. DataError if the record is missing or damaged."""
-    for frame in read_frames(path):
+    for frame in locate_records(path):
         if frame[0] == record:
             return read_record_data(path, frame)
     raise DataError(f"{path}: record {record}: there is no such record")
@@ -145,7 +145,7 @@ def find_defect_at(path: Path, offset: int) -> DataError | None:
     TensorFlow's error messages contain such an offset, but not the name of the file.
     """
     try:
-        for frame in read_frames(path):
+        for frame in locate_records(path):
             _, begin, _ = frame
             if offset in (begin, begin + HEADER_BYTES):
                 read_record_data(path, frame)
@@ -211,8 +211,12 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
     Searches the directory itself, then its subfolders for the subset (`SUBSET_FOLDERS`).
     """
     with converting_read_errors(data_dir):
-        shards = _find_shards(place(data_dir), subset, prefix)
-        others = [] if shards else [n for n in SUBSETS if _find_shards(place(data_dir), n, prefix)]
+        shards = _find_shards(local_or_url_path(data_dir), subset, prefix)
+        others = (
+            []
+            if shards
+            else [n for n in SUBSETS if _find_shards(local_or_url_path(data_dir), n, prefix)]
+        )
         if shards and (unfinished := find_unfinished_subfolder(shards[0].parent)):
             raise OSError(f"its data set was not finished ({unfinished}); make it again")
     if shards:

@@ -479,7 +479,7 @@ def redeclare_flag(group: type, name: str, **changes: Any) -> Any:
     return flag(default, **{**field.metadata[_METADATA], **changes})
 
 
-def split_words(text: str) -> tuple[str, ...]:
+def split_comma_separated(text: str) -> tuple[str, ...]:
     """Splits a comma-separated list into its words, without duplicates and empty words."""
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 

@@ -145,7 +145,7 @@ def parse_command(
     return values, tuple(map(local_path, arguments))
 
 
-def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+def split_at_double_dash(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Splits the words of a command line at ``--`` into the words before and the words after it."""
     at = list(argv).index("--") if "--" in argv else len(argv)
     return argv[:at], argv[at + 1 :]
@@ -165,7 +165,7 @@ def split_command_line(
       ``--`` and the words after it). A flag without a value has the text "true" or "false". A flag
       that was given by its old name is included by both names.
     """
-    before, behind = split_at_dashes(argv)
+    before, behind = split_at_double_dash(argv)
     flags = absl_flags.FlagValues()
     for name, spec in specs.items():
         switch = spec.kind.name == "boolean" or spec.alone != ""
@@ -260,14 +260,14 @@ def _read_command_line(
     added = flags_of_plugins()
     specs = {name: spec for name, spec in specs.items() if name not in added}
     texts, rest = split_command_line(argv, specs)
-    words, behind = split_at_dashes(rest)
+    words, behind = split_at_double_dash(rest)
     if any(map(_is_flag, words)) and "optimizer" in specs and _names_plugins(texts):
         before_plugins(_parse_values(texts, specs))
         specs_added = load_plugin_flags_from_texts(texts)
         specs = {**specs, **specs_added}
         more, rest = split_command_line(rest, specs_added)
         texts = {**texts, **more}
-        words, behind = split_at_dashes(rest)
+        words, behind = split_at_double_dash(rest)
     for word in filter(_is_flag, words):
         raise UsageError(_unknown_flag_message(word, specs))
     arguments = [*words, *behind]

@@ -23,7 +23,13 @@ from cnnbench.machine.cpu import available_cpu_count
 from cnnbench.models.declaration import FlopCounts
 from cnnbench.plan.run_plan import Runnable, RunPlan
 from cnnbench.records.codec import encode
-from cnnbench.records.profiles import Machine, Roofline, RooflineRow, StepPart, sort_roofline_rows
+from cnnbench.records.profiles import (
+    Machine,
+    Roofline,
+    RooflineRow,
+    StepPartKey,
+    sort_roofline_rows,
+)
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.observe.work import OperationWork, flops_by_part
 from cnnbench.run.runtime import tensorflow
@@ -47,8 +53,8 @@ def roofline_rows(
     `steps` contains, for each step, the seconds of each operation by name and type. `work` returns
     the work of an operation with this name and type. `flops` includes all devices.
     """
-    seconds: defaultdict[StepPart, float] = defaultdict(float)
-    moved: defaultdict[StepPart, int] = defaultdict(int)
+    seconds: defaultdict[StepPartKey, float] = defaultdict(float)
+    moved: defaultdict[StepPartKey, int] = defaultdict(int)
     works = {profile_row: work(*profile_row) for step in steps for profile_row in step}
     for operation, (part, _, size) in works.items():
         seconds[part] += fmean(step.get(operation, 0.0) for step in steps)
@@ -90,7 +96,7 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     )
     of_steps = [steps[step].seconds for step in kept]
     roofline = Roofline(
-        roofline_rows(of_steps, profiler.works, profiler.flops, machine, seconds),
+        roofline_rows(of_steps, profiler.work_finder, profiler.flops, machine, seconds),
         machine,
         seconds,
         fmean(record.step_seconds[step] for step in plain),

@@ -291,7 +291,9 @@ def battery(now: ConditionCheckInput) -> Finding:
 def gpu_processes(now: ConditionCheckInput) -> Finding:
     """Checks, before the run, whether other processes use the GPUs of the run."""
     busy = {
-        state.index: state.other_processes for state in now.gpus.own_states if state.other_processes
+        state.index: state.other_processes
+        for state in now.gpus.states_of_run_gpus
+        if state.other_processes
     }
     if not busy:
         return None
@@ -309,7 +311,7 @@ def gpu_processes(now: ConditionCheckInput) -> Finding:
 def gpu_processes_in_loop(then: ConditionCheckInput) -> Finding:
     """Checks whether other processes started on the GPUs of the run during the timed loop."""
     before = {state.uuid: state for state in then.gpus_before.states}
-    new = {s.index: new_processes(before.get(s.uuid), s) for s in then.gpus.own_states}
+    new = {s.index: new_processes(before.get(s.uuid), s) for s in then.gpus.states_of_run_gpus}
     words = [
         f"{processes_text(processes)} on GPU {index}"
         for index, processes in new.items()
@@ -322,7 +324,9 @@ def gpu_processes_in_loop(then: ConditionCheckInput) -> Finding:
 
 def gpu_throttle(now: ConditionCheckInput) -> Finding:
     """Checks whether a GPU is throttled before the run uses it."""
-    slow = {s.index: [r for r in s.throttle_reasons if r in _HEAT] for s in now.gpus.own_states}
+    slow = {
+        s.index: [r for r in s.throttle_reasons if r in _HEAT] for s in now.gpus.states_of_run_gpus
+    }
     words = [f"GPU {i} ({', '.join(reasons)})" for i, reasons in slow.items() if reasons]
     if not words:
         return None
@@ -334,7 +338,7 @@ def gpu_throttle_in_loop(then: ConditionCheckInput) -> Finding:
     """Checks whether heat or power supply throttled a GPU during the timed loop."""
     words = []
     before = {state.uuid: state.thermal_seconds for state in then.gpus_before.states}
-    for state in then.gpus.own_states:
+    for state in then.gpus.states_of_run_gpus:
         start, end = before.get(state.uuid), state.thermal_seconds
         hot = 0.0 if start is None or end is None else end - start
         reasons = [f"heat, {hot:.1f} s"] if hot > 0 else []

@@ -338,7 +338,7 @@ class GpuStates(NamedTuple):
         return self._replace(states=tuple(states))
 
     @property
-    def own_states(self) -> tuple[GpuState, ...]:
+    def states_of_run_gpus(self) -> tuple[GpuState, ...]:
         """The states of the GPUs that the run uses."""
         return tuple(self.states[i] for i in self.mine)
 
@@ -353,16 +353,16 @@ class GpuStates(NamedTuple):
         """
         values_by_fact: dict[str, list[str] | list[int]] = {
             "gpu_clocks_mhz": [
-                s.sm_clock_mhz for s in self.own_states if s.sm_clock_mhz is not None
+                s.sm_clock_mhz for s in self.states_of_run_gpus if s.sm_clock_mhz is not None
             ],
             "gpu_throttle_reasons": [
                 f"{s.index}: {', '.join(s.throttle_reasons)}"
-                for s in self.own_states
+                for s in self.states_of_run_gpus
                 if s.throttle_reasons
             ],
             "gpu_processes": [
                 f"{s.index}: {processes_text(s.other_processes)}"
-                for s in self.own_states
+                for s in self.states_of_run_gpus
                 if s.other_processes
             ],
         }

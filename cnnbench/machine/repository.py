@@ -188,14 +188,14 @@ def measured_code(
     files = dict.fromkeys(path for _, path in listed)
     place, homes = folder, []
     for is_other, path in listed if folder is None else ():
-        home = folder_repository(path.parent)
+        home = read_repository_state(path.parent)
         if home != Subject():
             names = home.repository or "", home.revision or ""
             homes.append((is_other, names, path.parent, home))
     if homes:
         *_, place, subject = min(homes, key=lambda home: home[:2])
     else:
-        subject = folder_repository(folder)
+        subject = read_repository_state(folder)
     if parts is None:
         parts = plugins.files_used_by_plugins(flags)
     own = [path for path in (*files, *map(Path, parts)) if not _git_tracks_file(place, path)]
@@ -218,10 +218,10 @@ def cnnbench_checkout() -> Subject:
     runs. All are None if cnnbench does not run from a git checkout.
     """
     folder = Path(version.__file__).resolve().parent.parent
-    return folder_repository(folder) if (folder / ".git").exists() else Subject()
+    return read_repository_state(folder) if (folder / ".git").exists() else Subject()
 
 
-def folder_repository(folder: str | Path | None = None) -> Subject:
+def read_repository_state(folder: str | Path | None = None) -> Subject:
     """Reads repository, commit and uncommitted changes of a folder. All are None if the folder is
     in no repository.
 
@@ -364,7 +364,7 @@ class CommitGraph:
         place = self.places.get(commit)
         return [] if place is None else self._parents[self._commits[place]]
 
-    def remarks(self, names: Sequence[str]) -> list[str]:
+    def remarks_on_measured_commits(self, names: Sequence[str]) -> list[str]:
         """Writes sentences for the history of measurements about measured commits that do not
         follow each other on one branch.
 
@@ -477,7 +477,7 @@ def reverted_commit(message: str) -> str:
     return match[1] if match else ""
 
 
-def sort_by_place(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:
+def sort_by_optional_place(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:
     """Sorts items by their positions, such as the positions of commits. An item without a position
     (None) stays behind its predecessor in `items`.
     """

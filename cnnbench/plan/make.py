@@ -35,7 +35,7 @@ from cnnbench.plan.place import (
 )
 from cnnbench.plan.refusals import NETWORK, refuse_contradictions
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import ExchangePlan, NumericsPlan
+from cnnbench.plan.setup import GradientExchangePlan, NumericsPlan
 from cnnbench.variable_mgr import all_reduce, modes
 
 
@@ -44,7 +44,7 @@ def parse_run(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> R
 
     UsageError names the wrong flag.
     """
-    return make_plan(parse_args(argv), environ, data=False)
+    return make_plan(parse_args(argv), environ, resolve_data=False)
 
 
 @plugins.reporting_plugin_errors(UsageError)
@@ -54,7 +54,7 @@ def make_plan(
     tell: Callable[[str], None] | None = None,
     *,
     names: JobFlagNames = OF_A_PROCESS,
-    data: bool = True,
+    resolve_data: bool = True,
 ) -> RunPlan:
     """Checks the flags of a run, loads the plug-ins that they name, and resolves the flags to a
     plan.
@@ -66,7 +66,7 @@ def make_plan(
       tell: a function that prints a line. If `tell` is given, this process joins the job (see
         `locate_job`).
       names: names of a job's flags for error messages.
-      data: whether network, data set and lengths are resolved, too.
+      resolve_data: whether network, data set and lengths are resolved, too.
 
     Raises:
       FlagError: a wrong value, a contradiction, an unknown model, data set or all-reduce algorithm,
@@ -79,7 +79,7 @@ def make_plan(
         if params is not plan.params:
             resolved = _resolve_flags(params, plan.place.names)
             plan = replace(resolved, explicit_flags=plan.explicit_flags, notices=plan.notices)
-    if data:
+    if resolve_data:
         raise_first_refusal(NETWORK, plan)
         # A size flag that equals the model's default is unset, so that equal runs have equal flags.
         changes = dict.fromkeys(plan.network.own_sizes)
@@ -152,7 +152,7 @@ def _resolve_flags(params: Params, names: JobFlagNames) -> RunPlan:
         work=work,
         place=place,
         numerics=numerics,
-        exchange=ExchangePlan.resolved(params, work, place, numerics),
+        exchange=GradientExchangePlan.resolved(params, work, place, numerics),
     )
 
 

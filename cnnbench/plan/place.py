@@ -75,7 +75,7 @@ class RuleKind(enum.Enum):
     """Whether a rule refuses its flags, or only reports that they have no effect."""
 
     REFUSED = "the first flag of the rule that differs from its default is refused"
-    NEEDED = "the flag of the rule is refused with any value, for example if it must be given"
+    REFUSED_FOR_ANY_VALUE = "the flag is refused with any value, for example if it is required"
     NOTICE = "a line says which given flags of the rule have no effect"
 
 
@@ -115,7 +115,7 @@ def refusal_rule_for_any_value(
     flag: str, when: Condition[P], why: Reason[P]
 ) -> UnusableFlagRule[P]:
     """A rule that refuses a flag with any value, including its default."""
-    return UnusableFlagRule((flag,), when, why, RuleKind.NEEDED)
+    return UnusableFlagRule((flag,), when, why, RuleKind.REFUSED_FOR_ANY_VALUE)
 
 
 def exclusion_rule(settings: str, why: str, other: str = "") -> UnusableFlagRule[P]:

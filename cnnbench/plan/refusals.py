@@ -79,7 +79,7 @@ def refuse_contradictions(plan: RunPlan) -> None:
 # Functions that rules use: conditions, and reasons why flags are refused.
 
 
-def _check_mode(p: RunPlan) -> None:
+def _refuse_flags_that_conflict_with_mode(p: RunPlan) -> None:
     """Refuses flags that the mode of --variable_update declares to be incompatible with it."""
     mode = p.place.mode
     settings = [setting for row in mode.refuses for setting in row.split(",")]
@@ -238,7 +238,8 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
             and "collective" in p.exchange.all_reduce.algorithm_names
         ),
         "collective does not work if one process controls the others; use it with "
-        f"--variable_update={built_in_mode_names(lambda mode: mode.all_reduce == 'collective')}",
+        "--variable_update="
+        + built_in_mode_names(lambda mode: mode.default_all_reduce_spec == "collective"),
     ),
     refusal_rule(
         "variable_update",
@@ -256,7 +257,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: p.place.mode.one_tower,
         lambda p: f"--variable_update={p.place.mode.name} {p.place.mode.one_tower}",
     ),
-    refusal_rule_for_any_value("variable_update", always, _check_mode),
+    refusal_rule_for_any_value("variable_update", always, _refuse_flags_that_conflict_with_mode),
     # Rules about workers that do not wait for each other.
     refusal_rule(
         "cross_replica_sync",
@@ -672,7 +673,7 @@ def _explain_missing_int8_support(p: RunPlan) -> str:
 def _explain_file_sharding_refusal(p: RunPlan) -> str:
     """Returns why --auto_shard_policy=file cannot divide files among workers, or "" if it can."""
     dataset, workers = p.network.dataset, p.place.job.num_workers
-    files = len(dataset.subsets_in(p.params.data_dir or "")["train"])
+    files = len(dataset.files_by_subset(p.params.data_dir or "")["train"])
     if not dataset.skips_bad_records:
         return f"every worker reads the files of data set {dataset.name} whole; use data or off"
     few = f"there are {files} training files for {workers} workers; use data or off"

@@ -20,7 +20,7 @@ from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, SPECS, Params, identity_flags
 from cnnbench.machine.cpu import Host
 from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
-from cnnbench.plan.setup import ExchangePlan, NetworkPlan, NumericsPlan
+from cnnbench.plan.setup import GradientExchangePlan, NetworkPlan, NumericsPlan
 from cnnbench.plan.training import InputPlan, LearningRates, RunLength
 from cnnbench.records.codec import encode
 
@@ -108,7 +108,7 @@ class RunPlan:
     work: WorkKind
     place: PlaceInJob
     numerics: NumericsPlan
-    exchange: ExchangePlan
+    exchange: GradientExchangePlan
 
     @cached_property
     def network(self) -> NetworkPlan:

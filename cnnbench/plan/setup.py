@@ -23,7 +23,7 @@ from functools import partial
 from typing import TypeAlias
 
 from cnnbench.base import plugins
-from cnnbench.base.files import is_url, place
+from cnnbench.base.files import is_url, local_or_url_path
 from cnnbench.base.job import WORKER, Job
 from cnnbench.data.dataset import Dataset, Preprocess, find_dataset
 from cnnbench.errors import FlagError, UsageError
@@ -157,7 +157,7 @@ def _explain_unreachable_url(path: str) -> str:
 
     def access_url() -> None:
         try:
-            place(path).exists()
+            local_or_url_path(path).exists()
             reasons.append("")
         except OSError as error:
             reasons.append(str(error.strerror))
@@ -245,7 +245,7 @@ _SUMMED_BY_CNNBENCH = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdatePlan:
+class VariableUpdatePlan:
     """How an update scales, reduces and clips gradients and applies weight decay, with all factors.
 
     Attributes:
@@ -272,7 +272,7 @@ class UpdatePlan:
     fused: bool = False
 
 
-def plan_update(
+def plan_variable_update(
     mode: Mode,
     aggregation: AggregationSpec,
     towers: int,
@@ -282,17 +282,17 @@ def plan_update(
     clip: Mapping[str, float],
     optimizer: OptimizerSpec,
     asynchronous: bool,
-    staged: bool,
-    narrow: bool,
-) -> UpdatePlan:
+    uses_previous_weights: bool,
+    has_16_bit_variables: bool,
+) -> VariableUpdatePlan:
     """Determines how the updates of a run scale, reduce and clip gradients and apply weight decay.
 
     Args:
       towers: number of towers of the whole job.
       reduction: "mean" or "sum" of the gradients over towers.
       asynchronous: whether workers update shared variables without waiting for each other.
-      staged: whether towers use the weights of the previous step.
-      narrow: whether variables have 16 bits.
+      uses_previous_weights: whether towers use the weights of the previous step.
+      has_16_bit_variables: whether variables have 16 bits.
     """
     deferred = aggregation.applies_gradients_late and mode.reduction is Reduction.ALL_REDUCE
     # Dividing the learning rate by the number of towers saves a division of every gradient.
@@ -304,7 +304,7 @@ def plan_update(
         and not asynchronous
         and not clip
         and aggregation.compact_dtype is None
-        and not narrow
+        and not has_16_bit_variables
     )
     if rate_has_mean:
         reduction = "sum"
@@ -312,7 +312,7 @@ def plan_update(
     weight_decay -= decoupled_decay
     # The L2 gradient is the same in all towers, so a sum over N towers contains it N times.
     summed = reduction == "sum" and mode.in_sync and not deferred
-    return UpdatePlan(
+    return VariableUpdatePlan(
         reduction=reduction,
         rate_factor=1.0 / towers if rate_has_mean else 1.0,
         weight_decay=weight_decay,
@@ -326,7 +326,7 @@ def plan_update(
         and weight_decay > 0.0
         and not clip
         and mode.reduction is not Reduction.OWN
-        and not (asynchronous or deferred or narrow or staged),
+        and not (asynchronous or deferred or has_16_bit_variables or uses_previous_weights),
     )
 
 
@@ -336,7 +336,7 @@ _CLIPPING = names_of_flags(FLAGS, RunPart.CLIPPING)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExchangePlan:
+class GradientExchangePlan:
     """Where variables are placed, and how towers exchange gradients.
 
     Attributes:
@@ -355,13 +355,13 @@ class ExchangePlan:
     all_reduce: AllReduceSpec
     running: AllReduceSpec | None
     aggregation: AggregationSpec
-    update: UpdatePlan
+    update: VariableUpdatePlan
     cross_device: CrossDeviceSpec
 
     @classmethod
     def resolved(
         cls, flags: Params, work: WorkKind, place: PlaceInJob, numerics: NumericsPlan
-    ) -> ExchangePlan:
+    ) -> GradientExchangePlan:
         """Resolves the gradient exchange that the flags select.
 
         The names of all-reduce algorithms are not checked yet: a plug-in may register them.
@@ -372,7 +372,7 @@ class ExchangePlan:
         all_reduce = flags.all_reduce_spec
         if all_reduce is None:
             default = "hierarchical_copy" if flags.hierarchical_copy else "copy"
-            all_reduce = single(mode.all_reduce or default)
+            all_reduce = single(mode.default_all_reduce_spec or default)
         groups = group_devices(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
         aggregation = _resolve_aggregation(flags, mode, work, all_reduce, numerics)
         return cls(
@@ -382,7 +382,7 @@ class ExchangePlan:
             all_reduce=all_reduce,
             running=all_reduce.without_needless_levels(groups) if reduces else None,
             aggregation=aggregation,
-            update=plan_update(
+            update=plan_variable_update(
                 mode,
                 aggregation,
                 place.towers_per_step,
@@ -391,8 +391,8 @@ class ExchangePlan:
                 clip={n: bound for n in _CLIPPING if (bound := getattr(flags, n)) is not None},
                 optimizer=numerics.optimizer_spec,
                 asynchronous=place.asynchronous,
-                staged=flags.staged_vars,
-                narrow=flags.fp16_vars,
+                uses_previous_weights=flags.staged_vars,
+                has_16_bit_variables=flags.fp16_vars,
             ),
             cross_device=CrossDeviceSpec(
                 ops=flags.cross_device_ops,
@@ -424,11 +424,11 @@ def _resolve_aggregation(
     """Determines how gradients are packed and reduced, from flags and defaults of the mode."""
     if work.only_forward:
         # Forward passes reduce no gradients, so an unusable algorithm such as nccl is no error.
-        return AggregationSpec(all_reduce=single(mode.all_reduce or "copy"))
+        return AggregationSpec(all_reduce=single(mode.default_all_reduce_spec or "copy"))
     buckets = flags.gradient_bucket_bytes
     if buckets is None:
         joined = flags.gradient_repacking or flags.agg_small_grads_max_bytes
-        buckets = BUCKET_BYTES if mode.all_reduce == "collective" and not joined else 0
+        buckets = BUCKET_BYTES if mode.default_all_reduce_spec == "collective" and not joined else 0
     compact = flags.compact_gradient_transfer and flags.precision != "fp32"
     return AggregationSpec.from_flags(
         vars(flags),

@@ -14,8 +14,8 @@ from cnnbench.records.codec import (
     OPTIONAL,
     TIME,
     Document,
-    check_amount,
-    check_amounts,
+    check_amount_in_range,
+    check_amounts_in_range,
     choice_metadata,
     parse_start_time,
 )
@@ -76,7 +76,7 @@ class StrategyRow:
         if self.weights not in WEIGHTS:
             raise ValueError(f"rows.weights: {self.weights!r} is none of {', '.join(WEIGHTS)}")
         # An overhead may be negative, and a distance of weights may be infinite or NaN.
-        check_amounts("rows", self, unlimited_fields=("overhead", "weight_distance"))
+        check_amounts_in_range("rows", self, unlimited_fields=("overhead", "weight_distance"))
         if self.overhead is not None and not isfinite(self.overhead):
             raise ValueError(f"rows.overhead: {self.overhead} is not finite")
 
@@ -100,7 +100,7 @@ class StrategyProcess:
 
     def __post_init__(self) -> None:
         if self.images_per_sec is not None:
-            check_amount("processes.images_per_sec", self.images_per_sec)
+            check_amount_in_range("processes.images_per_sec", self.images_per_sec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,8 +228,8 @@ class TuneRow:
 
     def __post_init__(self) -> None:
         if self.images_per_sec is not None:
-            check_amount("rows.images_per_sec", self.images_per_sec)
-        _check_finite("rows.", self)
+            check_amount_in_range("rows.images_per_sec", self.images_per_sec)
+        _check_gain_is_finite("rows.", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,18 +329,18 @@ class TuneDocument(Document):
         parse_start_time(self.started_at)
         if self.verdict not in VERDICTS:
             raise ValueError(f"verdict: {self.verdict!r} is none of {', '.join(VERDICTS)}")
-        _check_finite("", self)
+        _check_gain_is_finite("", self)
 
     @property
-    def proven(self) -> bool:
+    def is_leader_proven_faster(self) -> bool:
         """Whether the leading candidate is proven to be faster than the flags that the user gave
         and, if the weights were compared, trains the same weights.
         """
         return self.verdict == FASTER and self.trains_alike is not False
 
 
-def _check_finite(section: str, of: TuneRow | TuneDocument) -> None:
+def _check_gain_is_finite(key_prefix: str, result: TuneRow | TuneDocument) -> None:
     for key in ("gain", "low", "high"):
-        value = getattr(of, key)
+        value = getattr(result, key)
         if value is not None and not isfinite(value):
-            raise ValueError(f"{section}{key}: {value} is not finite")
+            raise ValueError(f"{key_prefix}{key}: {value} is not finite")

@@ -87,7 +87,7 @@ class DocumentKey(typing.NamedTuple):
 
 
 def key_metadata(
-    key: str = "", value: Callable[[Any], Any] | None = None, form: Any = None, **rules: Any
+    key: str = "", value: Callable[[Any], Any] | None = None, encoded_type: Any = None, **rules: Any
 ) -> dict[str, Any]:
     """Creates the metadata of a dataclass field whose key, value or type in the JSON document
     differs from the name, value or type of the field.
@@ -95,11 +95,11 @@ def key_metadata(
     Args:
       key: name of the key; "" means the name of the attribute.
       value: function of the attribute; its result is encoded. None means the attribute itself.
-      form: type of the encoded value; None means the type of the attribute.
+      encoded_type: type of the encoded value; None means the type of the attribute.
       **rules: ``if_any=True`` omits the key if the value is empty, and `ABSENT` if it is None. A
         computed key is written before the key that ``before`` names, or after all fields.
     """
-    rules_given = {"key": key, "value": value, "type": form, **rules}
+    rules_given = {"key": key, "value": value, "type": encoded_type, **rules}
     return {name: rule for name, rule in rules_given.items() if rule}
 
 
@@ -120,11 +120,11 @@ def computed(**rules: Any) -> Callable[[F], F]:
     return mark_computed
 
 
-def computed_path(path: str, form: Any, **rules: Any) -> Any:
+def computed_path(path: str, encoded_type: Any, **rules: Any) -> Any:
     """Creates a property that returns the value at a path of attributes, such as "metric.unit".
     `encode` writes the value to the JSON document, as for `computed`.
     """
-    return property(computed(form=form, **rules)(attrgetter(path)))
+    return property(computed(encoded_type=encoded_type, **rules)(attrgetter(path)))
 
 
 @functools.cache
@@ -371,7 +371,7 @@ def _read_mapping(values_are_counts: bool, data: object, path: str) -> Mapping[s
     for key, value in data.items():
         if values_are_counts and _read_scalar(int, value, f"{path}.{key}") < 0:
             raise ValueError(f"{path}.{key}: {value} is negative")
-        if type(value) in _NESTING and not _has_finite_integers(value):
+        if type(value) in _NESTING and not _integers_fit_into_floats(value):
             raise ValueError(
                 f"{path}.{key}: {_short_repr(value)} contains a number that is too large for a "
                 "double"
@@ -402,12 +402,12 @@ def _read_scalar(hint: type, data: object, path: str) -> Any:
     raise ValueError(f"{path}: expected {_NAMES[hint]}, got {_short_repr(data)}")
 
 
-def _has_finite_integers(data: object) -> bool:
+def _integers_fit_into_floats(data: object) -> bool:
     if type(data) is int:
         return data.bit_length() < sys.float_info.max_exp
     if isinstance(data, dict):
-        return all(map(_has_finite_integers, data.values()))
-    return not isinstance(data, list) or all(map(_has_finite_integers, data))
+        return all(map(_integers_fit_into_floats, data.values()))
+    return not isinstance(data, list) or all(map(_integers_fit_into_floats, data))
 
 
 def _short_repr(data: object) -> str:
@@ -435,16 +435,16 @@ AMOUNTS = (1e-40, 1e40)
 squared ratios of two of them, neither overflow nor underflow."""
 
 
-def check_amounts(
-    section: str, of: DataclassInstance, unlimited_fields: Sequence[str] = ()
+def check_amounts_in_range(
+    section: str, instance: DataclassInstance, unlimited_fields: Sequence[str] = ()
 ) -> None:
     """Raises ValueError if a time, size or rate in a section of a record is neither 0 nor in the
     accepted range (1e-40 to 1e40).
 
     Fields in `unlimited_fields` may contain any number.
     """
-    for checked_field in fields(of):
-        value = getattr(of, checked_field.name)
+    for checked_field in fields(instance):
+        value = getattr(instance, checked_field.name)
         if (
             not isinstance(value, (int, float))
             or value == 0
@@ -452,10 +452,10 @@ def check_amounts(
         ):
             continue
         if not AMOUNTS[0] <= value <= AMOUNTS[1]:
-            check_amount(f"{section}.{json_key(checked_field)}", value)
+            check_amount_in_range(f"{section}.{json_key(checked_field)}", value)
 
 
-def check_amount(name: str, value: float) -> None:
+def check_amount_in_range(name: str, value: float) -> None:
     """Raises ValueError if a time, size or rate is outside of the accepted range (1e-40 to 1e40).
     The message contains its name in the record.
     """

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, NamedTuple
 
-from cnnbench.base.files import UrlPath, is_url, place
+from cnnbench.base.files import UrlPath, is_url, local_or_url_path
 from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.terminal import print_warning
 from cnnbench.errors import BenchmarkError, FlagError, first_line
@@ -58,7 +58,7 @@ def resolve_links(flag: str, path: str) -> Path:
     return target
 
 
-def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
+def check_and_resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
     """Resolves the symbolic links in the path of a result file, and checks that the file can be
     written.
 
@@ -87,7 +87,7 @@ def check_folder_writable(flag: str, path: str) -> None:
     try:
         if not is_url(path):
             os.makedirs(path, exist_ok=True)
-        _prove_writable(place(path))
+        _prove_writable(local_or_url_path(path))
     except OSError as error:
         reason = error.strerror or str(error)
         raise FlagError(flag, path, f"must be a directory to write to: {reason}") from None
@@ -226,7 +226,7 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
     kind, as for commands that were started at the same time; otherwise it is a failure.
     """
     with collecting_write_errors(flag, path):
-        target = place = resolve_output(flag, path)
+        target = place = check_and_resolve_output(flag, path)
         expected = _noted.get(target, ...)
         for number in itertools.count(2):
             try:
@@ -326,7 +326,7 @@ _GZIP = b"\x1f\x8b"
 _ENDS = 1 << 16
 
 
-class Output(NamedTuple):
+class OutputFile(NamedTuple):
     """An output file that a flag names. The path is None or "" if the flag is not given.
 
     Attributes:
@@ -342,7 +342,7 @@ class Output(NamedTuple):
     appended: bool = False
 
 
-def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) -> None:
+def check_outputs(outputs: Iterable[OutputFile], inputs: Iterable[str | None] = ()) -> None:
     """Checks that every output file can be written, and that no existing file of another kind would
     be replaced.
 
@@ -355,7 +355,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
         if not path:
             continue
         wanted.append((flag, path))
-        target = resolve_output(flag, path, suffixes)
+        target = check_and_resolve_output(flag, path, suffixes)
         if any(are_same_file(path, other) for other in read):
             raise FlagError(
                 flag, path, "is an input file of this command; choose another file name"
@@ -373,9 +373,9 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
 def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
     """Draws charts, one below the other, into the file that --plot names."""
     # `draw` is imported here: most commands draw no charts, and the import takes time.
-    from cnnbench.base.charts.draw import render
+    from cnnbench.base.charts.draw import render_chart_file
 
-    write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], title))
+    write_bytes("plot", path, render_chart_file(charts, Path(path).suffix.lower()[1:], title))
 
 
 def refuse_shared_outputs(files: Iterable[tuple[str, str]]) -> None:
@@ -519,12 +519,12 @@ def find_latest_checkpoint(path: str) -> str | None:
     """
     try:
         if is_checkpoint_prefix(path):
-            return path if place(f"{path}.index").exists() else None
-        complete, _, parts = _find_checkpoints(place(path))
+            return path if local_or_url_path(f"{path}.index").exists() else None
+        complete, _, parts = _find_checkpoints(local_or_url_path(path))
     except OSError as error:
         raise BenchmarkError(f"{path} cannot be read: {error.strerror}") from error
     if complete:
-        return str(place(path) / f"{NAME}-{complete[-1]}")
+        return str(local_or_url_path(path) / f"{NAME}-{complete[-1]}")
     if parts:
         raise BenchmarkError(
             f"{path} contains no complete checkpoint {NAME}-*, but {parts[0]}; restore the "
@@ -546,9 +546,11 @@ def write_training_status(folder: str, status: str) -> None:
     """
     with contextlib.suppress(OSError):
         if status:
-            write_atomically(place(folder) / _TRAINING, f"{status}\n".encode(), durable=False)
+            write_atomically(
+                local_or_url_path(folder) / _TRAINING, f"{status}\n".encode(), durable=False
+            )
         else:
-            (place(folder) / _TRAINING).unlink(missing_ok=True)
+            (local_or_url_path(folder) / _TRAINING).unlink(missing_ok=True)
 
 
 def read_training_status(folder: str) -> str:
@@ -556,14 +558,14 @@ def read_training_status(folder: str) -> str:
     contains no status.
     """
     try:
-        return (place(folder) / _TRAINING).read_text(encoding="utf-8").strip()
+        return (local_or_url_path(folder) / _TRAINING).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return ""
 
 
 def has_checkpoint(folder: str, step: int) -> bool:
     """Whether a folder contains a complete checkpoint of the given global step."""
-    complete, _, _ = _find_checkpoints(place(folder))
+    complete, _, _ = _find_checkpoints(local_or_url_path(folder))
     return step in complete
 
 
@@ -574,19 +576,19 @@ def delete_old_checkpoints(folder: str, keep: int) -> None:
     and files of killed runs; never deletes files of other programs. Writes the file ``checkpoint``.
     """
     delete_incomplete_files(folder)
-    complete, torn, _ = _find_checkpoints(place(folder))
+    complete, torn, _ = _find_checkpoints(local_or_url_path(folder))
     kept = complete[-keep:]
     for step in (*complete, *torn):
         # Checkpoints with a .meta file are kept: they come from tf_cnn_benchmarks.
-        if step < kept[0] and not (place(folder) / f"{NAME}-{step}.meta").exists():
+        if step < kept[0] and not (local_or_url_path(folder) / f"{NAME}-{step}.meta").exists():
             # The index is deleted first: data files without an index are no checkpoint.
-            (place(folder) / f"{NAME}-{step}.index").unlink(missing_ok=True)
-            for path in place(folder).iterdir():
+            (local_or_url_path(folder) / f"{NAME}-{step}.index").unlink(missing_ok=True)
+            for path in local_or_url_path(folder).iterdir():
                 if path.name.startswith(f"{NAME}-{step}.data-"):
                     path.unlink(missing_ok=True)
     lines = [f'model_checkpoint_path: "{NAME}-{kept[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{NAME}-{step}"' for step in kept]
-    write_atomically(place(folder) / STATE, ("\n".join(lines) + "\n").encode("ascii"))
+    write_atomically(local_or_url_path(folder) / STATE, ("\n".join(lines) + "\n").encode("ascii"))
 
 
 def delete_incomplete_files(folder: str) -> None:

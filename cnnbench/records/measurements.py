@@ -226,7 +226,7 @@ class Measurements:
             explicit_flags=tuple(explicit_flags),
         )
         self.update_config(**config or {})
-        self._start_series(shared=False)
+        self._create_empty_series(shared=False)
         self.updates: list[tuple[str, int]] = []
         self.lost_workers: list[str] = []
         self.requested_batch: int | None = None
@@ -236,20 +236,20 @@ class Measurements:
         self._published: SharedValue | None = None
         self._private = False
 
-    def _start_series(self, *, shared: bool) -> None:
+    def _create_empty_series(self, *, shared: bool) -> None:
         self.warmup, self.timed = StepSeries(shared), StepSeries(shared)
         self.use_samples = _empty_doubles(shared)
 
-    def start_sharing(self) -> None:
+    def start_sharing_with_forks(self) -> None:
         """Starts sharing: steps and published attributes are stored in memory that processes forked
         later can access.
         """
         if self._private:
             return
-        self._start_series(shared=True)
+        self._create_empty_series(shared=True)
         self._published = SharedValue()
 
-    def publish(self) -> None:
+    def publish_to_parent(self) -> None:
         """Makes all attributes except the steps visible to the parent process. Do not call it while
         steps are running.
         """
@@ -257,7 +257,7 @@ class Measurements:
             kept = {"warmup", "timed", "use_samples", "_published"}
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
 
-    def published_values(self) -> Mapping[str, Any]:
+    def values_published_by_child(self) -> Mapping[str, Any]:
         """Returns the attributes that a child process has published, by name; empty if the child
         process has not published any.
         """
@@ -268,21 +268,21 @@ class Measurements:
         """Whether this run is started again with half the batch size if its memory runs out
         (--find_batch_size).
         """
-        known = self.published_values() or vars(self)
+        known = self.values_published_by_child() or vars(self)
         # Before the run is planned, the config contains no batch size.
         batch = int(known["parts"].config.get("batch_size", 1))
         return known["requested_batch"] is not None and batch > known["smallest_batch"]
 
-    def copy_published_values(self) -> None:
+    def copy_values_published_by_child(self) -> None:
         """Copies the attributes that a child process has published into this object."""
-        vars(self).update(self.published_values())
+        vars(self).update(self.values_published_by_child())
 
-    def stop_sharing(self) -> None:
+    def stop_sharing_with_parent(self) -> None:
         """Publishes the attributes once more and stops sharing: the parent process does not see
         later steps.
         """
-        self.publish()
-        self._start_series(shared=False)
+        self.publish_to_parent()
+        self._create_empty_series(shared=False)
         self._published, self._private = None, True
 
     def longest_execution_seconds(self) -> float:
@@ -333,7 +333,7 @@ class Measurements:
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Adds the result of an evaluation and publishes it to the parent process."""
         self.update_record(evaluations=(*self.parts.evaluations, evaluation))
-        self.publish()
+        self.publish_to_parent()
 
     def make_record(self, status: str = "ok", error: BaseException | None = None) -> RunRecord:
         """Creates a record of the measurements so far. The run may continue measuring afterwards.
@@ -369,11 +369,11 @@ class Measurements:
             loss_scaling=scaling,
             cluster=None
             if parts.cluster is None
-            else self._cluster_with_shares(parts.cluster, steps),
+            else self._cluster_with_worker_shares(parts.cluster, steps),
             subject=(parts.subject or Subject()).with_labels(labels_from_config(parts.config)),
         )
 
-    def _cluster_with_shares(self, cluster: Cluster, steps: int) -> Cluster:
+    def _cluster_with_worker_shares(self, cluster: Cluster, steps: int) -> Cluster:
         """Returns the cluster with the number of timed steps and images that each worker
         contributed.
         """

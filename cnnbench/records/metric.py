@@ -135,7 +135,7 @@ class Metric:
         """Formats a range of changes, such as "-1.0 to +2.0 %"."""
         return f"{self._change_number(low, signed)} to {self.change_text(high, signed)}"
 
-    def shows_change(self, change: float) -> bool:
+    def is_nonzero_after_rounding(self, change: float) -> bool:
         """Whether a change still differs from 0 after `change_text` has rounded it."""
         in_hundredths = self.relative or self._is_share
         return bool(round(100 * change, self._decimal_digits) if in_hundredths else change)
@@ -145,7 +145,7 @@ class Metric:
         return 1 if self.relative else 2
 
     @property
-    def scale(self) -> float:
+    def threshold_scale(self) -> float:
         """Factor that converts a threshold from the unit of the command line: 0.01 if users give
         per cent, otherwise 1.
         """
@@ -238,11 +238,11 @@ def _prefer_imported_value(name: str, value: F) -> F:
     """
 
     @wraps(value)
-    def of(record: Any) -> Any:
+    def imported_or_computed_value(record: Any) -> Any:
         imported = getattr(record, "imported", None)
         return value(record) if imported is None else imported.values.get(name)
 
-    return cast("F", of)
+    return cast("F", imported_or_computed_value)
 
 
 @cache

@@ -19,8 +19,8 @@ from cnnbench.records.codec import (
     ABSENT,
     OPTIONAL,
     Document,
-    check_amount,
-    check_amounts,
+    check_amount_in_range,
+    check_amounts_in_range,
     choice_metadata,
     computed,
     is_valid_amount,
@@ -46,7 +46,7 @@ ACTIVITIES = (FORWARD, TO_INPUT, TO_KERNEL, UPDATE, REDUCTION, INPUT, COPIES, _O
 """What a step does at a moment; see `activity_of_part`. In "no operation", nothing runs."""
 
 
-class StepPart(NamedTuple):
+class StepPartKey(NamedTuple):
     """Key by which the times of operations in a step are added up: layer, kind of operation, and
     direction (such as "forward").
 
@@ -59,16 +59,16 @@ class StepPart(NamedTuple):
     direction: str
 
 
-INPUT_OPERATIONS = StepPart("input pipeline", "operations", INPUT)
+INPUT_OPERATIONS = StepPartKey("input pipeline", "operations", INPUT)
 """Operations of the input pipeline while no operation of the step ran."""
 
-INPUT_WAIT = StepPart("input pipeline", "wait", INPUT)
+INPUT_WAIT = StepPartKey("input pipeline", "wait", INPUT)
 """Time before the step in which the program waits for a batch."""
 
-GAPS = StepPart("between operations", "no operation", HOST)
+GAPS = StepPartKey("between operations", "no operation", HOST)
 """Time between the first and the last operation of the step in which no operation runs."""
 
-PROGRAM = StepPart("outside the graph", "program", HOST)
+PROGRAM = StepPartKey("outside the graph", "program", HOST)
 """Time of a step before its first operation and after its last operation."""
 
 
@@ -96,9 +96,9 @@ class ProfiledPart:
     operations: Mapping[str, int]
 
     @property
-    def part(self) -> StepPart:
+    def part(self) -> StepPartKey:
         """Key of this entry: layer, kind and direction."""
-        return StepPart(self.layer, self.kind, self.direction)
+        return StepPartKey(self.layer, self.kind, self.direction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,10 +212,10 @@ class StepProfile(Document):
             raise ValueError("record.step_seconds: no timed step")
         for name in ("allocations", "allocated_bytes"):
             if value := getattr(self, name):
-                check_amount(name, value)
+                check_amount_in_range(name, value)
         for section in ("rows", "layers", "primitives"):
             for item in getattr(self, section) or ():
-                check_amounts(section, item)
+                check_amounts_in_range(section, item)
         for row in self.rows:
             if len(row.seconds) != steps:
                 raise ValueError(f"rows: {len(row.seconds)} values for {steps} steps")
@@ -342,13 +342,13 @@ class Roofline(Document):
         if not self.rows:
             raise ValueError("rows: none")
         for index, row in enumerate(self.rows):
-            check_amounts(f"rows[{index}]", row)
+            check_amounts_in_range(f"rows[{index}]", row)
         for section, of, keys in (
             ("machine.", self.machine, ("flops_per_sec", "bytes_per_sec")),
             ("", self, ("step_seconds", "unprofiled_step_seconds")),
         ):
             for key in keys:
-                check_amount(f"{section}{key}", getattr(of, key))
+                check_amount_in_range(f"{section}{key}", getattr(of, key))
         if self.run.batch is None or self.run.placement is None:
             raise ValueError("run: its batch and placement are unknown")
 
@@ -367,7 +367,7 @@ class Roofline(Document):
         return replace(self, machine=machine, rows=sort_roofline_rows(rows))
 
     @property
-    def faster_rows_remark(self) -> str:
+    def rows_faster_than_bound_remark(self) -> str:
         """A sentence that explains why some rows are faster than their estimate; "" if no row
         is.
         """
@@ -508,7 +508,7 @@ class Cause:
         return self.new - self.base
 
     @property
-    def further_evidence(self) -> tuple[str, ...]:
+    def evidence_not_in_text(self) -> tuple[str, ...]:
         """Lines of evidence that `text` does not contain yet. For example, `text` may already name
         the first flag that differs.
         """

@@ -26,19 +26,19 @@ from cnnbench.base.files import (
     read_file,
     read_json,
 )
-from cnnbench.base.terminal import Progress, csv_cell, natural_key
+from cnnbench.base.terminal import ProgressLine, csv_cell, natural_key
 from cnnbench.base.text import to_plain_line
 from cnnbench.errors import FlagError, PathError
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import IMPLIED_KIND, OPTIONAL, Document, encode
 from cnnbench.records.files import (
-    Output,
+    OutputFile,
+    check_and_resolve_output,
     check_outputs,
     collecting_write_errors,
     raising_flag_errors,
     remember_output_state,
-    resolve_output,
     sync_folder,
     write_all,
     write_text,
@@ -113,7 +113,7 @@ def load_records(
     paths: Iterable[str | os.PathLike[str]],
     *,
     hidden: bool = True,
-    progress: Progress | None = None,
+    progress: ProgressLine | None = None,
 ) -> Loaded:
     """Reads all records in the given files and folders (with subfolders), and in files that match
     the given patterns.
@@ -133,7 +133,7 @@ def load_records(
     predictions: list[Predictions] = []
     listed = [*find_files(paths, hidden)]
     skipped: list[SkippedFile] = []
-    progress = progress or Progress.silent()
+    progress = progress or ProgressLine.silent()
     progress.start("reading", len(listed))
     for number, path in enumerate(listed):
         progress.update(number)
@@ -151,7 +151,7 @@ def load_records(
         elif loaded.run_id not in runs:
             runs[loaded.run_id] = loaded, path
         else:
-            skipped.append(_keep_better_copy(runs, loaded, path))
+            skipped.append(_keep_more_complete_copy(runs, loaded, path))
     progress.finish()
     everything = [record for record, _ in runs.values()]
     return Loaded(
@@ -163,7 +163,7 @@ def load_records(
     )
 
 
-def _keep_better_copy(
+def _keep_more_complete_copy(
     runs: dict[str, tuple[RunRecord | AllReduceRecord, str]],
     record: RunRecord | AllReduceRecord,
     path: str,
@@ -334,15 +334,15 @@ class ResultFiles:
         return self._json is not None or self._csv is not None
 
     def check_writable(
-        self, others: Iterable[Output] = (), inputs: Iterable[str | None] = ()
+        self, others: Iterable[OutputFile] = (), inputs: Iterable[str | None] = ()
     ) -> str | None:
         """Checks that every output file can be written, without leaving a file behind (see
         `check_outputs`).
 
         Returns a notice if a table lacks columns.
         """
-        document = Output(_JSON, self._json, self._kind)
-        check_outputs((document, *others, Output(_CSV, self._csv, appended=True)), inputs)
+        document = OutputFile(_JSON, self._json, self._kind)
+        check_outputs((document, *others, OutputFile(_CSV, self._csv, appended=True)), inputs)
         notice = None
         if self._csv is not None:
             lacking = self._table.find_missing_columns(self._csv)
@@ -358,7 +358,11 @@ class ResultFiles:
         file; None otherwise.
         """
         try:
-            text = resolve_output(_JSON, self._json).read_text("ascii") if self._json else "{}"
+            text = (
+                check_and_resolve_output(_JSON, self._json).read_text("ascii")
+                if self._json
+                else "{}"
+            )
             document = parse_json(text)
         except (OSError, ValueError):
             return None
@@ -407,7 +411,7 @@ class CsvTable:
         """Checks that rows can be appended to a file later. Returns the columns that an existing
         file lacks.
         """
-        target = resolve_output(_CSV, path)
+        target = check_and_resolve_output(_CSV, path)
         if target.exists():
             with raising_flag_errors(_CSV, path, "read"), target.open("rb") as file:
                 there = self._parse_header(path, file.readline())
@@ -420,7 +424,7 @@ class CsvTable:
 
         FlagError if the file is now a different table. After an OSError, the file is unchanged.
         """
-        target = resolve_output(_CSV, path)
+        target = check_and_resolve_output(_CSV, path)
         rows_of_cells = [self.format_cells(row) for row in rows]
         if not rows_of_cells:
             return
@@ -654,7 +658,10 @@ def run_row(record: RunRecord) -> dict[str, object]:
         "computed": computed,
         "subject": subject_of_record(record.subject, record.config, record.ab),
     }
-    return {**summary, **{name: _value_at(sources, path) for name, path in _RUN.items()}}
+    return {
+        **summary,
+        **{name: _value_at_attribute_path(sources, path) for name, path in _RUN.items()},
+    }
 
 
 def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
@@ -671,10 +678,10 @@ def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
         "computed": computed,
         "subject": subject_of_record(record.subject, record.config),
     }
-    return {name: _value_at(sources, path) for name, path in _ALL_REDUCE.items()}
+    return {name: _value_at_attribute_path(sources, path) for name, path in _ALL_REDUCE.items()}
 
 
-def _value_at(sources: Mapping[str, object], path: str) -> object:
+def _value_at_attribute_path(sources: Mapping[str, object], path: str) -> object:
     value: object = sources
     for name in path.split("."):
         if value is None:

@@ -21,7 +21,7 @@ from cnnbench.records.codec import (
     OPTIONAL,
     TIME,
     Document,
-    check_amounts,
+    check_amounts_in_range,
     choice_metadata,
     computed,
     encode,
@@ -146,7 +146,7 @@ class ModelInfo:
     recomputed_flops_per_image: int | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
-        check_amounts("model", self)
+        check_amounts_in_range("model", self)
 
 
 EMULATED_GPU = "emulated_gpu"
@@ -244,7 +244,7 @@ class StartupSeconds:
     first_step: float | None = None
 
     def __post_init__(self) -> None:
-        check_amounts("startup_seconds", self)
+        check_amounts_in_range("startup_seconds", self)
 
 
 def _to_floats(section: str, values: Mapping[str, Any]) -> dict[str, float]:
@@ -327,7 +327,7 @@ class Measured:
     estimated_memory_bytes: int | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        check_amounts("measured", self)
+        check_amounts_in_range("measured", self)
 
     @property
     def loop_cpu_seconds(self) -> float | None:
@@ -365,7 +365,7 @@ class ResourceUse:
     sampler_cpu_seconds: float
 
     def __post_init__(self) -> None:
-        check_amounts("resources", self)
+        check_amounts_in_range("resources", self)
         samples = len(self.seconds)
         if not samples:
             raise ValueError("resources.seconds: must contain a sample")
@@ -399,7 +399,7 @@ class InputStage:
     seconds: float
 
     def __post_init__(self) -> None:
-        check_amounts("input_stages", self)
+        check_amounts_in_range("input_stages", self)
         if not self.seconds:
             raise ValueError("input_stages.seconds: must be greater than 0")
 
@@ -422,7 +422,7 @@ class SkippedRecords:
     first: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_amounts("skipped_records", self)
+        check_amounts_in_range("skipped_records", self)
 
     @classmethod
     def combined(cls, parts: Iterable[SkippedRecords]) -> SkippedRecords:
@@ -449,7 +449,7 @@ class LossScaling:
     skipped_steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_amounts("loss_scaling", self)
+        check_amounts_in_range("loss_scaling", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -506,7 +506,7 @@ class TurnTaking:
     waited_cpu_seconds: float
 
     def __post_init__(self) -> None:
-        check_amounts("turns", self)
+        check_amounts_in_range("turns", self)
         if list(self.starts) != sorted({*self.starts}) or any(n < 1 for n in self.starts):
             raise ValueError(f"turns.starts: {list(self.starts)} are not increasing step numbers")
 

@@ -14,8 +14,8 @@ bytes. Nothing is authenticated, and received data is neither executed nor store
 
 TensorFlow also waits without limit for a stopped process, and its errors do not always name a lost
 process. Therefore, a watchdog in every process exchanges messages with the chief. If a process
-sends no messages, its gRPC port is probed (`probe`). A process with a busy interpreter answers the
-probe; a stopped process does not.
+sends no messages, its gRPC port is probed (`probe_grpc_server`). A process with a busy interpreter
+answers the probe; a stopped process does not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ from cnnbench.base import rendezvous
 from cnnbench.base.files import parse_json
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, raise_if_interrupted
 from cnnbench.base.job import PS, Job, Task, host_and_port, reserve_port, unbound_socket
-from cnnbench.base.rendezvous import failed_probes, probe, task_and_address_text, task_states_text
+from cnnbench.base.rendezvous import (
+    failed_probes,
+    probe_grpc_server,
+    task_and_address_text,
+    task_states_text,
+)
 from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.machine.cpu import Host, pid_namespace
@@ -166,11 +171,11 @@ class _Handshake:
 
     async def run(self, timeout: float) -> JobConnections:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        until = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         try:
             listener, reserved = await self._listen()
         except BenchmarkError as error:
-            await self._report_failure_to_peers(str(error), until)
+            await self._report_failure_to_peers(str(error), deadline)
             raise
         server = await asyncio.start_server(self._handle_caller, sock=listener, limit=LONGEST_LINE)
         work = [asyncio.create_task(self._call_until_arrived(peer)) for peer in self._job.peers]
@@ -192,7 +197,7 @@ class _Handshake:
             reserved.close()
             for line in self._lines.values():
                 line.close()
-            await self._report_failure_to_peers(str(error), until)
+            await self._report_failure_to_peers(str(error), deadline)
             raise
         finally:
             for task in work:
@@ -245,7 +250,7 @@ class _Handshake:
         card = _HandshakeCard.parse(await reader.readline())
         if card is None or card.nonce == self._own.nonce:
             return
-        self._note_contact(card)
+        self._record_contacted_peer(card)
         if card.failed is not None:
             self._told = self._told or not self._over.done()
             self._fail_handshake(f"{card.task} gave up: {card.failed}")
@@ -286,7 +291,7 @@ class _Handshake:
             return (error.strerror or str(error)).lower()
         if card is None:
             return "another program answers there"
-        self._note_contact(card)
+        self._record_contacted_peer(card)
         if not self._has_equal_facts(card):
             return "disagrees"
         if card.task != str(peer):
@@ -315,7 +320,7 @@ class _Handshake:
             self._lines[peer].close()
         self._lines[peer] = writer.get_extra_info("socket").dup()
 
-    async def _report_failure_to_peers(self, reason: str, until: float) -> None:
+    async def _report_failure_to_peers(self, reason: str, deadline: float) -> None:
         """Reports to the other processes that this process has given up."""
         card = self._own._replace(facts={}, failed=reason)
 
@@ -335,7 +340,7 @@ class _Handshake:
 
         telling = asyncio.create_task(tell_all())
         await asyncio.wait([telling], timeout=_GOODBYE_SECONDS)
-        left = until - time.monotonic()
+        left = deadline - time.monotonic()
         if not (telling.done() or self._told) and left > 0:
             absent = [
                 task_and_address_text(self._job, peer)
@@ -348,7 +353,7 @@ class _Handshake:
 
     # The state of the handshake: which peers have arrived, and whether it has failed.
 
-    def _note_contact(self, card: _HandshakeCard) -> None:
+    def _record_contacted_peer(self, card: _HandshakeCard) -> None:
         if card.task in self._by_name:
             self._came.add(self._by_name[card.task])
 
@@ -508,7 +513,7 @@ class Watchdog:
         read_progress: Callable[[], ProcessProgress] | None = None,
         stall_timeout: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
-        ask: Callable[[str, float], str] = probe,
+        ask: Callable[[str, float], str] = probe_grpc_server,
     ) -> None:
         """Initializes the watchdog without starting the thread.
 
@@ -517,8 +522,9 @@ class Watchdog:
             because the main thread may be blocked in TensorFlow. It has a minute to write the
             record and print.
           leave: ends the process without clean-up. `sys.exit` would wait for the main thread.
-          tolerates_loss: function of a task and its state (from `probe`) that returns whether the
-            job continues without the task. If so, the loss is only recorded in `lost_tasks`.
+          tolerates_loss: function of a task and its state (from `probe_grpc_server`) that returns
+            whether the job continues without the task. If so, the loss is only recorded in
+            `lost_tasks`.
           read_progress: see `StallDetector`; None for a process without a training loop.
         """
         self._job = job
@@ -588,7 +594,7 @@ class Watchdog:
         if self._job.is_chief:
             self.announce_server_ready()
 
-    def wait(self) -> RunEnding:
+    def wait_for_run_end(self) -> RunEnding:
         """Waits until the chief announces the end of the run, and returns it."""
         with self._changed:
             while self._ending is None:
@@ -692,9 +698,9 @@ class Watchdog:
 
     # The connections with other tasks.
 
-    def _send_to_all(self, message: object, but: _PeerConnection | None = None) -> None:
+    def _send_to_all(self, message: object, except_peer: _PeerConnection | None = None) -> None:
         for peer in self._peers.values():
-            if peer is not but:
+            if peer is not except_peer:
                 self._send_message(peer, message)
 
     def _send_message(self, peer: _PeerConnection, message: object) -> None:
@@ -736,7 +742,7 @@ class Watchdog:
             self._report_failure_and_end(str(message["lost"]))
         elif "failed" in message:
             if self._job.is_chief:
-                self._send_to_all({**message, "task": str(task)}, but=peer)
+                self._send_to_all({**message, "task": str(task)}, except_peer=peer)
             by_name = {str(task): task for task in self._job.tasks}
             with self._changed:
                 whose = by_name.get(str(message.get("task")), task)

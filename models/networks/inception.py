@@ -51,12 +51,12 @@ HALVE = (3, 2, "VALID")
 MAX = ("max", 2, "VALID")
 
 
-def _inception_v3_module_a(pooled: int) -> Module:
+def _inception_v3_module_a(pool_filters: int) -> Module:
     return [
         [(64, 1)],
         [(48, 1), (64, 5)],
         [(64, 1), (96, 3), (96, 3)],
-        [("mean", pooled)],
+        [("mean", pool_filters)],
     ]
 
 
@@ -120,19 +120,31 @@ class GoogLeNet(Model):
         x = net.conv(net.conv(x, 64, 1), 192, 3)
         for group in GOOGLENET:
             x = net.max_pool(x, 3, 2, "SAME")
-            for ones, threes, fives, pooled in group:
-                filters = {"ones": ones, "threes": threes, "fives": fives, "pooled": pooled}
+            for filters_1x1, filters_3x3, filters_5x5, pool_filters in group:
+                filters = {
+                    "filters_1x1": filters_1x1,
+                    "filters_3x3": filters_3x3,
+                    "filters_5x5": filters_5x5,
+                    "pool_filters": pool_filters,
+                }
                 x = net.block(self._module, x, **filters)
         return net.logits(net.global_avg_pool(x))
 
     @staticmethod
-    def _module(net: Network[T], x: T, ones: int, threes: Pair, fives: Pair, pooled: int) -> T:
+    def _module(
+        net: Network[T],
+        x: T,
+        filters_1x1: int,
+        filters_3x3: Pair,
+        filters_5x5: Pair,
+        pool_filters: int,
+    ) -> T:
         return net.concat(
             [
-                net.conv(x, ones, 1),
-                net.conv(net.conv(x, threes[0], 1), threes[1], 3),
-                net.conv(net.conv(x, fives[0], 1), fives[1], 5),
-                net.conv(net.max_pool(x, 3, 1, "SAME"), pooled, 1),
+                net.conv(x, filters_1x1, 1),
+                net.conv(net.conv(x, filters_3x3[0], 1), filters_3x3[1], 3),
+                net.conv(net.conv(x, filters_5x5[0], 1), filters_5x5[1], 5),
+                net.conv(net.max_pool(x, 3, 1, "SAME"), pool_filters, 1),
             ]
         )
 

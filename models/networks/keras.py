@@ -113,12 +113,12 @@ class KerasModel(Model):
     def _declare_keras_model(self) -> KerasDeclaration:
         from cnnbench.models import keras_graph  # loads Keras
 
-        built = self.built("float32")
+        built = self.get_built_model("float32")
         declared = keras_graph.declare_keras_model(built.model, self._given_size)
         self._apply_declaration(declared)
         return declared._replace(work=keras_graph.count_layer_work(self, built, declared))
 
-    def built(self, dtype: str, seed: int = 0) -> Any:
+    def get_built_model(self, dtype: str, seed: int = 0) -> Any:
         """Returns the `BuiltKerasModel` for a dtype, such as "float32"; builds it if necessary."""
         from cnnbench.models import keras_graph
 
@@ -137,7 +137,7 @@ class KerasModel(Model):
             if tower:
                 with self._lock:
                     self._built.pop("float32", None)
-            values_drawn = self.built("float32", seed + tower).values()
+            values_drawn = self.get_built_model("float32", seed + tower).values()
             values.update(
                 zip((variable.name for variable in self.variables), values_drawn, strict=True)
             )
@@ -166,7 +166,9 @@ class KerasModel(Model):
         def call(images: Any, *values: Any) -> Any:
             from cnnbench.models import keras_graph
 
-            return keras_graph.call_keras_model(self.built, self.variables, net, images, values)
+            return keras_graph.call_keras_model(
+                self.get_built_model, self.variables, net, images, values
+            )
 
         return net.apply(call, images, *values, shape=(self.classes,), flops=self._work)
 

@@ -43,7 +43,7 @@ VARIANTS = {
 }
 
 
-def stage_depths_and_widths(line: WidthParameters) -> tuple[tuple[int, int], ...]:
+def stage_depths_and_widths(parameters: WidthParameters) -> tuple[tuple[int, int], ...]:
     """Returns the number of blocks and the width (number of channels) of each RegNet stage.
 
     As in the paper's tables, widths are rounded to the nearest multiple of the group width. If two
@@ -51,12 +51,12 @@ def stage_depths_and_widths(line: WidthParameters) -> tuple[tuple[int, int], ...
     8gf are wider.
     """
     widths = []
-    for block in range(line.depth):
-        width = line.initial + line.slope * block
-        power = round(math.log(width / line.initial) / math.log(line.factor))
-        widths.append(8 * round(line.initial * line.factor**power / 8))
+    for block in range(parameters.depth):
+        width = parameters.initial + parameters.slope * block
+        power = round(math.log(width / parameters.initial) / math.log(parameters.factor))
+        widths.append(8 * round(parameters.initial * parameters.factor**power / 8))
     return tuple(
-        (len(list(blocks)), line.group * max(1, round(width / line.group)))
+        (len(list(blocks)), parameters.group * max(1, round(width / parameters.group)))
         for width, blocks in itertools.groupby(widths)
     )
 

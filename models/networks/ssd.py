@@ -399,16 +399,16 @@ def _classify_detections(overlap: Any, crowd: Any, threshold: float) -> Any:
     return verdict
 
 
-def _area_under_precision_recall(verdict: Any, boxes: int) -> float:
+def _area_under_precision_recall(verdicts: Any, num_boxes: int) -> float:
     import numpy as np
 
-    verdict = verdict[verdict != IGNORED]
-    right = np.cumsum(verdict == RIGHT)
-    precision = right / np.maximum(np.arange(len(verdict)) + 1, 1)
+    verdicts = verdicts[verdicts != IGNORED]
+    right = np.cumsum(verdicts == RIGHT)
+    precision = right / np.maximum(np.arange(len(verdicts)) + 1, 1)
     # The precision at a recall is the best precision at this recall or any higher recall.
     precision = np.maximum.accumulate(precision[::-1])[::-1]
-    at = np.searchsorted(right / boxes, np.linspace(0.0, 1.0, _RECALLS), side="left")
-    return float(np.append(precision, 0.0)[np.minimum(at, len(verdict))].mean())
+    at = np.searchsorted(right / num_boxes, np.linspace(0.0, 1.0, _RECALLS), side="left")
+    return float(np.append(precision, 0.0)[np.minimum(at, len(verdicts))].mean())
 
 
 def _crowd_aware_overlaps(detections: Any, boxes: Any, crowd: Any) -> Any:

@@ -56,23 +56,30 @@ class SwinT(Model):
                 for layer in range(count):
                     keep = 1.0 - (1.0 - self.keep_last) * done / last
                     # A window that covers the whole image, as in the last stage, is not shifted.
-                    moves = layer % 2 == 1 and side > self.window
+                    shifts_windows = layer % 2 == 1 and side > self.window
                     with net.scope(f"layer{layer}"):
-                        how = {"side": side, "heads": heads, "moves": moves, "keep": keep}
+                        how = {
+                            "side": side,
+                            "heads": heads,
+                            "shifts_windows": shifts_windows,
+                            "keep": keep,
+                        }
                         x = net.block(self._layer, x, **how)
                     done += 1
         x = net.layer_norm(x, epsilon=EPSILON)
         x = net.global_avg_pool(net.reshape(x, (side, side, net.shape(x)[1])))
         return net.logits(x, stddev=STDDEV)
 
-    def _layer(self, net: Network[T], x: T, side: int, heads: int, moves: bool, keep: float) -> T:
-        shift = self.window // 2 if moves else 0
+    def _layer(
+        self, net: Network[T], x: T, side: int, heads: int, shifts_windows: bool, keep: float
+    ) -> T:
+        shift = self.window // 2 if shifts_windows else 0
         y = _shift_tokens(net, net.layer_norm(x, epsilon=EPSILON), side, -shift)
         size, count, channels = self.window, side // self.window, net.shape(x)[1]
         windows = (count, count, size * size, channels)
-        y = _swap_axes(net, y, (count, size, count, size, channels), windows)
+        y = _reshape_and_swap_axes(net, y, (count, size, count, size, channels), windows)
         y = self_attention(net, y, heads, self._window_attention_bias(net, side, heads, shift))
-        y = _swap_axes(net, y, (count, count, size, size, channels), net.shape(x))
+        y = _reshape_and_swap_axes(net, y, (count, count, size, size, channels), net.shape(x))
         y = _shift_tokens(net, y, side, shift)
         x = add_residual_branch(net, x, y, keep)
         y = token_perceptron(net, net.layer_norm(x, epsilon=EPSILON))
@@ -130,9 +137,11 @@ def make_window_bias(table: Any, window: int, side: int, shift: int) -> Any:
     return bias + tf.constant(np.float32(_FORBIDDEN) * separated, table.dtype)
 
 
-def _swap_axes(net: Network[T], x: T, parted: Sequence[int], shape: Sequence[int]) -> T:
+def _reshape_and_swap_axes(
+    net: Network[T], x: T, split_shape: Sequence[int], final_shape: Sequence[int]
+) -> T:
     """Reshapes `x` to five dimensions, swaps the second and the third, and reshapes again."""
-    return net.reshape(net.transpose(net.reshape(x, parted), (0, 2, 1, 3, 4)), shape)
+    return net.reshape(net.transpose(net.reshape(x, split_shape), (0, 2, 1, 3, 4)), final_shape)
 
 
 def _merge_patches(net: Network[T], x: T, side: int) -> T:

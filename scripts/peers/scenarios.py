@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from cnnbench.errors import FlagError, PathError, UsageError
-from cnnbench.flags.declare import flag, split_words
+from cnnbench.flags.declare import flag, split_comma_separated
 from cnnbench.machine.repository import GitError, git
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 from peers.demands import Demand, require_ratio, require_value
@@ -827,4 +827,4 @@ class Options:
     @property
     def chosen(self) -> tuple[str, ...]:
         """The names of the chosen scenarios."""
-        return split_words(self.scenarios)
+        return split_comma_separated(self.scenarios)

@@ -113,7 +113,7 @@ class _Experiment:
         usual = POLICY.replace(alpha=self._made[-1].alpha)
         return BisectionStep(
             commit="",
-            answer=bisect_answer(result, usual, about_work=False),
+            answer=bisect_answer(result, usual, searches_changed_work=False),
             judgement=found,
             pairs=len(self.new),
         )

@@ -17,7 +17,7 @@ import numpy as np
 from cnnbench.base.inference import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, clear_verdict_probability
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
-from cnnbench.judge.compare.judgement import joint_judgement, split_significance_level
+from cnnbench.judge.compare.judgement import joint_judgement, split_alpha_between_samples
 from validation.studies import (
     POLICY,
     Case,
@@ -137,7 +137,7 @@ def judge_pairs(
         if cpu_time is None:
             (found,) = judge_all([case], policy)
         else:
-            cases = split_significance_level(case, _first(cpu_time, analysis.pairs), policy)
+            cases = split_alpha_between_samples(case, _first(cpu_time, analysis.pairs), policy)
             throughput, work = judge_all(cases, policy)
             found = joint_judgement(throughput, work, policy, ())
         if found.verdict in CLEAR:

@@ -22,8 +22,8 @@ from cnnbench.base.interrupts import (
     delaying_interrupts,
     find_grace_announcement,
     grace_announcement,
-    grace_seconds,
     handling_signals,
+    interrupt_grace_seconds,
     raise_if_interrupted,
 )
 from cnnbench.errors import BenchmarkError
@@ -174,8 +174,8 @@ def test_files_without_imports_know_all_signals(path):
     ("longest", "seconds"), [(0.0, 10.0), (0.5, 10.0), (6.0, 14.0), (16.0, 34.0)]
 )
 def test_the_grace_follows_the_longest_step(longest, seconds):
-    assert grace_seconds(longest) == seconds
-    line = grace_announcement(grace_seconds(longest))
+    assert interrupt_grace_seconds(longest) == seconds
+    line = grace_announcement(interrupt_grace_seconds(longest))
     assert find_grace_announcement(f"log\ncnnbench: {line}\nmore").group(1) == f"{seconds:.0f}"
     with delaying_interrupts():
-        assert grace_seconds(longest) == seconds + 60.0
+        assert interrupt_grace_seconds(longest) == seconds + 60.0

@@ -88,7 +88,7 @@ def test_a_job(counts: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
 def test_a_candidate_and_a_mode(
     counts: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch, command: str, lines: int
 ) -> None:
-    monkeypatch.setattr(strategies, "_run", lambda *_: 0)
+    monkeypatch.setattr(strategies, "_measure_modes", lambda *_: 0)
     read, params, setups, plans, _ = counts(main, [*command.split(), *TINY, "--num_gpus=2"])
     assert read == lines
     assert params == setups >= plans > 1  # a setup that is refused has no plan

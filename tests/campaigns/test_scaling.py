@@ -152,7 +152,9 @@ def test_a_run_without_steps(of):
 )
 def test_predictions_by_mode(flags, ps, seconds):
     link = Link("test", 0.0, 1e-9, 0.0)
-    setup = make_plan(Params.from_dict({"model": "lenet", "device": "cpu", **flags}), data=False)
+    setup = make_plan(
+        Params.from_dict({"model": "lenet", "device": "cpu", **flags}), resolve_data=False
+    )
     found, reason = scaling.predict_exchange_seconds(setup, link, ps, (1, 2, 4))
     assert reason == ""
     assert found[1] == 0
@@ -167,7 +169,7 @@ def test_predictions_by_mode(flags, ps, seconds):
 def test_towers_of_a_worker_share_memory():
     link = Link("test", 0.0, 1e-9, 0.0)
     values = {"model": "lenet", "variable_update": "distributed_all_reduce", "num_gpus": 2}
-    setup = make_plan(Params.from_dict({**values, "all_reduce_spec": "xring"}), data=False)
+    setup = make_plan(Params.from_dict({**values, "all_reduce_spec": "xring"}), resolve_data=False)
     found, _ = scaling.predict_exchange_seconds(setup, link, 0, (1, 2))
     assert found[1] == pytest.approx(0, abs=1e-9)
     assert found[2] > 0

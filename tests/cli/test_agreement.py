@@ -41,7 +41,7 @@ from step_profiles import CONV, Profiles, changed
 
 from cnnbench.base import document
 from cnnbench.base.document import Report, Section, render_report, report_to_markdown
-from cnnbench.base.terminal import csv_of
+from cnnbench.base.terminal import dataclasses_to_csv
 from cnnbench.campaigns import bisect as bisect_session
 from cnnbench.campaigns import strategies as session
 from cnnbench.campaigns import strategies as table
@@ -164,10 +164,10 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        patch.setattr(session, "compare_weights", lambda _, of: weights(draw, of))
+        patch.setattr(session, "compare_and_remove_checkpoints", lambda _, of: weights(draw, of))
         patch.setattr(strategies, "_print_table", lambda *found: printed.append(found))
         if draw.random() < 0.2:
-            patch.setattr(session, "compare_weights", interrupted)
+            patch.setattr(session, "compare_and_remove_checkpoints", interrupted)
         run(
             *("strategies", "--model=trivial", "--data_name=cifar10", "--device=cpu"),
             *("--num_gpus=2", "--batch_size=2", "--modes=parameter_server,replicated,independent"),
@@ -176,8 +176,8 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
         (document, cases, _) = printed[0]
         outputs = {
             "table": lambda one: table.table_text(one, cases),
-            "csv": lambda one: csv_of(StrategyRow, one.rows),
-            **pages_of(campaign_sections.modes_section, campaign_sections.fastest_modes),
+            "csv": lambda one: dataclasses_to_csv(StrategyRow, one.rows),
+            **pages_of(campaign_sections.modes_section, campaign_sections.fastest_mode_answers),
         }
         return Experiment.of(document, document, outputs)
 
@@ -216,9 +216,11 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        patch.setattr(text, "compare_weights", lambda _, of, name: weights(draw, of))
+        patch.setattr(text, "compare_and_remove_checkpoints", lambda _, of, name: weights(draw, of))
         patch.setattr(bench, "MOST_ROUNDS", draw.choice([2, 4]))
-        patch.setattr(tune, "_report", lambda found, *_: printed.append(found) or 0)
+        patch.setattr(
+            tune, "_write_and_report_outcome", lambda found, *_: printed.append(found) or 0
+        )
         Path("space.yaml").write_text(SPACE)
         run(
             *("tune", "--model=lenet", "--num_gpus=2", "--space=space.yaml", f"--seed={seed}"),
@@ -256,8 +258,8 @@ def explain_of(seed: int, folder: Path, make: Any) -> Experiment:
     with tracked():
         found = explain(*sides)
         outputs: dict[str, Callable[[Any], str]] = {
-            "table": explanation.table_text,
-            "all rows": lambda one: explanation.table_text(one, 0),
+            "table": explanation.terminal_text,
+            "all rows": lambda one: explanation.terminal_text(one, 0),
             "markdown": lambda one: unescaped(explanation.to_markdown(one)),
             "chart": lambda one: page_text(chart_text(explanation.differences_chart(one))),
         }
@@ -477,7 +479,7 @@ def history_of(seed: int, folder: Path, make: Any) -> Experiment:
         remarks = history_page.history_remarks(found, THROUGHPUT, None)
         document = history_page.HistoryDocument(THROUGHPUT, found, remarks)
         outputs: dict[str, Callable[[Any], str]] = {
-            "table": history_page.table_text,
+            "table": history_page.terminal_text,
             "csv": history_page.csv_text,
             "page": lambda one: page_text(history_page.render("x.html", one).decode()),
             "markdown": lambda one: unescaped(history_page.render("x.md", one).decode()),
@@ -601,7 +603,7 @@ def _wide_terminal_and_plain_charts():
     """No line is broken, and charts are their values and texts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "4000")
-        patch.setattr(document.draw, "svg", chart_text)
+        patch.setattr(document.draw, "chart_to_svg", chart_text)
         yield
 
 

@@ -16,7 +16,7 @@ from cnnbench.data import CIFAR10, augment, make_input
 from cnnbench.data.augment import (
     AUGMENTATIONS,
     OPERATIONS,
-    augmented,
+    augment_image,
     draw_beta,
     mix_with_neighbours,
 )
@@ -158,10 +158,10 @@ def test_skipped_records_do_not_shift_the_shares_of_a_resumed_run(spec):
 
 def test_only_training_images_of_files_are_mixed(spec):
     given = dataclasses.replace(spec, **BOTH)
-    assert given.mixes
-    assert given.batch_unit == 2
-    assert not dataclasses.replace(given, subset="validation").mixes
-    assert not dataclasses.replace(given, data_dir=None).mixes
+    assert given.mixes_images
+    assert given.required_batch_multiple == 2
+    assert not dataclasses.replace(given, subset="validation").mixes_images
+    assert not dataclasses.replace(given, data_dir=None).mixes_images
     with make_input(given, ["CPU:0"]) as source:
         assert [stage.name for stage in source.stages()] == ["batch", "mix"]
 
@@ -173,7 +173,9 @@ def test_an_odd_batch_has_no_pairs(flag, small_set):
     with pytest.raises(FlagError, match=f"--{flag}=1: mixes pairs .* must be even, not 3"):
         make_plan(Params(**flags))
     make_plan(Params(**flags, forward_only=True))
-    assert make_plan(Params(**flags | {"batch_size": 2}, input_only=True)).input.training.mixes
+    assert make_plan(
+        Params(**flags | {"batch_size": 2}, input_only=True)
+    ).input.training.mixes_images
 
 
 def test_a_strategy_distributes_what_towers_get(small_set, quick_start):
@@ -276,7 +278,7 @@ def test_choices_are_uniform_and_independent(policy, monkeypatch):
     def draw():
         empty = tf.zeros([3 * count], tf.float64)
         return tf.map_fn(
-            lambda at: augmented(empty, at, spec),
+            lambda at: augment_image(empty, at, spec),
             positions,
             fn_output_signature=tf.TensorSpec([3 * count], tf.float64),
         )
@@ -308,7 +310,7 @@ def test_images_of_files_are_changed_by_their_position(name, policy, small_set):
     found, _ = read(dataclasses.replace(spec, augment=policy), 2)
     pixels = tf.saturate_cast(tf.round((plain + 1.0) * 127.5), tf.uint8)
     given = dataclasses.replace(spec, augment=policy)
-    change = tf.function(lambda image, position: augmented(image, position, given))
+    change = tf.function(lambda image, position: augment_image(image, position, given))
     for position in range(8):
         image = tf.ensure_shape(pixels[position], [size, size, 3])
         expected = change(image, tf.constant(position, tf.int64)).numpy() / 127.5 - 1

@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_read_is_not_called_empty(tmp_path, some, unread
     write_cifar10(folder, images[:5], labels[:5])
     unreadable(folder)
     where = f"{folder}: " if inner else ""
-    for look in (detect_dataset, CIFAR10.subsets_in):
+    for look in (detect_dataset, CIFAR10.files_by_subset):
         with pytest.raises(FlagError) as caught:
             look(str(tmp_path))
         told = f"--data_dir={tmp_path}: cannot be read: {where}Permission denied"

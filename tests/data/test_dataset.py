@@ -49,4 +49,4 @@ def test_spec_takes_flags_by_name_but_not_other_attributes():
     )
     assert (spec.resize_method, spec.datasets_num_private_threads) == ("area", 3)
     assert (spec.subset, spec.seed) == ("train", 1234)
-    assert (spec.num_classes, spec.process_batch) == (11, 6)
+    assert (spec.num_classes, spec.process_batch_size) == (11, 6)

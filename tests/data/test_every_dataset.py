@@ -358,11 +358,11 @@ def test_folders_without_it(name, small_set, tmp_path, call):
     with pytest.raises(FlagError, match=r"contains no (files|CIFAR-10|ratings-)"):
         dataset.num_examples("train", str(tmp_path))
     with pytest.raises(FlagError, match=f"contains no {name} files"):
-        dataset.subsets_in(str(tmp_path))
+        dataset.files_by_subset(str(tmp_path))
     for path in small_set(name).iterdir():
         if "train" in path.name or "batch_" in path.name:
             shutil.copy(path, tmp_path)
-    assert list(dataset.subsets_in(str(tmp_path))) == ["train"]
+    assert list(dataset.files_by_subset(str(tmp_path))) == ["train"]
     assert "\nvalidation: no files\n" in call("data", "check", tmp_path).out
     with pytest.raises(FlagError, match=r"contains no .*(validation|test_batch)"):
         dataset.num_examples("validation", str(tmp_path))

@@ -83,7 +83,7 @@ def test_no_file_of_autograph_is_written(folder, cpu_devices, tmp_path, temporar
 
 def test_a_length_beyond_all_memory_is_not_believed(copy):
     path = copy / "validation-00001-of-00002"
-    *_, (record, offset, _) = tfrecord.read_frames(path)
+    *_, (record, offset, _) = tfrecord.locate_records(path)
     content = bytearray(path.read_bytes())
     length = struct.pack("<Q", 2**40)
     checksum = struct.pack("<I", tfrecord.masked_crc32c(length))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.data.imagenet import BOX_SIDES, examine, parse_record, serialize
+from cnnbench.data.imagenet import BOX_SIDES, parse_record, serialize, validate_record
 
 KEYS = {
     *(f"image/{name}" for name in ("height", "width", "colorspace", "channels", "format")),
@@ -47,8 +47,8 @@ def test_boxes_are_read_as_they_were_written(example):
 
 def test_boxes_may_have_no_area_and_be_missing(example):
     set_boxes(example, (0.5, 0.5, 0.5, 0.6))
-    assert examine(example.SerializeToString(), 4).boxes == 1
+    assert validate_record(example.SerializeToString(), 4).boxes == 1
     for side in BOX_SIDES:
         del example.features.feature[side]
     assert boxes_in(example).shape == (0, 4)
-    assert examine(example.SerializeToString(), 4).boxes == 0
+    assert validate_record(example.SerializeToString(), 4).boxes == 0

@@ -14,7 +14,7 @@ from data_sets import SMALL, damage, input_spec, jpeg, write_records
 from cnnbench.data import COCO, IMAGENET, RATINGS, coco, imagenet, make_input, tfrecord
 from cnnbench.data.coco import CocoObject
 from cnnbench.data.folder import RecordDefect
-from cnnbench.data.prefetch import JobInput
+from cnnbench.data.prefetch import JoinedWorkerInput
 from cnnbench.data.records import RecordPipeline
 from cnnbench.data.tfrecord import find_files
 
@@ -215,12 +215,12 @@ def test_records_go_on_where_they_were_left_though_some_are_skipped(flawed, opti
 
     def steps(count, done=0, passed_over=()):
         shards = [dataclasses.replace(spec, shard_index=i) for i in range(spec.num_shards)]
-        with JobInput([make_input(shard, ["CPU:0"]) for shard in shards]) as source:
+        with JoinedWorkerInput([make_input(shard, ["CPU:0"]) for shard in shards]) as source:
             assert source.resume(done, passed_over)
             read = [
                 [batch.labels.numpy().tolist() for batch in source.next()] for _ in range(count)
             ]
-            return read, source.passed_over(7), source.passed_over(count)
+            return read, source.skipped_records_by_shard(7), source.skipped_records_by_shard(count)
 
     whole, by_then, in_all = steps(24)
     assert sum(in_all) > 5

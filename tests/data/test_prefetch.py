@@ -14,7 +14,7 @@ from forked import until
 
 from cnnbench.data import CIFAR10, make_input, prefetch
 from cnnbench.data.pipeline import Pipeline
-from cnnbench.data.prefetch import BatchReader, JobInput, PipelineInput
+from cnnbench.data.prefetch import BatchReader, JoinedWorkerInput, PipelineInput
 from cnnbench.errors import DataError
 
 
@@ -79,14 +79,14 @@ def test_it_is_told_who_waits_and_for_how_long(cpu_devices):
 
     class Told(Counting):
         def tower_batches(self):
-            told.append((numbers.waiting(), time.perf_counter() - start))
+            told.append((numbers.seconds_waiting_by_shard(), time.perf_counter() - start))
             return super().tower_batches()
 
     numbers = source(cpu_devices[:1], num_shards=3, shard_index=2, make=Told)
     with numbers:
-        assert numbers.waiting() == {}
+        assert numbers.seconds_waiting_by_shard() == {}
         numbers.next()
-        assert numbers.waiting() == {}
+        assert numbers.seconds_waiting_by_shard() == {}
     ((waits, most),) = told
     assert list(waits) == [2]
     assert 0 < waits[2] < most
@@ -187,7 +187,7 @@ def test_an_input_that_hangs_is_closed_within_two_seconds_together_with_others(c
         reader.start()
     until(lambda: all(one._prefetcher for one in inputs))
     begin = time.monotonic()
-    JobInput(inputs).close()
+    JoinedWorkerInput(inputs).close()
     assert 1.5 < time.monotonic() - begin < 2.5
     free.set()
     until(lambda: not input_threads())
@@ -284,19 +284,19 @@ def joined(devices, subset):
     """Seven numbers, read by two workers of two towers each."""
     specs = shards(2, 2, data_dir="/numbers", subset=subset)
     pairs = zip(specs, (devices[:2], devices[2:4]), strict=True)
-    return JobInput([PipelineInput(spec, two, Counting(spec, 7)) for spec, two in pairs])
+    return JoinedWorkerInput([PipelineInput(spec, two, Counting(spec, 7)) for spec, two in pairs])
 
 
 def test_synthetic_rows_of_workers_are_those_of_one_process(cpu_devices):
     alone = make_input(*shards(1, 4), cpu_devices[:4])
     pairs = zip(shards(2, 2), (cpu_devices[:2], cpu_devices[2:4]), strict=True)
-    source = JobInput([make_input(*pair) for pair in pairs])
+    source = JoinedWorkerInput([make_input(*pair) for pair in pairs])
     assert source.synthetic
-    assert source.signature == source.next() == ()
+    assert source.step_argument_specs == source.next() == ()
     assert source.devices == tuple(cpu_devices[:4])
-    assert source.spec.process_batch == 8
+    assert source.spec.process_batch_size == 8
     for tower in range(4):
-        ours, expected = (one.of_tower(tower, ()) for one in (source, alone))
+        ours, expected = (one.get_tower_batch(tower, ()) for one in (source, alone))
         np.testing.assert_array_equal(ours.features, expected.features)
         np.testing.assert_array_equal(ours.labels, expected.labels)
 
@@ -306,9 +306,9 @@ def test_every_tower_gets_the_batches_of_its_worker(cpu_devices):
 
         @tf.function
         def step(*batches):
-            return [source.of_tower(tower, batches).labels for tower in range(4)]
+            return [source.get_tower_batch(tower, batches).labels for tower in range(4)]
 
-        labels = step.get_concrete_function(*source.signature)(*source.next())
+        labels = step.get_concrete_function(*source.step_argument_specs)(*source.next())
         # Of 0 to 6, the even numbers are worker 0's, and begin again.
         assert np.concatenate(labels).tolist() == [0, 2, 4, 6, 1, 3, 5, 1]
         assert [b.features.device for b in source.next()] == list(cpu_devices[:4])

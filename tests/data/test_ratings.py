@@ -158,7 +158,7 @@ def test_defects_are_named_with_file_and_record(subset, change, defect, tmp_path
     content[subset] = {**content[subset], **change}
     for name, values in content.items():
         np.savez(tmp_path / f"ratings-{name}.npz", **values)
-    subsets = RATINGS.subsets_in(str(tmp_path)).values()
+    subsets = RATINGS.files_by_subset(str(tmp_path)).values()
     found = [one for files in subsets for one in RATINGS.check(files, 2).defects]
     assert found == [f"{tmp_path}/ratings-{subset}.npz: {defect}"]
 

@@ -14,7 +14,7 @@ def spec(towers, batch, **fields):
 
 def global_batch(towers, batch, devices, **fields):
     source = make_input(spec(towers, batch, **fields), devices[:towers])
-    batches = [source.of_tower(t, ()) for t in range(towers)]
+    batches = [source.get_tower_batch(t, ()) for t in range(towers)]
     images = np.concatenate([batch.features.numpy() for batch in batches])
     return images, np.concatenate([batch.labels.numpy() for batch in batches])
 
@@ -52,7 +52,7 @@ def test_steps_read_the_same_variables_on_the_towers_devices(cpu_devices):
         for _ in range(2):
             assert source.next() == ()
             with tf.device(device):
-                steps.append(source.of_tower(tower, ())[:2])
+                steps.append(source.get_tower_batch(tower, ())[:2])
         for first, second in zip(*steps, strict=True):
             assert first.device == second.device == device
             np.testing.assert_array_equal(first, second)
@@ -60,7 +60,7 @@ def test_steps_read_the_same_variables_on_the_towers_devices(cpu_devices):
 
 def test_dtype_and_epoch(cpu_devices):
     source = make_input(spec(2, 4, dtype="bfloat16", subset="validation"), cpu_devices[:2])
-    assert source.of_tower(1, ()).features.dtype == tf.bfloat16
+    assert source.get_tower_batch(1, ()).features.dtype == tf.bfloat16
     assert source.synthetic
     assert source.examples_per_epoch == 50_000
     assert source.steps_per_epoch == 6250
@@ -102,7 +102,7 @@ def test_every_element_is_drawn_as_it_says():
 
 def test_objects_of_coco_have_a_box_and_a_class(cpu_devices):
     source = make_input(input_spec(COCO, 2, batch_per_device=100), cpu_devices[:1])
-    labels = {name: label.numpy() for name, label in source.of_tower(0, ()).labels.items()}
+    labels = {name: label.numpy() for name, label in source.get_tower_batch(0, ()).labels.items()}
     there = np.arange(200) < labels["num_boxes"][:, None]
     assert (labels["boxes"][there][:, :2] < labels["boxes"][there][:, 2:]).all()
     assert set(labels["classes"][there]) == set(range(1, 81))
@@ -125,7 +125,7 @@ def test_what_a_model_makes_of_examples_depends_on_the_row_alone(cpu_devices):
             dtype="bfloat16",
         )
         source = make_input(asked, cpu_devices[:towers])
-        of_towers = [source.of_tower(t, ()) for t in range(towers)]
+        of_towers = [source.get_tower_batch(t, ()) for t in range(towers)]
         assert of_towers[0].features.dtype == tf.bfloat16
         batches.append(
             (

@@ -10,7 +10,7 @@ from cnnbench.data.tfrecord import (
     FramingError,
     count_records,
     find_defect_at,
-    find_record,
+    read_record,
 )
 from cnnbench.errors import DataError
 
@@ -29,9 +29,9 @@ def start_of(record):
 
 def test_what_tensorflow_wrote_is_found_again(path):
     assert count_records(path) == len(RECORDS)
-    assert [find_record(path, i) for i in range(len(RECORDS))] == RECORDS
+    assert [read_record(path, i) for i in range(len(RECORDS))] == RECORDS
     with pytest.raises(DataError, match="of-00001: record 4: there is no such record"):
-        find_record(path, 4)
+        read_record(path, 4)
     for record in range(4):
         for offset in (start_of(record), start_of(record) + 12, start_of(record) + 5, 10**6):
             assert find_defect_at(path, offset) is None

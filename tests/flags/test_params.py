@@ -36,8 +36,8 @@ def test_values_take_one_form():
     assert params.train_dir is None
     listed = Params(eval_during_training_at_specified_epochs=[1, 2.5])
     assert listed.eval_during_training_at_specified_epochs == (1.0, 2.5)
-    make_plan(params, data=False)
-    make_plan(Params(), data=False)
+    make_plan(params, resolve_data=False)
+    make_plan(Params(), resolve_data=False)
 
 
 def test_text_is_read_as_on_the_command_line():
@@ -88,14 +88,14 @@ def test_parsed_values_are_recorded_as_they_were_written():
 )
 def test_validate_refuses(changes, reason):
     with pytest.raises(FlagError, match=reason) as caught:
-        make_plan(Params(**changes), data=False)
+        make_plan(Params(**changes), resolve_data=False)
     assert caught.value.flag == next(iter(changes))
 
 
 def test_the_error_in_the_docs_is_the_one_of_the_command():
     (quoted,) = re.findall("`cnnbench: error: (--num_gpus=0: .*?)`", MIGRATING.read_text("utf-8"))
     with pytest.raises(FlagError, match=re.escape(quoted)):
-        make_plan(Params(num_gpus=0), data=False)
+        make_plan(Params(num_gpus=0), resolve_data=False)
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_replace_takes_the_other_name_of_fp16_along(before, changes, after):
     params = Params(precision=before).replace(**changes)
     assert params == Params(precision=after, num_gpus=changes.get("num_gpus", 1))
     assert params.use_fp16 == (after == "fp16")
-    make_plan(params, data=False)
+    make_plan(params, resolve_data=False)

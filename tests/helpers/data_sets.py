@@ -373,7 +373,7 @@ def write_records(path: Path, records: Iterable[bytes]) -> Path:
 
 def damage(path: Path, record: int) -> None:
     """Changes a byte of the data of one record."""
-    _, offset, length = list(tfrecord.read_frames(path))[record]
+    _, offset, length = list(tfrecord.locate_records(path))[record]
     content = bytearray(path.read_bytes())
     content[offset + length // 2] ^= 1
     path.write_bytes(content)

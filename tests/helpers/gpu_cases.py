@@ -180,7 +180,7 @@ def _joined(parts: Sequence[Flags]) -> dict[str, Any]:
 def _allowed(*parts: Flags) -> bool:
     try:
         params = Params.from_dict({"device": "gpu", "num_batches": 10, **_joined(parts)})
-        make_plan(params, data=False)
+        make_plan(params, resolve_data=False)
     except UsageError:
         return False
     return True

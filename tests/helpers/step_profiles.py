@@ -22,7 +22,7 @@ from cnnbench.records.profiles import (
     UPDATE,
     ProfiledLayer,
     ProfiledPart,
-    StepPart,
+    StepPartKey,
     StepProfile,
 )
 from cnnbench.records.run import RunRecord
@@ -43,9 +43,9 @@ class Row:
         return replace(self, ms=self.ms * factor, **changes)
 
 
-def network(type: str = "bfloat16") -> dict[StepPart, Row]:
+def network(type: str = "bfloat16") -> dict[StepPartKey, Row]:
     """A step of about 100 ms."""
-    rows: dict[StepPart, Row] = {}
+    rows: dict[StepPartKey, Row] = {}
     for number, ms in enumerate((4.0, 8.0, 14.0, 6.0)):
         layer = f"conv{number}"
         for direction, kernel in (
@@ -53,15 +53,17 @@ def network(type: str = "bfloat16") -> dict[StepPart, Row]:
             (TO_INPUT, "Conv2DBackpropInput"),
             (TO_KERNEL, "Conv2DBackpropFilter"),
         ):
-            rows[StepPart(layer, CONV, direction)] = Row(ms, 10**9, 10**6, {f"{kernel} {type}": 1})
+            rows[StepPartKey(layer, CONV, direction)] = Row(
+                ms, 10**9, 10**6, {f"{kernel} {type}": 1}
+            )
         norm = {"FusedBatchNormV3 float32": 1}
-        rows[StepPart(layer, "batch norm", FORWARD)] = Row(0.5, operations=norm)
-        rows[StepPart(layer, "batch norm", TO_INPUT)] = Row(
+        rows[StepPartKey(layer, "batch norm", FORWARD)] = Row(0.5, operations=norm)
+        rows[StepPartKey(layer, "batch norm", TO_INPUT)] = Row(
             0.8, operations={"FusedBatchNormGradV3 float32": 1}
         )
-    rows[StepPart("Relu", "ReLU", FORWARD)] = Row(1.5, operations={f"Relu {type}": 4})
-    rows[StepPart(REST, UPDATE, OUTSIDE)] = Row(2.0, operations={"ResourceApplyMomentum": 12})
-    rows[StepPart(REST, REDUCTION, OUTSIDE)] = Row(3.0, operations={"AddN float32": 12})
+    rows[StepPartKey("Relu", "ReLU", FORWARD)] = Row(1.5, operations={f"Relu {type}": 4})
+    rows[StepPartKey(REST, UPDATE, OUTSIDE)] = Row(2.0, operations={"ResourceApplyMomentum": 12})
+    rows[StepPartKey(REST, REDUCTION, OUTSIDE)] = Row(3.0, operations={"AddN float32": 12})
     rows[GAPS], rows[PROGRAM] = Row(1.0), Row(0.6)
     rows[INPUT_WAIT], rows[INPUT_OPERATIONS] = Row(0.1), Row(0.0)
     return rows
@@ -92,7 +94,7 @@ class Profiles:
 
     def __call__(
         self,
-        rows: Mapping[StepPart, Row] | None = None,
+        rows: Mapping[StepPartKey, Row] | None = None,
         steps: int = 8,
         layers: tuple[ProfiledLayer, ...] | None = None,
         **flags: Any,
@@ -129,18 +131,18 @@ class Profiles:
         )
 
     def side(
-        self, rows: Mapping[StepPart, Row] | None = None, processes: int = 3, **flags: Any
+        self, rows: Mapping[StepPartKey, Row] | None = None, processes: int = 3, **flags: Any
     ) -> list[StepProfile]:
         """Some processes of one side."""
         return [self(rows, **flags) for _ in range(processes)]
 
 
 def changed(
-    which: Callable[[StepPart], bool],
+    which: Callable[[StepPartKey], bool],
     factor: float,
-    rows: Mapping[StepPart, Row] | None = None,
+    rows: Mapping[StepPartKey, Row] | None = None,
     **changes: Any,
-) -> dict[StepPart, Row]:
+) -> dict[StepPartKey, Row]:
     """The network with some rows that take another time."""
     rows = network() if rows is None else rows
     return {

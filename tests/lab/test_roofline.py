@@ -8,20 +8,20 @@ import io
 import pytest
 
 from cnnbench.base.stats import faster_half
-from cnnbench.judge.report.sections.profiles import roofline_chart, table_text
+from cnnbench.judge.report.sections.profiles import roofline_chart, terminal_text
 from cnnbench.lab.roofline import roofline_rows, roofline_to_csv
 from cnnbench.models.declaration import FlopCounts
-from cnnbench.records.profiles import FORWARD, OUTSIDE, TO_KERNEL, Machine, Roofline, StepPart
+from cnnbench.records.profiles import FORWARD, OUTSIDE, TO_KERNEL, Machine, Roofline, StepPartKey
 from cnnbench.run.observe.work import OperationWork
 
 MACHINE = Machine(flops_per_sec=100e9, bytes_per_sec=10e9)
 CONV, GRAD = ("tower_0/conv0/Conv2D", "Conv2D"), ("tower_0/conv0/both", "MatMul")
 RELU, APPLY = ("tower_0/Relu", "Relu"), ("apply", "ResourceApplyMomentum")
 WORKS = {
-    CONV: OperationWork(StepPart("conv0", "convolution 3x3", FORWARD), True, 10**7),
-    GRAD: OperationWork(StepPart("conv0", "convolution 3x3", TO_KERNEL), True, 2 * 10**7),
-    RELU: OperationWork(StepPart("Relu", "ReLU", FORWARD), False, 10**8),
-    APPLY: OperationWork(StepPart("step", "update", OUTSIDE), False, 5 * 10**7),
+    CONV: OperationWork(StepPartKey("conv0", "convolution 3x3", FORWARD), True, 10**7),
+    GRAD: OperationWork(StepPartKey("conv0", "convolution 3x3", TO_KERNEL), True, 2 * 10**7),
+    RELU: OperationWork(StepPartKey("Relu", "ReLU", FORWARD), False, 10**8),
+    APPLY: OperationWork(StepPartKey("step", "update", OUTSIDE), False, 5 * 10**7),
 }
 
 
@@ -78,7 +78,7 @@ def test_table_and_files_say_the_same(roofline, holds, monkeypatch):
     assert document["total"]["flops"] == 4 * 10**9
     # 8 images in 20 + 10 + 20 + 5 ms.
     assert document["bound_images_per_sec"] == pytest.approx(8 / 0.055)
-    lines = table_text(found, "title", most=1).splitlines()
+    lines = terminal_text(found, "title", most=1).splitlines()
     assert lines[0] == "title"
     assert lines[4].split()[:5] == ["conv0", "convolution", "3x3", "forward", "40.00"]
     assert lines[5].startswith("3 rows more, with 10.00 ms to win")
@@ -91,9 +91,9 @@ def test_table_and_files_say_the_same(roofline, holds, monkeypatch):
 def test_rows_at_the_bound_are_ordered_by_time():
     seconds = {"a": 0.001, "b": 0.030, "c": 0.020}
     works = {
-        name: OperationWork(StepPart(name, "other", FORWARD), False, 10**9) for name in seconds
+        name: OperationWork(StepPartKey(name, "other", FORWARD), False, 10**9) for name in seconds
     }
-    works["d"] = OperationWork(StepPart("d", "other", FORWARD), False, 0)
+    works["d"] = OperationWork(StepPartKey("d", "other", FORWARD), False, 0)
     step = {(name, "Add"): time for name, time in {**seconds, "d": 0.002}.items()}
     rows = roofline_rows([step], lambda name, type: works[name], {}, MACHINE, 0.053)
     assert [row.layer for row in rows] == ["d", "b", "c", "a"]
@@ -102,7 +102,7 @@ def test_rows_at_the_bound_are_ordered_by_time():
 @pytest.mark.parametrize("columns", [100, 80])
 def test_the_table_fits_the_terminal(roofline, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = table_text(roofline, "title", most=0).splitlines()
+    lines = terminal_text(roofline, "title", most=0).splitlines()
     assert max(map(len, lines)) <= columns
     assert any(line.startswith("omitted for lack of width: ") for line in lines)
     assert all(any(name in line for line in lines) for name in ("conv0", "Relu", "step"))

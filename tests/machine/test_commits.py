@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from repositories import grown
 
-from cnnbench.machine.repository import CommitGraph, GitError, sort_by_place
+from cnnbench.machine.repository import CommitGraph, GitError, sort_by_optional_place
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_a_commit_contains_its_ancestors(repository, commit, other, contains):
 def test_what_became_of_measured_commits_is_said(repository):
     _, made, commits = repository
     short = {name: commit[:12] for name, commit in made.items()}
-    assert commits.remarks([*made.values(), "v1", "e" * 40]) == [
+    assert commits.remarks_on_measured_commits([*made.values(), "v1", "e" * 40]) == [
         f"2 measured commits were replaced, as by a rebase: {short['r1']} is now {short['n1']}, "
         f"{short['r2']} is now {short['n2']}.",
         f"1 measured commit was replaced, as by a squash: {short['s2']} is now {short['squash']}.",
@@ -59,8 +59,13 @@ def test_what_became_of_measured_commits_is_said(repository):
 
 def test_nothing_is_said_of_commits_that_follow_each_other(repository):
     _, made, commits = repository
-    assert commits.remarks([made[name] for name in ("m1", "m2", "m4", "merge", "m5")]) == []
-    assert commits.remarks([]) == []
+    assert (
+        commits.remarks_on_measured_commits(
+            [made[name] for name in ("m1", "m2", "m4", "merge", "m5")]
+        )
+        == []
+    )
+    assert commits.remarks_on_measured_commits([]) == []
 
 
 def test_a_repository_without_a_checked_out_commit_has_an_order(repository, tmp_path, git):
@@ -69,7 +74,7 @@ def test_a_repository_without_a_checked_out_commit_has_an_order(repository, tmp_
     git(tmp_path / "bare", "symbolic-ref", "HEAD", "refs/heads/gone")
     commits = CommitGraph(tmp_path / "bare")
     assert commits.is_same_or_descendant(made["m8"], made["m1"])
-    assert commits.remarks([made["b1"]]) == []
+    assert commits.remarks_on_measured_commits([made["b1"]]) == []
 
 
 def test_a_folder_without_a_repository_is_an_error(tmp_path):
@@ -79,4 +84,10 @@ def test_a_folder_without_a_repository_is_an_error(tmp_path):
 
 def test_items_without_a_place_follow_the_one_before_them():
     places = {"a": 2, "b": 1, "c": 0}
-    assert sort_by_place(["a", "x", "b", "c", "y"], places.get) == ["c", "y", "b", "a", "x"]
+    assert sort_by_optional_place(["a", "x", "b", "c", "y"], places.get) == [
+        "c",
+        "y",
+        "b",
+        "a",
+        "x",
+    ]

@@ -17,8 +17,8 @@ from cnnbench.machine.repository import (
     CommitGraph,
     GitError,
     environment_for_git,
-    folder_repository,
     measured_code,
+    read_repository_state,
     repository_address,
 )
 from cnnbench.machine.repository import git as read_only_git
@@ -99,12 +99,12 @@ def test_the_traps_work(trapped, traps, git):
 def test_reading_runs_nothing(trapped, traps, git):
     head, first = (git(trapped, "rev-parse", name) for name in ("HEAD", "HEAD~1"))
     traps.sprung()
-    found = folder_repository(trapped)
+    found = read_repository_state(trapped)
     assert (found.repository, found.revision, found.dirty) == ("outer", head, False)
     assert measured_code({"model_plugin": str(trapped / "net.py")}) == found
     commits = CommitGraph(trapped)
     assert list(commits.places)[:2] == [first, head]
-    assert len(commits.remarks([head, "0" * 40])) == 2
+    assert len(commits.remarks_on_measured_commits([head, "0" * 40])) == 2
     assert good_and_bad_hashes("HEAD~1", "HEAD", find_repository_root(str(trapped))) == (
         first,
         head,
@@ -112,7 +112,7 @@ def test_reading_runs_nothing(trapped, traps, git):
     history = GitHistory(trapped)
     assert history.suspects([first], head) == [head]
     assert history.order_by_ancestry([head], first, head) == (head,)
-    assert history.show(head) == "second"
+    assert history.format_commit(head) == "second"
     assert history.parent(head) == first
     assert traps.sprung() == set()
 
@@ -127,17 +127,17 @@ def test_a_checkout_runs_no_hook(trapped, traps):
 def test_files_with_filters_and_contents_of_submodules_do_not_count(trapped):
     for file in ("weights.bin", "inner/net.py"):
         (trapped / file).write_text("changed")
-    assert folder_repository(trapped / "inner").dirty is True
-    assert folder_repository(trapped).dirty is False
+    assert read_repository_state(trapped / "inner").dirty is True
+    assert read_repository_state(trapped).dirty is False
     (trapped / "net.py").write_text("changed")
-    assert folder_repository(trapped).dirty is True
+    assert read_repository_state(trapped).dirty is True
 
 
 def test_the_digest_of_changes_runs_no_program(trapped, traps):
     traps.sprung()
     (trapped / "net.py").write_text("changed")
     (trapped / "weights.bin").write_text("changed")
-    assert folder_repository(trapped).changes is not None
+    assert read_repository_state(trapped).changes is not None
     assert traps.sprung() == set()
 
 
@@ -172,37 +172,37 @@ def test_revision_and_changes_of_tracked_files(nets, git):
     head = git(nets, "rev-parse", "HEAD")
     (nets / "results").mkdir()
     (nets / "results" / "untracked.json").write_text("{}")
-    assert folder_repository(nets / "results") == Subject(
+    assert read_repository_state(nets / "results") == Subject(
         repository="nets", revision=head, dirty=False
     )
     states = []
     for text in ("a = 2\n", "a = 3\n", "a = 2\n"):
         (nets / "net.py").write_text(text)
-        found = folder_repository(nets)
+        found = read_repository_state(nets)
         assert found == Subject(repository="nets", revision=head, dirty=True, changes=found.changes)
         states.append(found.changes)
     git(nets, "add", "net.py")
-    assert folder_repository(nets).changes == states[0] == states[2] != states[1]
+    assert read_repository_state(nets).changes == states[0] == states[2] != states[1]
     (nets / "net.py").unlink()
-    assert folder_repository(nets).changes not in states
+    assert read_repository_state(nets).changes not in states
 
 
 def test_a_worktree_is_of_the_same_repository(nets, tmp_path, git):
     head = git(nets, "rev-parse", "HEAD")
     git(nets, "worktree", "add", "--quiet", "--detach", str(tmp_path / "elsewhere"))
-    found = folder_repository(tmp_path / "elsewhere")
+    found = read_repository_state(tmp_path / "elsewhere")
     assert found == Subject(repository="nets", revision=head, dirty=False)
 
 
 def test_the_remote_names_it_without_its_password(nets, git):
     git(nets, "remote", "add", "origin", "https://me:secret@Example.com:8443/team/nets.git")
-    assert folder_repository(nets).repository == "example.com/team/nets"
+    assert read_repository_state(nets).repository == "example.com/team/nets"
 
 
 def test_nothing_is_known_outside_and_before_the_first_commit(tmp_path, git):
-    assert folder_repository(tmp_path) == Subject()
+    assert read_repository_state(tmp_path) == Subject()
     git(tmp_path, "init", "--quiet")
-    assert folder_repository(tmp_path) == Subject(unknown="nothing is committed yet")
+    assert read_repository_state(tmp_path) == Subject(unknown="nothing is committed yet")
 
 
 def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path, monkeypatch, git):
@@ -253,17 +253,17 @@ def test_untracked_modules_are_changes_and_other_files_are_not(nets, git):
     packages.mkdir(parents=True)
     for other in (nets / "run.log", nets / "made.tmp.py", packages / "numpy.py"):
         other.write_text("")
-    assert folder_repository(nets) == folder_repository(nets / "deep") == clean
-    found = [folder_repository(nets)]
+    assert read_repository_state(nets) == read_repository_state(nets / "deep") == clean
+    found = [read_repository_state(nets)]
     for name, text in (("a.py", "1"), ("a.py", "2"), ("deep/b.py", ""), ("deep/c.so", "")):
         (nets / name).write_text(text)
-        found.append(folder_repository(nets))
-        assert folder_repository(nets / "deep") == found[-1]
+        found.append(read_repository_state(nets))
+        assert read_repository_state(nets / "deep") == found[-1]
     assert [one.dirty for one in found] == [False] + [True] * 4
     assert len({one.changes for one in found}) == 5
     git(nets, "add", ".")
     git(nets, "commit", "--quiet", "-m", "second")
-    assert folder_repository(nets).changes is None
+    assert read_repository_state(nets).changes is None
 
 
 def test_each_of_several_plugins_counts(nets, git, tmp_path):
@@ -326,8 +326,8 @@ def test_local_variables_of_git_are_left_out(monkeypatch, git, tmp_path):
 
 def test_why_a_commit_is_unknown_is_told(nets, tmp_path, monkeypatch, limits):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert folder_repository(nets).unknown == "git cannot be run: No such file or directory"
-    assert folder_repository(tmp_path) == Subject()  # nothing is missing
+    assert read_repository_state(nets).unknown == "git cannot be run: No such file or directory"
+    assert read_repository_state(tmp_path) == Subject()  # nothing is missing
     monkeypatch.chdir(nets)
     assert measured_code({}).unknown is not None
     assert measured_code({"result_label": "commit=v1"}).unknown is None
@@ -335,7 +335,7 @@ def test_why_a_commit_is_unknown_is_told(nets, tmp_path, monkeypatch, limits):
     program.write_text("#!/bin/sh\nexec /bin/sleep 9\n")
     program.chmod(0o755)
     limits(repository, _SECONDS=0.1)
-    assert folder_repository(nets).unknown == "git status takes more than 0.1 s"
+    assert read_repository_state(nets).unknown == "git status takes more than 0.1 s"
 
 
 @pytest.mark.parametrize(

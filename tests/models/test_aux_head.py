@@ -98,7 +98,7 @@ def test_its_loss_counts_four_tenths(own_registry, quick_start):
     flags = {"data_name": "cifar10", "aux_head": True, "batch_size": 4, "weight_decay": 0.0}
     built = build("smallest", **flags)
     weights = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
-    images, labels, _ = built.inputs.of_tower(0, ())
+    images, labels, _ = built.inputs.get_tower_batch(0, ())
     made = forward(
         switched_on("smallest", "cifar10"),
         11,

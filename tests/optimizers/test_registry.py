@@ -95,7 +95,7 @@ def test_a_constant_of_a_plug_in_is_a_flag_of_params():
     assert identity_flags(params.as_dict())["my_epsilon"] == 0.5
     assert "my_epsilon" not in Params().as_dict()
     with pytest.raises(FlagError, match="my_epsilon=-1: must be at least 0"):
-        make_plan(params.replace(my_epsilon=-1.0), {}, data=False)
+        make_plan(params.replace(my_epsilon=-1.0), {}, resolve_data=False)
     del OPTIMIZERS["adagrad"]
     with pytest.raises(AttributeError, match="my_epsilon"):
         Params().my_epsilon  # noqa: B018
@@ -112,7 +112,7 @@ def test_a_constant_without_effect_is_a_notice():
         ({"forward_only": True}, ("in a run that trains nothing",)),
         ({}, ()),
     ):
-        found = make_plan(args_from_values({**flags, **changes}), {}, data=False).notices
+        found = make_plan(args_from_values({**flags, **changes}), {}, resolve_data=False).notices
         assert [n for n in found if n.startswith(told)] == [told + end for end in why]
 
 

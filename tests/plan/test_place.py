@@ -34,7 +34,10 @@ TF_CONFIG = {
 def test_the_job_of_an_environment_is_that_of_the_same_flags():
     found, _ = locate_job(Params(cluster="tf_config"), TF_CONFIG)
     flags = Params(job_name="worker", task_index=1, worker_hosts="a:1,b:2", ps_hosts="c:3")
-    assert make_plan(found, data=False).place.job == make_plan(flags, data=False).place.job
+    assert (
+        make_plan(found, resolve_data=False).place.job
+        == make_plan(flags, resolve_data=False).place.job
+    )
     assert found.replace(cluster="flags") == flags
     assert locate_job(found, {})[0] is found  # once
     assert locate_job(flags, TF_CONFIG)[0] is flags

@@ -41,7 +41,7 @@ def test_a_schedule_takes_its_own_constants(name, flag):
     given = {"init_learning_rate": 1.0, "learning_rate_schedule": name, flag: other(SPECS[flag])}
     given |= {needed: other(SPECS[needed]) for needed in SCHEDULES[name].needs}
     with pytest.raises(FlagError, match=f"^--{flag}=.*--learning_rate_schedule={name}, which"):
-        make_plan(Params(**given), data=False)
+        make_plan(Params(**given), resolve_data=False)
 
 
 @pytest.mark.parametrize(
@@ -123,5 +123,5 @@ def test_accepted(line):
     ],
 )
 def test_what_runs(flags, running):
-    found = make_plan(Params.from_dict(flags), data=False).exchange.running
+    found = make_plan(Params.from_dict(flags), resolve_data=False).exchange.running
     assert (None if found is None else str(found)) == running

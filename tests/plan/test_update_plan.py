@@ -11,7 +11,7 @@ import pytest
 
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
-from cnnbench.plan.setup import UpdatePlan
+from cnnbench.plan.setup import VariableUpdatePlan
 
 DECAY = 0.25
 MEAN = {"reduction": "mean", "rate_factor": 1.0, "decay": DECAY}
@@ -62,5 +62,5 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_the_plan_of(case):
     flags, expected = CASES[case]
     own = {"model": "lenet", "num_gpus": 4, "device": "cpu", "weight_decay": DECAY, **flags}
-    plan = UpdatePlan(**{"weight_decay": DECAY, **expected})
+    plan = VariableUpdatePlan(**{"weight_decay": DECAY, **expected})
     assert make_plan(Params(**own)).exchange.update == plan

@@ -11,8 +11,8 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.records import files
 from cnnbench.records.files import (
+    check_and_resolve_output,
     report_failed_writes,
-    resolve_output,
     write_atomically,
     write_bytes,
 )
@@ -27,7 +27,7 @@ def names(folder):
 def test_a_good_path_leaves_no_trace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in ("r.json", str(tmp_path / "r.json")):
-        assert resolve_output("result_json", path) == tmp_path / "r.json"
+        assert check_and_resolve_output("result_json", path) == tmp_path / "r.json"
     assert names(tmp_path) == []
 
 
@@ -56,7 +56,7 @@ def test_bad_path_names_flag_value_and_reason(path, reason, tmp_path, monkeypatc
     for link, target in (("loop", "loop"), ("there", "back"), ("back", "there")):
         (tmp_path / link).symlink_to(target)
     with pytest.raises(FlagError) as caught:
-        resolve_output("result_json", path)
+        check_and_resolve_output("result_json", path)
     assert str(caught.value).startswith(f"--result_json={path}: ")
     assert reason in str(caught.value)
 
@@ -65,7 +65,7 @@ def test_bad_path_names_flag_value_and_reason(path, reason, tmp_path, monkeypatc
 def test_folder_without_permission(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(FlagError, match="cannot be written: Permission denied"):
-        resolve_output("result_json", str(tmp_path / "r.json"))
+        check_and_resolve_output("result_json", str(tmp_path / "r.json"))
 
 
 def test_write_replaces_and_keeps_permissions(tmp_path):
@@ -129,7 +129,7 @@ def test_symbolic_link_stays_a_link(tmp_path):
     (tmp_path / "real.json").write_bytes(b"old")
     link = tmp_path / "link.json"
     link.symlink_to("real.json")
-    write_atomically(resolve_output("result_json", str(link)), b"new")
+    write_atomically(check_and_resolve_output("result_json", str(link)), b"new")
     assert link.is_symlink()
     assert (tmp_path / "real.json").read_bytes() == b"new"
 

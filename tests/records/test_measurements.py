@@ -210,17 +210,17 @@ def test_steps_before_the_steady_state(warmup, timed, unsteady):
 @pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
 def test_what_a_forked_process_measured_is_known_here():
     run = start()
-    run.start_sharing()
+    run.start_sharing_with_forks()
     child = os.fork()
     if not child:
         run.update_record(warmup_status="fixed")
         run.warmup.add_execution(0.5, 9.0)
-        run.publish()
+        run.publish_to_parent()
         run.timed.add_execution(0.25, 8.0, cpu_seconds=0.5)
         run.update_record("measured", loop_seconds=7.0)  # after it was published
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    run.copy_published_values()
+    run.copy_values_published_by_child()
     record = run.make_record("failed", ValueError("aborted"))
     assert record.warmup_step_seconds == (0.5,)
     steps = record.step_seconds, record.losses, record.step_cpu_seconds

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cnnbench.base.charts import Axis, DistributionRow, RowChart
-from cnnbench.base.charts.draw import FORMATS, render
+from cnnbench.base.charts.draw import FORMATS, render_chart_file
 from cnnbench.errors import FlagError
-from cnnbench.records.files import KINDS, Output, check_outputs, is_replaceable
+from cnnbench.records.files import KINDS, OutputFile, check_outputs, is_replaceable
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import REDUCTIONS, RUNS
 
@@ -38,7 +38,9 @@ def picture(format):
     row = DistributionRow(
         label="a", values=((1.0, "one"),), centre=1.0, low=None, high=None, text="1"
     )
-    return render([RowChart(title="t", x=Axis(label="x"), rows=(row,))], format, "a chart")
+    return render_chart_file(
+        [RowChart(title="t", x=Axis(label="x"), rows=(row,))], format, "a chart"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +135,11 @@ def test_what_is_read_and_what_another_flag_writes_is_not_written(way, tmp_path,
         link = path
     else:
         (link.symlink_to if way == "symbolic" else link.hardlink_to)(path)
-    output = Output("output", str(link), "csv")
+    output = OutputFile("output", str(link), "csv")
     with pytest.raises(FlagError, match=r"^--output=.*: is an input file of this command"):
         check_outputs([output], [None, "", str(path)])
     with pytest.raises(FlagError, match=r"^--output=.*: is also the path of --csv"):
-        check_outputs([Output("csv", str(path)), output])
-    check_outputs([output, Output("plot", None), Output("plot", "")], ["*.json", str(tmp_path)])
+        check_outputs([OutputFile("csv", str(path)), output])
+    check_outputs(
+        [output, OutputFile("plot", None), OutputFile("plot", "")], ["*.json", str(tmp_path)]
+    )

@@ -80,37 +80,39 @@ def test_pairs_are_judged_at_the_first_analysis_that_is_clear():
         assert judge_pairs(speeds, interim_analyses(16, 0.04)) == expected
 
 
-def sums(study, *case, draws):
-    return studies.simulate_and_sum(study.draw, case, draws, seed=1)
+def sums(draw, *case, draws):
+    return studies.simulate_and_sum(draw, case, draws, seed=1)
 
 
 @pytest.mark.parametrize("noise", ["AR(1), 0.9, 3 %", "second of a pair 10 % slower"])
 def test_pairs_keep_what_they_promise_and_blocks_do_not(noise):
     case = (SEQUENTIAL, noise, 0.0)
-    found = sums(verdicts, *case, draws=200)
+    found = sums(verdicts.simulate_comparison, *case, draws=200)
     assert sum(found[verdict] for verdict in Verdict) == found["draws"] == 200
     assert verdicts.violation(found, *case) == ""
     case = ("compare, 8 of A, then 8 of B", "drift of 20 %", 0.0)
-    blocks = sums(verdicts, *case, draws=50)
+    blocks = sums(verdicts.simulate_comparison, *case, draws=50)
     assert blocks[Verdict.SLOWER] > 45
     assert verdicts.violation(blocks, *case) == ""  # nothing was promised
 
 
 def test_an_experiment_that_is_resumed_keeps_what_it_promises_and_finds_more():
     noise = "normal, 3 %"
-    equal, slower = (sums(verdicts, RESUMED, noise, truth, draws=50) for truth in (0.0, 0.05))
+    equal, slower = (
+        sums(verdicts.simulate_comparison, RESUMED, noise, truth, draws=50) for truth in (0.0, 0.05)
+    )
     assert verdicts.violation(equal, RESUMED, noise, 0.0) == ""
     assert verdicts.violation(slower, RESUMED, noise, 0.05) == ""
     assert equal[Verdict.SLOWER] == 0
-    found = sums(verdicts, EIGHT, noise, 0.05, draws=50)
+    found = sums(verdicts.simulate_comparison, EIGHT, noise, 0.05, draws=50)
     assert slower[Verdict.SLOWER] > found[Verdict.SLOWER] + 20
 
 
 def test_a_slow_down_is_found_and_sums_repeat():
-    found = sums(verdicts, EIGHT, "normal, 1.3 %", 0.10, draws=100)
+    found = sums(verdicts.simulate_comparison, EIGHT, "normal, 1.3 %", 0.10, draws=100)
     assert found[Verdict.SLOWER] == 100
     assert found["processes"] == 1600
-    assert sums(verdicts, EIGHT, "normal, 1.3 %", 0.10, draws=100) == found
+    assert sums(verdicts.simulate_comparison, EIGHT, "normal, 1.3 %", 0.10, draws=100) == found
 
 
 def test_too_many_wrong_verdicts_are_a_violation():
@@ -125,7 +127,10 @@ def test_too_many_wrong_verdicts_are_a_violation():
 
 def test_a_second_experiment_confirms_true_verdicts():
     quiet = confirmations.QUIET
-    equal, twice = (sums(confirmations, quiet, of, draws=2) for of in (0.0, confirmations.TWICE))
+    equal, twice = (
+        sums(confirmations.simulate_experiments, quiet, of, draws=2)
+        for of in (0.0, confirmations.TWICE)
+    )
     assert (equal["experiments"], equal["confirmed"]) == (200, 0)
     assert twice["confirmed"] >= 190
     assert twice["more pairs"] <= twice["pairs"]
@@ -158,7 +163,7 @@ def test_many_experiments_at_once_are_judged_as_one_is():
 
 
 def test_metrics_that_share_alpha_keep_it():
-    found = sums(metrics, 4, 1, 0.0, draws=300)
+    found = sums(metrics.simulate_comparison_of_equals, 4, 1, 0.0, draws=300)
     assert found[metrics.SEPARATE] > 2 * found[metrics.SHARED]
     assert metrics.violation(found, 4, 1, 0.0) == ""
     wrong = Counter(draws=2000, shared=100)
@@ -177,7 +182,7 @@ def test_pauses_cost_their_share_of_the_speed(shape):
 
 def test_pauses_are_found_by_what_is_judged_and_not_by_the_median_step():
     cases = (pauses.EQUAL, 0.0, True), ("once per process", 0.1, True)
-    equal, found = (sums(pauses, *case, draws=10) for case in cases)
+    equal, found = (sums(pauses.simulate_comparison_with_pauses, *case, draws=10) for case in cases)
     same = (Verdict.SAME, 16)
     assert pauses.share(equal, *same) > pauses.share(equal, *same, pauses.MEAN) + 0.4
     assert pauses.share(found, Verdict.SLOWER, 16) >= 0.9
@@ -439,10 +444,10 @@ def test_noise_is_no_step_unless_it_is_like_one(name, noise, monkeypatch, capsys
 @pytest.mark.parametrize("name", histories.SHAPES)
 def test_what_happens_in_a_series_is_said_and_nothing_else(name, monkeypatch):
     shapes = histories.HISTORY[0]
-    assert sums(shapes, name, 0.0, draws=8)["said"] >= 6
+    assert sums(shapes.draw, name, 0.0, draws=8)["said"] >= 6
     other = replace(histories.SHAPES[name], kind="undone", ends=(3, 9))
     monkeypatch.setitem(histories.SHAPES, name, other)
-    assert sums(shapes, name, 0.0, draws=2)["said"] == 0
+    assert sums(shapes.draw, name, 0.0, draws=2)["said"] == 0
 
 
 def test_a_trend_has_no_range_that_holds_the_place_of_a_step(monkeypatch):
@@ -453,7 +458,7 @@ def test_a_trend_has_no_range_that_holds_the_place_of_a_step(monkeypatch):
         return replace(found, steps=tuple(replace(one, kind="trend") for one in found.steps))
 
     def counts():
-        found = sums(histories.HISTORY[3], "normal", (30, 5, 10), draws=4)
+        found = sums(histories.HISTORY[3].draw, "normal", (30, 5, 10), draws=4)
         return found["stepped"], found["near"], found["held"]
 
     assert counts() == (4, 4, 4)
@@ -528,8 +533,10 @@ def test_an_empty_pool_is_not_enough_to_say(tmp_path, capsys):
 @pytest.mark.parametrize("kind", advice.KINDS)
 def test_what_is_clear_gets_no_advice_and_what_is_not_is_settled_by_it(kind):
     case = (kind, 8, "twice the floor slower", 0.03)
-    assert sums(advice, kind, 8, "equal", 0.001, draws=2) == Counter(draws=2, advised=0, settled=0)
-    found = sums(advice, *case, draws=12)
+    assert sums(advice.simulate_comparison, kind, 8, "equal", 0.001, draws=2) == Counter(
+        draws=2, advised=0, settled=0
+    )
+    found = sums(advice.simulate_comparison, *case, draws=12)
     assert 0 < found["advised"] < 12
     assert advice.settled(found) >= 0.5
     assert advice.violation(found, *case) == ""

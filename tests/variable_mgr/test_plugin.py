@@ -63,7 +63,9 @@ def test_the_mode_of_a_plug_in_is_a_value_of_the_flag():
         parse_run([OWN[1]])
     assert parse_run([*OWN, "--num_gpus=2"]).place.mode.name == LOCAL_SGD
     assert names()[-1] == LOCAL_SGD
-    make_plan(Params(variable_mgr_plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD), data=False)
+    make_plan(
+        Params(variable_mgr_plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD), resolve_data=False
+    )
 
 
 def test_help_lists_it(call):

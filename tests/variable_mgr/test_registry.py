@@ -42,10 +42,10 @@ def test_a_row_says_what_validation_and_the_job_go_by(mode):
     if mode.processes is Processes.COORDINATOR:
         flags["controller_host"] = "d:1"
     if mode.processes is not Processes.ONE:
-        make_plan(Params(**flags), data=False)
+        make_plan(Params(**flags), resolve_data=False)
         return
     with pytest.raises(FlagError, match="works in one process only") as caught:
-        make_plan(Params(**flags), data=False)
+        make_plan(Params(**flags), resolve_data=False)
     assert caught.value.flag == "variable_update"
 
 
@@ -79,7 +79,7 @@ def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
     own = dataclasses.replace(modes.find_mode("replicated"), **row)
     monkeypatch.setitem(modes._modes, "replicated", own)
     with pytest.raises(UsageError, match="mode replicated names --nosuch, which is not a flag"):
-        make_plan(Params(variable_update="replicated"), data=False)
+        make_plan(Params(variable_update="replicated"), resolve_data=False)
 
 
 def test_the_documented_table_is_current():
@@ -95,7 +95,7 @@ def test_the_readme_names_every_mode():
 
 def test_what_reduces_by_all_reduce_has_no_other_algorithm():
     for mode in BUILT_IN:
-        assert mode.reduction is Reduction.ALL_REDUCE or not mode.all_reduce
+        assert mode.reduction is Reduction.ALL_REDUCE or not mode.default_all_reduce_spec
         assert mode.reduction is Reduction.ALL_REDUCE or not mode.by_size
 
 

@@ -202,7 +202,7 @@ class TwoLevelAllReduce:
     Then the sum is sent to each group. The leader of a group rotates with the index of the tensor.
     `within` computes the group's sum for all devices of the group. TensorFlow removes operations
     whose results are unused. This is not allowed for algorithms whose devices wait for each other
-    (`spec.runs_together`), so their results are all used.
+    (`spec.must_use_all_results`), so their results are all used.
 
     Args:
       groups: the devices of `context` in groups, usually one group per process. Sizes may differ.
@@ -271,7 +271,7 @@ def _sum_on_leader(
 
     If the group's operations run together, the result depends on all values of the group.
     """
-    if algorithm is None or not spec.runs_together(algorithm):
+    if algorithm is None or not spec.must_use_all_results(algorithm):
         return values[leader]
     other_values = [*values[:leader], *values[leader + 1 :]]
     with tf.device(group[leader]), tf.control_dependencies(other_values):

@@ -457,7 +457,7 @@ def check_spec(
             raise spec.error(index, str(error)) from error
 
 
-def _check_gather(devices: Sequence[str], shards: int) -> None:
+def _check_one_device_per_shard(devices: Sequence[str], shards: int) -> None:
     """Raises ValueError if there are more shards than devices: each shard needs its own device."""
     if shards > len(devices):
         raise ValueError(
@@ -558,8 +558,8 @@ LIMITS: Mapping[str, Limit] = {
     "copy": _refuse_shards_for("copy"),
     "hierarchical_copy": _check_hierarchical_copy,
     "nccl": _check_nccl,
-    "pscpu": lambda context: _check_gather(context.cpu_devices, context.shards),
-    "psgpu": lambda context: _check_gather(context.devices, context.shards),
+    "pscpu": lambda context: _check_one_device_per_shard(context.cpu_devices, context.shards),
+    "psgpu": lambda context: _check_one_device_per_shard(context.devices, context.shards),
     "rechd": _refuse_shards_for("rechd"),
     "xring": _check_xring,
 }
@@ -779,7 +779,7 @@ class Algorithm(Protocol):
         """
 
 
-def runs_together(algorithm: Algorithm) -> bool:
+def must_use_all_results(algorithm: Algorithm) -> bool:
     """Whether an algorithm's results must be used on all devices, which wait for each other.
 
     TensorFlow removes operations whose results are unused. In some algorithms, such as collectives,

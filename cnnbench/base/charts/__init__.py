@@ -186,7 +186,7 @@ class LineChart:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimelineSpan:
     """A period of time in a row of a `TimelineChart`. `kind` is an index into `kinds` of the
     chart.
 
@@ -210,7 +210,7 @@ class TimelineChart:
 
     title: str
     x: Axis
-    lanes: tuple[tuple[str, tuple[Span, ...]], ...]
+    lanes: tuple[tuple[str, tuple[TimelineSpan, ...]], ...]
     kinds: tuple[str, ...]
     note: str = ""
 

@@ -171,7 +171,7 @@ class ChartFigure:
         self.hints[key] = (kind, texts, stop)
         artist.set_gid(key)
 
-    def svg(self, style: str = "", **attributes: str) -> str:
+    def to_svg_element(self, style: str = "", **attributes: str) -> str:
         """Converts the figure to an SVG element without style attributes, in which colours are CSS
         variables.
 
@@ -446,7 +446,7 @@ _NOTE_ROOM, _MOST_LINES = 0.07, 2
 _BESIDE_GAP, _SHIFTS = 7.0, (4.0, -13.0, 18.0, -27.0)
 
 
-def svg(chart: Chart, width: float = NARROW) -> str:
+def chart_to_svg(chart: Chart, width: float = NARROW) -> str:
     """Draws a chart as an SVG element of the given width. The page must add the style sheet
     `theme_css`, and the title and the note of the chart.
     """
@@ -455,10 +455,10 @@ def svg(chart: Chart, width: float = NARROW) -> str:
         axes = f"{chart.y.caption} over {axes}"
     with reproducible_settings(f"{chart.title} {width:g}"):
         sheet = _draw_charts([chart], width=width, captions=False)
-        return sheet.svg(aria_label=f"{chart.title}: {axes}")
+        return sheet.to_svg_element(aria_label=f"{chart.title}: {axes}")
 
 
-def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
+def render_chart_file(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
     """Draws charts one below the other, as the content of a file in the format "svg", "png" or
     "pdf".
 
@@ -471,7 +471,9 @@ def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
             dates = {"CreationDate": None} if format == "pdf" else None
             sheet.figure.savefig(buffer, format=format, dpi=144, metadata=dates)
             return buffer.getvalue()
-        text = sheet.svg(f"{theme_css()}{_ALONE}", aria_label=label, width=f"{1.5 * sheet.width:g}")
+        text = sheet.to_svg_element(
+            f"{theme_css()}{_ALONE}", aria_label=label, width=f"{1.5 * sheet.width:g}"
+        )
         text = text.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
         return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
 

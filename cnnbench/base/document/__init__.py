@@ -1,8 +1,8 @@
 """Content of reports and command output, independent of the format: sections of text, tables,
 charts.
 
-A command creates sections from its result. `text_of` writes sections as text for a terminal, and
-`render_report` writes whole reports as HTML or Markdown.
+A command creates sections from its result. `sections_to_text` writes sections as text for a
+terminal, and `render_report` writes whole reports as HTML or Markdown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from cnnbench.base import text as numbers
 from cnnbench.base.charts import Chart, draw
-from cnnbench.base.terminal import Progress, fit_table, wrap_text
+from cnnbench.base.terminal import ProgressLine, fit_table, wrap_text
 from cnnbench.base.text import NONE, escape_markdown, to_plain_line
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Text:
+class Paragraph:
     """A paragraph of text in a report or in the output of a command.
 
     Attributes:
@@ -115,7 +115,7 @@ class ChartGroup:
         return 2 if self.pairs else {1: 1, 2: 2, 4: 2}.get(len(self.charts), 3)
 
 
-Block: TypeAlias = Table | Text | ChartGroup
+Block: TypeAlias = Table | Paragraph | ChartGroup
 
 Content: TypeAlias = Block | str | Sequence[Chart] | None
 """Types of content in a section."""
@@ -141,20 +141,20 @@ class Section:
         """
         blocks: list[Block] = []
         for content in contents:
-            if isinstance(content, (Table, Text, ChartGroup)):
+            if isinstance(content, (Table, Paragraph, ChartGroup)):
                 blocks.append(content)
             elif content:
                 blocks.append(
-                    Text(content) if isinstance(content, str) else ChartGroup(tuple(content))
+                    Paragraph(content) if isinstance(content, str) else ChartGroup(tuple(content))
                 )
         return cls(key=key, title=title, blocks=tuple(blocks), folded=folded)
 
     @property
-    def visible_when_folded(self) -> Text | None:
+    def visible_when_folded(self) -> Paragraph | None:
         """The first paragraph of this section that has a tone (see `TableCell`). It remains visible
         while the section is folded.
         """
-        toned = (text for text in self.blocks if isinstance(text, Text) and text.tone)
+        toned = (text for text in self.blocks if isinstance(text, Paragraph) and text.tone)
         return next(toned, None)
 
 
@@ -370,7 +370,7 @@ _UNIT = re.compile(r", (?=\S+$)")
 """The comma before the unit in a column head. It is removed in terminals to save space."""
 
 
-def text_of(
+def sections_to_text(
     sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
 ) -> str:
     """Formats report sections as text for a terminal, with an empty line between sections. Contents
@@ -385,7 +385,7 @@ def text_of(
 def sections_to_lines(
     sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
 ) -> list[str]:
-    """Formats report sections as lines for a terminal; see `text_of`."""
+    """Formats report sections as lines for a terminal; see `sections_to_text`."""
     lines: list[str] = []
     for part in sections:
         section = part if isinstance(part, Section) else Section.from_contents("", "", part)
@@ -401,7 +401,7 @@ def sections_to_lines(
     return lines
 
 
-def _paragraph_lines(block: Text, mark: str) -> list[str]:
+def _paragraph_lines(block: Paragraph, mark: str) -> list[str]:
     text, indent = to_plain_line(block.text), mark + " " * block.indent
     if block.whole:
         return [indent + text]
@@ -440,7 +440,7 @@ def _colour_lines(lines: list[str], cell: TableCell) -> list[str]:
 # The content security policy of the page allows only its own style and script.
 
 
-def render_report(report: Report, format: str, progress: Progress | None = None) -> str:
+def render_report(report: Report, format: str, progress: ProgressLine | None = None) -> str:
     """Writes a report in one of the `FORMATS`. Other formats raise KeyError.
 
     `progress` shows how many charts have been drawn.
@@ -448,15 +448,15 @@ def render_report(report: Report, format: str, progress: Progress | None = None)
     return _html_page(report, progress) if format == "html" else FORMATS[format](report)
 
 
-def _html_page(report: Report, progress: Progress | None = None) -> str:
-    progress = progress or Progress.silent()
+def _html_page(report: Report, progress: ProgressLine | None = None) -> str:
+    progress = progress or ProgressLine.silent()
     # Each chart is drawn in at most two widths.
     progress.start("drawing", 2 * len(report.charts))
     drawn = itertools.count(1)
 
     def svg(*arguments: Any) -> str:
         progress.update(next(drawn))
-        return draw.svg(*arguments)
+        return draw.chart_to_svg(*arguments)
 
     style, script = draw.theme_css() + _page_file_text("style.css"), _page_file_text("script.js")
     policy = (

@@ -92,8 +92,10 @@ class AbProfiler:
         profiles: dict[str, list[StepProfile]] = {side: [] for side in SIDES}
         for number in range(1, self.rounds + 1):
             for name in SIDES if number % 2 == 1 else SIDES[::-1]:
-                later = len(SIDES) * self.rounds - sum(map(len, profiles.values())) - 1
-                profiles[name].append((yield from self._profile_process(name, number, later)))
+                later_processes = len(SIDES) * self.rounds - sum(map(len, profiles.values())) - 1
+                profiles[name].append(
+                    (yield from self._profile_process(name, number, later_processes))
+                )
         if all(_can_log_onednn_kernels(self.sides[name], profiles[name][0]) for name in SIDES):
             for name in SIDES:
                 logged = yield from self._log_onednn_kernels(name)
@@ -114,11 +116,13 @@ class AbProfiler:
                 reason = f"the cnnbench of side {name.upper()} is of a version without"
                 raise NotExplainedError(f"{reason} --profile_json")
 
-    def _profile_process(self, name: str, number: int, later: int) -> ProcessRequests[StepProfile]:
+    def _profile_process(
+        self, name: str, number: int, later_processes: int
+    ) -> ProcessRequests[StepProfile]:
         """Runs a process of A or B (`name`) with the profiler, and returns its profile.
 
-        Raises NotExplainedError if the process failed or wrote no profile. `later` is the number of
-        profiled processes that follow.
+        Raises NotExplainedError if the process failed or wrote no profile. `later_processes` is
+        the number of profiled processes that follow.
         """
         label, path = f"profile {number} {name.upper()}", self._profile_path(name, number)
         side = self.sides[name]
@@ -132,14 +136,14 @@ class AbProfiler:
         if "num_epochs" not in side.given_flags:
             flags["num_batches"] = self.steps
         ended = yield from self._run_process(
-            label, side.with_added_flags(flags), path.stem, None, later, path
+            label, side.with_added_flags(flags), path.stem, None, later_processes, path
         )
         message = ended.message
         if not message:
             message = "no profile"
             with contextlib.suppress(ValueError, RecursionError):
                 return StepProfile.from_dict(read_json(path))
-        raise NotExplainedError(f"{label}: {message}; see {self.results.log(path.stem)}")
+        raise NotExplainedError(f"{label}: {message}; see {self.results.log_path(path.stem)}")
 
     def _log_onednn_kernels(self, name: str) -> ProcessRequests[tuple[Primitive, ...] | None]:
         """Runs a process that logs the oneDNN kernels that a step calls. Returns None if the log
@@ -147,13 +151,13 @@ class AbProfiler:
         """
         label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
         side = replace(side, variables={**side.variables, **work.VARIABLES})
-        later = len(SIDES) - SIDES.index(name) - 1
+        later_processes = len(SIDES) - SIDES.index(name) - 1
         ended = yield from self._run_process(
-            label, side.with_added_flags(work.FLAGS), stem, "oneDNN", later
+            label, side.with_added_flags(work.FLAGS), stem, "oneDNN", later_processes
         )
         primitives: tuple[Primitive, ...] = ()
         if not ended.message:
-            with contextlib.suppress(OSError), open(self.results.log(stem), "rb") as log:
+            with contextlib.suppress(OSError), open(self.results.log_path(stem), "rb") as log:
                 primitives = work.primitives_of_step(log)
         return primitives or None
 
@@ -163,14 +167,14 @@ class AbProfiler:
         side: AbSide,
         stem: str,
         key: str | None,
-        later: int,
+        later_processes: int,
         leaves: Path | None = None,
     ) -> ProcessRequests[ProcessResult]:
         more = {"target": self.results.pending_record_path(stem), "answers": (), "leaves": leaves}
         process_request = make_process_request(
             self.results, stem, side, label=label, key=key, **more
         )
-        return run_process(self.results, process_request, self.timeout, [key] * later)
+        return run_process(self.results, process_request, self.timeout, [key] * later_processes)
 
     def _profile_path(self, name: str, number: int) -> Path:
         return self.results.folder / name / f"{number:04d}-{name}{SUFFIX}"

@@ -327,7 +327,7 @@ def find_experiment(folder: Path) -> ExperimentState | None:
     return experiment
 
 
-def find_experiment_below(folder: Path) -> ExperimentState | None:
+def find_only_experiment_in_tree(folder: Path) -> ExperimentState | None:
     """Reads the state of an experiment in a folder or its subfolders.
 
     Returns None unless there is exactly one experiment.
@@ -513,14 +513,19 @@ class ExperimentSettings:
             if analysis.pairs <= pairs
         }
 
-    def _analysis_schedule(self, made: Mapping[int, InterimAnalysis]) -> AnalysisSchedule:
+    def _analysis_schedule(
+        self, completed_analyses: Mapping[int, InterimAnalysis]
+    ) -> AnalysisSchedule:
         planned = (
             self.pairs_at_last_analysis
             if self.earlier is None
             else self.earlier.most_pairs_of_first_session
         )
         return AnalysisSchedule(
-            self.policy.alpha, planned, tuple(made.values()), self.smallest_alpha_share
+            self.policy.alpha,
+            planned,
+            tuple(completed_analyses.values()),
+            self.smallest_alpha_share,
         )
 
     @cached_property
@@ -636,7 +641,7 @@ class ExperimentRunner:
         pairs = len(self.records["a"])
         if self.failure or self.interrupted:
             self.alpha = self.experiment.level_of_unplanned_analysis(pairs)
-        self.comparison = self._compare(self.alpha)
+        self.comparison = self._compare_measured_pairs(self.alpha)
         self.results.journal.add(
             END,
             pairs=pairs,
@@ -655,14 +660,14 @@ class ExperimentRunner:
             self.experiment.burn_in if self.earlier < self.experiment.pairs_at_last_analysis else 0
         )
         for number in range(1, burn_in + 1):
-            yield from self.measure_pair(number, later=burn_in - number, burn_in=True)
+            yield from self.measure_pair(number, later_burn_ins=burn_in - number, burn_in=True)
         analyses = {analysis.pairs: analysis for analysis in self.experiment.analyses}
         first = max(1, self.earlier)
         for pair in range(first, self.experiment.pairs_at_last_analysis + 1):
             if pair > self.earlier:
                 yield from self.measure_pair(pair)
             if pair == first:
-                so_far = self._compare(self.experiment.analyses[0].alpha)
+                so_far = self._compare_measured_pairs(self.experiment.analyses[0].alpha)
                 asked = (entry.requested_results for entry in so_far.entries)
                 if any(all(result.verdict in _HOPELESS for result in results) for results in asked):
                     break
@@ -677,7 +682,7 @@ class ExperimentRunner:
         The experiment ends if the verdict is clear, if no pairs are left, or if more pairs would
         probably not give a clear verdict.
         """
-        comparison = self._compare(analysis.alpha)
+        comparison = self._compare_measured_pairs(analysis.alpha)
         results = _requested_results(comparison)
         last = analysis.pairs == self.experiment.pairs_at_last_analysis
         clear = are_all_verdicts_clear([result.verdict.value for result in results])
@@ -721,7 +726,7 @@ class ExperimentRunner:
                     )
         return min(chances, default=1.0)
 
-    def _compare(self, alpha: float) -> Comparison:
+    def _compare_measured_pairs(self, alpha: float) -> Comparison:
         records, experiment = self.records, self.experiment
         plan = experiment.analysis_schedule_after(InterimAnalysis(len(records["a"]), alpha))
         return compare_pairs(
@@ -731,17 +736,17 @@ class ExperimentRunner:
     @property
     def seconds_per_pair(self) -> float | None:
         """Mean wall time in seconds of the pairs so far; None before the first process."""
-        mean = self.campaign.mean_seconds_of(None)
+        mean = self.campaign.mean_process_seconds(None)
         return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
 
     def measure_pair(
-        self, number: int, later: int = 0, burn_in: bool = False
+        self, number: int, later_burn_ins: int = 0, burn_in: bool = False
     ) -> ProcessRequests[None]:
         """Runs the processes of pair `number` (from 1), or of a burn-in before the first pair.
 
-        Results of a burn-in are used only if a process fails. `later` is the number of burn-in
-        pairs that follow. Raises PairFailedError if a process failed by itself, or if processes of
-        the pair were killed from outside too often.
+        Results of a burn-in are used only if a process fails. `later_burn_ins` is the number of
+        burn-in pairs that follow. Raises PairFailedError if a process failed by itself, or if
+        processes of the pair were killed from outside too often.
         """
         experiment = self.experiment
         what = f"burn-in {number}" if burn_in else f"pair {number}"
@@ -749,7 +754,11 @@ class ExperimentRunner:
         # The order of A and B is drawn per pair: a resumed session must not repeat earlier orders.
         coin = random.Random(f"{experiment.seed} {prefix}").random()
         order = SIDES if coin < 0.5 else SIDES[::-1]
-        later += experiment.pairs_at_last_analysis - (self.earlier if burn_in else number)
+        later = (
+            later_burn_ins
+            + experiment.pairs_at_last_analysis
+            - (self.earlier if burn_in else number)
+        )
         ended = yield RequestBatch(
             folder=self.results,
             requests=[
@@ -771,11 +780,11 @@ class ExperimentRunner:
             for side in SIDES:
                 self.records[side].append(samples[side].record)
         elif self._chooses:
-            self._choose_steps([sample.record for sample in samples.values()])
+            self._choose_step_count([sample.record for sample in samples.values()])
         if failed:
             self._raise_failure(prefix, what, failed)
 
-    def _choose_steps(self, measured: Sequence[RunRecord]) -> None:
+    def _choose_step_count(self, measured: Sequence[RunRecord]) -> None:
         """Chooses a number of timed steps that takes the requested time in the slower of A or B."""
         if not all(record.step_seconds for record in measured):
             self._steps = None  # An evaluation always uses the whole validation data.
@@ -788,16 +797,20 @@ class ExperimentRunner:
         busy = "other programs use the CPUs: " if disturbed else ""
         self.campaign.reporter.notice(f"{busy}{count}")
 
-    def _raise_failure(self, prefix: str, what: str, failed: Mapping[str, ProcessResult]) -> None:
+    def _raise_failure(
+        self, prefix: str, pair_label: str, failed: Mapping[str, ProcessResult]
+    ) -> None:
         text = "; ".join(f"{side.upper()}: {ended.message}" for side, ended in failed.items())
         lost = all(ended.lost for ended in failed.values())
         if lost:
-            had = f"{what} had {len(self.results.killed_processes[prefix])} of {MOST_REPEATS}"
-            all_had = f"all pairs {self.results.number_of_repeats} of {self._most_repeats}"
+            had = f"{pair_label} had {len(self.results.killed_processes[prefix])} of {MOST_REPEATS}"
+            all_had = (
+                f"all pairs {self.results.number_of_repeated_attempts} of {self._most_repeats}"
+            )
             text += f"; no repeat is left: {had}, {all_had}"
         raise PairFailedError(text, lost)
 
-    def _process_request(self, prefix: str, what: str, place: AbPlace) -> ProcessRequest:
+    def _process_request(self, prefix: str, pair_label: str, place: AbPlace) -> ProcessRequest:
         """Creates the request for the process of A or B in a pair or in a burn-in."""
         side, name = place.side, f"{prefix}-{place.side}"
         started = self.experiment.sides[side]
@@ -820,7 +833,7 @@ class ExperimentRunner:
             self.results,
             name,
             started,
-            label=f"{what} {side.upper()}",
+            label=f"{pair_label} {side.upper()}",
             target=None if place.pair is None else path,
             failed=path,
             answers=() if place.pair is None else ("ok",),
@@ -842,16 +855,16 @@ def _make_ab_places(order: Sequence[str], seed: int, pair: int | None) -> list[A
 
 
 def clear_verdict_probability(
-    samples: TwoSamples, later: Sequence[InterimAnalysis], policy: Policy
+    samples: TwoSamples, later_analyses: Sequence[InterimAnalysis], policy: Policy
 ) -> float:
     """The probability that a later interim analysis gives a clear verdict: faster, slower or same.
 
     Future pairs are drawn from the measured pairs (a bootstrap), which must all have usable values.
-    Each draw is judged at the `later` interim analyses, by the thresholds of `policy`, but not by
-    its alpha. The result is the share of draws in which an analysis has a clear verdict. The
-    draws include noise, outliers and the apparent change as measured. Stopping for futility cannot
-    turn a verdict into a regression. It can only omit a regression, and docs/evidence.md says how
-    rarely that happens.
+    Each draw is judged at the interim analyses in `later_analyses`, by the thresholds of `policy`,
+    but not by its alpha. The result is the share of draws in which an analysis has a clear verdict.
+    The draws include noise, outliers and the apparent change as measured. Stopping for futility
+    cannot turn a verdict into a regression. It can only omit a regression, and docs/evidence.md
+    says how rarely that happens.
     """
     metric = samples.metric
     pairs = zip(samples.base, samples.new, strict=True)
@@ -865,11 +878,13 @@ def clear_verdict_probability(
     # The seed is fixed, so that the same pairs always give the same probability.
     generator = np.random.default_rng(_SEED)
     populations = generator.choice(so_far, (_DRAWS, len(so_far)))
-    places = generator.integers(len(so_far), size=(_DRAWS, max(0, later[-1].pairs - len(so_far))))
+    places = generator.integers(
+        len(so_far), size=(_DRAWS, max(0, later_analyses[-1].pairs - len(so_far)))
+    )
     to_come = np.take_along_axis(populations, places, axis=1)
     drawn = np.hstack([np.tile(so_far, (_DRAWS, 1)), to_come])
     clear = np.zeros(_DRAWS, bool)
-    for analysis in later:
+    for analysis in later_analyses:
         low, high = paired_shift_intervals(
             drawn[:, : analysis.pairs], 1 - samples.alpha_share * analysis.alpha
         )

@@ -232,7 +232,7 @@ class AbSide:
         return (python, "-c", launcher_code(COMMAND_LINE), self.import_folder, *words)
 
     @property
-    def environment(self) -> Mapping[str, str]:
+    def extra_environment(self) -> Mapping[str, str]:
         """Environment variables that the processes of A or B get in addition to the variables of
         this process.
         """
@@ -350,7 +350,7 @@ def make_process_request(
 
     `more` contains other fields of `ProcessRequest`.
     """
-    log = folder.log(name)
+    log = folder.log_path(name)
     command = benchmark_command(side, folder.unfinished_path(folder.folder / f"{name}.json"), log)
     return ProcessRequest(name=name, command=command, **{"label": name, **more})
 
@@ -361,7 +361,7 @@ def benchmark_command(side: AbSide, record: Path, log: Path) -> BenchmarkCommand
     return BenchmarkCommand(
         words=side.command(record.absolute()),
         log=log,
-        environment=side.environment,
+        environment=side.extra_environment,
         folder=side.checkout,
         cores=side.cores,
         record=record,

@@ -537,7 +537,7 @@ class Campaign:
             batch = next(requests)
             while True:
                 try:
-                    ended = self._batch_results(batch)
+                    ended = self._run_missing_processes(batch)
                 except BaseException as error:
                     batch = requests.throw(error)
                 else:
@@ -546,8 +546,10 @@ class Campaign:
             result: _Result = end.value
             return result
 
-    def _batch_results(self, batch: RequestBatch) -> list[ProcessResult]:
-        """The results of a batch of processes. Processes without a stored result are run."""
+    def _run_missing_processes(self, batch: RequestBatch) -> list[ProcessResult]:
+        """Runs the processes of a batch that have no stored result. Returns the results of all
+        processes of the batch.
+        """
         raise_if_interrupted()
         folder = batch.folder
         earlier = {
@@ -567,8 +569,8 @@ class Campaign:
             request for request in batch.requests if request.name not in done
         ]
         while todo:
-            done |= self._run(batch, todo)
-            todo = batch.requests if self._prepare_repeat(batch, done) else ()
+            done |= self._run_and_store(batch, todo)
+            todo = batch.requests if self._prepare_rerun_if_killed(batch, done) else ()
         if batch.sides:
             failed = any(ended.message for ended in done.values())
             with delaying_interrupts():  # An interrupt must not leave a batch partly stored.
@@ -581,12 +583,14 @@ class Campaign:
                         folder.move(pending, target)
         return [done[request.name] for request in batch.requests]
 
-    def _run(self, batch: RequestBatch, todo: Sequence[ProcessRequest]) -> dict[str, ProcessResult]:
-        """Runs the processes in `todo`, interleaved or one after the other, and stores their
+    def _run_and_store(
+        self, batch: RequestBatch, requests: Sequence[ProcessRequest]
+    ) -> dict[str, ProcessResult]:
+        """Runs the processes in `requests`, interleaved or one after the other, and stores their
         records.
         """
-        in_turn = batch.turn_seconds if len(todo) > 1 else 0.0
-        groups = [todo] if in_turn else [[request] for request in todo]
+        in_turn = batch.turn_seconds if len(requests) > 1 else 0.0
+        groups = [requests] if in_turn else [[request] for request in requests]
         done: dict[str, ProcessResult] = {}
         for at, group in enumerate(groups):
             later = [
@@ -606,7 +610,9 @@ class Campaign:
                 for request in group
             )
             paths = (*itertools.chain(*own), *map(batch.folder.pending_record_path, names))
-            batch.folder.note("started", names=names, files=batch.folder.journal_names(*paths))
+            batch.folder.add_journal_note(
+                "started", names=names, files=batch.folder.journal_names(*paths)
+            )
             for command in commands:
                 with batch.folder.converting_write_errors(command.log):
                     command.log.parent.mkdir(exist_ok=True)
@@ -615,12 +621,12 @@ class Campaign:
             finally:
                 for command in commands:
                     command.record.unlink(missing_ok=True)
-            number = batch.folder.next_group()
+            number = batch.folder.next_group_number()
             # All records are stored before the first event, so that a kill loses no record.
             for request, end in zip(group, ended, strict=True):
                 done[request.name] = self._store_record(batch, request, replace(end, group=number))
             for place, (request, end) in enumerate(zip(group, ended, strict=True), start=1):
-                _note_process_end(batch.folder, request, done[request.name])
+                _add_process_end_to_journal(batch.folder, request, done[request.name])
                 if request.target is None and not batch.sides:
                     batch.folder.remove(batch.folder.pending_record_path(request.name))
                 self._done += 1
@@ -663,27 +669,32 @@ class Campaign:
         folder.write(target, json_text(ended.document).encode("ascii"))
         return ended
 
-    def _prepare_repeat(self, batch: RequestBatch, done: Mapping[str, ProcessResult]) -> bool:
+    def _prepare_rerun_if_killed(
+        self, batch: RequestBatch, results: Mapping[str, ProcessResult]
+    ) -> bool:
         """Whether a batch must run again, because processes were killed from outside.
 
         If so, the records and logs of the failed attempt are renamed.
         """
-        failed = [request for request in batch.requests if done[request.name].status != "ok"]
+        failed = [request for request in batch.requests if results[request.name].status != "ok"]
         if (
             not batch.repeats
             or not failed
-            or not all(done[request.name].lost for request in failed)
+            or not all(results[request.name].lost for request in failed)
         ):
             return False
         names = dict(zip([request.name for request in batch.requests], batch.sides, strict=True))
         lost = [
-            KilledProcess(side=names[request.name], how=done[request.name].lost)
+            KilledProcess(side=names[request.name], how=results[request.name].lost)
             for request in failed
         ]
         lost.sort(key=lambda process: process.side)
         folder = batch.folder
         attempts = folder.killed_processes.setdefault(batch.name, [])
-        again = len(attempts) < batch.repeats and folder.number_of_repeats < batch.most_repeats
+        again = (
+            len(attempts) < batch.repeats
+            and folder.number_of_repeated_attempts < batch.most_repeats
+        )
         number = len(attempts) + 1
         aside = {
             path: path.with_stem(f"{request.name}-lost-{number}")
@@ -713,16 +724,21 @@ class Campaign:
         if self.identity is not None:
             self.identity.raise_if_code_changed()
         if not turn_seconds:
-            return [self._with_record(command, execute(command, timeout)) for command in commands]
+            return [
+                self._add_record_and_check_code(command, execute(command, timeout))
+                for command in commands
+            ]
         start = time.monotonic()
         ended = execute_interleaved(commands, timeout, turn_seconds)
         share = (time.monotonic() - start) / len(commands)
         return [
-            replace(self._with_record(command, result), seconds=share)
+            replace(self._add_record_and_check_code(command, result), seconds=share)
             for command, result in zip(commands, ended, strict=True)
         ]
 
-    def _with_record(self, command: BenchmarkCommand, ended: ProcessResult) -> ProcessResult:
+    def _add_record_and_check_code(
+        self, command: BenchmarkCommand, ended: ProcessResult
+    ) -> ProcessResult:
         """Adds the record of a process to its result. Prints a warning if its commit is unknown.
 
         Raises CodeChangedError if the state of the code differs from the state in an earlier
@@ -743,7 +759,7 @@ class Campaign:
         )
         state = (subject.revision, subject.dirty, subject.changes)
         if self._first.setdefault(place, state) != state:
-            raise CodeChangedError.of(f"repository {subject.repository}")
+            raise CodeChangedError.for_changed_code(f"repository {subject.repository}")
         if subject.unknown_commit_warning not in self._warned:
             self._warned.add(subject.unknown_commit_warning)
             silence_warnings(parse_silenced_conditions(record.config.get("quiet_conditions", "")))
@@ -755,7 +771,7 @@ class Campaign:
         if seconds:
             self._known.setdefault(key, []).append(seconds)
 
-    def mean_seconds_of(self, key: Hashable) -> float | None:
+    def mean_process_seconds(self, key: Hashable) -> float | None:
         """Mean wall time in seconds of the processes with this key; None if there are none."""
         return fmean(self._known[key]) if key in self._known else None
 
@@ -797,7 +813,9 @@ def _completed_result(folder: ResultsFolder, request: ProcessRequest) -> Process
     return None
 
 
-def _note_process_end(folder: ResultsFolder, request: ProcessRequest, ended: ProcessResult) -> None:
+def _add_process_end_to_journal(
+    folder: ResultsFolder, request: ProcessRequest, ended: ProcessResult
+) -> None:
     record = record_from_json(ended.document)
     folder.journal.add(
         PROCESS,

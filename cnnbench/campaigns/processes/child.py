@@ -26,7 +26,7 @@ from cnnbench.base.interrupts import (
     LONGEST_WAIT_SECONDS,
     SAME_SECONDS,
     find_grace_announcement,
-    grace_seconds,
+    interrupt_grace_seconds,
     raise_if_interrupted,
 )
 from cnnbench.base.terminal import print_notice
@@ -208,7 +208,7 @@ def stop_children(
     interrupted again; a second interrupt ends a cnnbench process immediately.
     """
     start = time.monotonic()
-    deadline = start + (grace_seconds() if exit_timeout is None else exit_timeout)
+    deadline = start + (interrupt_grace_seconds() if exit_timeout is None else exit_timeout)
     for child in children:
         child.interrupt()
     try:
@@ -323,11 +323,11 @@ class Child:
         """File descriptor for `select`, which is readable when the process has ended."""
         return self._link.fileno()
 
-    def wait(self, seconds: float) -> ProcessResult | None:
+    def wait(self, timeout: float) -> ProcessResult | None:
         """Waits for the result of the process. Returns None if the process still runs after
-        `seconds`.
+        `timeout`.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + timeout
         while self._report is None:
             seconds_left = max(0.0, deadline - time.monotonic())
             if select.select([self._link], [], [], min(seconds_left, LONGEST_WAIT_SECONDS))[0]:
@@ -488,7 +488,7 @@ def resolved_run_of_plan(plan: RunPlan) -> ResolvedRun:
         identity=plan.identity,
         batch_size=plan.length.batch_per_device,
         batch_limits=batch_size_limits(plan),
-        batch_unit=plan.input.training.batch_unit,
+        batch_unit=plan.input.training.required_batch_multiple,
         global_batch=plan.length.global_batch,
         needed_bytes=estimate_job_memory(plan),
         asynchronous=plan.place.asynchronous,

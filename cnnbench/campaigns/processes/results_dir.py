@@ -48,9 +48,9 @@ class CodeChangedError(BenchmarkError):
     """
 
     @classmethod
-    def of(cls, what: str) -> CodeChangedError:
-        """Creates the error. `what` names the changed code, such as a repository."""
-        return cls(f"the measured code was changed ({what}); earlier measurements are kept")
+    def for_changed_code(cls, code_name: str) -> CodeChangedError:
+        """Creates the error. `code_name` names the changed code, such as a repository."""
+        return cls(f"the measured code was changed ({code_name}); earlier measurements are kept")
 
 
 class ConfigurationIdentity(NamedTuple):
@@ -120,7 +120,7 @@ class CampaignIdentity:
         then, now = self.initial_code_state, self._read_code_state()
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         if changed:
-            raise CodeChangedError.of(", ".join(changed))
+            raise CodeChangedError.for_changed_code(", ".join(changed))
 
     def _read_code_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
@@ -351,13 +351,13 @@ class ResultsFolder:
         asked = {} if self.identity is None else {"question": self.identity.to_json()}
         self.journal.add(SESSION, campaign=self.kind.command, **asked, **facts)
 
-    def note(self, name: str, /, **facts: object) -> None:
+    def add_journal_note(self, name: str, /, **facts: object) -> None:
         """Adds values to the journal under a name. Use it for values that cannot be computed from
         records.
         """
         self.journal.add(NOTE, note=name, **facts)
 
-    def notes(self, name: str) -> list[dict[str, Any]]:
+    def earlier_journal_notes(self, name: str) -> list[dict[str, Any]]:
         """The journal's notes with this name from earlier sessions, oldest first."""
         return [event for event in self.earlier if event.get("note") == name]
 
@@ -402,7 +402,7 @@ class ResultsFolder:
                 reason = f"{name} in it is not a journal of cnnbench {self.kind.command}"
                 raise self._results_flag_error(f"{reason}; name another folder")
 
-    def log(self, name: str) -> Path:
+    def log_path(self, name: str) -> Path:
         """Path of the log file of a process, by the name of the process."""
         return self.folder / self.kind.log.format(name)
 
@@ -434,11 +434,11 @@ class ResultsFolder:
         return lost_by_pair
 
     @property
-    def number_of_repeats(self) -> int:
+    def number_of_repeated_attempts(self) -> int:
         """Number of repeated attempts of all batches in the folder together."""
         return sum(map(len, self.killed_processes.values()))
 
-    def next_group(self) -> int:
+    def next_group_number(self) -> int:
         """Returns a new number for a group of processes that run at the same time."""
         self._groups += 1
         return self._groups

@@ -175,19 +175,19 @@ class CandidateRace:
         for key in [key for key in self.remaining if key in round_.failed]:
             self._eliminate(key, FAILED, round_.failed[key])
 
-    def eliminate(self, affordable: int) -> list[TuneRow]:
+    def eliminate_after_round(self, affordable_processes: int) -> list[TuneRow]:
         """Eliminates candidates that are slower, or for which there is no time, after a round.
 
-        Returns all candidates that were eliminated after this round. `affordable` is the number of
-        processes that fit into the remaining time.
+        Returns all candidates that were eliminated after this round. `affordable_processes` is the
+        number of processes that fit into the remaining time.
         """
         if any(self.rounds):
             fitted = self.fitted_model
             self._eliminate_slower(fitted)
-            most = max(FINALISTS, affordable // 2)
+            most = max(FINALISTS, affordable_processes // 2)
             for place, key in enumerate(self.ranked_keys(fitted)[most:], start=most + 1):
                 self._eliminate(key, BEHIND, place=place)
-        self._short = affordable < len(self.remaining)
+        self._short = affordable_processes < len(self.remaining)
         return [row for row in self.eliminated.values() if row.after == len(self.rounds)]
 
     @property
@@ -281,7 +281,7 @@ class SearchOutcome(NamedTuple):
         return [round_ for race in self.races for round_ in race.rounds if round_]
 
     @property
-    def log_speeds_by_block(self) -> list[list[dict[str, float]]]:
+    def log_speeds_by_round_and_block(self) -> list[list[dict[str, float]]]:
         """The speeds in `log_speeds_by_round`, in blocks of candidates that ran at the same time.
 
         See `CandidateRace`.
@@ -463,7 +463,7 @@ class RaceBenchmark:
             self.campaign.reporter.notice(str(self.lengths))
 
     @property
-    def process_seconds(self) -> float:
+    def mean_process_seconds(self) -> float:
         """Mean wall time in seconds of the processes in the races so far."""
         return fmean(self._process_durations)
 
@@ -504,12 +504,12 @@ class RaceBenchmark:
             return 0.0
         return min(wanted, _MOST_FINAL_SHARE * total)
 
-    def needed_minutes(self, more_processes: int, more_pairs: int) -> int | None:
+    def estimate_search_minutes(self, more_processes: int, more_pairs: int) -> int | None:
         """Estimated minutes of the whole search with more processes in races and more pairs.
 
         None if this exceeds the maximum duration of a search.
         """
-        more = more_processes * self.process_seconds
+        more = more_processes * self.mean_process_seconds
         final = self._seconds_for_pairs(more_pairs)
         enough = max(
             self.settings.seconds - self.seconds_left + more + final,
@@ -523,22 +523,22 @@ class RaceBenchmark:
         # The additional pair is for the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_process_seconds
 
-    def affordable_processes(self, proof: bool) -> int:
+    def affordable_processes(self, needs_proof: bool) -> int:
         """Number of processes of races for which the remaining time is sufficient.
 
-        `proof` is whether the leader needs a proof, because it differs from the given flags.
+        `needs_proof` is whether the leader needs a proof, because it differs from the given flags.
         Otherwise, the races can use the time for all but the minimum number of pairs.
         """
-        self._proof = proof
+        self._proof = needs_proof
         return self._processes_that_fit
 
     def measure_round(
-        self, group: str, number: int, candidates: Sequence[Candidate], reserved: int
+        self, group: str, number: int, candidates: Sequence[Candidate], reserved_processes: int
     ) -> ProcessRequests[RaceRound]:
         """Runs a round of a race: measures each candidate once, as long as there is time.
 
-        Rounds are numbered from 1. `reserved` is the number of later processes that must still fit
-        into the remaining time.
+        Rounds are numbered from 1. `reserved_processes` is the number of later processes that must
+        still fit into the remaining time.
         """
         waiting = self._candidate_order(group, number, candidates)
         round_ = RaceRound()
@@ -547,13 +547,17 @@ class RaceBenchmark:
         lanes = self._max_parallel_processes(waiting)
         while waiting:
             parts = math.ceil(len(waiting) / lanes)  # The chunks have nearly equal sizes.
-            size = min(math.ceil(len(waiting) / parts), self._processes_that_fit - reserved)
+            size = min(
+                math.ceil(len(waiting) / parts), self._processes_that_fit - reserved_processes
+            )
             if size < 1:
                 self.campaign.reporter.notice(f"{group}, round {number}: the time is up")
                 break
             chunk, waiting = waiting[:size], waiting[size:]
             names = {f"{group}-{candidate.key}-r{number}": candidate for candidate in chunk}
-            keys = [(group, number)] * min(len(waiting), self._processes_that_fit - reserved)
+            keys = [(group, number)] * min(
+                len(waiting), self._processes_that_fit - reserved_processes
+            )
             results = yield from self._run_candidates(f"{group} {number}", names, None, keys)
             # If an earlier session was killed, the group number of its last processes is unknown.
             last = max(ended.group for ended in results) or -len(blocks)
@@ -603,7 +607,7 @@ class RaceBenchmark:
     def _processes_that_fit(self) -> int:
         # The reserve also covers pairs of the final that an earlier session has measured.
         seconds = self.settings.seconds - self.races_seconds - self.reserved_seconds
-        return max(0, int(seconds / max(self.process_seconds, 1e-3)))
+        return max(0, int(seconds / max(self.mean_process_seconds, 1e-3)))
 
     def _max_parallel_processes(self, candidates: Collection[Candidate]) -> int:
         """Number of processes that may run at the same time: `lanes`, if the memory suffices."""
@@ -615,27 +619,31 @@ class RaceBenchmark:
 
     def _run_candidates(
         self,
-        what: str,
-        chunk: Mapping[str, Candidate],
-        flags: Mapping[str, int] | None,
+        label: str,
+        candidates_by_process_name: Mapping[str, Candidate],
+        length_flags: Mapping[str, int] | None,
         later_keys: Sequence[Hashable],
     ) -> ProcessRequests[list[ProcessResult]]:
-        """Runs a process for each candidate in `chunk`. Several processes run interleaved.
+        """Runs a process for each candidate. Several processes run interleaved.
 
-        A process that was killed from outside runs once more. If `flags` is None, processes have
-        the length for a race.
+        A process that was killed from outside runs once more. If `length_flags` is None, processes
+        have the length for a race.
         """
         requests = []
-        for name, candidate in chunk.items():
+        for name, candidate in candidates_by_process_name.items():
             images = candidate.resolved.global_batch
-            length = self.lengths.step_count_flags(batch=images) if flags is None else flags
+            length = (
+                self.lengths.step_count_flags(batch=images)
+                if length_flags is None
+                else length_flags
+            )
             requests.append(
                 make_process_request(
                     self.folder,
                     name,
                     self.settings.make_side({**candidate.flags, **length}, candidate.resolved),
-                    label=f"{what}: {candidate.name}",
-                    key=later_keys[0] if later_keys else what,
+                    label=f"{label}: {candidate.name}",
+                    key=later_keys[0] if later_keys else label,
                     target=self.folder.folder / _RACE / f"{name}.json",
                     answers=_ANSWERS,
                     facts={"candidate": candidate.name},
@@ -647,11 +655,11 @@ class RaceBenchmark:
             later_keys=later_keys,
             timeout=min(self.settings.timeout, max(self.seconds_left, 10.0)),
             turn_seconds=self.settings.turn_seconds,
-            label=f"{what}: {len(requests)} interleaved",
+            label=f"{label}: {len(requests)} interleaved",
         )
         ended = [*(yield batch)]
         # If an earlier session was killed, the duration of its last processes is unknown.
-        self._spent += [result.seconds or self.process_seconds for result in ended]
+        self._spent += [result.seconds or self.mean_process_seconds for result in ended]
         for at, end in enumerate(ended):
             # If another program has ended the process, the process runs once more.
             if end.lost and not end.timed_out:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
-from cnnbench.base.document import Content, Text, make_table, text_of
+from cnnbench.base.document import Content, Paragraph, make_table, sections_to_text
 from cnnbench.base.inference import ANALYSIS_STEP, AdditiveModel, fit_additive_blocks
 from cnnbench.base.stats import CONFIDENCE, median
 from cnnbench.base.terminal import csv_text, wrap_text
@@ -39,9 +39,9 @@ from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run
 from cnnbench.campaigns.processes.results_dir import END, SESSION, ResultsFolder
 from cnnbench.campaigns.strategies import (
     CHECKPOINTS,
-    compare_weights,
+    compare_and_remove_checkpoints,
     flags_of_weights_process,
-    stored_distances,
+    stored_weight_distances,
     weights_tolerance,
 )
 from cnnbench.campaigns.tune.bench import (
@@ -116,11 +116,11 @@ def table_text(tuning: TuneDocument) -> str:
     more = len(measured) - len(shown)
     spent = f"{format_duration(tuning.seconds)} of {format_duration(tuning.budget_seconds)}"
     contents: tuple[Sequence[Content], ...] = (
-        (Text(shlex.join(tuning.command), whole=True),),
+        (Paragraph(shlex.join(tuning.command), whole=True),),
         (_answer_text(tuning), weights if tuning.weights else None),
         (
             make_table(
-                (candidate_row(row, long=False) for row in shown),
+                (candidate_row(row, with_elimination_reason=False) for row in shown),
                 spare=("processes", "median images/sec"),
             ),
             f"{more} more were measured" if more else None,
@@ -136,18 +136,18 @@ def table_text(tuning: TuneDocument) -> str:
             "the races",
         ),
     )
-    return text_of(contents)
+    return sections_to_text(contents)
 
 
 def _answer_text(tuning: TuneDocument) -> str:
     text, _ = tune_verdict(tuning)
-    if tuning.proven:
+    if tuning.is_leader_proven_faster:
         return f"{text}."
     why = f": {tuning.reason}" if tuning.verdict == OPEN and tuning.reason else ""
     return f"These are the flags as given: {text}{why}."
 
 
-def _eliminated_texts(rows: Sequence[TuneRow]) -> Iterator[Text]:
+def _eliminated_texts(rows: Sequence[TuneRow]) -> Iterator[Paragraph]:
     for how, title in _HOWS.items():
         eliminated = [row for row in rows if row.left == how]
         if not eliminated:
@@ -157,16 +157,16 @@ def _eliminated_texts(rows: Sequence[TuneRow]) -> Iterator[Text]:
             why = "" if how == BEHIND else f": {row.reason}"
             when = "" if how == UNTRIED else f" ({row.group} {row.after}{why})"
             named.append(f"{row.candidate}{when}")
-        yield Text(f"{title}: {first_few(named, _NAMED)}", hanging=2)
+        yield Paragraph(f"{title}: {first_few(named, _NAMED)}", hanging=2)
 
 
-def _texts_of_dropped(dropped: Iterable[DroppedCandidate]) -> Iterator[Text]:
+def _texts_of_dropped(dropped: Iterable[DroppedCandidate]) -> Iterator[Paragraph]:
     by_reasons = group_names_by_reason(dropped)
     for reason, names in list(by_reasons.items())[:_REASONS]:
-        yield Text(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
+        yield Paragraph(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
     if len(by_reasons) > _REASONS:
         more = count_text(len(by_reasons) - _REASONS, "other reason", "other reasons")
-        yield Text(f"cannot run for {more}: --list names all")
+        yield Paragraph(f"cannot run for {more}: --list names all")
 
 
 def candidates_text(space: SearchSpace, first: Candidate) -> str:
@@ -234,7 +234,7 @@ def _gain_estimates(
 
 def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> LineChart:
     """Draws the estimated speed gains of the fastest candidates after every round."""
-    curves = _gain_estimates(outcome.log_speeds_by_block, first.key)
+    curves = _gain_estimates(outcome.log_speeds_by_round_and_block, first.key)
     names = {candidate.key: candidate.name for candidate in outcome.candidates}
     last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
     drawn = [outcome.leader.key, *(key for key in last if key != outcome.leader.key)][:_DRAWN]
@@ -248,7 +248,7 @@ def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> LineCha
         if key in curves
     ]
     which = selection_text(len(series), "fastest", len(curves), "candidate", "candidates")
-    rounds = range(1, len(outcome.log_speeds_by_block) + 1)
+    rounds = range(1, len(outcome.log_speeds_by_round_and_block) + 1)
     return LineChart(
         title=f"{title}: {which}",
         x=Axis(
@@ -268,7 +268,7 @@ WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # Names of the journal's notes about finals and proofs.
 
 
-class _TimedExperiment(ExperimentRunner):
+class _TimeLimitedExperiment(ExperimentRunner):
     """An experiment that ends when the search has no time for another pair.
 
     `is_late` is whether the experiment ended for lack of time.
@@ -282,14 +282,14 @@ class _TimedExperiment(ExperimentRunner):
         self.is_late = False
 
     def measure_pair(
-        self, number: int, later: int = 0, burn_in: bool = False
+        self, number: int, later_burn_ins: int = 0, burn_in: bool = False
     ) -> ProcessRequests[None]:
         """Runs a pair of processes. If too little time is left for a pair, ends the experiment."""
         seconds = self.seconds_per_pair or 0.0
         if number > FEWEST_PAIRS and self._bench.seconds_left < seconds:
             self.is_late = True
             raise PairFailedError("the time is up", lost=True)
-        yield from super().measure_pair(number, later, burn_in)
+        yield from super().measure_pair(number, later_burn_ins, burn_in)
 
 
 class FinalComparison:
@@ -315,24 +315,26 @@ class FinalComparison:
                 reason = "no time for any candidate"
                 return self._tune_document(outcome, OPEN, reason, more_pairs_help=True)
             return self._tune_document(outcome, NONE)
-        plans = {note["leader"]: note for note in self.folder.notes(_PLAN)}
+        plans = {note["leader"]: note for note in self.folder.earlier_journal_notes(_PLAN)}
         plan = plans.get(leader.key)
         if plan is not None:
             pairs, number = plan["plan"]["pairs"], plan["plan"]["number"]
         else:
             number = 1 + len(plans)
-            pairs = self._affordable_pairs(leader, number, 0)
+            pairs = self._plan_affordable_pairs(leader, number, 0)
         if pairs < FEWEST_PAIRS:
             reason = f"no time for the {FEWEST_PAIRS} pairs that a verdict needs"
             return self._tune_document(outcome, OPEN, reason, more_pairs_help=True)
         document = yield from self._measure_pairs(outcome, pairs, number)
         is_open = document.verdict == OPEN and not document.failure and document.pairs >= pairs
         if plan is not None and is_open and plan["minutes"] < self.settings.seconds / 60:
-            more = self._affordable_pairs(leader, number, document.pairs)
+            more = self._plan_affordable_pairs(leader, number, document.pairs)
             if more > pairs:
                 document = yield from self._measure_pairs(outcome, more, number)
         proof = document.to_dict()
-        self.folder.note(_PROOF, leader=leader.key, settings=leader.settings, proof=proof)
+        self.folder.add_journal_note(
+            _PROOF, leader=leader.key, settings=leader.settings, proof=proof
+        )
         return document
 
     def last_proven_settings(self) -> Settings | None:
@@ -341,21 +343,21 @@ class FinalComparison:
         """
         proven = [
             dict(note["settings"])
-            for note in self.folder.notes(_PROOF)
+            for note in self.folder.earlier_journal_notes(_PROOF)
             if note["proof"]["verdict"] == FASTER
         ]
         return proven[-1] if proven else None
 
     def _measure_pairs(
-        self, outcome: SearchOutcome, most: int, number: int
+        self, outcome: SearchOutcome, most_pairs: int, final_number: int
     ) -> ProcessRequests[TuneDocument]:
-        place = self.folder.folder / (FINALS if number == 1 else f"{FINALS}-{number}")
+        place = self.folder.folder / (FINALS if final_number == 1 else f"{FINALS}-{final_number}")
         with ResultsFolder(AB, place, resume=True, within=self.folder) as results:
             earlier = find_experiment(results.folder)
             experiment = self._make_experiment(
-                outcome.leader, most, self._alpha_of_final(number), earlier
+                outcome.leader, most_pairs, self._alpha_of_final(final_number), earlier
             )
-            pairs = _TimedExperiment(experiment, results, self.bench)
+            pairs = _TimeLimitedExperiment(experiment, results, self.bench)
             yield from pairs.requests()
         main = next((entry.main for entry in pairs.comparison.entries), None)
         failure = "" if pairs.is_late else pairs.failure
@@ -400,10 +402,10 @@ class FinalComparison:
           measured: other fields about the pairs, by name.
         """
         settings, first = self.settings, self.settings.first
-        minutes = _enough_minutes(outcome, self.bench, verdict, pairs, more_pairs_help)
+        minutes = _minutes_for_an_answer(outcome, self.bench, verdict, pairs, more_pairs_help)
         fitted = (
-            fit_additive_blocks(outcome.log_speeds_by_block)
-            if outcome.log_speeds_by_block
+            fit_additive_blocks(outcome.log_speeds_by_round_and_block)
+            if outcome.log_speeds_by_round_and_block
             else None
         )
         first_session = next(self.folder.journal.read(SESSION))
@@ -446,34 +448,41 @@ class FinalComparison:
         # The word "run" is omitted, because it is the default command.
         return ("cnnbench", *(words[1:] if layout is None and flags else words))
 
-    def _alpha_of_final(self, number: int) -> float:
-        """Significance level for all interim analyses together in final comparison `number` (from
-        1).
+    def _alpha_of_final(self, final_number: int) -> float:
+        """Significance level for all interim analyses together in a final comparison, by its number
+        (from 1).
 
         Each leader has its own final, with half the level of the previous final. So all levels add
         up to at most twice the first level.
         """
-        return self.settings.policy.alpha * 0.5 ** (number - 1)
+        return self.settings.policy.alpha * 0.5 ** (final_number - 1)
 
-    def _affordable_pairs(self, leader: Candidate, number: int, there: int) -> int:
-        """Number of pairs for which there is time, including `there` pairs that exist already.
+    def _plan_affordable_pairs(
+        self, leader: Candidate, final_number: int, existing_pairs: int
+    ) -> int:
+        """Returns the number of pairs for which there is time, including `existing_pairs`.
 
-        The number is stored in the journal if it is sufficient for a verdict.
+        The number is stored in the journal if it is sufficient for a verdict. Finals are numbered
+        from 1.
         """
         # Time is reserved for two later processes, which train the weights that are compared.
-        seconds = self.bench.seconds_left - 2 * self.bench.process_seconds
+        seconds = self.bench.seconds_left - 2 * self.bench.mean_process_seconds
         fitting = int(seconds / (2 * self.bench.final_process_seconds))
         # There must be an interim analysis at the maximum number of pairs.
-        most = min(there + fitting, MOST_PAIRS)
+        most = min(existing_pairs + fitting, MOST_PAIRS)
         most = most // ANALYSIS_STEP * ANALYSIS_STEP if most >= 2 * ANALYSIS_STEP else most
-        if most >= FEWEST_PAIRS and most > there:
-            plan = {"pairs": most, "number": number, "alpha": self._alpha_of_final(number)}
+        if most >= FEWEST_PAIRS and most > existing_pairs:
+            plan = {
+                "pairs": most,
+                "number": final_number,
+                "alpha": self._alpha_of_final(final_number),
+            }
             minutes = self.settings.seconds / 60
-            self.folder.note(_PLAN, leader=leader.key, plan=plan, minutes=minutes)
+            self.folder.add_journal_note(_PLAN, leader=leader.key, plan=plan, minutes=minutes)
         return most
 
     def _make_experiment(
-        self, leader: Candidate, most: int, alpha: float, earlier: ExperimentState | None
+        self, leader: Candidate, most_pairs: int, alpha: float, earlier: ExperimentState | None
     ) -> ExperimentSettings:
         sides = {}
         for name, candidate in zip(SIDES, (self.settings.first, leader), strict=True):
@@ -489,7 +498,7 @@ class FinalComparison:
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
         return ExperimentSettings(
             sides=sides,
-            most_pairs=most,
+            most_pairs=most_pairs,
             earlier=earlier,
             seed=self.settings.seed,
             burn_in=0,
@@ -522,7 +531,7 @@ class FinalComparison:
             text = "weights are not compared: only how operations compute differs"
             return replace(document, weights=text)
         as_given = self._command(self.settings.first)
-        distances = stored_distances(self.folder, leader.key)
+        distances = stored_weight_distances(self.folder, leader.key)
         if distances is None:
             folders, checkpoints = {}, self.folder.folder / CHECKPOINTS
             for name, candidate in (("as given", reference), ("tuned", leader)):
@@ -532,7 +541,7 @@ class FinalComparison:
                     self.folder.remove(checkpoints)
                     text = f"weights could not be compared: {name}: {problem}"
                     return replace(document, weights=text, trains_alike=False, command=as_given)
-            distances = compare_weights(self.folder, folders, leader.key)
+            distances = compare_and_remove_checkpoints(self.folder, folders, leader.key)
         distance, variable = distances["tuned"]
         tolerance = weights_tolerance(str(self.settings.first.resolved.config["precision"]))
         alike = distance <= tolerance
@@ -667,28 +676,37 @@ def _same_weights_text(document: TuneDocument, computing: str) -> str:
 
 
 def _run_race(
-    race: CandidateRace, bench: RaceBenchmark, reserved: int, share: int, reference: Candidate
+    race: CandidateRace,
+    bench: RaceBenchmark,
+    reserved_processes: int,
+    group_processes: int,
+    reference: Candidate,
 ) -> ProcessRequests[None]:
     """Runs the rounds of a race until the race is over or its time is used.
 
-    `reserved` is the number of processes for later groups, `share` for this group.
+    `reserved_processes` is the number of processes for later groups, `group_processes` for this
+    group.
     """
     names = {candidate.key: candidate.name for candidate in race.entered}
     while not race.is_over:
         running = [candidate for candidate in race.entered if candidate.key in race.remaining]
         number = len(race.rounds) + 1
-        again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
-        measured = yield from bench.measure_round(race.group, number, running, reserved + again)
+        again = 0 if race.rounds else min(FINALISTS, len(running), group_processes // 3)
+        measured = yield from bench.measure_round(
+            race.group, number, running, reserved_processes + again
+        )
         race.add_round(measured)
         if not measured.speeds:
             break
         needs_proof = race.leader.key != reference.key
-        eliminated = race.eliminate(max(0, bench.affordable_processes(needs_proof) - reserved))
+        eliminated = race.eliminate_after_round(
+            max(0, bench.affordable_processes(needs_proof) - reserved_processes)
+        )
         best = names[race.ranked_keys(race.fitted_model)[0]]
         bench.print_round_result(race.group, number, eliminated, best)
 
 
-def _enough_minutes(
+def _minutes_for_an_answer(
     outcome: SearchOutcome, bench: RaceBenchmark, verdict: str, pairs: int, more_pairs_help: bool
 ) -> int | None:
     """Estimated --minutes with which the search would have an answer; None if no time would be
@@ -701,7 +719,7 @@ def _enough_minutes(
         return None
     again = min(FINALISTS, len(waiting))  # Number of candidates that run in a second round.
     more_pairs = MOST_PAIRS - pairs if pairs else FEWEST_PAIRS
-    return bench.needed_minutes(len(waiting) + again, more_pairs if is_open else 0)
+    return bench.estimate_search_minutes(len(waiting) + again, more_pairs if is_open else 0)
 
 
 def _candidate_rows(

@@ -367,10 +367,10 @@ def default_groups(
     )
 
 
-def read_groups(path: str, fixed: Settings) -> dict[str, tuple[Settings, ...]]:
+def read_groups(path: str, given_flags: Settings) -> dict[str, tuple[Settings, ...]]:
     """Reads the settings to try from the suite file in --space. Each entry becomes a group.
 
-    `fixed` contains the given flags, which do not vary.
+    `given_flags` do not vary.
     """
     suite = parse_suite(load_yaml_file(path, "space"))
     if suite.on_cpu is not None:
@@ -378,11 +378,11 @@ def read_groups(path: str, fixed: Settings) -> dict[str, tuple[Settings, ...]]:
             "on_cpu has no effect in cnnbench tune, only in sweeps", 1
         )
     return _groups_with_choices(
-        {entry.name: _settings_of_entry(entry, fixed) for entry in suite.entries}
+        {entry.name: _settings_of_entry(entry, given_flags) for entry in suite.entries}
     )
 
 
-def _settings_of_entry(entry: SuiteEntry, fixed: Settings) -> tuple[Settings, ...]:
+def _settings_of_entry(entry: SuiteEntry, given_flags: Settings) -> tuple[Settings, ...]:
     not_here = {
         "command: allreduce": entry.command != "run",
         "launch": entry.launch is not None,
@@ -397,13 +397,13 @@ def _settings_of_entry(entry: SuiteEntry, fixed: Settings) -> tuple[Settings, ..
         raise entry.node.error(f"{entry.name}: {unset}")
     for configuration in expanded:
         for name, text in configuration.flags.items():
-            _check_flag(entry, name, text, configuration.nodes[name].line)
+            _check_tunable_flag(entry, name, text, configuration.nodes[name].line)
     return tuple(
-        _compatible_choices(({}, *(configuration.flags for configuration in expanded)), fixed)
+        _compatible_choices(({}, *(configuration.flags for configuration in expanded)), given_flags)
     )
 
 
-def _check_flag(entry: SuiteEntry, name: str, text: str, line: int) -> None:
+def _check_tunable_flag(entry: SuiteEntry, name: str, text: str, line: int) -> None:
     spec = SPECS.get(name)
     if spec is None or name not in TUNABLE:
         known = "is not a flag of a run" if spec is None else "changes what is measured"
@@ -417,14 +417,14 @@ def _check_flag(entry: SuiteEntry, name: str, text: str, line: int) -> None:
         raise entry.node.error(f"{entry.name}: {error}", line) from None
 
 
-def _compatible_choices(options: Iterable[Settings], fixed: Settings) -> list[Settings]:
+def _compatible_choices(options: Iterable[Settings], given_flags: Settings) -> list[Settings]:
     """Removes settings that contradict the given flags, and duplicates. Removes the given flags
     from the other settings.
     """
     compatible = (
-        {name: text for name, text in choice.items() if name not in fixed}
+        {name: text for name, text in choice.items() if name not in given_flags}
         for choice in options
-        if all(fixed.get(name, text) == text for name, text in choice.items())
+        if all(given_flags.get(name, text) == text for name, text in choice.items())
     )
     return [dict(items) for items in dict.fromkeys(tuple(choice.items()) for choice in compatible)]
 

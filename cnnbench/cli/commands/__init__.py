@@ -12,7 +12,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag, redeclare_flag
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
-from cnnbench.records.files import PICTURES, Output, write_text
+from cnnbench.records.files import PICTURES, OutputFile, write_text
 
 COMMANDS: dict[str, str] = {
     "run": "measure training, evaluation or inference (may be left out)",
@@ -51,20 +51,22 @@ def declare_quiet_flag() -> Any:
     return redeclare_flag(OutputParams, "quiet_conditions", help=help)
 
 
-def describe_output_file(path: str | None, format: str, document: str) -> Output:
+def describe_output_file(path: str | None, format: str, document_kind: str) -> OutputFile:
     """Describes the file in --output, to check it before the command starts.
 
-    `document` is the name of the schema for --format=json.
+    `document_kind` is the name of the schema for --format=json.
     """
-    kind = {"table": f"table of {document}", "json": document}.get(format, format)
-    return Output("output", path, kind)
+    kind = {"table": f"table of {document_kind}", "json": document_kind}.get(format, format)
+    return OutputFile("output", path, kind)
 
 
-def write_output(path: str | None, text: str, shown: str = "") -> None:
-    """Writes a result to --output and prints `shown`. Without --output, prints the whole result."""
+def write_or_print_output(path: str | None, text: str, terminal_text: str = "") -> None:
+    """Writes a result to --output and prints `terminal_text`. Without --output, prints the whole
+    result.
+    """
     if path is not None:
         write_text("output", path, text)
-        text = shown
+        text = terminal_text
     if text:
         with contextlib.suppress(BrokenPipeError):  # The reader may have closed the pipe.
             print_result(text)
@@ -98,10 +100,10 @@ class OutputFlags:
     output: str | None = declare_output_flag("Write the output to this file.")
     plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
 
-    def output_files(self, document: str) -> list[Output]:
+    def output_files(self, document_kind: str) -> list[OutputFile]:
         """Describes the files in --output and --plot, to check them before the command measures.
 
-        For `document`, see `describe_output_file`.
+        For `document_kind`, see `describe_output_file`.
         """
-        plot = Output("plot", self.plot, suffixes=PICTURES)
-        return [describe_output_file(self.output, self.format, document), plot]
+        plot = OutputFile("plot", self.plot, suffixes=PICTURES)
+        return [describe_output_file(self.output, self.format, document_kind), plot]

@@ -285,11 +285,10 @@ def _make_experiment(
         # In an A/A measurement, the runs of A and of B are all labelled as A.
         labelled = replace(side.measured_code(), side="a" if options.aa else name)
         checked[name] = replace(side, subject=labelled)
-    loaded = options.load_aa_records(reductions=False)
+    loaded = options.load_aa_records(include_reductions=False)
     check_fact_names(options.allowed_differences, () if loaded is None else loaded.records)
     if not options.aa:
-        instead = ", or measure one of them twice with --aa"
-        sides.refuse_equal_sides(checked, instead)
+        sides.refuse_equal_sides(checked, ", or measure one of them twice with --aa")
     if earlier is None:
         seed = options.resolve_seed(AB, "")
         in_turn = choose_time_slice_seconds(options.pairing, checked, campaign.reporter)
@@ -340,56 +339,56 @@ def _run_experiment(
             f"at most {experiment.pairs_at_last_analysis} pairs, seed {experiment.seed}, in "
             f"{results.folder}"
         )
-        pairs = ExperimentRunner(experiment, results, campaign)
-        campaign.run_requests(pairs.requests())
-        judged = replace(pairs.comparison, fail_on=parse_fail_on(options.fail_on))
-        if options.confirm and not (pairs.failure or pairs.interrupted):
-            judged = _confirm_changes(judged, pairs, options)
+        runner = ExperimentRunner(experiment, results, campaign)
+        campaign.run_requests(runner.requests())
+        judged = replace(runner.comparison, fail_on=parse_fail_on(options.fail_on))
+        if options.confirm and not (runner.failure or runner.interrupted):
+            judged = _confirm_changes(judged, runner, options)
         explanation = None
-        if not (pairs.failure or pairs.interrupted) and _should_explain(judged, options):
+        if not (runner.failure or runner.interrupted) and _should_explain(judged, options):
             profiled = partial(_explain_by_profiles, experiment, results, reporter)
             explanation = explain_or_notice(profiled, "verdict", reporter.notice)
-    code = _exit_code(pairs, options.aa, judged)
+    code = _exit_code(runner, options.aa, judged)
     if make_command_line is None or options.resume:
         words = experiment.command if options.resume else argv
         others = sides.replace_flags(words, _SPECS, _OF_ONE_EXPERIMENT)
         make_command_line = partial(sides.command_line_with_flags, "ab", others, _SPECS)
     _report_comparison(
-        replace(judged, ends_with=code, explanation=explanation), pairs, options, make_command_line
+        replace(judged, ends_with=code, explanation=explanation), runner, options, make_command_line
     )
-    if pairs.interrupted:
+    if runner.interrupted:
         raise KeyboardInterrupt
     return code
 
 
 def _report_comparison(
     comparison: Comparison,
-    pairs: ExperimentRunner,
+    runner: ExperimentRunner,
     options: AbFlags,
     make_command_line: CommandLineFactory,
 ) -> None:
     """Writes the comparison of an experiment, and prints command lines for possible next steps."""
-    results, reporter = pairs.results, pairs.campaign.reporter
-    next_step, more = _next_command_for_verdict(pairs, options, make_command_line)
+    results, reporter = runner.results, runner.campaign.reporter
+    next_step, more = _next_command_for_verdict(runner, options, make_command_line)
     comparison = replace(comparison, next_step=next_step)
     options.write_comparison(comparison)
-    if pairs.experiment.is_gate:
-        _write_reports(results.folder, comparison)
-    if pairs.failure:
-        reporter.error(f"{pairs.failure}; see {results.log('*')}")
-    if options.aa and not pairs.failure:
-        for line in _spread_lines(pairs.comparison, pairs.experiment.policy):
+    if runner.experiment.is_gate:
+        _write_gate_reports(results.folder, comparison)
+    if runner.failure:
+        reporter.error(f"{runner.failure}; see {results.log_path('*')}")
+    if options.aa and not runner.failure:
+        for line in _aa_spread_lines(runner.comparison, runner.experiment.policy):
             reporter.notice(line)
         reporter.notice(
             "to use this A/A experiment in a comparison: cnnbench compare BASE NEW "
             f"--baseline_aa={shlex.quote(str(results.folder))}"
         )
-    if pairs.comparison.entries:
+    if runner.comparison.entries:
         reporter.notice(
-            f"to judge the records again: {shlex.join(_command_to_judge_again(pairs, options))}"
+            f"to judge the records again: {shlex.join(_command_to_judge_again(runner, options))}"
         )
     if next_step:
-        seconds = pairs.seconds_per_pair if more else None
+        seconds = runner.seconds_per_pair if more else None
         time = "" if seconds is None else f" (about {format_duration(more * seconds)} at most)"
         reporter.notice(f"for a verdict{time}: {next_step}")
 
@@ -407,18 +406,18 @@ def _warn_of_few_pairs(experiment: ExperimentSettings, options: AbFlags) -> None
     print_warning(text, "pairs")
 
 
-def _confirm_changes(judged: Comparison, pairs: ExperimentRunner, options: AbFlags) -> Comparison:
+def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFlags) -> Comparison:
     """Measures again, in a second experiment, the changes that set exit code 1 (--confirm).
 
     Returns the comparison with the results of both experiments. The second experiment judges only
     the changed metrics, in at most the same number of pairs. If it is interrupted or fails, this is
-    noted in `pairs`, and the comparison is unchanged.
+    noted in `runner`, and the comparison is unchanged.
     """
-    metrics, number = judged.changes_to_confirm, len(pairs.records["a"])
+    metrics, number = judged.metrics_to_confirm, len(runner.records["a"])
     if not metrics:
         return judged
-    first, campaign = pairs.experiment, pairs.campaign
-    place = confirmation_folder(pairs.results.folder, number)
+    first, campaign = runner.experiment, runner.campaign
+    place = confirmation_folder(runner.results.folder, number)
     second = replace(
         first,
         metrics=metrics,
@@ -430,17 +429,17 @@ def _confirm_changes(judged: Comparison, pairs: ExperimentRunner, options: AbFla
     )
     text = f"measuring {' and '.join(metrics)} again, at most {number} pairs, in {place}"
     campaign.reporter.notice(text)
-    with ResultsFolder(AB, place, resume=True, within=pairs.results) as results:
+    with ResultsFolder(AB, place, resume=True, within=runner.results) as results:
         confirming = ExperimentRunner(second, results, campaign)
         try:
             campaign.run_requests(confirming.requests())
         except CodeChangedError as error:
-            pairs.failure = str(error)
+            runner.failure = str(error)
         except KeyboardInterrupt:
-            pairs.interrupted = True
+            runner.interrupted = True
         else:
-            pairs.failure = confirming.failure
-    if pairs.failure or pairs.interrupted:
+            runner.failure = confirming.failure
+    if runner.failure or runner.interrupted:
         return judged
     line = shlex.join(_command_to_judge_again(confirming, options))
     campaign.reporter.notice(f"to judge the records of the second experiment again: {line}")
@@ -448,23 +447,23 @@ def _confirm_changes(judged: Comparison, pairs: ExperimentRunner, options: AbFla
 
 
 def _next_command_for_verdict(
-    pairs: ExperimentRunner, options: AbFlags, make_command_line: CommandLineFactory
+    runner: ExperimentRunner, options: AbFlags, make_command_line: CommandLineFactory
 ) -> tuple[str, int]:
     """Returns the command line that may decide an experiment, or "", and the number of pairs that
     it measures.
     """
-    if options.aa or pairs.failure:
+    if options.aa or runner.failure:
         return "", 0
     folder, variables, there = (
-        pairs.results.folder,
+        runner.results.folder,
         options.environment_variables,
-        len(pairs.records["a"]),
+        len(runner.records["a"]),
     )
-    state, enough = find_experiment(folder), _pairs_for_clear_verdict(pairs.comparison)
-    if pairs.interrupted:
+    state, enough = find_experiment(folder), _pairs_for_clear_verdict(runner.comparison)
+    if runner.interrupted:
         if state is not None and state.has_clear_verdict and options.confirm:
             return resume_command(state, None, variables), 0
-        enough = max(pairs.experiment.pairs_at_last_analysis, enough)
+        enough = max(runner.experiment.pairs_at_last_analysis, enough)
         if state is None or not state.is_resumable:
             return "", 0
     if not enough:
@@ -474,15 +473,15 @@ def _next_command_for_verdict(
     return make_command_line(pairs=enough), enough
 
 
-def _write_reports(runs: Path, comparison: Comparison) -> None:
+def _write_gate_reports(runs_folder: Path, comparison: Comparison) -> None:
     """Writes the report files of a gate next to the folder of its runs. On GitHub, also prints
     annotations.
     """
     for name, format in _REPORTS.items():
-        write_text("results", str(runs.parent / name), render(comparison, format))
+        write_text("results", str(runs_folder.parent / name), render(comparison, format))
     if os.environ.get("GITHUB_ACTIONS") == "true":
         print_result(render(comparison, "github"))
-    print_notice(f"results in {runs.parent}: {', '.join(_REPORTS)}, {runs.name}")
+    print_notice(f"results in {runs_folder.parent}: {', '.join(_REPORTS)}, {runs_folder.name}")
 
 
 def _campaign_identity(
@@ -501,7 +500,9 @@ def _campaign_identity(
 def _should_explain(comparison: Comparison, options: AbFlags) -> bool:
     if options.explain != "auto" or options.aa:
         return options.explain == "always"
-    asked = [result for entry in comparison.deciding for result in entry.requested_results]
+    asked = [
+        result for entry in comparison.deciding_configurations for result in entry.requested_results
+    ]
     verdicts = {result.verdict for result in asked if not result.is_unconfirmed}
     return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
 
@@ -518,14 +519,14 @@ def _explain_by_profiles(
             campaign=campaign,
             timeout=experiment.timeout,
         ).explain()
-    results.note(EXPLANATION, document=encode(profiling))
+    results.add_journal_note(EXPLANATION, document=encode(profiling))
     return profiling
 
 
-def _exit_code(pairs: ExperimentRunner, is_aa: bool, judged: Comparison) -> ExitCode:
-    if pairs.interrupted:
+def _exit_code(runner: ExperimentRunner, is_aa: bool, judged: Comparison) -> ExitCode:
+    if runner.interrupted:
         return ExitCode.INTERRUPTED
-    if pairs.failure:
+    if runner.failure:
         return ExitCode.FAILED
     return ExitCode.OK if is_aa else judged.exit_code
 
@@ -537,15 +538,15 @@ def _pairs_for_clear_verdict(comparison: Comparison) -> int:
     )
 
 
-def _command_to_judge_again(pairs: ExperimentRunner, options: AbFlags) -> list[str]:
+def _command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[str]:
     """The `cnnbench compare` command that gives the same verdict from the saved records."""
-    experiment, folder = pairs.experiment, pairs.results.folder
-    records = [run for entry in pairs.comparison.entries for run in (*entry.base, *entry.new)]
+    experiment, folder = runner.experiment, runner.results.folder
+    records = [run for entry in runner.comparison.entries for run in (*entry.base, *entry.new)]
     allowed = dict.fromkeys(experiment.judging_settings["allowed"])
     names = [name for name in allowed if name not in unknown_fact_names(allowed, records)]
     usual = Policy()
     flags: dict[str, object] = {
-        "alpha": None if pairs.alpha == usual.alpha else repr(pairs.alpha),
+        "alpha": None if runner.alpha == usual.alpha else repr(runner.alpha),
         "threshold": repr(options.threshold) if options.policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
         "baseline_aa": options.baseline_aa,
@@ -558,7 +559,7 @@ def _command_to_judge_again(pairs: ExperimentRunner, options: AbFlags) -> list[s
     return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *words]
 
 
-def _spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
+def _aa_spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
     """Lines with the A/A spread of each metric: how much equal runs differ."""
     records = [run for entry in comparison.entries for run in entry.runs]
     lines = []

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from cnnbench.base.terminal import LineWriter, MessageWriter, Progress
+from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
 from cnnbench.cli.commands.run import serve_devices
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
@@ -30,7 +30,7 @@ from cnnbench.records.measurements import SharedValue
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime.supervisor import fork_supervised
-from cnnbench.run.runtime.tensorflow import prepare_for_plugins
+from cnnbench.run.runtime.tensorflow import register_plugin_import_hooks
 
 _ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
 _MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)))
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
             raise FlagError(name, _ACCEPTED[name].text(value), reason)
     if values.get("predict"):
         return command.main(values)
-    progress = Progress(sys.stderr, params.progress)
+    progress = ProgressLine(sys.stderr, params.progress)
     messages = MessageWriter(sys.stderr, progress)
     for notice in obsolete_notices(others):
         messages.notice(notice)
@@ -87,7 +87,9 @@ def main(argv: Sequence[str]) -> int:
             write_final_record(record, results, error, messages)
 
     in_run = partial(plan_training_run, params, max(params.num_gpus, default=1), None)
-    prepare_for_plugins(partial(fork_supervised, complete_record_at_exit), Params(), in_run)
+    register_plugin_import_hooks(
+        partial(fork_supervised, complete_record_at_exit), Params(), in_run
+    )
     plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:
         facts = facts_to_agree_on(vars(params), ALL_REDUCE_FLAGS)
@@ -96,14 +98,14 @@ def main(argv: Sequence[str]) -> int:
         return serve_devices(plan.run, facts, messages)
 
     def report_lost_worker(message: str) -> None:
-        bench.lost(BenchmarkError(message))
+        bench.write_early_end_record(BenchmarkError(message))
         messages.error(message)
 
     if not plan.job.is_chief:
         # Only the chief prints and writes results. A worker prints its own fatal error.
         params = dataclasses.replace(plan.params, result_json=None, result_csv=None)
         plan = dataclasses.replace(plan, params=params)
-        progress = Progress.silent()
+        progress = ProgressLine.silent()
     bench = AllReduceBenchmark(
         plan,
         LineWriter(sys.stdout if plan.job.is_chief else io.StringIO(), progress.clear),
@@ -114,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
         membership=JobMembership(plan.run, messages.notice, report_lost_worker, facts),
     )
     if plan.job.is_chief:
-        first_record.set(bench.record("interrupted"))
+        first_record.set(bench.make_record("interrupted"))
     fork_supervised(complete_record_at_exit)
     bench.run()
     return ExitCode.OK

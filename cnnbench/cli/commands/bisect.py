@@ -32,13 +32,13 @@ from cnnbench.campaigns.processes.results_dir import (
     ConfigurationIdentity,
     ResultsFolder,
 )
-from cnnbench.cli.commands import sides, write_output
+from cnnbench.cli.commands import sides, write_or_print_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.compare.estimate import Verdict
-from cnnbench.judge.explain.explanation import table_text
+from cnnbench.judge.explain.explanation import terminal_text
 from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.machine import facts
 from cnnbench.records.profiles import Explanation
@@ -123,26 +123,26 @@ def main(argv: Sequence[str]) -> int:
     options = BisectFlags(**values)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
-    setting = _make_settings(options, ends, flags)
+    setting = _make_bisection_settings(options, ends, flags)
     reporter = ChildProcessReporter(sys.stderr)
     line = sides.command_line_with_flags("bisect", argv, _SPECS, resume=True)
     with sides.printing_resume_command(reporter, line):
         bisection, explanation = _run_bisection(setting, options, reporter)
     code = _print_result(bisection, reporter, argv)
     if explanation is not None:
-        write_output(None, f"\n{table_text(explanation)}")
+        write_or_print_output(None, f"\n{terminal_text(explanation)}")
     return code
 
 
-def _make_settings(
-    options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]
+def _make_bisection_settings(
+    options: BisectFlags, good_and_bad: Sequence[str], run_flags: tuple[str, ...]
 ) -> BisectionSettings:
     repository = find_repository_root(options.repository)
-    good, bad = good_and_bad_hashes(ends[0], ends[1], repository)
+    good, bad = good_and_bad_hashes(good_and_bad[0], good_and_bad[1], repository)
     python = options.python
     if python is not None:
         python = sides.interpreter_path("python", python)
-    side = AbSide(flags=run, python=python)
+    side = AbSide(flags=run_flags, python=python)
     refuse_flags(side, RESERVED, "cannot be used with bisect, which keeps all records")
     check_flags_of_commit(side, good, repository)
     return BisectionSettings(
@@ -182,7 +182,7 @@ def _run_bisection(
     for name, path in plugins.plugin_files_of_flags(setting.side.given_flags):
         if os.path.isabs(path):
             with contextlib.suppress(UsageError):  # Measured processes report errors of plug-ins.
-                plugins.load(path, name)
+                plugins.load_plugin_file(path, name)
             parts = plugins.files_used_by_plugins({name: path})
             plans[path] = ConfigurationIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)
     identity = CampaignIdentity(
@@ -202,7 +202,7 @@ def _run_bisection(
 
 
 def _print_result(bisection: Bisection, reporter: ChildProcessReporter, argv: Sequence[str]) -> int:
-    write_output(None, bisection_text(bisection))
+    write_or_print_output(None, bisection_text(bisection))
     bad_step = bisection.bad_step
     if len(bisection.suspects) == 1:
         return ExitCode.OK

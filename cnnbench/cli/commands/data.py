@@ -212,7 +212,7 @@ def _check_dataset(folder: str, options: CheckFlags) -> None:
     named = find_dataset(options.data_name, None) if options.data_name else None
     try:
         dataset = named or detect_dataset(folder)
-        files_of = dataset.subsets_in(folder)
+        files_of = dataset.files_by_subset(folder)
     except FlagError as error:
         raise UsageError(f"{folder}: {error.reason}") from error
     lines, defects = [f"{folder}: {dataset.name}"], []

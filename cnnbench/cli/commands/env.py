@@ -15,7 +15,7 @@ from cnnbench.base.text import disable_ci_commands
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.flags.parse import split_at_dashes
+from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import ConditionCheckFlags, parse_silenced_conditions
 from cnnbench.machine.cpu import Host
@@ -120,7 +120,7 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Prints recorded properties of this machine, or checks it for disturbances."""
-    words, behind = split_at_dashes(argv)
+    words, behind = split_at_double_dash(argv)
     values, strays = parse_command(words, _SPECS)
     run_flags = (*strays, *behind)
     flags = EnvFlags(**values)

@@ -17,14 +17,14 @@ from cnnbench.cli.commands import (
     describe_output_file,
     results_folder_or_default,
     sides,
-    write_output,
+    write_or_print_output,
 )
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.explanation import table_text, to_markdown
+from cnnbench.judge.explain.explanation import terminal_text, to_markdown
 from cnnbench.machine import facts
 from cnnbench.records.files import check_outputs
 from cnnbench.records.profiles import Explanation, StepProfile
@@ -115,13 +115,13 @@ def main(argv: Sequence[str]) -> int:
         explanation = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
     else:
         explanation = _profile_and_explain(options, common)
-    rows = table_text(explanation, options.rows)
+    rows = terminal_text(explanation, options.rows)
     texts = {
         "table": lambda: rows,
         "markdown": lambda: to_markdown(explanation, options.rows),
         "json": explanation.to_json,
     }
-    write_output(options.output, texts[options.format](), rows)
+    write_or_print_output(options.output, texts[options.format](), rows)
     return ExitCode.OK
 
 

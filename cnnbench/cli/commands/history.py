@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.terminal import Progress, print_notice, print_warning
+from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
 from cnnbench.base.text import count_text
 from cnnbench.cli.commands import (
     PluginFlags,
     declare_output_flag,
     describe_output_file,
-    write_output,
+    write_or_print_output,
 )
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
@@ -46,7 +46,7 @@ from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.machine.repository import CommitGraph, GitError, missing_commit_reason
 from cnnbench.models.model import all_model_names
-from cnnbench.records.files import Output, check_outputs, write_bytes
+from cnnbench.records.files import OutputFile, check_outputs, write_bytes
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.run import BENCHMARKS
 from cnnbench.run.runtime.loading import without_garbage_collection
@@ -159,7 +159,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
     commits = load_commits(options.git)
-    folder_contents = contents(folder, Progress(), (metric.name,))
+    folder_contents = contents(folder, ProgressLine(), (metric.name,))
     if not any(file.defect for file in folder_contents.skipped):
         _check_metric_measured(folder, folder_contents, metric)
     defects = [file for file in folder_contents.skipped if file.defect]
@@ -237,7 +237,7 @@ def _check_outputs(options: HistoryFlags, folder: str) -> None:
         raise FlagError("commit_url", url, f"needs --plot=FILE with {' or '.join(DOCUMENTS)}")
     outputs = [describe_output_file(options.output, options.format, "history")]
     if options.plot is not None:
-        outputs.append(Output("plot", options.plot, suffixes=page.SUFFIXES))
+        outputs.append(OutputFile("plot", options.plot, suffixes=page.SUFFIXES))
     check_outputs(outputs, [folder])
 
 
@@ -260,7 +260,7 @@ def _find_trends(
         _raise_nothing_selected(options, selected, folder_contents, metric)
     if options.threshold is not None:
         return tuple(
-            trend(configuration_series, metric, options.threshold * metric.scale)
+            trend(configuration_series, metric, options.threshold * metric.threshold_scale)
             for configuration_series in series
         )
     return tuple(
@@ -290,14 +290,14 @@ def _raise_nothing_selected(
 
 def _write_history(options: HistoryFlags, document: HistoryDocument) -> None:
     if options.format == "table":
-        text = page.table_text(document, options.last)
+        text = page.terminal_text(document, options.last)
     elif options.format == "csv":
         text = page.csv_text(document)
     elif options.format == "json":
         text = document.to_json()
     else:
         text = format_metric_values(page.exported_metrics_of_history(document), options.format)
-    write_output(options.output, text)
+    write_or_print_output(options.output, text)
     if options.plot is not None:
-        content = page.render(options.plot, document, options.commit_url, Progress())
+        content = page.render(options.plot, document, options.commit_url, ProgressLine())
         write_bytes("plot", options.plot, content)

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Row, TableCell, make_table, text_of
-from cnnbench.base.terminal import Progress, natural_key, print_notice, print_result, print_warning
+from cnnbench.base.document import Row, TableCell, make_table, sections_to_text
+from cnnbench.base.terminal import (
+    ProgressLine,
+    natural_key,
+    print_notice,
+    print_result,
+    print_warning,
+)
 from cnnbench.base.text import count_text, first_few, result_label_fault
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
@@ -92,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
         print_warning(text, "skipped")
     if options.dry_run:
         print_result(
-            text_of([[make_table(map(_record_row, records))]]) if records else "no records"
+            sections_to_text([[make_table(map(_record_row, records))]]) if records else "no records"
         )
     else:
         new = sum(_write_record(Path(options.results), record) for record in records)
@@ -126,7 +132,7 @@ def _read_records(
     records: dict[str, RunRecord] = {}
     copies = 0
     skipped: list[SkippedLine] = []
-    progress = Progress()
+    progress = ProgressLine()
     progress.start("reading", len(files))
     for number, path in enumerate(files):
         progress.update(number)

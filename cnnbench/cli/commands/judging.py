@@ -10,16 +10,16 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.terminal import print_notice, print_warning
 from cnnbench.base.text import count_text
-from cnnbench.cli.commands import declare_output_flag, describe_output_file, write_output
+from cnnbench.cli.commands import declare_output_flag, describe_output_file, write_or_print_output
 from cnnbench.errors import FlagError, PathError
-from cnnbench.flags.declare import flag, redeclare_flag, split_words
+from cnnbench.flags.declare import flag, redeclare_flag, split_comma_separated
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics import DEFAULT_METRICS
 from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.judge.report.exports import ExportedMetric, exported_metrics_of_comparison
-from cnnbench.judge.report.renderers import render, table_text, wants_colour
+from cnnbench.judge.report.renderers import render, terminal_text, wants_colour
 from cnnbench.records.files import check_outputs
 from cnnbench.records.metric import METRICS
 from cnnbench.records.run import Subject
@@ -108,7 +108,7 @@ class JudgingFlags:
             reason = "contradicts --allow_changed_work; leave out one of them"
             raise FlagError("fail_on", ",".join(self.fail_on or ()), reason)
         plugins.load_plugins_of_flags(vars(self))
-        for name in () if self.metrics is None else split_words(self.metrics) or ("",):
+        for name in () if self.metrics is None else split_comma_separated(self.metrics) or ("",):
             if name not in METRICS:
                 raise FlagError("metrics", name, f"takes one or more of {', '.join(METRICS)}")
         if self.output is not None:
@@ -120,7 +120,7 @@ class JudgingFlags:
         """The requested metrics, in the order of `METRICS`; None without --metrics."""
         if self.metrics is None:
             return None
-        asked = split_words(self.metrics)
+        asked = split_comma_separated(self.metrics)
         return tuple(name for name in METRICS if name in asked)
 
     @property
@@ -128,7 +128,7 @@ class JudgingFlags:
         """Names in --allow_different: recorded properties, groups and patterns that may differ
         between BASE and NEW.
         """
-        return split_words(self.allow_different)
+        return split_comma_separated(self.allow_different)
 
     @property
     def policy(self) -> Policy:
@@ -138,13 +138,13 @@ class JudgingFlags:
         changed = {name: value for name, value in changes.items() if value is not None}
         return Policy().replace(**changed)
 
-    def load_aa_records(self, reductions: bool = True) -> Loaded | None:
+    def load_aa_records(self, include_reductions: bool = True) -> Loaded | None:
         """Reads the A/A runs in --baseline_aa; None without it. See also `load_records_of_side`."""
         if self.baseline_aa is None:
             return None
 
         try:
-            return load_records_of_side(self.baseline_aa, reductions)
+            return load_records_of_side(self.baseline_aa, include_reductions)
         except PathError as error:
             raise FlagError("baseline_aa", error.path, error.reason) from None
 
@@ -158,24 +158,24 @@ class JudgingFlags:
 
     def write_comparison(self, comparison: Comparison) -> None:
         """Prints the comparison. With --output, writes it to the file and prints the table."""
-        shown = table_text(comparison, wants_colour(sys.stdout))
+        shown = terminal_text(comparison, wants_colour(sys.stdout))
         if self.format == "table" and self.output is None:
             text = shown
         elif self.format in EXPORTS:
             text = format_metric_values(exported_metrics_of_comparison(comparison), self.format)
         else:
             text = render(comparison, self.format)
-        write_output(self.output, text, shown)
+        write_or_print_output(self.output, text, shown)
 
 
-def load_records_of_side(path: str, reductions: bool = True) -> Loaded:
+def load_records_of_side(path: str, include_reductions: bool = True) -> Loaded:
     """Reads the records of BASE or of NEW from a file, a folder or a pattern.
 
     Raises PathError if the path does not exist, or contains nothing that looks like a record. If
-    `reductions`, records of all-reduces are sufficient.
+    `include_reductions`, records of all-reduces are sufficient.
     """
     loaded = load_records([path])
-    wanted = loaded.all_records if reductions else loaded.records
+    wanted = loaded.all_records if include_reductions else loaded.records
     if not wanted and not loaded.defects:
         raise PathError(path, "no run records; cnnbench run --result_json=FILE writes them")
     return loaded

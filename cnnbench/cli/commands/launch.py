@@ -14,7 +14,7 @@ from cnnbench.base.job import Job, ReservedPorts
 from cnnbench.base.terminal import (
     ChildProcessReporter,
     LineWriter,
-    csv_of,
+    dataclasses_to_csv,
     print_notice,
     print_result,
     print_warning,
@@ -44,14 +44,14 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.flags.params import Params
-from cnnbench.flags.parse import split_at_dashes
+from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.lab.predict.predict import parse_link
 from cnnbench.machine import facts
 from cnnbench.machine.cpu import available_cpu_count
 from cnnbench.plan import RunPlan, make_plan
 from cnnbench.records.files import (
     PICTURES,
-    Output,
+    OutputFile,
     check_folder_writable,
     check_outputs,
     write_plot,
@@ -156,7 +156,7 @@ HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Runs one job, or a job for each number of workers. No process outlives this function."""
-    words, flags = split_at_dashes(argv)
+    words, flags = split_at_double_dash(argv)
     values, arguments = parse_command(words, specs_of(LaunchFlags))
     options = LaunchFlags(**values)
     if arguments:
@@ -220,7 +220,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
         if name in values:
             raise FlagError(name, values[name], "cannot be used with --scaling")
     counts = tuple(sorted(set(options.scaling)))
-    command = parse_task_command(split_at_dashes(argv)[1])
+    command = parse_task_command(split_at_double_dash(argv)[1])
     any_layout = options.layout.with_needed_controller(command.args)
     layouts = {n: any_layout._replace(workers=n) for n in counts}
     command = _with_scaled_batch_size(options, command, any_layout)
@@ -230,7 +230,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     }
     largest, chief = layouts[counts[-1]].size, chiefs[counts[-1]]
     link = None if options.link is None else parse_link("link", options.link)
-    _check_files_of_scaling(options, chief.params)
+    _check_scaling_output_flags(options, chief.params)
     shared = available_cpu_count() < largest
     if shared:
         print_notice(
@@ -303,22 +303,22 @@ def _measure_jobs(
             return campaign.run_requests(jobs.requests(folder, options.repeats))
 
 
-def _check_files_of_scaling(options: LaunchFlags, params: Params) -> None:
+def _check_scaling_output_flags(options: LaunchFlags, params: Params) -> None:
     for name in ("result_json", "train_dir"):
         if (value := getattr(params, name)) is not None:
             raise FlagError(name, value, "cannot be used by several jobs; use --results")
     check_folder_writable("results", options.results)
     check_outputs(
         [
-            Output("output", options.output, suffixes=(".csv",)),
-            Output("plot", options.plot, suffixes=PICTURES),
+            OutputFile("output", options.output, suffixes=(".csv",)),
+            OutputFile("plot", options.plot, suffixes=PICTURES),
         ]
     )
 
 
 def _write_results(options: LaunchFlags, points: Sequence[ScalingPoint], label: str) -> None:
     if options.output is not None:
-        write_text("output", options.output, csv_of(ScalingPoint, points))
+        write_text("output", options.output, dataclasses_to_csv(ScalingPoint, points))
     if options.plot is not None:
         write_plot(options.plot, [scaling.scaling_chart(points, label)], label)
     print_result(scaling.table_text(points))

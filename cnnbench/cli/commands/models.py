@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Row, TableCell, make_table, numeric_cell, text_of
-from cnnbench.base.terminal import csv_of, natural_key, print_result, print_warning
+from cnnbench.base.document import Row, TableCell, make_table, numeric_cell, sections_to_text
+from cnnbench.base.terminal import dataclasses_to_csv, natural_key, print_result, print_warning
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.data.dataset import find_dataset
 from cnnbench.errors import ExitCode, UsageError
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     if options.format == "table":
         print_result(_model_tables(models))
     elif options.format == "csv":
-        print_result(csv_of(ModelSizes, models))
+        print_result(dataclasses_to_csv(ModelSizes, models))
     else:
         print_result(json.dumps(encode(ModelsDocument(models)), indent=1))
     return ExitCode.OK
@@ -134,7 +134,7 @@ def _model_tables(models: Sequence[ModelSizes]) -> str:
     tables = (
         make_table(map(_model_row, rows), title=f"{name}:", indent=2) for name, rows in groups
     )
-    return text_of([block] for block in tables)
+    return sections_to_text([block] for block in tables)
 
 
 def _model_row(model: ModelSizes) -> Row:

@@ -9,10 +9,10 @@ from itertools import chain
 from pathlib import Path
 
 from cnnbench.base.document import Answer, Section
-from cnnbench.base.terminal import LineWriter, Progress
+from cnnbench.base.terminal import LineWriter, ProgressLine
 from cnnbench.base.text import integer
-from cnnbench.campaigns.ab.pairs import find_experiment_below
-from cnnbench.cli.commands import declare_output_flag, declare_quiet_flag, write_output
+from cnnbench.campaigns.ab.pairs import find_only_experiment_in_tree
+from cnnbench.cli.commands import declare_output_flag, declare_quiet_flag, write_or_print_output
 from cnnbench.cli.commands.history import HistoryFlags, load_commits
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
@@ -41,7 +41,7 @@ from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, r
 from cnnbench.judge.report.exports import TABLES, to_csv
 from cnnbench.machine.repository import CommitGraph
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.files import Output, check_outputs, report_failed_writes
+from cnnbench.records.files import OutputFile, check_outputs, report_failed_writes
 from cnnbench.records.result_files import Loaded, find_files
 from cnnbench.records.run import RunRecord
 
@@ -104,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
     output = options.output
     if output is None and options.format == "html":
         output = "report.html"
-    check_outputs([Output("output", output, options.format)], (*arguments, options.baseline))
+    check_outputs([OutputFile("output", output, options.format)], (*arguments, options.baseline))
     if options.format != "csv":
         _check_number_of_files(arguments)
     commits = load_commits(options.git)
@@ -124,8 +124,8 @@ def main(argv: Sequence[str]) -> int:
         text = to_csv(results, options.table)
     else:
         page = build(results, options.title, *_history_answers_and_sections(histories))
-        text = render(page, options.format, Progress())
-    write_output(output, text)
+        text = render(page, options.format, ProgressLine())
+    write_or_print_output(output, text)
     report_failed_writes()
     if output is not None:
         LineWriter(sys.stdout).write_lines([f"wrote {output}"])
@@ -164,7 +164,7 @@ _NO_VERDICT = "needs --baseline, or the results of cnnbench ab"
 
 
 def _load_results(paths: Sequence[str]) -> Loaded:
-    loaded = load(paths, progress=Progress())
+    loaded = load(paths, progress=ProgressLine())
     if not loaded.all_records and not loaded.studies and not loaded.defects:
         raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
     return loaded
@@ -220,7 +220,7 @@ def _make_report_subject(
 ) -> ReportSubject:
     if options.baseline is None:
         # If the only path is the folder of an experiment, the report contains its verdict.
-        earlier = find_experiment_below(Path(paths[0])) if len(paths) == 1 else None
+        earlier = find_only_experiment_in_tree(Path(paths[0])) if len(paths) == 1 else None
         comparison = None if earlier is None else earlier.final_comparison()
         if comparison is None and options.table == "comparison":
             raise FlagError("table", "comparison", _NO_VERDICT)

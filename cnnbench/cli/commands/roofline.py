@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from cnnbench.base.terminal import MessageWriter, Progress
+from cnnbench.base.terminal import MessageWriter, ProgressLine
 from cnnbench.base.text import count_text
-from cnnbench.cli.commands import declare_output_flag, write_output
+from cnnbench.cli.commands import declare_output_flag, write_or_print_output
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.declare import RunPart, flag, names_of_flags, specs_of, split_options
-from cnnbench.judge.report.sections.profiles import roofline_chart, table_text
+from cnnbench.judge.report.sections.profiles import roofline_chart, terminal_text
 from cnnbench.lab.roofline import measure_roofline, roofline_to_csv
 from cnnbench.plan import make_plan
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.place import ADDRESSES
-from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
+from cnnbench.records.files import PICTURES, OutputFile, check_outputs, write_plot, write_text
 from cnnbench.records.profiles import Roofline
 from cnnbench.run.runtime.supervisor import fork_supervised
-from cnnbench.run.runtime.tensorflow import prepare_for_plugins
+from cnnbench.run.runtime.tensorflow import register_plugin_import_hooks
 
 _ABOUT = """\
 Usage: cnnbench roofline MODEL [-o FILE] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]
@@ -84,14 +84,14 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"name one model, {named_models}")
     check_outputs(
         [
-            Output("output", options.output),
-            Output("csv", options.csv, "csv"),
-            Output("json", options.json, "roofline"),
-            Output("plot", options.plot, suffixes=PICTURES),
+            OutputFile("output", options.output),
+            OutputFile("csv", options.csv, "csv"),
+            OutputFile("json", options.json, "roofline"),
+            OutputFile("plot", options.plot, suffixes=PICTURES),
         ]
     )
-    progress = Progress(sys.stderr, params.progress)
-    plan = make_plan(params.replace(model=named[0]), data=False)
+    progress = ProgressLine(sys.stderr, params.progress)
+    plan = make_plan(params.replace(model=named[0]), resolve_data=False)
     plan = plan.with_changes(explicit_flags=tuple(flags))
     fork_supervised()
     messages = MessageWriter(sys.stderr, progress)
@@ -149,7 +149,7 @@ def _prepare_params(values: Mapping[str, Any]) -> Params:
     steps, before = params.num_batches or _STEPS, params.num_warmup_batches
     before = _WARM_UP if before is None else before
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
-    prepare_for_plugins(fork_supervised, params, partial(plan_before_plugins, params))
+    register_plugin_import_hooks(fork_supervised, params, partial(plan_before_plugins, params))
     return params
 
 
@@ -160,4 +160,6 @@ def _write_roofline(options: RooflineFlags, roofline: Roofline, title: str) -> N
         write_text("json", options.json, roofline.to_json())
     if options.plot is not None:
         write_plot(options.plot, [roofline_chart(roofline, title)], f"roofline of {title}")
-    write_output(options.output, table_text(roofline, f"roofline of {title}", options.rows))
+    write_or_print_output(
+        options.output, terminal_text(roofline, f"roofline of {title}", options.rows)
+    )

@@ -11,7 +11,7 @@ from functools import partial
 from cnnbench.base.job import PS
 from cnnbench.base.terminal import (
     MessageWriter,
-    Progress,
+    ProgressLine,
     is_terminal,
     print_result,
     silence_warnings,
@@ -34,7 +34,7 @@ from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console, print_notices
 from cnnbench.run.runtime.supervisor import RETRY, exit_without_cleanup, fork_supervised, state
-from cnnbench.run.runtime.tensorflow import prepare_for_plugins
+from cnnbench.run.runtime.tensorflow import register_plugin_import_hooks
 
 _FIND = "find_batch_size"
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     fork = partial(
         fork_supervised,
         partial(_write_missing_record, measurements),
-        measurements.start_sharing,
+        measurements.start_sharing_with_forks,
         measurements.longest_execution_seconds,
         lambda: measurements.can_halve_batch,
     )
@@ -53,19 +53,19 @@ def main(argv: Sequence[str]) -> int:
         argv, of_run=True, before_plugins=lambda given: _prepare_plugins(fork, ParsedArgs(given))
     )
     _prepare_plugins(fork, args)
-    progress = Progress(sys.stderr, args.params.progress)
+    progress = ProgressLine(sys.stderr, args.params.progress)
     messages = MessageWriter(sys.stderr, progress)
     if args.given.get(ONLY_CHECK):
         print_result(_plan_and_flags_text(args, messages))
         return ExitCode.OK
     if args.params.find_batch_size:
         args = _fork_batch_size_attempt(args, fork, measurements, messages)
-    plan = make_plan(args, data=False)
+    plan = make_plan(args, resolve_data=False)
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job
     keeps_variables = job.is_server_only and job.task.job == PS
-    plan = make_plan(plan, os.environ, messages.notice, data=not keeps_variables)
+    plan = make_plan(plan, os.environ, messages.notice, resolve_data=not keeps_variables)
     if keeps_variables:  # A ps task needs only the flags with addresses.
         return serve_devices(plan, facts_to_agree_on({}, ()), messages)
     if not argv and is_terminal(sys.stderr):
@@ -97,7 +97,7 @@ def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
     """Prepares the process for plug-ins that run TensorFlow operations while they are loaded."""
     if not args.given.get(ONLY_CHECK):
         remember_output_state(args.params.result_json or "")
-        prepare_for_plugins(fork, args.params, partial(plan_before_plugins, args.params))
+        register_plugin_import_hooks(fork, args.params, partial(plan_before_plugins, args.params))
 
 
 def _fork_batch_size_attempt(
@@ -109,7 +109,7 @@ def _fork_batch_size_attempt(
     Each attempt has half the batch of the previous attempt, rounded down if the batch must be even.
     """
     args, plan = _without_batch_size_search(args)
-    requested, unit = plan.length.batch_per_device, plan.input.training.batch_unit
+    requested, unit = plan.length.batch_per_device, plan.input.training.required_batch_multiple
     measurements.requested_batch, measurements.smallest_batch = requested, unit
     fork()
     # A process can be forked only by the program `cnnbench` and on Linux.
@@ -148,7 +148,7 @@ def _write_missing_record(measurements: Measurements, error: BenchmarkError | No
     """Writes the record of a forked process that ended without a record. If `error` is None, it was
     interrupted.
     """
-    measurements.copy_published_values()
+    measurements.copy_values_published_by_child()
     config = measurements.parts.config  # `config` is empty until the run is planned.
     files = ResultFiles(config.get("result_json"), config.get("result_csv"), RUNS)
     if (
@@ -172,7 +172,7 @@ def _plan_and_flags_text(args: ParsedArgs, messages: MessageWriter) -> str:
     find = args.params.find_batch_size
     if find:
         args, _ = _without_batch_size_search(args)
-    plan, lines = make_plan(args, data=False), []
+    plan, lines = make_plan(args, resolve_data=False), []
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job

@@ -34,7 +34,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import FlagRole, FlagSpec, flag, names_of_flags
 from cnnbench.flags.params import FLAGS, RENAMED, SPECS
-from cnnbench.flags.parse import split_at_dashes, split_command_line
+from cnnbench.flags.parse import split_at_double_dash, split_command_line
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.compare import PlanOf
@@ -134,7 +134,7 @@ def split_command_and_run_flags(
     If a flag of runs is in the wrong place, the error message says where it belongs. `usage` begins
     with the name of the command.
     """
-    words, common = split_at_dashes(argv)
+    words, common = split_at_double_dash(argv)
     try:
         values, arguments = parse_command(words, specs)
     except UsageError:
@@ -175,7 +175,7 @@ def replace_flags(
     `mask_variable_value`.
     """
     texts, rest = split_command_line(argv, {spec.name: spec for spec in specs})
-    arguments, behind = split_at_dashes(rest)
+    arguments, behind = split_at_double_dash(rest)
     before = [
         f"--{name}={mask_variable_value(text) if name in VARIABLES else text}"
         for name, texts_of_flag in texts.items()
@@ -239,8 +239,8 @@ def resolve_flags_of_sides(
     return {name: replace(side, resolved=resolved[name]) for name, side in both.items()}
 
 
-def refuse_equal_sides(both: Mapping[str, AbSide], instead: str) -> None:
-    """Raises UsageError if A and B are equal. `instead` ends the message with advice."""
+def refuse_equal_sides(both: Mapping[str, AbSide], advice: str) -> None:
+    """Raises UsageError if A and B are equal. `advice` ends the message."""
     a, b = both.values()
     configs = [side.resolved.identity for side in (a, b)]
     code = _code_identity(a)
@@ -255,7 +255,7 @@ def refuse_equal_sides(both: Mapping[str, AbSide], instead: str) -> None:
     what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
     raise UsageError(
         f"A and B are the same{what}; use --a and --b, --a_python, --a_checkout or "
-        f"--a_env to make them differ{instead}"
+        f"--a_env to make them differ{advice}"
     )
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cnnbench.base.interrupts import converting_errors_to_interrupts
-from cnnbench.base.terminal import ChildProcessReporter, csv_of
+from cnnbench.base.terminal import ChildProcessReporter, dataclasses_to_csv
 from cnnbench.campaigns import strategies
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
@@ -21,7 +21,12 @@ from cnnbench.campaigns.strategies import (
     select_strategy_cases,
     weights_tolerance,
 )
-from cnnbench.cli.commands import OutputFlags, results_folder_or_default, sides, write_output
+from cnnbench.cli.commands import (
+    OutputFlags,
+    results_folder_or_default,
+    sides,
+    write_or_print_output,
+)
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag, flag_sections, specs_of, split_options
@@ -130,11 +135,11 @@ def _measure_modes(
         try:
             with sides.printing_resume_command(reporter, again), converting_errors_to_interrupts():
                 campaign.run_requests(session.requests(options.rounds, seed, options.timeout))
-                known = strategies.stored_distances(folder)
+                known = strategies.stored_weight_distances(folder)
                 if known is None and len(session.checkpoints) > 1:
                     reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")
                 if known is None:
-                    known = strategies.compare_weights(folder, session.checkpoints)
+                    known = strategies.compare_and_remove_checkpoints(folder, session.checkpoints)
                 distances = known
         except (KeyboardInterrupt, BenchmarkError) as error:
             if not any(session.records.values()):
@@ -163,10 +168,10 @@ def _print_table(
 ) -> None:
     texts = {
         "table": lambda: strategies.table_text(document, cases),
-        "csv": lambda: csv_of(StrategyRow, document.rows),
+        "csv": lambda: dataclasses_to_csv(StrategyRow, document.rows),
         "json": document.to_json,
     }
-    write_output(options.output, texts[options.format]())
+    write_or_print_output(options.output, texts[options.format]())
     if options.plot is not None:
         drawn = modes_chart(document)
         write_plot(options.plot, [drawn], drawn.title)

@@ -43,7 +43,7 @@ from cnnbench.campaigns.sweep import (
     summary_rows,
     table_text,
 )
-from cnnbench.cli.commands import write_output
+from cnnbench.cli.commands import write_or_print_output
 from cnnbench.cli.commands.sides import (
     CampaignFlags,
     command_line_with_flags,
@@ -53,7 +53,7 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command, parse_flags
 from cnnbench.flags.declare import flag, flag_sections, flag_texts, specs_of
 from cnnbench.flags.params import ACCEPTED
-from cnnbench.flags.parse import split_at_dashes
+from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.cpu import Host
@@ -118,7 +118,7 @@ HELP = (_ABOUT, tuple(flag_sections(SweepFlags, _TITLES).items()), _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Runs a suite. After a UsageError, nothing has been run."""
-    words, behind = split_at_dashes(argv)
+    words, behind = split_at_double_dash(argv)
     values, arguments = parse_command(words, _SPECS)
     options = SweepFlags(**values)
     specs = {**flag_specs_of("allreduce"), **ACCEPTED}
@@ -215,7 +215,7 @@ def _run_sweep(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:
     known = {"results": options.results, "resume": True}
     with printing_resume_command(reporter, command_line_with_flags("sweep", argv, _SPECS, **known)):
         rows = summary_rows(plan.cases, sweep.run())
-    write_output(None, table_text(rows))
+    write_or_print_output(None, table_text(rows))
     advised = detection_advice(
         rows,
         plan.cases,

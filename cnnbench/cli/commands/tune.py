@@ -21,7 +21,12 @@ from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, SearchSettings
 from cnnbench.campaigns.tune.session import candidates_text, gains_chart, search_requests
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
-from cnnbench.cli.commands import OutputFlags, results_folder_or_default, sides, write_output
+from cnnbench.cli.commands import (
+    OutputFlags,
+    results_folder_or_default,
+    sides,
+    write_or_print_output,
+)
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError
@@ -34,18 +39,18 @@ from cnnbench.flags.declare import (
     names_of_flags,
     redeclare_flag,
     specs_of,
+    split_comma_separated,
     split_options,
-    split_words,
 )
 from cnnbench.flags.params import ACCEPTED, FLAGS
-from cnnbench.flags.parse import split_at_dashes
+from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
 from cnnbench.machine.cpu import read_memory_capacity
 from cnnbench.machine.gpu import least_free_gpu_memory
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.campaigns import OPEN, TuneDocument
-from cnnbench.records.files import Output, check_outputs, write_plot, write_text
+from cnnbench.records.files import OutputFile, check_outputs, write_plot, write_text
 
 _ABOUT = """\
 Usage: cnnbench tune --model=NAME [FLAGS] [FLAGS OF A RUN] [-- FLAGS OF A RUN]
@@ -140,21 +145,21 @@ _REFUSED = {
 
 def main(argv: Sequence[str]) -> int:
     """Searches for the fastest flags. After a UsageError, nothing has been run."""
-    before, behind = split_at_dashes(argv)
+    before, behind = split_at_double_dash(argv)
     options, run_flags = split_options(TuneFlags, parse_flags(before, (*_OWN, *ACCEPTED.values())))
     run_flags.update(parse_flags(behind, ACCEPTED.values()))
     _check_options(options, run_flags)
     facts = environment.collect()
     reporter = ChildProcessReporter(sys.stderr)
-    settings = _make_settings(options, run_flags, facts, argv)
+    settings = _make_search_settings(options, run_flags, facts, argv)
     if options.list:
-        write_output(options.output, candidates_text(settings.space, settings.first))
+        write_or_print_output(options.output, candidates_text(settings.space, settings.first))
         return ExitCode.OK
     return _run_search(settings, options, facts, reporter, argv)
 
 
 def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
-    for word in split_words(options.allow):
+    for word in split_comma_separated(options.allow):
         if word not in ALLOWABLE:
             raise FlagError("allow", word, f"takes one or more of {', '.join(ALLOWABLE)}")
     for name, reason in _REFUSED.items():
@@ -162,7 +167,7 @@ def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
             raise FlagError(name, ACCEPTED[name].text(run_flags[name]), reason)
     if run_flags.get("cluster", "flags") != "flags":
         raise FlagError("cluster", run_flags["cluster"], _OF_JOBS)
-    flag_file = Output("write_flagfile", options.write_flagfile, "flag file")
+    flag_file = OutputFile("write_flagfile", options.write_flagfile, "flag file")
     if options.list:
         options = replace(options, format="table")
     check_outputs(
@@ -170,7 +175,7 @@ def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
     )
 
 
-def _make_settings(
+def _make_search_settings(
     options: TuneFlags,
     run_flags: Mapping[str, Any],
     facts: Mapping[str, Any],
@@ -181,7 +186,7 @@ def _make_settings(
     if not on_gpu and run_flags.get("device", "auto") == "auto":
         # With --device=cpu, candidates that need GPUs are dropped instead of failing.
         run_flags = {**run_flags, "device": "cpu"}
-    allowed = frozenset(split_words(options.allow))
+    allowed = frozenset(split_comma_separated(options.allow))
     layout = options.multi_process_layout
     as_given = SearchSpace(
         args=args_from_values(run_flags),
@@ -263,10 +268,12 @@ def _run_search(
         towers = options.workers * int(config["num_gpus"])
         title = f"{config['model']} on {count_text(towers, 'device', 'devices')}"
         write_plot(options.plot, [gains_chart(search, settings.first, title)], title)
-    return _report(outcome, options, reporter)
+    return _write_and_report_outcome(outcome, options, reporter)
 
 
-def _report(outcome: TuneDocument, options: TuneFlags, reporter: ChildProcessReporter) -> int:
+def _write_and_report_outcome(
+    outcome: TuneDocument, options: TuneFlags, reporter: ChildProcessReporter
+) -> int:
     if options.write_flagfile is not None:
         write_text("write_flagfile", options.write_flagfile, session.flag_file_text(outcome))
     written = {
@@ -274,7 +281,7 @@ def _report(outcome: TuneDocument, options: TuneFlags, reporter: ChildProcessRep
         "csv": session.candidates_csv,
         "json": TuneDocument.to_json,
     }
-    write_output(options.output, written[options.format](outcome))
+    write_or_print_output(options.output, written[options.format](outcome))
     if outcome.failure:
         reporter.error(outcome.failure)
         return ExitCode.FAILED

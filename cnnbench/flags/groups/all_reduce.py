@@ -18,8 +18,8 @@ from cnnbench.flags.declare import (
     flag,
     redeclare_flag,
     specs_of,
+    split_comma_separated,
     split_options,
-    split_words,
 )
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.model import ModelParams
@@ -287,7 +287,7 @@ def _parse_byte_sizes(name: str, params: AllReduceParams) -> list[int]:
 
 def _parse_wire_dtypes(params: AllReduceParams) -> list[str | None]:
     text = params.wire_dtype
-    wires = list(split_words(text)) or [_SAME]
+    wires = list(split_comma_separated(text)) or [_SAME]
     narrow = f"works only with --dtype=float32; {params.dtype} already has 16 bits"
     for wire in wires:
         if wire not in (_SAME, *WIRE_DTYPES):

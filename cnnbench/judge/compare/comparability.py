@@ -431,17 +431,19 @@ def _ab_metadata(record: object) -> Mapping[str, object]:
     return record.ab or {} if isinstance(record, RunRecord) else {}
 
 
-def find_resolved_match(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
-    """Returns the only configuration in `resolved` that agrees with `early`, the configuration of a
-    run that failed before all its flags had final values. If no configuration or several agree,
-    returns `early`.
+def find_resolved_match(
+    unresolved: Configuration, resolved: Sequence[Configuration]
+) -> Configuration:
+    """Returns the only configuration in `resolved` that agrees with `unresolved`, the
+    configuration of a run that failed before all its flags had final values. If no configuration or
+    several agree, returns `unresolved`.
     """
     agreeing = [
         configuration
         for configuration in resolved
-        if configuration.kind == early.kind and not configuration.differing_flags(early)
+        if configuration.kind == unresolved.kind and not configuration.differing_flags(unresolved)
     ]
-    return agreeing[0] if len(agreeing) == 1 else early
+    return agreeing[0] if len(agreeing) == 1 else unresolved
 
 
 def _unmatched_groups(

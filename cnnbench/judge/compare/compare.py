@@ -43,9 +43,9 @@ from cnnbench.judge.compare.judgement import (
     Judgement,
     joint_judgement,
     judge_all,
-    median_change_text,
     median_step_change_and_slow_steps,
     repeated_pairs_and_causes,
+    slow_steps_and_median_change_text,
     throughput_and_cpu_time_samples,
 )
 from cnnbench.judge.compare.result import (
@@ -196,14 +196,14 @@ def _fill_in_values(
 
 
 def _missing_metric_outcome(
-    base: MeasurementGroup, new: MeasurementGroup, metric: Metric, asked: bool
+    base: MeasurementGroup, new: MeasurementGroup, metric: Metric, is_requested: bool
 ) -> _Outcome | None:
     """Returns a verdict and its reason if some successful runs of BASE or NEW did not measure the
     metric; otherwise None.
     """
     for side, group in (("BASE", base), ("NEW", new)):
         if missing := sum(metric.value(record) is None for record in group.successful):
-            verdict = Verdict.NOT_MEASURED if asked else Verdict.INCONCLUSIVE
+            verdict = Verdict.NOT_MEASURED if is_requested else Verdict.INCONCLUSIVE
             return (
                 verdict,
                 f"{_share_of_runs_text(missing, side, group)} did not measure {metric.name}",
@@ -351,17 +351,19 @@ def _network_change_texts(work: Mapping[str, Sequence[str]], forward_only: bool)
         yield "the same FLOPs per image"
 
 
-def _percent_change_text(both: Sequence[str]) -> str:
-    """Returns text with the change from `both[0]` to `both[1]` in per cent. If the change rounds to
-    0 %, the text contains both numbers instead.
+def _percent_change_text(base_and_new: Sequence[str]) -> str:
+    """Returns text with the change from `base_and_new[0]` to `base_and_new[1]` in per cent. If the
+    change rounds to 0 %, the text contains both numbers instead.
     """
-    before, after = map(int, both)
+    before, after = map(int, base_and_new)
     share = after / before - 1 if before else 0.0
-    return percent(share, signed=True) if round(100 * share, 1) else _before_after_text(both)
+    return (
+        percent(share, signed=True) if round(100 * share, 1) else _before_after_text(base_and_new)
+    )
 
 
-def _before_after_text(both: Sequence[str]) -> str:
-    before, after = (integer(int(text)) if text.isdecimal() else text for text in both)
+def _before_after_text(base_and_new: Sequence[str]) -> str:
+    before, after = (integer(int(text)) if text.isdecimal() else text for text in base_and_new)
     return f"{before} → {after}"
 
 
@@ -467,21 +469,25 @@ def _match_runs(
         (before, after, usable.get(before.configuration.key, ()))
         for before, after in match_groups(base, new, patterns)
     ]
-    return matched, _notes_on_absent_metrics(sides[:2], names), notes
+    return matched, _left_out_configuration_notes(sides[:2], names), notes
 
 
 def _make_empty_samples(
-    matched: Sequence[_Sides], given: Collection[str] | None, rules: Rules, policy: Policy
+    matched: Sequence[_Sides],
+    requested_metrics: Collection[str] | None,
+    rules: Rules,
+    policy: Policy,
 ) -> Iterator[tuple[str, list[TwoSamples]]]:
     """Yields the name of each matched configuration, and a `TwoSamples` for each of its metrics to
     judge. The values are filled in later.
 
     If several metrics can set the exit code, their tests share alpha. Kinds of measurements share
-    alpha in the same way; see `Rules.policy`. If neither `given` nor a rule requests a metric, the
-    speed sets the exit code.
+    alpha in the same way; see `Rules.policy_for`. If neither `requested_metrics` nor a rule
+    requests a metric, the speed sets the exit code.
 
     Args:
-      given: names of the requested metrics. They have priority over the metrics of rules.
+      requested_metrics: names of the requested metrics. They have priority over the metrics of
+        rules.
     """
     configurations = [base.configuration for base, *_ in matched]
     by_key = unique_configuration_names(configurations)
@@ -490,9 +496,13 @@ def _make_empty_samples(
     chosen: list[tuple[tuple[Metric, ...], tuple[Metric, ...]]] = []
     for kind, name in zip(kinds, names, strict=True):
         _, rule = rules.rule_for(name)
-        requested = given if given is not None else {metric.name for metric in rule.metrics}
+        requested = (
+            requested_metrics
+            if requested_metrics is not None
+            else {metric.name for metric in rule.metrics}
+        )
         metrics = asked = metrics_to_judge(requested, {kind})
-        if given is None and not asked:
+        if requested_metrics is None and not asked:
             metrics = metrics_to_judge(DEFAULT_METRICS, {kind})
             asked = metrics[:1]
         chosen.append((metrics, asked))
@@ -508,7 +518,7 @@ def _make_empty_samples(
         shared = (sharing if shares_alpha else (), number)
         cases = []
         for metric in metrics:
-            own = rules.policy(policy, name, metric, *shared)
+            own = rules.policy_for(policy, name, metric, *shared)
             case = TwoSamples(base=(), new=(), metric=metric, asked=metric in asked, policy=own)
             cases.append(case)
         yield name, cases
@@ -581,7 +591,7 @@ def _metric_results(
             case, judgement.change, draft.base, draft.new, case.policy
         )
         more = draft.disturbance if judgement.needed is not None else ""
-        further = (more, median_change_text(change, slow, ("BASE", "NEW")))
+        further = (more, slow_steps_and_median_change_text(change, slow, ("BASE", "NEW")))
         judgement = replace(
             judgement,
             reason="; ".join(filter(None, (judgement.reason, *further))),
@@ -592,7 +602,7 @@ def _metric_results(
             revisions = (
                 [Origin.of(run).revision for run in side] for side in (draft.base, draft.new)
             )
-            accepted = rules.accepted(draft.name, case.metric, *revisions)
+            accepted = rules.accepted_commit_between(draft.name, case.metric, *revisions)
         result = dataclass_from_sources(
             MetricResult, case, judgement=judgement, slow=slow, accepted=accepted
         )
@@ -600,7 +610,7 @@ def _metric_results(
     return tuple(results)
 
 
-def _notes_on_absent_metrics(
+def _left_out_configuration_notes(
     sides: Iterable[Sequence[MeasurementGroup]], names: Collection[str]
 ) -> list[str]:
     """Returns a note for each kind of measurement with the number of configurations that are left

@@ -486,7 +486,11 @@ def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
 
 
 def _row_to_measurement(
-    kind: str, point: Point, record: AllReduceRecord, empty: MeasuredReduction, in_turn: int
+    kind: str,
+    point: Point,
+    record: AllReduceRecord,
+    empty: MeasuredReduction,
+    rows_measured_in_turn: int,
 ) -> MeasuredReduction:
     config = {
         **empty.config,
@@ -503,7 +507,7 @@ def _row_to_measurement(
         empty,
         kind=kind,
         config=config,
-        facts=(*empty.facts, ("rows_in_turn", str(in_turn))),
+        facts=(*empty.facts, ("rows_in_turn", str(rows_measured_in_turn))),
         status="failed" if not good else "interrupted" if cut else "ok",
         error=error,
         seconds=point.median_seconds if good else None,
@@ -624,12 +628,12 @@ class Configuration:
 
 @lru_cache(maxsize=4096)
 def _make_configuration(
-    kind: str, changed: str, resolved: bool, explicit: tuple[str, ...]
+    kind: str, changed_flags_json: str, resolved: bool, explicit: tuple[str, ...]
 ) -> Configuration:
-    """Returns the configuration with the flags in `changed` (a JSON object) and with the default
-    values of all other flags.
+    """Returns the configuration with the flags in `changed_flags_json` (a JSON object) and with the
+    default values of all other flags.
     """
-    flags: dict[str, Any] = json.loads(changed)
+    flags: dict[str, Any] = json.loads(changed_flags_json)
     flags = flags if IMPORTED in flags else {**_default_flag_identities(kind), **flags}
     if "precision" in flags:
         flags.pop("use_fp16", None)  # `use_fp16` is the old name of `precision`.

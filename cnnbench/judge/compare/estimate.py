@@ -57,7 +57,7 @@ class Verdict(enum.Enum):
     SAME = "same"
 
     @property
-    def undecided(self) -> bool:
+    def is_undecided(self) -> bool:
         """Whether the verdict is still open, although no run failed: inconclusive, not measured,
         not comparable, or missing.
         """

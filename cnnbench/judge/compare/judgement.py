@@ -592,7 +592,10 @@ def _judgement_without_reason(
     change: float | None = None
     if medians * statistics.change < 0:
         change = medians / statistics.base_median if metric.relative else medians
-        if not (metric.shows_change(change) and metric.shows_change(statistics.change)):
+        if not (
+            metric.is_nonzero_after_rounding(change)
+            and metric.is_nonzero_after_rounding(statistics.change)
+        ):
             change = None  # One of the two changes is shown as 0 after rounding.
     own = {"verdict": verdict, "reason": "", "medians_change": change}
     return dataclass_from_sources(Judgement, statistics, **own, **tested)
@@ -727,7 +730,7 @@ _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 
 
 def throughput_and_cpu_time_samples(
-    throughput: S, base: MeasurementGroup, new: MeasurementGroup, of_aa: Sequence[Measurement]
+    throughput: S, base: MeasurementGroup, new: MeasurementGroup, aa_runs: Sequence[Measurement]
 ) -> tuple[S, S] | None:
     """Returns the samples of throughput and CPU time of disturbed pairs, each with a share of the
     significance level. Returns None if only the throughput is judged.
@@ -753,12 +756,12 @@ def throughput_and_cpu_time_samples(
         base=values[:pairs],
         new=values[pairs:],
         metric=CPU_TIME,
-        noise=aa_spread_of_runs(of_aa, CPU_TIME, throughput.policy),
+        noise=aa_spread_of_runs(aa_runs, CPU_TIME, throughput.policy),
         differences=[
             log_cpu_time_ratio(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)
         ],
     )
-    return split_significance_level(throughput, cpu_time, throughput.policy)
+    return split_alpha_between_samples(throughput, cpu_time, throughput.policy)
 
 
 def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
@@ -796,7 +799,7 @@ def cpu_seconds_by_time_slice(run: RunRecord) -> tuple[float, ...]:
     return tuple(float(times[a:b].mean()) for a, b in pairwise([*starts, len(times)]) if a < b)
 
 
-def split_significance_level(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
+def split_alpha_between_samples(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
     """Gives half of the significance level alpha to each of the two samples (throughput and CPU
     time). If there are too few pairs for half of alpha, CPU time gets all of it.
     """
@@ -851,7 +854,9 @@ def joint_judgement(
     )
 
 
-def median_change_text(change: float | None, slow: tuple[str, str], names: tuple[str, str]) -> str:
+def slow_steps_and_median_change_text(
+    change: float | None, slow: tuple[str, str], names: tuple[str, str]
+) -> str:
     """Returns text about slow steps and the change of the median step, such as "in NEW every third
     step takes 90 ms more; at the median step +0.1 %".
 

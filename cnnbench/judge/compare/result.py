@@ -23,9 +23,9 @@ from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict, from_test_
 from cnnbench.judge.compare.judgement import (
     Judgement,
     disturbance_text,
-    median_change_text,
     other_cpus_text,
     repeated_pairs_and_causes,
+    slow_steps_and_median_change_text,
 )
 from cnnbench.judge.metrics import (
     BUS_BANDWIDTH,
@@ -54,7 +54,7 @@ from cnnbench.records.profiles import Explanation
 from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
 
-_TEXT: Mapping[str, Any] = {**key_metadata(form=str | None, if_any=True), **ABSENT}
+_TEXT: Mapping[str, Any] = {**key_metadata(encoded_type=str | None, if_any=True), **ABSENT}
 """Metadata of fields with text, which JSON documents omit if the text is empty."""
 
 
@@ -94,7 +94,7 @@ class MetricResult:
     """
 
     judgement: Judgement = field(metadata=INLINE)
-    metric: Metric = field(metadata=key_metadata(value=attrgetter("name"), form=str))
+    metric: Metric = field(metadata=key_metadata(value=attrgetter("name"), encoded_type=str))
     asked: bool = field(default=True, metadata=OPTIONAL)
     base: Sequence[float] = field(metadata=key_metadata("base_values"))
     new: Sequence[float] = field(metadata=key_metadata("new_values"))
@@ -218,7 +218,7 @@ class ComparedConfiguration:
     verdict = computed_path("main.verdict", Verdict, before="results")
 
     @property
-    @computed(before="verdict", form=str | None, **ABSENT, **choice_metadata(tuple(KINDS)))
+    @computed(before="verdict", encoded_type=str | None, **ABSENT, **choice_metadata(tuple(KINDS)))
     def kind(self) -> str | None:
         """Kind of measurement, such as "allreduce"; None for runs."""
         return None if self.configuration.kind == RUN else self.configuration.kind
@@ -250,8 +250,8 @@ class ComparedConfiguration:
         return disturbance_text(self.runs)
 
     @cached_property
-    @computed(**_TEXT)
-    def others(self) -> str:
+    @computed(key="others", **_TEXT)
+    def other_programs_cpu_text(self) -> str:
         """Text about the CPUs that other programs used during the runs; "" if their number is
         unknown or small.
         """
@@ -309,7 +309,7 @@ class ComparedConfiguration:
         return self.configuration.kind not in CONTEXT
 
     @property
-    @computed(key="decides", before="verdict", form=bool | None, **ABSENT)
+    @computed(key="decides", before="verdict", encoded_type=bool | None, **ABSENT)
     def _affects_exit_code(self) -> bool | None:
         return None if self.kind is None else self.affects_exit_code
 
@@ -405,7 +405,7 @@ class Comparison(Document):
         metadata={
             **key_metadata(
                 value=lambda words: None if words == USUAL_FAIL_ON else words,
-                form=tuple[str, ...] | None,
+                encoded_type=tuple[str, ...] | None,
             ),
             **ABSENT,
         },
@@ -414,7 +414,7 @@ class Comparison(Document):
     rules: Rules | None = field(default=None, metadata=ABSENT)
     metrics: tuple[Metric, ...] = field(
         metadata=key_metadata(
-            value=lambda metrics: [metric.name for metric in metrics], form=tuple[str, ...]
+            value=lambda metrics: [metric.name for metric in metrics], encoded_type=tuple[str, ...]
         )
     )
     entries: tuple[ComparedConfiguration, ...] = field(metadata=key_metadata("configurations"))
@@ -440,7 +440,9 @@ class Comparison(Document):
             return not self.allow_changed_work
         return result.asked or result.metric.gates
 
-    def level(self, entry: ComparedConfiguration, result: MetricResult) -> AnnotationLevel:
+    def annotation_level(
+        self, entry: ComparedConfiguration, result: MetricResult
+    ) -> AnnotationLevel:
         """The level at which a CI job reports a result: an error if the result sets the exit code,
         or a warning if a bad result does not set the exit code.
         """
@@ -449,7 +451,7 @@ class Comparison(Document):
         failed = entry.affects_exit_code and result.asked and verdict is Verdict.FAILED
         if failed or self.sets_exit_code(entry, result):
             return AnnotationLevel.ERROR
-        if entry.affects_exit_code and (bad or (result.asked and verdict.undecided)):
+        if entry.affects_exit_code and (bad or (result.asked and verdict.is_undecided)):
             return AnnotationLevel.WARNING
         return AnnotationLevel.NOTICE if bad or verdict is Verdict.FASTER else AnnotationLevel.NONE
 
@@ -468,7 +470,7 @@ class Comparison(Document):
         return tuple(word for word, verdict in FAIL_ON.items() if verdict in verdicts)
 
     @property
-    def changes_to_confirm(self) -> tuple[str, ...]:
+    def metrics_to_confirm(self) -> tuple[str, ...]:
         """Names of the metrics with a regression or gain that sets exit code 1."""
         found = {
             one.metric.name
@@ -479,25 +481,32 @@ class Comparison(Document):
         return tuple(one.name for one in self.metrics if one.name in found)
 
     @property
-    def unconfirmed(self) -> list[MetricResult]:
+    def unconfirmed_results(self) -> list[MetricResult]:
         """The results for which a second experiment had a different verdict."""
-        return [one for entry in self.deciding for one in entry.results if one.is_unconfirmed]
+        return [
+            one
+            for entry in self.deciding_configurations
+            for one in entry.results
+            if one.is_unconfirmed
+        ]
 
     @property
-    @computed(before="next_step", form=int)
+    @computed(before="next_step", encoded_type=int)
     def exit_code(self) -> ExitCode:
         """The exit code. If several exit codes apply, the first of these is used: regression,
         failed runs, inconclusive results or faulty files.
         """
         if self.ends_with is not None:
             return self.ends_with
-        entries = self.deciding
+        entries = self.deciding_configurations
         if self.failed_on:
             return ExitCode.REGRESSION
         verdicts = {result.verdict for entry in entries for result in entry.requested_results}
         if Verdict.FAILED in verdicts:
             return ExitCode.FAILED
-        is_open = any(verdict.undecided for verdict in verdicts) or bool(self.unconfirmed)
+        is_open = any(verdict.is_undecided for verdict in verdicts) or bool(
+            self.unconfirmed_results
+        )
         if is_open or any(skipped.defect for skipped in self.skipped) or not entries:
             return ExitCode.INCONCLUSIVE
         return ExitCode.OK
@@ -508,7 +517,7 @@ class Comparison(Document):
         """One or more sentences: the outcome of the worst configuration, then other metrics that
         are worse or undecided.
         """
-        entries = self.deciding
+        entries = self.deciding_configurations
         if not entries:
             return "Nothing was compared."
         worst = entries[0]
@@ -531,7 +540,7 @@ class Comparison(Document):
         """Yields a sentence for each result that a second experiment confirmed or did not
         confirm.
         """
-        for entry in self.deciding:
+        for entry in self.deciding_configurations:
             for result in entry.results:
                 if result.confirmation is not None:
                     metric = "" if result.metric in SPEEDS else f"{result.metric.name}: "
@@ -594,7 +603,7 @@ class Comparison(Document):
         ]
 
     @property
-    @computed(before="explanation", form=int | None, if_any=True, **ABSENT)
+    @computed(before="explanation", encoded_type=int | None, if_any=True, **ABSENT)
     def repeated_pairs(self) -> int:
         """Number of pairs that were measured again because one of their processes was killed."""
         return repeated_pairs_and_causes(run for entry in self.entries for run in entry.runs)[0]
@@ -603,7 +612,9 @@ class Comparison(Document):
     def requested_metrics(self) -> tuple[Metric, ...]:
         """The metrics that the user requested."""
         names = {
-            result.metric.name for entry in self.deciding for result in entry.requested_results
+            result.metric.name
+            for entry in self.deciding_configurations
+            for result in entry.requested_results
         }
         return tuple(metric for metric in self.metrics if metric.name in names) or self.metrics[:1]
 
@@ -614,7 +625,7 @@ class Comparison(Document):
         """
         names = {
             entry.deciding_result(result).metric.name
-            for entry in self.deciding
+            for entry in self.deciding_configurations
             for result in entry.requested_results
         }
         return tuple(
@@ -636,7 +647,7 @@ class Comparison(Document):
         return sorted(results, key=lambda pair: pair[1].severity)
 
     @property
-    def deciding(self) -> list[ComparedConfiguration]:
+    def deciding_configurations(self) -> list[ComparedConfiguration]:
         """The configurations that affect the exit code, sorted from worst to best."""
         return [entry for entry in self.by_severity() if entry.affects_exit_code]
 
@@ -679,10 +690,10 @@ class Comparison(Document):
         return self.geometric_means.get(BUS_BANDWIDTH.name)
 
     @cached_property
-    @computed(before="configurations", form=ConfigurationCounts | None, **ABSENT)
+    @computed(before="configurations", encoded_type=ConfigurationCounts | None, **ABSENT)
     def summary(self) -> ConfigurationCounts:
         """Numbers of configurations, in total and by metric and verdict."""
-        deciding = self.deciding
+        deciding = self.deciding_configurations
         tallies = []
         for metric in self.metrics:
             counts = Counter(result.verdict for _, result in self.results_of_metric(metric))
@@ -716,7 +727,7 @@ def undecided_results(comparison: Comparison) -> list[tuple[ComparedConfiguratio
     Configurations for which the number of further runs is known are first.
     """
     open_results = []
-    for entry in comparison.deciding:
+    for entry in comparison.deciding_configurations:
         inconclusive = [
             result for result in entry.requested_results if result.verdict is Verdict.INCONCLUSIVE
         ]
@@ -762,7 +773,9 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
         if comparison.paired
         else f"{item_count(result.base)} and {item_count(result.new)} processes"
     )
-    beside = median_change_text(judgement.median_change, result.slow, comparison.names)
+    beside = slow_steps_and_median_change_text(
+        judgement.median_change, result.slow, comparison.names
+    )
     beside = beside and f"; {beside}"
     cpu_time = entry.deciding_result(result)
     if cpu_time is not result:
@@ -826,8 +839,8 @@ def _noise_texts(entry: ComparedConfiguration, result: MetricResult) -> Iterator
         what = "pairs" if result.paired else "processes"
         change = from_test_scale(scatter, metric)
         yield f"{what} differ by {metric.change_text(change, signed=False)}"
-    if entry.others:
-        yield entry.others
+    if entry.other_programs_cpu_text:
+        yield entry.other_programs_cpu_text
 
 
 def _remedy_texts(entry: ComparedConfiguration) -> Iterator[str]:

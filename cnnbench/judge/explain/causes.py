@@ -59,7 +59,7 @@ from cnnbench.records.profiles import (
     TO_KERNEL,
     Cause,
     ProfiledLayer,
-    StepPart,
+    StepPartKey,
     StepProfile,
 )
 
@@ -124,7 +124,7 @@ def _find_recurring_pauses(
     sides: ComparedProfiles,
     runs_of_processes: Sequence[Runs],
     level: float,
-    part: StepPart | None = None,
+    part: StepPartKey | None = None,
 ) -> RecurringPauses | None:
     """Finds pauses (recurring slow steps) in the times of whole steps, or of one part of the step
     (`part`), such as a layer.
@@ -223,12 +223,12 @@ def _fisher_p_value(
 
 
 def _pause_place_and_evidence(
-    profiles: Iterable[_Profile], part: StepPart | None
+    profiles: Iterable[_Profile], part: StepPartKey | None
 ) -> tuple[str, tuple[str, ...]]:
     """Returns the name of the part of the step (such as a layer) in which slow steps take longer,
     and evidence: the parts that take most of the additional time.
     """
-    extra: defaultdict[StepPart, list[float]] = defaultdict(list)
+    extra: defaultdict[StepPartKey, list[float]] = defaultdict(list)
     for profile, slow in profiles:
         profiled = range(len(profile.step_seconds))
         steps = [index for index in slow.indices if index in profiled] if slow else []
@@ -247,7 +247,7 @@ def _pause_place_and_evidence(
     return _part_text(part or largest[0]), (f"additional time of slow profiled steps: {shares}",)
 
 
-def _part_text(part: StepPart) -> str:
+def _part_text(part: StepPartKey) -> str:
     if part.direction == INPUT:
         return "the input pipeline"
     if part == PROGRAM:
@@ -314,7 +314,7 @@ class CauseClaim:
     """
 
     kind: str
-    parts: tuple[StepPart, ...]
+    parts: tuple[StepPartKey, ...]
     place: str
     text: str
     evidence: Sequence[str] = ()
@@ -392,7 +392,9 @@ def _further_evidence(sides: ComparedProfiles, claim: CauseClaim) -> tuple[str, 
     return tuple(map(fact_change_text, own))[:_MOST_FURTHER]
 
 
-def _machine_state_evidence(sides: ComparedProfiles, parts: Iterable[StepPart]) -> tuple[str, ...]:
+def _machine_state_evidence(
+    sides: ComparedProfiles, parts: Iterable[StepPartKey]
+) -> tuple[str, ...]:
     """Returns texts about differences in clocks, load and similar conditions that can explain why
     all operations are slower in A or in B.
     """
@@ -502,7 +504,7 @@ def recognise_threads_or_libraries(sides: ComparedProfiles) -> Iterator[CauseCla
         yield CauseClaim("threads", single, place, _slowdown_text(sides, single), facts=facts)
 
 
-def _have_same_sign(sides: ComparedProfiles, parts: Iterable[StepPart]) -> bool:
+def _have_same_sign(sides: ComparedProfiles, parts: Iterable[StepPartKey]) -> bool:
     """Whether the time differences in the given parts of the step mostly have the same sign,
     weighted by their size.
     """
@@ -542,7 +544,7 @@ def recognise_unfused_batch_norm(sides: ComparedProfiles) -> Iterator[CauseClaim
     Batch norm that is not fused consists of several operations with other types.
     """
     before = after = 0
-    layers: dict[str, list[StepPart]] = {}
+    layers: dict[str, list[StepPartKey]] = {}
     for layer, parts in _parts_by_layer(sides).items():
         both = sides.operation_counts(parts)
         fused = [sum(n for name, n in kernels.items() if _NORM.search(name)) for kernels in both]
@@ -766,7 +768,7 @@ RECOGNISERS: tuple[Recogniser, ...] = (
 
 def _parts_that_follow_parameters(
     sides: ComparedProfiles, own: int | None = None
-) -> tuple[StepPart, ...]:
+) -> tuple[StepPartKey, ...]:
     """Returns the parts of the step that process variables (updates, copies, reductions), if their
     time changes in the same direction as the number of parameters; otherwise ().
 
@@ -784,14 +786,14 @@ def _parts_that_follow_parameters(
     return parts if sides.typical_sum(parts).difference * more > 0 else ()
 
 
-def _parts_by_layer(sides: ComparedProfiles) -> dict[str, list[StepPart]]:
+def _parts_by_layer(sides: ComparedProfiles) -> dict[str, list[StepPartKey]]:
     if sides.alignment.networks_differ_too_much:
         return {}
     parts = (part for part in sides.unclaimed_operations if part.layer != REST)
     return group_by(parts, lambda part: part.layer)
 
 
-def _contain_convolution_or_matmul(sides: ComparedProfiles, parts: Collection[StepPart]) -> bool:
+def _contain_convolution_or_matmul(sides: ComparedProfiles, parts: Collection[StepPartKey]) -> bool:
     """Whether the given parts of the step contain convolutions or matrix products in A or in B."""
     return any(map(_PRODUCT.search, itertools.chain(*sides.operation_counts(parts))))
 
@@ -801,7 +803,7 @@ def _number_formats(kernels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({type for _, _, type in words if type}))
 
 
-def _work_differs(sides: ComparedProfiles, part: StepPart) -> bool:
+def _work_differs(sides: ComparedProfiles, part: StepPartKey) -> bool:
     """Whether a part of the step (such as a layer's forward pass) certainly has different
     operations, FLOPs or bytes in A and B.
     """
@@ -811,7 +813,7 @@ def _work_differs(sides: ComparedProfiles, part: StepPart) -> bool:
 
 
 def _layers_text(
-    sides: ComparedProfiles, names: list[str], layers: Mapping[str, Iterable[StepPart]]
+    sides: ComparedProfiles, names: list[str], layers: Mapping[str, Iterable[StepPartKey]]
 ) -> str:
     """Returns text with the name of the layer with the largest difference, and the number of other
     layers: "conv1 and 3 more".
@@ -820,7 +822,7 @@ def _layers_text(
     return first_few(sorted(names, key=lambda name: -size[name]), 1)
 
 
-def _operation_count_changes(sides: ComparedProfiles, parts: Collection[StepPart]) -> str:
+def _operation_count_changes(sides: ComparedProfiles, parts: Collection[StepPartKey]) -> str:
     """Returns text with the change from A to B in the number of operations of each type:
     "operations of B: +2 Cast float32, -1 Relu".
     """
@@ -834,7 +836,7 @@ def _operation_count_changes(sides: ComparedProfiles, parts: Collection[StepPart
     return f"operations of B: {first_few(texts, _MOST, ', ')}" if texts else ""
 
 
-def _add_gaps(sides: ComparedProfiles, parts: tuple[StepPart, ...]) -> tuple[StepPart, ...]:
+def _add_gaps(sides: ComparedProfiles, parts: tuple[StepPartKey, ...]) -> tuple[StepPartKey, ...]:
     """Returns the given parts of the step and, if most of the additional operations are in these
     parts, also the gaps between operations.
     """
@@ -850,7 +852,7 @@ def _add_gaps(sides: ComparedProfiles, parts: tuple[StepPart, ...]) -> tuple[Ste
 
 
 def _amount_ratio_texts(
-    sides: ComparedProfiles, parts: Collection[StepPart], *amounts: str
+    sides: ComparedProfiles, parts: Collection[StepPartKey], *amounts: str
 ) -> Iterator[str]:
     """Yields texts with the FLOPs or bytes of B relative to A, such as "1.500 times the FLOPs"."""
     for name in amounts:
@@ -859,7 +861,7 @@ def _amount_ratio_texts(
             yield f"{number(after / before)} times the {name}"
 
 
-def _slowdown_text(sides: ComparedProfiles, parts: Iterable[StepPart]) -> str:
+def _slowdown_text(sides: ComparedProfiles, parts: Iterable[StepPartKey]) -> str:
     base, new = sides.mean_sum(parts).means_by_side
     return f"they take {number(new / base)} times as long"
 

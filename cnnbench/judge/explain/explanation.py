@@ -11,13 +11,13 @@ from typing import Any
 from cnnbench.base.charts import Axis, DistributionRow, RowChart, legend_text
 from cnnbench.base.document import (
     Content,
+    Paragraph,
     Row,
     Table,
-    Text,
     make_table,
     numeric_cell,
+    sections_to_text,
     table_to_markdown_lines,
-    text_of,
 )
 from cnnbench.base.text import (
     count_text,
@@ -219,12 +219,12 @@ def rows_table(explanation: Explanation, max_rows: int = SHOWN, **layout: Any) -
     return make_table(map(_row_cells, explanation_rows(explanation, max_rows)), **layout)
 
 
-def table_text(explanation: Explanation, max_rows: int = SHOWN) -> str:
+def terminal_text(explanation: Explanation, max_rows: int = SHOWN) -> str:
     """Returns an explanation as text for a terminal: the answer, causes with evidence, rows, and
     other differences.
     """
     causes, *others = terminal_sections(explanation, max_rows)
-    return text_of([[explanation.answer, *causes], *others])
+    return sections_to_text([[explanation.answer, *causes], *others])
 
 
 def terminal_sections(explanation: Explanation, max_rows: int = SHOWN) -> list[list[Content]]:
@@ -233,10 +233,10 @@ def terminal_sections(explanation: Explanation, max_rows: int = SHOWN) -> list[l
     """
     causes: list[Content] = []
     for cause in explanation.causes:
-        causes.append(Text(f"- {cause_text(cause)}", hanging=_INDENT))
-        causes += (Text(evidence, indent=_INDENT) for evidence in cause.further_evidence)
-    causes += (Text(f"- {text}", hanging=_INDENT) for text in _unexplained_text(explanation))
-    facts = [Text(fact, indent=_INDENT) for fact in _fact_texts(explanation)]
+        causes.append(Paragraph(f"- {cause_text(cause)}", hanging=_INDENT))
+        causes += (Paragraph(evidence, indent=_INDENT) for evidence in cause.evidence_not_in_text)
+    causes += (Paragraph(f"- {text}", hanging=_INDENT) for text in _unexplained_text(explanation))
+    facts = [Paragraph(fact, indent=_INDENT) for fact in _fact_texts(explanation)]
     rows = rows_table(explanation, max_rows, spare=("share", "+/-, ms"))
     return [
         causes,
@@ -262,7 +262,7 @@ def to_markdown(explanation: Explanation, max_rows: int = SHOWN) -> str:
 def markdown_body(explanation: Explanation, max_rows: int = SHOWN) -> list[str]:
     """Returns the lines of an explanation in Markdown, without the heading and the answer."""
     causes = [
-        f"- {markdown_code('; '.join((cause_text(cause), *cause.further_evidence)))}"
+        f"- {markdown_code('; '.join((cause_text(cause), *cause.evidence_not_in_text)))}"
         for cause in explanation.causes
     ]
     causes += (f"- {text}" for text in _unexplained_text(explanation))

@@ -41,7 +41,7 @@ from cnnbench.records.profiles import (
     UPDATE,
     ProfiledLayer,
     ProfiledPart,
-    StepPart,
+    StepPartKey,
     StepProfile,
 )
 
@@ -257,7 +257,7 @@ _SETTLED = 20.0  # A difference below `SMALLEST` must exceed this number of stan
 _SMALLEST_SETTLED = 0.002  # A difference below this share of the step time is never a cause.
 _COMPARED = 10  # Speed factors of processes are computed from this many operations.
 
-PAUSES = StepPart("pauses", "slow steps", HOST)
+PAUSES = StepPartKey("pauses", "slow steps", HOST)
 """The part that contains the additional time of slow steps, if pauses are a cause."""
 
 Values: TypeAlias = Sequence[Sequence[float]]
@@ -411,18 +411,18 @@ class ProfiledSide:
     """
 
     def __init__(
-        self, profiles: Sequence[StepProfile], named: Callable[[StepPart], StepPart]
+        self, profiles: Sequence[StepProfile], named: Callable[[StepPartKey], StepPartKey]
     ) -> None:
         self.profiles = tuple(profiles)
         self.steps = [profile.step_seconds for profile in self.profiles]
         self._rows = [_sum_parts(profile.rows, named) for profile in self.profiles]
 
     @cached_property
-    def parts(self) -> dict[StepPart, None]:
+    def parts(self) -> dict[StepPartKey, None]:
         """The parts of the step that occur in any process, in the order of the first process."""
         return dict.fromkeys(part for rows in self._rows for part in rows)
 
-    def seconds(self, part: StepPart) -> Values:
+    def seconds(self, part: StepPartKey) -> Values:
         """Returns the seconds that each process spends in one part of the step, for each step; 0 if
         a process does not run this part.
         """
@@ -431,7 +431,7 @@ class ProfiledSide:
             for rows, steps in zip(self._rows, self.steps, strict=True)
         ]
 
-    def work(self, part: StepPart) -> ProfiledPart | None:
+    def work(self, part: StepPartKey) -> ProfiledPart | None:
         """Returns the operations, FLOPs and bytes of one part of the step; None if they differ
         between processes.
         """
@@ -440,7 +440,7 @@ class ProfiledSide:
         )
         return first if all(digest == first for digest in others) else None
 
-    def rows_of_first_process(self, parts: Iterable[StepPart]) -> list[ProfiledPart]:
+    def rows_of_first_process(self, parts: Iterable[StepPartKey]) -> list[ProfiledPart]:
         """Returns the given parts of the step with their operations, FLOPs and bytes, as far as the
         first process runs them.
         """
@@ -548,20 +548,20 @@ class ComparedProfiles:
         shortened.step = self.step
         return shortened
 
-    def typical_sum(self, parts: Iterable[StepPart]) -> StepTimes:
+    def typical_sum(self, parts: Iterable[StepPartKey]) -> StepTimes:
         """Returns the sum of the typical times of the given parts of the step."""
         return _sum_times(self.times[part] for part in parts)
 
-    def mean_sum(self, parts: Iterable[StepPart]) -> StepTimes:
+    def mean_sum(self, parts: Iterable[StepPartKey]) -> StepTimes:
         """Returns the sum of the mean times of the given parts of the step."""
         return _sum_times(self.means[part] for part in parts)
 
     @property
-    def unclaimed_operations(self) -> tuple[StepPart, ...]:
+    def unclaimed_operations(self) -> tuple[StepPartKey, ...]:
         """The parts of the step that contain operations and that no cause explains yet."""
         return tuple(filter(_is_operation, self.free))
 
-    def total_flops_or_bytes(self, amount: str, parts: Collection[StepPart]) -> tuple[int, int]:
+    def total_flops_or_bytes(self, amount: str, parts: Collection[StepPartKey]) -> tuple[int, int]:
         """Returns the FLOPs or bytes (`amount`) of the given parts of the step in the first process
         of A and in the first process of B.
         """
@@ -569,7 +569,7 @@ class ComparedProfiles:
         base, new = (sum(getattr(row, amount) for row in side) for side in rows)
         return base, new
 
-    def operation_counts(self, parts: Collection[StepPart]) -> tuple[Counter[str], Counter[str]]:
+    def operation_counts(self, parts: Collection[StepPartKey]) -> tuple[Counter[str], Counter[str]]:
         """Counts the operations in the given parts of the step by kernel name, in the first process
         of A and in the first process of B.
         """
@@ -617,14 +617,14 @@ class ComparedProfiles:
         shares = [times.variance / fmean(times.means_by_side) ** 2 for times in adjusted]
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
-    def relative_deviation_of_parts(self, parts: Iterable[StepPart]) -> float:
+    def relative_deviation_of_parts(self, parts: Iterable[StepPartKey]) -> float:
         """Returns the `relative_process_deviation` to assume for the given parts of the step. For
         the Python program, it is at most 5 %, even if operations vary more.
         """
         limit = _ONE_PROCESS if {*parts} == {PROGRAM} else math.inf
         return min(self.relative_process_deviation, limit)
 
-    def stands_out(self, parts: Collection[StepPart], standard_errors: float = CERTAIN) -> bool:
+    def stands_out(self, parts: Collection[StepPartKey], standard_errors: float = CERTAIN) -> bool:
         """Whether the difference in the time of the given parts of the step is relevant and larger
         than the given number of standard errors.
 
@@ -669,7 +669,7 @@ class ComparedProfiles:
         """
         return abs(times.difference) >= SMALLEST * self.step.means_by_side[0]
 
-    def differs_significantly(self, parts: Iterable[StepPart]) -> bool:
+    def differs_significantly(self, parts: Iterable[StepPartKey]) -> bool:
         """Whether the times of the given parts of the step differ significantly, even if the
         difference is too small for `is_relevant`.
 
@@ -687,7 +687,7 @@ class ComparedProfiles:
         )
 
     def differs_from_other_parts(
-        self, parts: Iterable[StepPart], standard_errors: float = CERTAIN
+        self, parts: Iterable[StepPartKey], standard_errors: float = CERTAIN
     ) -> bool:
         """Whether the time of the given operations changed by more than the time of the other
         operations in the step.
@@ -723,7 +723,7 @@ def _sum_times(times: Iterable[StepTimes]) -> StepTimes:
     return sum(others, first)
 
 
-def _is_operation(part: StepPart) -> bool:
+def _is_operation(part: StepPartKey) -> bool:
     return part.direction not in (INPUT, HOST)
 
 
@@ -736,7 +736,7 @@ def _variance_of_median(values: Sequence[float]) -> float:
     return math.pi / 2 * deviation**2 / len(values)
 
 
-def _name_on_side_a(part: StepPart, names: Mapping[str, str], reduces: bool) -> StepPart:
+def _name_on_side_a(part: StepPartKey, names: Mapping[str, str], reduces: bool) -> StepPartKey:
     """Returns the part of the step, with its layer renamed to the corresponding layer of A."""
     # With one tower, no gradients are reduced, so an operation named reduction is an update.
     if part.layer == REST:
@@ -745,8 +745,8 @@ def _name_on_side_a(part: StepPart, names: Mapping[str, str], reduces: bool) -> 
 
 
 def _sum_parts(
-    rows: Iterable[ProfiledPart], named: Callable[[StepPart], StepPart]
-) -> dict[StepPart, ProfiledPart]:
+    rows: Iterable[ProfiledPart], named: Callable[[StepPartKey], StepPartKey]
+) -> dict[StepPartKey, ProfiledPart]:
     return {
         part: ProfiledPart(
             **part._asdict(),

@@ -19,19 +19,19 @@ from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, L
 from cnnbench.base.document import (
     Answer,
     Content,
+    Paragraph,
     Report,
     Row,
     Section,
     TableCell,
-    Text,
     make_table,
     numeric_cell,
     render_report,
-    text_of,
+    sections_to_text,
 )
 from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
 from cnnbench.base.stats import ProcessValues, median
-from cnnbench.base.terminal import Progress
+from cnnbench.base.terminal import ProgressLine
 from cnnbench.base.text import count_text, first_few, integer, item_count
 from cnnbench.judge.compare.configuration import IMPORTED, imported_measurements_note
 from cnnbench.judge.history.series import SeriesPoint
@@ -40,8 +40,8 @@ from cnnbench.judge.history.steps import (
     SharedOutlier,
     SharedStep,
     Trend,
+    group_level_changes_by_commit,
     group_outliers_by_point,
-    shared_steps,
 )
 from cnnbench.judge.metrics import readable_fact
 from cnnbench.judge.metrics.rules import Rules
@@ -86,7 +86,7 @@ class HistoryDocument(Document):
     schema: ClassVar[int] = 1
     indented: ClassVar[bool] = True
 
-    metric: Metric = field(metadata=key_metadata(value=attrgetter("name"), form=str))
+    metric: Metric = field(metadata=key_metadata(value=attrgetter("name"), encoded_type=str))
     series: Sequence[Trend]
     remarks: Sequence[str] = ()
     skipped: Sequence[SkippedFile] = ()
@@ -101,21 +101,23 @@ class HistoryDocument(Document):
     @computed(before="remarks")
     def shared_steps(self) -> tuple[SharedStep, ...]:
         """The level changes of all time series, grouped by the commit that caused them."""
-        return tuple(shared_steps(self.series))
+        return tuple(group_level_changes_by_commit(self.series))
 
     @cached_property
-    @computed()
-    def regressions(self) -> tuple[int, ...]:
+    @computed(key="regressions")
+    def lasting_regression_indices(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of regressions that were neither undone nor accepted by
         rules.
         """
         return tuple(
-            place for place in self._lasting_step_indices(worse=True) if place not in self.accepted
+            place
+            for place in self._lasting_step_indices(worse=True)
+            if place not in self.accepted_regression_indices
         )
 
     @cached_property
-    @computed(if_any=True, **ABSENT)
-    def accepted(self) -> tuple[int, ...]:
+    @computed(key="accepted", if_any=True, **ABSENT)
+    def accepted_regression_indices(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of regressions that the rules accept in all affected time
         series.
         """
@@ -127,11 +129,13 @@ class HistoryDocument(Document):
 
     def _is_accepted(self, trend: Trend, step: LevelChange) -> bool:
         ends = (step.last_good.name,), (step.first_bad.name,)
-        acceptance = self.rules.accepted(trend.series.configuration, self.metric, *ends)
+        acceptance = self.rules.accepted_commit_between(
+            trend.series.configuration, self.metric, *ends
+        )
         return acceptance is not None and not acceptance.has_ended
 
     @property
-    def failing_gains(self) -> tuple[int, ...]:
+    def failing_gain_indices(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of gains that have not been undone, if --fail_on contains
         `faster`; otherwise ().
         """
@@ -143,8 +147,10 @@ class HistoryDocument(Document):
         """The words of --fail_on that set exit code 1, because a regression (or gain) has not been
         undone.
         """
-        failing = {"faster": self.failing_gains}
-        return tuple(word for word in self.fail_on if failing.get(word, self.regressions))
+        failing = {"faster": self.failing_gain_indices}
+        return tuple(
+            word for word in self.fail_on if failing.get(word, self.lasting_regression_indices)
+        )
 
     def _lasting_step_indices(self, worse: bool) -> tuple[int, ...]:
         shared = enumerate(self.shared_steps)
@@ -163,7 +169,7 @@ class HistoryDocument(Document):
         return tuple(group_outliers_by_point(self.series))
 
 
-def table_text(document: HistoryDocument, last: int = 0) -> str:
+def terminal_text(document: HistoryDocument, last: int = 0) -> str:
     """Returns a history as text for a terminal: for each time series, its last `last` points (0
     means all) and its level changes.
 
@@ -171,18 +177,19 @@ def table_text(document: HistoryDocument, last: int = 0) -> str:
     """
     metric = document.metric
     direction = "higher" if metric.higher_is_better else "lower"
-    head = Text(f"{metric.title}; {direction} is better", whole=True)
+    head = Paragraph(f"{metric.title}; {direction} is better", whole=True)
     shared = [shared_step for shared_step in document.shared_steps if len(shared_step.steps) > 1]
     texts = (
-        Text(
-            f"{_change_sign(shared_step.steps[0][1])} {shared_step_text(shared_step, document)}",
+        Paragraph(
+            f"{_change_sign(shared_step.steps[0][1])} "
+            f"{shared_level_change_text(shared_step, document)}",
             hanging=2,
         )
         for shared_step in shared
     )
-    ends = [*texts, *(Text(remark, hanging=2) for remark in document.remarks)]
+    ends = [*texts, *(Paragraph(remark, hanging=2) for remark in document.remarks)]
     blocks = [_series_section(trend, metric, last) for trend in document.series]
-    return text_of([[head], *blocks, *([ends] if ends else [])])
+    return sections_to_text([[head], *blocks, *([ends] if ends else [])])
 
 
 def _series_section(trend: Trend, metric: Metric, last: int) -> Section:
@@ -191,22 +198,24 @@ def _series_section(trend: Trend, metric: Metric, last: int) -> Section:
     more = f"... {count_text(hidden, 'earlier point', 'earlier points')}; --last=0 lists all"
     rows = (_terminal_row(trend, point, metric) for point in series.points[hidden:])
     contents: list[Content] = [
-        Text(more, indent=2) if hidden else None,
+        Paragraph(more, indent=2) if hidden else None,
         make_table(rows, whole=True, missing="", has_head=False, indent=2),
     ]
     for point in series.empty:
         error = point.runs[0].error[:120]
         runs = count_text(len(point.runs), "run", "runs")
         text = f"no value: {point.short_title}, {runs}{': ' if error else ''}{error}"
-        contents.append(Text(text, indent=2, whole=True))
+        contents.append(Paragraph(text, indent=2, whole=True))
     for step in trend.steps:
         contents.append(
-            Text(f"{_change_sign(step)} {step_text(step, metric)}", indent=2, hanging=4)
+            Paragraph(
+                f"{_change_sign(step)} {level_change_text(step, metric)}", indent=2, hanging=4
+            )
         )
         if facts := changed_facts_text(step):
-            contents.append(Text(f"changed there too: {facts}", indent=4, hanging=6))
-    if summary := series_outcome_text(trend, metric):
-        contents.append(Text(f"= {summary}", indent=2, hanging=4))
+            contents.append(Paragraph(f"changed there too: {facts}", indent=4, hanging=6))
+    if summary := no_change_and_noise_text(trend, metric):
+        contents.append(Paragraph(f"= {summary}", indent=2, hanging=4))
     return Section.from_contents("", f"{series.configuration} on {series.machine}", contents)
 
 
@@ -285,7 +294,7 @@ def time_text(point: SeriesPoint) -> str:
     return point.started.strftime("%Y-%m-%d %H:%M")
 
 
-def step_text(step: LevelChange, metric: Metric) -> str:
+def level_change_text(step: LevelChange, metric: Metric) -> str:
     """Returns a sentence about a level change: whether it is a regression or a gain, its size, the
     levels before and after, and the points between which the level changed.
     """
@@ -318,16 +327,16 @@ def undone_text(step: LevelChange) -> str:
     return f"; undone at {step.undone.short_title}" if step.undone else "; undone since"
 
 
-def series_names_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
+def series_names_text(named_trends: Sequence[Trend], all_trends: Sequence[Trend]) -> str:
     """Returns text that names some of the time series: the only name, "all 5 series", or "3 of 5
     series (a; b; c)".
     """
-    names = [trend.series.configuration for trend in some]
-    if len(some) == 1:
+    names = [trend.series.configuration for trend in named_trends]
+    if len(named_trends) == 1:
         return names[0]
-    if len(some) < len(trends):
-        return f"{len(some)} of {len(trends)} series ({first_few(names, _MOST_SERIES)})"
-    return "both series" if len(some) == 2 else f"all {len(some)} series"
+    if len(named_trends) < len(all_trends):
+        return f"{len(named_trends)} of {len(all_trends)} series ({first_few(names, _MOST_SERIES)})"
+    return "both series" if len(named_trends) == 2 else f"all {len(named_trends)} series"
 
 
 def change_range_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str:
@@ -339,13 +348,13 @@ def change_range_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str
     return texts.pop() if len(texts) == 1 else metric.range_text(*ends)
 
 
-def shared_step_text(shared: SharedStep, document: HistoryDocument) -> str:
+def shared_level_change_text(shared: SharedStep, document: HistoryDocument) -> str:
     """Returns a sentence about level changes that one commit caused in one or more time series,
     with the names of the time series.
     """
     (trend, step), *others = shared.steps
     if not others:
-        return f"{trend.series.configuration}: {step_text(step, document.metric)}"
+        return f"{trend.series.configuration}: {level_change_text(step, document.metric)}"
     who = series_names_text([trend for trend, _ in shared.steps], document.series)
     text = f"{'worse' if step.worse else 'better'} in {who} at {shared.first_bad.short_title}: "
     text += change_range_text(shared, document.metric)
@@ -372,7 +381,7 @@ def changed_facts_text(step: LevelChange) -> str:
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
 
-def series_outcome_text(trend: Trend, metric: Metric) -> str:
+def no_change_and_noise_text(trend: Trend, metric: Metric) -> str:
     """Returns text that says why a time series has no level changes, and which noise could hide or
     imitate level changes; "" if there is nothing to say.
     """
@@ -439,9 +448,9 @@ def history_remarks(
         texts.append(imported)
     if commits is None:
         return texts
-    for shared in shared_steps(trends):
+    for shared in group_level_changes_by_commit(trends):
         texts += _merge_or_branch_sentences(*shared.steps[0], metric, commits)
-    return [*texts, *commits.remarks([*names])]
+    return [*texts, *commits.remarks_on_measured_commits([*names])]
 
 
 def _merge_or_branch_sentences(
@@ -561,7 +570,7 @@ chart.
 
 
 def render(
-    path: str, document: HistoryDocument, commit_url: str = "", progress: Progress | None = None
+    path: str, document: HistoryDocument, commit_url: str = "", progress: ProgressLine | None = None
 ) -> bytes:
     """Returns the content of a page or picture of a history. The suffix of `path` determines the
     format.
@@ -571,7 +580,7 @@ def render(
         text = render_report(build_page(document, commit_url), DOCUMENTS[suffix], progress)
         return text.encode("utf-8", "backslashreplace")
     charts = _series_charts(document.series, document.metric)
-    return draw.render(charts, suffix.lstrip("."), f"history of {document.metric.name}")
+    return draw.render_chart_file(charts, suffix.lstrip("."), f"history of {document.metric.name}")
 
 
 def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
@@ -595,7 +604,7 @@ def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
             ("points", integer(sum(item_count(trend.series.points) for trend in trends))),
         ),
         sections=(
-            Section.from_contents("steps", "Steps", _steps_contents(document, commit_url)),
+            Section.from_contents("steps", "Steps", _level_changes_contents(document, commit_url)),
             Section.from_contents("series", "Series", _series_contents(trends, metric)),
             Section.from_contents(
                 "points",
@@ -622,7 +631,10 @@ def history_section(document: HistoryDocument) -> Section:
     a chart for each time series.
     """
     name = document.metric.name
-    contents = [*_steps_contents(document, ""), *_series_contents(document.series, document.metric)]
+    contents = [
+        *_level_changes_contents(document, ""),
+        *_series_contents(document.series, document.metric),
+    ]
     return Section.from_contents(f"commits_{name}", f"Over commits: {name}", contents)
 
 
@@ -646,19 +658,26 @@ def _regressions_answer(document: HistoryDocument) -> Answer:
     `faster`, about gains.
     """
     shared = document.shared_steps
-    numbers = {"regression": document.regressions, "gain": document.failing_gains}
+    numbers = {
+        "regression": document.lasting_regression_indices,
+        "gain": document.failing_gain_indices,
+    }
     if steps := [shared[place] for places in numbers.values() for place in places]:
         parts = [count_text(places, *_OPEN[kind]) for kind, places in numbers.items() if places]
-        texts = [shared_step_text(step, document) for step in steps]
+        texts = [shared_level_change_text(step, document) for step in steps]
         return Answer("Steps", ", ".join(parts), "bad", _shorten_texts(texts))
     if not any(trend.enough for trend in document.series):
         text = f"Too few points: steps are looked for from {MIN_SERIES} on"
         return Answer("Steps", text, "unsure")
     is_undone = any(shared_step.worse for shared_step in shared)
     text = "Every regression was undone" if is_undone else "No regression"
-    if document.accepted:
-        text = count_text(document.accepted, "regression is accepted", "regressions are accepted")
-    texts = [shared_step_text(step, document) for step in shared]
+    if document.accepted_regression_indices:
+        text = count_text(
+            document.accepted_regression_indices,
+            "regression is accepted",
+            "regressions are accepted",
+        )
+    texts = [shared_level_change_text(step, document) for step in shared]
     return Answer("Steps", text, "good", _shorten_texts(texts))
 
 
@@ -725,7 +744,7 @@ def _series_chart(trend: Trend, metric: Metric, most: int | None = None) -> Line
         for level in trend.levels
         for place in (level.start, level.stop - 1)
     ]
-    texts = [step_text(step, metric) for step in trend.steps]
+    texts = [level_change_text(step, metric) for step in trend.steps]
     share = metric.unit.startswith("share")
     axis = _point_axis(points)
     series = [measured, ChartSeries(name="level", points=tuple(level), reference=True)]
@@ -746,7 +765,7 @@ def _series_chart(trend: Trend, metric: Metric, most: int | None = None) -> Line
             ChartEvent(x=step.index - 0.5, label=text, mark=_change_mark(step), gain=not step.worse)
             for step, text in zip(trend.steps, texts, strict=True)
         ),
-        note="; ".join(filter(None, (*texts, series_outcome_text(trend, metric)))),
+        note="; ".join(filter(None, (*texts, no_change_and_noise_text(trend, metric)))),
     )
 
 
@@ -817,10 +836,10 @@ def _point_hint(point: SeriesPoint, metric: Metric) -> str:
     return f"{point.short_title}, {time_text(point)} UTC: {value}, {values}"
 
 
-def _steps_contents(document: HistoryDocument, commit_url: str) -> list[Content]:
+def _level_changes_contents(document: HistoryDocument, commit_url: str) -> list[Content]:
     metric = document.metric
     rows = (
-        _step_row(trend, step, metric, commit_url)
+        _level_change_row(trend, step, metric, commit_url)
         for trend in document.series
         for step in trend.steps
     )
@@ -833,8 +852,8 @@ def _steps_contents(document: HistoryDocument, commit_url: str) -> list[Content]
     ]
     return [
         make_table(rows) or "No step was found.",
-        Text(text, "unsure") if few else None,
-        *(Text(noise, "unsure") for noise in _shorten_texts(noises)),
+        Paragraph(text, "unsure") if few else None,
+        *(Paragraph(noise, "unsure") for noise in _shorten_texts(noises)),
         *document.remarks,
     ]
 
@@ -843,7 +862,7 @@ def _change_mark(step: LevelChange) -> str:
     return "- worse" if step.worse else "+ better"
 
 
-def _step_row(trend: Trend, step: LevelChange, metric: Metric, commit_url: str) -> Row:
+def _level_change_row(trend: Trend, step: LevelChange, metric: Metric, commit_url: str) -> Row:
     first, last = step.earliest, step.latest
     likely = "" if first is last else f"{step.range_start.short_title} and {last.short_title}"
     if step.is_trend:

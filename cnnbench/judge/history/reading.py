@@ -49,7 +49,7 @@ from typing import Any, NamedTuple, TypeAlias
 from cnnbench.base.files import read_file
 from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.slow_steps import SlowSteps
-from cnnbench.base.terminal import Progress, print_notice
+from cnnbench.base.terminal import ProgressLine, print_notice
 from cnnbench.errors import PathError
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.history.series import HistoryEntry
@@ -544,7 +544,7 @@ class Contents:
 
 
 def contents(
-    folder: Path, progress: Progress | None = None, metrics: Collection[str] = HISTORY
+    folder: Path, progress: ProgressLine | None = None, metrics: Collection[str] = HISTORY
 ) -> Contents:
     """Reads all records in a results directory and its subdirectories. Hidden files and
     subdirectories are ignored.
@@ -554,7 +554,7 @@ def contents(
     the given metrics are read. `progress` shows how many of the files that are not in the table
     have been read.
     """
-    content_by_path = _content_by_path(folder, metrics, progress or Progress.silent())
+    content_by_path = _content_by_path(folder, metrics, progress or ProgressLine.silent())
     paths: dict[str, list[str]] = {}
     for path, content in content_by_path.items():
         if isinstance(content, DecodedProcess):
@@ -594,7 +594,7 @@ class _FileToRead(NamedTuple):
 
 
 def _content_by_path(
-    folder: Path, metrics: Collection[str], progress: Progress
+    folder: Path, metrics: Collection[str], progress: ProgressLine
 ) -> dict[str, Decoded]:
     """Maps the path of each file to its decoded content, and the path of each unreadable folder to
     a `SkippedFile` with the error. Paths are sorted.

@@ -43,7 +43,7 @@ from cnnbench.judge.metrics import (
     origin_titles,
     short_commit,
 )
-from cnnbench.machine.repository import sort_by_place
+from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import (
     ABSENT,
@@ -249,7 +249,7 @@ class SeriesPoint:
         return self.started.isoformat()
 
     @property
-    def slow(self) -> SlowSteps | None:
+    def common_slow_steps(self) -> SlowSteps | None:
         """The slow steps that most successful runs of the point have in common, or None if there
         are none.
         """
@@ -511,7 +511,7 @@ class RevisionOrder:
                 bases.setdefault(head, []).append(base)
         placed = _order_bases_first(dict.fromkeys(map(revision_of, entries)), bases)
         if order is not None:
-            placed = sort_by_place(placed, lambda revision: order.get(revision[1]))
+            placed = sort_by_optional_place(placed, lambda revision: order.get(revision[1]))
         self._places = {revision: place for place, revision in enumerate(placed)}
 
     def sort_key(self, entry: HistoryEntry) -> tuple[int, str]:

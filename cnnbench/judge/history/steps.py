@@ -67,8 +67,8 @@ class ChangedFact:
     after: str
 
 
-_TITLE = key_metadata(value=lambda point: point and point.title, form=str)
-_VALUE = key_metadata(value=attrgetter("value"), form=float)
+_TITLE = key_metadata(value=lambda point: point and point.title, encoded_type=str)
+_VALUE = key_metadata(value=attrgetter("value"), encoded_type=float)
 _SLOW = key_metadata("slow_steps", lambda slow: slow and slow.text, str | None)
 
 
@@ -290,7 +290,7 @@ def _slow_steps_of_slower_level(
     level have no such steps; otherwise None.
     """
     before, after = (
-        median_slow_steps([point.slow for point in points[level.start : level.stop]])
+        median_slow_steps([point.common_slow_steps for point in points[level.start : level.stop]])
         for level in (faster, slower)
     )
     return after if slow_step_cost_increase(before, after) > Policy.threshold else None
@@ -345,7 +345,7 @@ class SharedStep:
     steps: tuple[tuple[Trend, LevelChange], ...] = field(metadata=HIDDEN)
 
 
-def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
+def group_level_changes_by_commit(trends: Sequence[Trend]) -> list[SharedStep]:
     """Groups the level changes of all time series by the commit that caused them, in the order of
     the first time series of each group.
 

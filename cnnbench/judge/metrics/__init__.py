@@ -393,11 +393,18 @@ def _bus_bandwidth(row: MeasuredReduction) -> float | None:
     return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
 
 
-def _register_bandwidth(name: str, about: str, of: str, *others: str, **rules: Any) -> Metric:
-    """Registers the bandwidth of measurements of kind `of` as a metric, which is judged if
-    --metrics contains the throughput.
+def _register_bandwidth(
+    name: str, about: str, measurement_kind: str, *other_kinds: str, **rules: Any
+) -> Metric:
+    """Registers the bandwidth of measurements of kind `measurement_kind` as a metric, which is
+    judged if --metrics contains the throughput.
     """
-    rules |= {"about": about, "kinds": (of, *others), "judged": {of: THROUGHPUT.name}, **FASTER}
+    rules |= {
+        "about": about,
+        "kinds": (measurement_kind, *other_kinds),
+        "judged": {measurement_kind: THROUGHPUT.name},
+        **FASTER,
+    }
     register_metric("GB/s", name=name, **rules)(_bus_bandwidth)
     return ALL[name]
 

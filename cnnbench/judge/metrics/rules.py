@@ -201,41 +201,43 @@ class Rules:
             (one for rule in self.rules for one in rule.alpha_shares().values()), default=1.0
         )
 
-    def policy(
+    def policy_for(
         self,
-        usual: Policy,
+        default_policy: Policy,
         configuration: str,
         metric: Metric,
-        asked: Sequence[Metric],
-        kinds: int = 1,
+        metrics_sharing_alpha: Sequence[Metric],
+        number_of_kinds: int = 1,
     ) -> Policy:
         """Returns the policy for judging one metric of one configuration by the rules.
 
         Args:
-          usual: the policy without rules.
+          default_policy: the policy without rules.
           configuration: name of the configuration.
-          asked: the metrics that share alpha; empty if alpha is not shared. `metric` may be a
-            metric that is not one of them.
-          kinds: number of kinds of measurements, which also share alpha.
+          metrics_sharing_alpha: the metrics that share alpha; empty if alpha is not shared.
+            `metric` may be a metric that is not one of them.
+          number_of_kinds: number of kinds of measurements, which also share alpha.
         """
         _, rule = self.rule_for(configuration)
         own = _metric_rule(rule, metric)
         threshold, fail_on = rule.threshold if metric.threshold is None else None, rule.fail_on
-        share = 1 / len(asked) if metric in asked else None
+        share = 1 / len(metrics_sharing_alpha) if metric in metrics_sharing_alpha else None
         if own is not None:
             threshold = threshold if own.threshold is None else own.threshold
             fail_on = fail_on if own.fail_on is None else own.fail_on
-            if share is not None and all(_metric_rule(rule, metric) for metric in asked):
+            if share is not None and all(
+                _metric_rule(rule, metric) for metric in metrics_sharing_alpha
+            ):
                 share = rule.alpha_shares()[own.name]
-        share = None if share is None else share / kinds
-        scaled = None if threshold is None else threshold * metric.scale
-        return usual.replace(own_threshold=scaled, share=share, fail_on=fail_on)
+        share = None if share is None else share / number_of_kinds
+        scaled = None if threshold is None else threshold * metric.threshold_scale
+        return default_policy.replace(own_threshold=scaled, share=share, fail_on=fail_on)
 
     def threshold(self, configuration: str, metric: Metric) -> float | None:
         """Returns the smallest relevant change of a metric according to the rules; None if the
         rules contain no threshold for the metric.
         """
-        return self.policy(Policy(), configuration, metric, ()).own_threshold
+        return self.policy_for(Policy(), configuration, metric, ()).own_threshold
 
     def without_thresholds(self) -> Rules:
         """Returns a copy without the thresholds that --threshold overrides."""
@@ -250,7 +252,7 @@ class Rules:
             rules.append(replace(rule, threshold=None, metrics=tuple(metrics)))
         return replace(self, rules=tuple(rules))
 
-    def accepted(
+    def accepted_commit_between(
         self, configuration: str, metric: Metric, base: Sequence[str], new: Sequence[str]
     ) -> AcceptedCommit | None:
         """Returns the accepted commit that is among the changes from revision `base` to revision

@@ -99,7 +99,7 @@ def _configuration_statistics(group: RunGroup) -> dict[str, float | None]:
         values = None if metric is None else group.process_values(metric)
         statistics[name] = None if values is None else values.median
         if values is not None and name in _SPREADING:
-            low, high = values.interval or (None, None)
+            low, high = values.median_confidence_interval or (None, None)
             statistics |= {f"{name}_low": low, f"{name}_high": high}
             statistics[f"{name}_min"] = min(values.values, default=None)
             statistics[f"{name}_max"] = max(values.values, default=None)
@@ -119,7 +119,7 @@ def _configuration_facts(group: RunGroup) -> dict[str, Any]:
         "dirty": group.origin.dirty,
         "tensorflow_version": group.origin.tensorflow,
         **{name: group.flag(name) for name in _FLAGS},
-        "devices": group.devices,
+        "devices": group.device_count,
         "images_per_step": None if batch is None else batch.global_,
         "parameters": None if model is None else model.parameters,
         "processes": len(group.successful),
@@ -250,7 +250,7 @@ class ExportedMetric:
         return self.sample.median
 
     @property
-    def title(self) -> str:
+    def series_name(self) -> str:
         """The name of the data series to which other programs add this metric. The name is the same
         for every commit.
 
@@ -272,7 +272,7 @@ class ExportedMetric:
         """Returns the known statistics of the metric by name: the median (name ""), its interval,
         the number of processes, and the change with its interval.
         """
-        low, high = self.sample.interval or (None, None)
+        low, high = self.sample.median_confidence_interval or (None, None)
         values = {
             "": self.value,
             "lower": low,
@@ -284,7 +284,7 @@ class ExportedMetric:
         }
         return {name: value for name, value in values.items() if value is not None}
 
-    def subject(self) -> dict[str, str]:
+    def code_and_machine_texts(self) -> dict[str, str]:
         """Returns the description of the measured code and machine, as texts by name:
         configuration, revision, TensorFlow version, machine and so on. Unknown values are left out.
         """
@@ -381,7 +381,7 @@ def newest_exported_metrics(figures: Sequence[ExportedMetric]) -> tuple[list[Exp
 
 
 def _figure_key(figure: ExportedMetric) -> tuple[str, str]:
-    return figure.title, figure.metric.name
+    return figure.series_name, figure.metric.name
 
 
 Exported: TypeAlias = tuple[str, str]
@@ -449,9 +449,13 @@ def bencher(figures: Sequence[ExportedMetric]) -> Exported:
     wanted, left_out = newest_exported_metrics(figures)
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
     for figure in wanted:
-        name = figure.title.encode()[:_LONGEST_NAME].decode(errors="ignore")
+        name = figure.series_name.encode()[:_LONGEST_NAME].decode(errors="ignore")
         measure = f"{figure.metric.name} ({figure.metric.unit})"
-        ends = zip(("lower_value", "upper_value"), figure.sample.interval or (), strict=False)
+        ends = zip(
+            ("lower_value", "upper_value"),
+            figure.sample.median_confidence_interval or (),
+            strict=False,
+        )
         benchmarks.setdefault(name, {})[measure] = {"value": figure.value, **dict(ends)}
     return _to_json(benchmarks), left_out
 
@@ -476,12 +480,18 @@ def github_action_benchmark(figures: Sequence[ExportedMetric]) -> Exported:
         if metric.higher_is_better is not bigger:
             others[metric.name] = None
             continue
-        name = f"{figure.title}: {metric.name}"
+        name = f"{figure.series_name}: {metric.name}"
         entry: dict[str, object] = {"name": name, "unit": metric.unit, "value": figure.value}
-        if figure.sample.interval is not None:
-            low, high = (metric.value_text(end, unit=False) for end in figure.sample.interval)
+        if figure.sample.median_confidence_interval is not None:
+            low, high = (
+                metric.value_text(end, unit=False)
+                for end in figure.sample.median_confidence_interval
+            )
             entry["range"] = f"95 % interval {low} to {high} {metric.unit_text}"
-        lines = [f"{name}: {text}" for name, text in {**figure.subject(), **figure.labels}.items()]
+        lines = [
+            f"{name}: {text}"
+            for name, text in {**figure.code_and_machine_texts(), **figure.labels}.items()
+        ]
         lines.append(f"median of {count_text(len(figure.sample.values), 'process', 'processes')}")
         judgement = figure.judgement
         if judgement is not None and judgement.change is not None:
@@ -517,7 +527,7 @@ def mlflow(figures: Sequence[ExportedMetric]) -> Exported:
 def _mlflow_run(figures: Sequence[ExportedMetric]) -> dict[str, Any]:
     first = figures[0]
     time = round(first.started.timestamp() * 1000)
-    tags = {f"cnnbench.{name}": text for name, text in first.subject().items()}
+    tags = {f"cnnbench.{name}": text for name, text in first.code_and_machine_texts().items()}
     tags |= {f"cnnbench.label.{name}": text for name, text in first.labels.items()}
     if first.origin.revision:
         tags["mlflow.source.git.commit"] = first.origin.revision
@@ -528,7 +538,7 @@ def _mlflow_run(figures: Sequence[ExportedMetric]) -> dict[str, Any]:
                 figure.metric
             )
     name = ", ".join(
-        filter(None, (first.title, first.role, first.point or first.origin.short_revision))
+        filter(None, (first.series_name, first.role, first.point or first.origin.short_revision))
     )
     metrics = [
         {
@@ -623,7 +633,7 @@ def _openmetrics_labels(figure: ExportedMetric) -> str:
     judgement = figure.judgement
     if judgement is not None:
         labels["verdict"] = judgement.verdict.word(figure.metric)
-    labels |= figure.subject()
+    labels |= figure.code_and_machine_texts()
     return ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items())
 
 

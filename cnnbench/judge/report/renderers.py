@@ -16,13 +16,13 @@ from xml.etree import ElementTree as xml
 
 from cnnbench.base.document import (
     Content,
+    Paragraph,
     Section,
     TableCell,
-    Text,
     make_table,
     markdown_row,
     numeric_cell,
-    text_of,
+    sections_to_text,
 )
 from cnnbench.base.terminal import is_terminal
 from cnnbench.base.text import (
@@ -92,7 +92,7 @@ def exit_code_meaning(comparison: Comparison) -> str:
         return "an A/A measurement, whatever the verdict"
     if code == 1:
         return " and ".join(_FAILURES[word] for word in comparison.failed_on)
-    if code == 3 and comparison.unconfirmed:
+    if code == 3 and comparison.unconfirmed_results:
         return "not confirmed"
     if code == 0 and any(
         result.accepted for entry in comparison.entries for result in entry.results
@@ -116,7 +116,7 @@ def confidence_text(comparison: Comparison) -> str:
 
 def verdict_tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
     """Returns the tone (colour) of a verdict in a table cell: "good", "bad", "unsure" or ""."""
-    level = comparison.level(entry, result)
+    level = comparison.annotation_level(entry, result)
     if result.verdict is Verdict.FASTER and level is AnnotationLevel.ERROR:
         return "bad"
     return _OWN_TONES.get(result.verdict) or _TONES.get(level, "")
@@ -213,7 +213,7 @@ def verdict_counts_text(comparison: Comparison, metric: Metric) -> str:
     )
 
 
-def outcome_text(comparison: Comparison) -> str:
+def all_verdict_counts_text(comparison: Comparison) -> str:
     """Returns text with the number of configurations for each verdict, for each requested
     metric.
     """
@@ -242,7 +242,7 @@ def pairing_and_floors_sentence(comparison: Comparison) -> str:
         )
     ):
         text += f"; changes under {_floors_text(*floors)} are ignored"
-    judged = [entry.main.judgement for entry in comparison.deciding]
+    judged = [entry.main.judgement for entry in comparison.deciding_configurations]
     measured = any(judgement.noise is not None for judgement in judged)
     return f"{text}, {_SPREAD}." if measured else f"{text}."
 
@@ -261,7 +261,7 @@ def _floors_text(low: float, high: float, name: str) -> str:
     or "" for relative changes.
     """
     metric = ALL[name] if name else THROUGHPUT
-    if metric.shows_change(high - low):
+    if metric.is_nonzero_after_rounding(high - low):
         return metric.range_text(low, high, signed=False)
     return metric.change_text(low, signed=False)
 
@@ -311,17 +311,17 @@ def wants_colour(stream: TextIO) -> bool:
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def table_text(comparison: Comparison, colour: bool = False) -> str:
+def terminal_text(comparison: Comparison, colour: bool = False) -> str:
     """Returns a comparison as text for a terminal: the answer, advice, tables with reasons (worst
     rows first), and a summary.
     """
-    return text_of(_table_sections(comparison), colour)
+    return sections_to_text(_table_sections(comparison), colour)
 
 
 def _table_sections(comparison: Comparison) -> Iterator[Section | Iterable[Content]]:
     yield comparison.answer, comparison.explanation_sentence, comparison.advice
     labels = (f"BASE {comparison.base_label}", f"NEW  {comparison.new_label}")
-    yield (Text(label, whole=True) for label in labels)
+    yield (Paragraph(label, whole=True) for label in labels)
     for metric, pairs in metric_tables(comparison):
         yield (
             make_table(
@@ -343,13 +343,13 @@ def _table_sections(comparison: Comparison) -> Iterator[Section | Iterable[Conte
 def _summary_contents(comparison: Comparison) -> Iterator[Content]:
     for metric in comparison.metrics:
         if text := verdict_counts_text(comparison, metric):
-            yield Text(f"{metric.name}: {text}", whole=True)
+            yield Paragraph(f"{metric.name}: {text}", whole=True)
     notes = (f"note: {note}" for note in comparison.notes)
     for sentence in (*mean_sentences(comparison), pairing_and_floors_sentence(comparison), *notes):
-        yield Text(sentence, hanging=_HANGING)
+        yield Paragraph(sentence, hanging=_HANGING)
     if facts := mentioned_differences(comparison):
         yield "Also different:"
-        yield from (Text(fact, indent=_HANGING) for fact in facts)
+        yield from (Paragraph(fact, indent=_HANGING) for fact in facts)
     if comparison.skipped:
         yield f"skipped: {count_text(len(comparison.skipped), 'file', 'files')}"
     yield f"exit code {int(comparison.exit_code)}: {exit_code_meaning(comparison)}"
@@ -387,13 +387,13 @@ def markdown_comment(comparison: Comparison) -> str:
         "\n\n".join(lines_shown),
         "",
         f"{markdown_code(comparison.base_label)} → {markdown_code(comparison.new_label)}: "
-        f"{outcome_text(comparison)}.",
+        f"{all_verdict_counts_text(comparison)}.",
         "",
     ]
     answers = [
         f"- {_CHANGED_WORK} {markdown_code(entry.name)}: "
         f"{escape_markdown(entry.main.judgement.reason)}"
-        for entry in comparison.deciding
+        for entry in comparison.deciding_configurations
         if entry.main.verdict is Verdict.CHANGED_WORK
     ]
     lines += [*answers[:_MOST_ANSWERS], ""] if answers else []
@@ -482,7 +482,7 @@ def workflow_commands(comparison: Comparison) -> str:
     """
     annotations = [
         (
-            comparison.level(entry, result),
+            comparison.annotation_level(entry, result),
             f"{entry.name}: {result.metric.name}",
             _annotation_message(result),
         )
@@ -581,9 +581,11 @@ def _add_result(
     # Programs track cases by name, so a name must not depend on other configurations.
     name = f"{configuration_name(entry.configuration)} [{entry.configuration.key}]"
     case = _add_test_case(suite, f"cnnbench.{result.metric.name}", name)
-    level, failed = comparison.level(entry, result), result.verdict is Verdict.FAILED
+    level, failed = comparison.annotation_level(entry, result), result.verdict is Verdict.FAILED
     tag = (
-        "skipped" if level is AnnotationLevel.WARNING or failed or result.verdict.undecided else ""
+        "skipped"
+        if level is AnnotationLevel.WARNING or failed or result.verdict.is_undecided
+        else ""
     )
     if level is AnnotationLevel.ERROR:
         tag = "error" if failed else "failure"
@@ -610,7 +612,7 @@ def _numbers_text(
 
 
 FORMATS: Mapping[str, Callable[[Comparison], str]] = {
-    "table": table_text,
+    "table": terminal_text,
     "markdown": markdown_comment,
     "json": Comparison.to_json,
     "junit": junit_xml,

@@ -28,7 +28,7 @@ from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
 from cnnbench.judge.metrics import Machine, Measurement, Origin, origin_titles
 from cnnbench.judge.metrics.rules import Rules
-from cnnbench.machine.repository import sort_by_place
+from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import dataclass_from_sources, parse_start_time
@@ -58,7 +58,10 @@ def interval_cells(values: ProcessValues) -> dict[str, TableCell]:
     """Returns the table cells with the confidence interval of the median, and with the range of the
     values.
     """
-    return {values.INTERVAL: interval_cell(values.interval), "range": interval_cell(values.range)}
+    return {
+        values.INTERVAL: interval_cell(values.median_confidence_interval),
+        "range": interval_cell(values.range),
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +146,7 @@ class RunGroup:
         return "evaluation" if self.flag("eval") else "training"
 
     @property
-    def family(self) -> str:
+    def workload(self) -> str:
         """Text with network, data set and kind of work. A chart contains all groups with the same
         text.
         """
@@ -151,13 +154,13 @@ class RunGroup:
         return ", ".join((self.model, *(part for part in further if part not in _USUAL)))
 
     @property
-    def devices(self) -> int | None:
+    def device_count(self) -> int | None:
         """Number of devices of the whole job; None if unknown."""
         placed = [record.placement for record in self.records if record.placement is not None]
         return len(placed[0].devices) if placed else None
 
     @property
-    def device(self) -> str:
+    def device_kind(self) -> str:
         """Kind of device: "cpu" or "gpu"."""
         return str(self.flag("device"))
 
@@ -192,7 +195,7 @@ def group_runs(
     in_time = sorted((record for members in measured.values() for record in members), key=_START)
     opponent = compared_commit_lookup(match_complete_pairs(in_time))
     origins = dict.fromkeys(record.origin for record in in_time)
-    ordered = sort_by_place([*origins], lambda origin: (order or {}).get(origin.revision))
+    ordered = sort_by_optional_place([*origins], lambda origin: (order or {}).get(origin.revision))
     places = {origin: place for place, origin in enumerate(ordered)}
     configured = []
     for group in grouped_runs:
@@ -342,7 +345,7 @@ class ReportSubject(Loaded):
         studies = []
         for study in self.studies:
             if isinstance(study, Roofline):
-                group = self.profiled[study.run.run_id]
+                group = self.profiled_group_by_run_id[study.run.run_id]
                 highest = max(
                     group.process_values(peak_flops_per_sec).values,
                     default=study.machine.flops_per_sec,
@@ -361,7 +364,7 @@ class ReportSubject(Loaded):
         return tuple(study for study in self.studies if isinstance(study, TuneDocument))
 
     @cached_property
-    def profiled(self) -> Mapping[str, RunGroup]:
+    def profiled_group_by_run_id(self) -> Mapping[str, RunGroup]:
         """Maps the run_id of each profiled process to its group. The groups contain only profiled
         runs.
         """
@@ -384,7 +387,10 @@ class ReportSubject(Loaded):
         return [
             *((names[run.run_id], run) for run in self.runs),
             *(("all-reduce", record) for record in self.allreduces),
-            *((f"{self.profiled[run.run_id].name}, profiled", run) for run in profiled),
+            *(
+                (f"{self.profiled_group_by_run_id[run.run_id].name}, profiled", run)
+                for run in profiled
+            ),
         ]
 
 

@@ -29,7 +29,7 @@ from cnnbench.base.job import Job
 from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, split_words
+from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, split_comma_separated
 from cnnbench.flags.groups.all_reduce import (
     ALL_REDUCE_FLAGS,
     AllReduceParams,
@@ -240,7 +240,7 @@ def make_plan(
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:
         raise FlagError("num_gpus", "", "must name at least one number of devices")
-    named = split_words(params.peers)
+    named = split_comma_separated(params.peers)
     for peer in named:
         if peer not in NAMES:
             reason = f"there is no {peer!r}; must be one of {', '.join(NAMES)}"
@@ -310,7 +310,7 @@ def plan_training_run(
             "variable_update": mode,
             "all_reduce_spec": specs[0] if in_each and specs else single("copy"),
         }
-    return plan_run(Params(**{**shared, "num_gpus": devices}), {}, names=names, data=False)
+    return plan_run(Params(**{**shared, "num_gpus": devices}), {}, names=names, resolve_data=False)
 
 
 def _check_device_counts(

@@ -44,7 +44,7 @@ import tensorflow as tf
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import converting_errors_to_interrupts, raise_if_interrupted
-from cnnbench.base.terminal import Progress
+from cnnbench.base.terminal import ProgressLine
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.flags.groups.all_reduce import AllReduceParams
 from cnnbench.lab.all_reduce import plan
@@ -494,7 +494,7 @@ class WorkloadBenchmark:
         ]
         self._copy = _CaseTrial(ReductionCase(), row(spec="memory copy", packing=Packing()))
 
-    def run(self, progress: Progress) -> None:
+    def run(self, progress: ProgressLine) -> None:
         """Runs all measurements of the workload. If it is interrupted, the results so far are
         available.
         """
@@ -542,7 +542,7 @@ class WorkloadBenchmark:
         return self._copy.point.error
 
     def _measure_rounds(
-        self, buffers: DeviceBuffers, copied: DeviceBuffers, progress: Progress
+        self, buffers: DeviceBuffers, copied: DeviceBuffers, progress: ProgressLine
     ) -> None:
         integers, floats = (self._make_data_set(name) for name in SETS)
         buffers.load(integers)
@@ -594,7 +594,7 @@ class WorkloadBenchmark:
                 so_far = trial.point
                 trial.update_point(wrong=so_far.wrong + wrong, checked=so_far.checked + checked)
 
-    def _time_rounds(self, progress: Progress) -> None:
+    def _time_rounds(self, progress: ProgressLine) -> None:
         order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
         # Because of the seed, all processes of the job measure in the same order.
         where = self._place.devices

@@ -18,7 +18,7 @@ from cnnbench.base.interrupts import (
     raise_if_interrupted,
 )
 from cnnbench.base.stats import FEWEST_FOR_P99
-from cnnbench.base.terminal import LineWriter, MessageWriter, Progress, silence_warnings
+from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine, silence_warnings
 from cnnbench.base.text import NONE, labels_from_config
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.all_reduce.plan import UNUSED, AllReducePlan
@@ -67,7 +67,7 @@ Column: TypeAlias = tuple[str, str, str, Callable[[Point, "float | None"], objec
 """
 
 
-class RowFormat:
+class ResultRowFormatter:
     """Formats the rows of the table that a run of `cnnbench allreduce` prints.
 
     Args:
@@ -103,7 +103,7 @@ class RowFormat:
             self._format_line("#", [unit for _, unit, *_ in self._columns]),
         ]
 
-    def lines(self, point: Point, share: float | None, verbose: bool = False) -> list[str]:
+    def row_lines(self, point: Point, share: float | None, verbose: bool = False) -> list[str]:
         """Formats a row as a line. Adds a line with the error if the reduction failed, and with
         `verbose` a line with the build time.
 
@@ -282,7 +282,7 @@ class AllReduceBenchmark:
         command: Sequence[str],
         explicit_flags: Sequence[str],
         messages: MessageWriter,
-        progress: Progress,
+        progress: ProgressLine,
         membership: JobMembership,
     ) -> None:
         self.plan = plan
@@ -349,18 +349,20 @@ class AllReduceBenchmark:
         return record
 
     def _write_record(self, status: str, error: BaseException | None = None) -> AllReduceRecord:
-        record = self.record(status, None if error is None else ErrorInfo.from_exception(error))
+        record = self.make_record(
+            status, None if error is None else ErrorInfo.from_exception(error)
+        )
         with delaying_interrupts():
             self._results.write(record, list)
         return record
 
-    def lost(self, error: BenchmarkError | None) -> None:
+    def write_early_end_record(self, error: BenchmarkError | None) -> None:
         """Writes the final record of this process, which ends early because of `error`, or because
         of an interrupt if `error` is None.
         """
-        write_final_record(self.record("interrupted"), self._results, error, self._messages)
+        write_final_record(self.make_record("interrupted"), self._results, error, self._messages)
 
-    def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
+    def make_record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
         """Creates a record of all measurements so far. `status` is "ok", "failed" or
         "interrupted".
         """
@@ -467,7 +469,7 @@ class AllReduceBenchmark:
             for cases_of_count in cases.values()
             for case in cases_of_count
         ]
-        rows = RowFormat(names, self.params.build_only, self.params.num_batches)
+        rows = ResultRowFormatter(names, self.params.build_only, self.params.num_batches)
         self._writer.write_lines([*self._header_lines(), "#", *rows.header()])
         with without_info_lines():
             warm_up_devices(places[self.plan.counts[0]])
@@ -484,7 +486,7 @@ class AllReduceBenchmark:
                             self._add_and_print_results(bench, rows)
         self._print_warnings(self._watch.check_timed_loop())
 
-    def _add_and_print_results(self, bench: WorkloadBenchmark, rows: RowFormat) -> None:
+    def _add_and_print_results(self, bench: WorkloadBenchmark, rows: ResultRowFormatter) -> None:
         self._update_record(environment=facts.with_loaded_libraries(self._so_far.environment))
         copying, points = bench.copy_result, bench.points
         if copying is not None:
@@ -498,11 +500,11 @@ class AllReduceBenchmark:
             points=(*self._so_far.points, *own), peers=(*self._so_far.peers, *peers)
         )
         # Until the next workload has been measured, this record shows the run as interrupted.
-        record = self.record("interrupted")
+        record = self.make_record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:
             share = record.copy_to_reduction_time_ratio(point)
-            self._writer.write_lines(rows.lines(point, share, verbose))
+            self._writer.write_lines(rows.row_lines(point, share, verbose))
             warning = implausible_time_warning(point, share)
             if warning is not None:
                 self._messages.warning(warning, "implausible")

@@ -12,7 +12,7 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, LineChart
-from cnnbench.base.document import Content, Table, TableCell, Text, text_of
+from cnnbench.base.document import Content, Paragraph, Table, TableCell, sections_to_text
 from cnnbench.base.terminal import print_result, print_warning, split_table
 from cnnbench.base.text import NONE, format_bytes, number, percent
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -31,9 +31,9 @@ from cnnbench.lab.predict.predict import (
     NotPredictedError,
     PredictionDocument,
     TrainingStep,
+    all_cost_formulas,
     fastest_by_size,
     fastest_predictions,
-    formulas,
     gradient_tensors,
     packing_text,
     parse_link,
@@ -41,7 +41,7 @@ from cnnbench.lab.predict.predict import (
 )
 from cnnbench.plan.setup import model_and_gradient_shapes
 from cnnbench.records.all_reduce import Prediction
-from cnnbench.records.files import PICTURES, Output, write_plot
+from cnnbench.records.files import PICTURES, OutputFile, write_plot
 from cnnbench.records.result_files import CsvTable, ResultFiles, load_run
 from cnnbench.variable_mgr.all_reduce.spec import (
     DTYPE_BYTES,
@@ -138,19 +138,19 @@ def main(values: Mapping[str, Any]) -> int:
                 raise FlagError(spec.name, values[spec.name], f"has no effect without {needed}")
     device_counts = parse_device_counts(params.devices)
     files = ResultFiles(sent.result_json, sent.result_csv, _TABLE, PredictionDocument.kind)
-    files.check_writable([Output("plot", params.plot, suffixes=PICTURES)], [params.record])
+    files.check_writable([OutputFile("plot", params.plot, suffixes=PICTURES)], [params.record])
     step = _make_training_step(params, sent)
-    model = _make_interconnect(params)
+    interconnect = _make_interconnect(params)
     if params.inter_link is None:
         _warn_if_devices_exceed_link(params.link, device_counts[-1])
-    every = (*formulas(), *(_TWO_LEVELS if model.inter_link is not None else ()))
+    every = (*all_cost_formulas(), *(_TWO_LEVELS if interconnect.inter_link is not None else ()))
     specs = parse_all_reduce_specs(sent.all_reduce_spec) or tuple(map(parse_all_reduce_spec, every))
     result = PredictionDocument(
         model=step.model,
-        parameters=model,
-        rows=tuple(predict_all(model, step, specs, device_counts)),
+        parameters=interconnect,
+        rows=tuple(predict_all(interconnect, step, specs, device_counts)),
         fastest=tuple(
-            FastestByDevices(devices=count, ranges=fastest_by_size(model, specs, count))
+            FastestByDevices(devices=count, ranges=fastest_by_size(interconnect, specs, count))
             for count in device_counts
             if count > 1
         ),
@@ -158,8 +158,8 @@ def main(values: Mapping[str, Any]) -> int:
     files.write(result, lambda: map(asdict, result.rows))
     if params.plot is not None:
         devices = params.plot_devices or max(2, device_counts[-1])
-        draw_predictions(params.plot, model, specs, step, result.rows, devices)
-    _print_predictions(model, step, result)
+        draw_predictions(params.plot, interconnect, specs, step, result.rows, devices)
+    _print_predictions(interconnect, step, result)
     return ExitCode.OK
 
 
@@ -260,15 +260,17 @@ def _selected_packing(sent: AllReduceParams) -> Packing:
     return parse_packings(sent)[0]
 
 
-def _print_predictions(model: Interconnect, step: TrainingStep, result: PredictionDocument) -> None:
-    links = (Text(line, whole=True) for line in link_lines(model))
+def _print_predictions(
+    interconnect: Interconnect, step: TrainingStep, result: PredictionDocument
+) -> None:
+    links = (Paragraph(line, whole=True) for line in link_lines(interconnect))
     sections: list[Iterable[Content]] = [
-        (*links, Text(step_line(step), hanging=2)),
+        (*links, Paragraph(step_line(step), hanging=2)),
         reduction_time_table(result.rows),
         step_time_table(result.rows) if step.step_seconds is not None else (),
         [fastest_table(result.fastest)],
     ]
-    print_result(text_of(sections, mark="# "))
+    print_result(sections_to_text(sections, mark="# "))
 
 
 _SMALLEST, _LARGEST = 1024, 1024**3
@@ -278,7 +280,7 @@ _TIME = Axis(label="time of the reduction (s)", log=True, better=LOWER)
 
 def draw_predictions(
     path: str,
-    model: Interconnect,
+    interconnect: Interconnect,
     specs: Sequence[AllReduceSpec],
     step: TrainingStep,
     predictions: Sequence[Prediction],
@@ -292,14 +294,17 @@ def draw_predictions(
     The file `path` is an .svg, .png or .pdf file. A spec has the same colour and mark in both
     charts.
     """
-    charts = (_time_by_size_chart(model, specs, devices), _time_by_devices_chart(step, predictions))
+    charts = (
+        _time_by_size_chart(interconnect, specs, devices),
+        _time_by_devices_chart(step, predictions),
+    )
     write_plot(path, charts, f"All-reduce of {step.model}: cost model of cnnbench")
 
 
 def _time_by_size_chart(
-    model: Interconnect, specs: Sequence[AllReduceSpec], devices: int
+    interconnect: Interconnect, specs: Sequence[AllReduceSpec], devices: int
 ) -> LineChart:
-    curves = [_time_by_size_curve(model, spec, devices) for spec in specs]
+    curves = [_time_by_size_curve(interconnect, spec, devices) for spec in specs]
     return LineChart(
         title=f"Prediction of one tensor on {devices} devices",
         x=Axis(label="size of one tensor", format="bytes", log=True, base=2),
@@ -313,14 +318,14 @@ def _time_by_size_chart(
 
 
 def _time_by_size_curve(
-    model: Interconnect, spec: AllReduceSpec, devices: int
+    interconnect: Interconnect, spec: AllReduceSpec, devices: int
 ) -> list[tuple[float, float]]:
     curve: list[tuple[float, float]] = []
     for index in range(_POINTS_PER_CURVE):
         size = _SMALLEST * (_LARGEST / _SMALLEST) ** (index / (_POINTS_PER_CURVE - 1))
         tensor = Tensor(round(size / 4))
         try:
-            seconds = model.seconds(spec, (tensor,), devices, Packing())
+            seconds = interconnect.predict_all_reduce_seconds(spec, (tensor,), devices, Packing())
         except NotPredictedError:
             return []
         if seconds > 0:  # A logarithmic axis cannot show the time 0.
@@ -352,13 +357,13 @@ def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]
     )
 
 
-def link_lines(model: Interconnect) -> list[str]:
+def link_lines(interconnect: Interconnect) -> list[str]:
     """Describes the links in the cost model, one line for each link."""
-    if model.inter_link is None:
-        return [f"link     {model.link}"]
+    if interconnect.inter_link is None:
+        return [f"link     {interconnect.link}"]
     return [
-        f"within a node of {model.devices_per_node}:  {model.link}",
-        f"between nodes, a link per node:  {model.inter_link}",
+        f"within a node of {interconnect.devices_per_node}:  {interconnect.link}",
+        f"between nodes, a link per node:  {interconnect.inter_link}",
     ]
 
 
@@ -388,10 +393,10 @@ def reduction_time_table(predictions: Sequence[Prediction]) -> Iterable[Content]
     for devices in dict.fromkeys(p.devices for p in predictions):
         name = best[devices].spec if devices in best and devices > 1 else NONE
         table.append([str(devices), *(cells[devices, spec] for spec in specs), name])
-    yield Text("predicted time of the reduction, ms", whole=True)
+    yield Paragraph("predicted time of the reduction, ms", whole=True)
     for part in split_table(table, indent=2):
         yield _text_table(part, "fastest")
-    yield from (Text(reason, whole=True) for reason in _not_predicted_lines(predictions))
+    yield from (Paragraph(reason, whole=True) for reason in _not_predicted_lines(predictions))
 
 
 def step_time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
@@ -415,7 +420,7 @@ def step_time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
         for devices, p in fastest_predictions(predictions).items()
     ]
     title = "predicted step with the fastest spec: without overlap, and with full overlap"
-    yield Text(title, whole=True)
+    yield Paragraph(title, whole=True)
     yield _text_table(table)
 
 

@@ -110,7 +110,7 @@ def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     return _reduce_and_distribute_phases(lap, moved, tensor, count)
 
 
-def _ring_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _ring_device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Phases for which one tensor keeps a device busy in a ring.
 
     Each chunk makes n-1 hops in each of two laps. The hops are distributed over n devices.
@@ -156,7 +156,7 @@ def _halving_doubling_phases(tensor: Tensor, layout: NodeLayout, shards: int) ->
     return (*before, *halving, *reversed(doubling), *after, _join_phase(tensor, count))
 
 
-def _halving_doubling_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _halving_doubling_device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Phases for which one tensor keeps a device busy in recursive halving and doubling.
 
     They are the messages of all devices divided by n. Only devices with a chunk take part in a
@@ -212,7 +212,7 @@ def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     return _reduce_and_distribute_phases(climb, (near + far) * size, tensor, count)
 
 
-def _tree_busy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+def _tree_device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Phases for which one tensor keeps a device busy in a tree.
 
     Every chunk moves up and down n-1 edges. The edges are distributed over n devices.
@@ -347,10 +347,10 @@ FORMULAS: dict[str, Formula] = {
     "hierarchical_copy": Formula(
         _hierarchical_copy_phases, roots=lambda layout, shards: max(1, layout.devices // 2)
     ),
-    "xring": Formula(_ring_phases, busy=_ring_busy_phases),
+    "xring": Formula(_ring_phases, busy=_ring_device_load),
     "collective": Formula(_tf_ring_phases),
-    "rechd": Formula(_halving_doubling_phases, busy=_halving_doubling_busy_phases),
-    "tree": Formula(_tree_phases, busy=_tree_busy_phases),
+    "rechd": Formula(_halving_doubling_phases, busy=_halving_doubling_device_load),
+    "tree": Formula(_tree_phases, busy=_tree_device_load),
     "psgpu": Formula(
         _shuffle_phases, roots=lambda layout, shards: math.ceil(layout.devices / shards)
     ),
@@ -370,7 +370,7 @@ FORMULAS: dict[str, Formula] = {
 """Formulas by the name of the algorithm in a spec. docs/cost_model.md contains the sources."""
 
 
-def formulas() -> dict[str, Formula]:
+def all_cost_formulas() -> dict[str, Formula]:
     """Returns the cost formulas of all algorithms by name: `FORMULAS`, which do not need
     TensorFlow, and the formulas of algorithms from plug-ins.
     """
@@ -498,7 +498,7 @@ class Interconnect:
             return self.link.name
         return f"{self.devices_per_node} x {self.link.name} + {self.inter_link.name}"
 
-    def seconds(
+    def predict_all_reduce_seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> float:
         """Predicts the time in seconds of an all-reduce of the gradients `tensors` of each device,
@@ -522,7 +522,7 @@ class Interconnect:
     def _one_level_phases(
         self, name: str, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
     ) -> Path:
-        formula = formulas().get(name)
+        formula = all_cost_formulas().get(name)
         if formula is None:
             raise NotPredictedError(f"there is no formula for {name}")
         if shards > layout.devices:
@@ -789,7 +789,7 @@ class PredictionDocument(Predictions):
 
 
 def predict_all(
-    model: Interconnect,
+    interconnect: Interconnect,
     step: TrainingStep,
     specs: Sequence[AllReduceSpec],
     device_counts: Sequence[int],
@@ -797,7 +797,11 @@ def predict_all(
     """Predicts reduction and step times for all algorithms (specs) and all numbers of devices, in
     the order of `device_counts`.
     """
-    return [_predict_one(model, step, spec, devices) for devices in device_counts for spec in specs]
+    return [
+        _predict_one(interconnect, step, spec, devices)
+        for devices in device_counts
+        for spec in specs
+    ]
 
 
 def fastest_predictions(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
@@ -814,7 +818,7 @@ def fastest_predictions(predictions: Sequence[Prediction]) -> dict[int, Predicti
 
 
 def fastest_by_size(
-    model: Interconnect, specs: Sequence[AllReduceSpec], devices: int
+    interconnect: Interconnect, specs: Sequence[AllReduceSpec], devices: int
 ) -> tuple[FastestRange, ...]:
     """Finds the fastest all-reduce algorithm (spec) for a float32 tensor, as ascending ranges of
     sizes from 1 KiB to 1 GiB.
@@ -831,7 +835,9 @@ def fastest_by_size(
         times: dict[str, float] = {}
         for spec in specs:
             with contextlib.suppress(NotPredictedError):
-                times[str(spec)] = model.seconds(spec, (tensor,), devices, Packing())
+                times[str(spec)] = interconnect.predict_all_reduce_seconds(
+                    spec, (tensor,), devices, Packing()
+                )
         best = min(times, key=times.__getitem__, default=None)
         if best is not None and known in times and times[best] > _CLEARLY * times[known]:
             return known
@@ -856,7 +862,7 @@ def fastest_by_size(
 
 
 def _predict_one(
-    model: Interconnect, step: TrainingStep, spec: AllReduceSpec, devices: int
+    interconnect: Interconnect, step: TrainingStep, spec: AllReduceSpec, devices: int
 ) -> Prediction:
     """Predicts the times of an all-reduce and of a training step for one algorithm and number of
     devices.
@@ -867,7 +873,7 @@ def _predict_one(
     seconds: float | None = None
     not_predicted: str | None = None
     try:
-        seconds = model.seconds(spec, step.tensors, devices, step.packing)
+        seconds = interconnect.predict_all_reduce_seconds(spec, step.tensors, devices, step.packing)
     except NotPredictedError as error:
         not_predicted = str(error)
     compute = step.step_seconds
@@ -881,7 +887,7 @@ def _predict_one(
         gradients=len(step.tensors),
         dtype=step.dtype,
         packing=packing_text(step.packing),
-        parameters=model.name,
+        parameters=interconnect.name,
         devices=devices,
         spec=str(spec),
         allreduce_seconds=seconds,

@@ -12,7 +12,7 @@ from cnnbench.optimizers.builtin.adam import BETA1, BETA2, EPSILON, POWERS, REFU
 from cnnbench.optimizers.registry import OptimizerSpec
 
 
-def update_moments(
+def adam_update_and_moments(
     gradient: Any,
     m: Any,
     v: Any,
@@ -37,9 +37,11 @@ def update_moments(
     return correction / (1.0 - beta1_power), ratio, m, v
 
 
-def update(weight: Any, gradient: Any, rate: Any, decay: float, **state: Any) -> tuple[Any, ...]:
+def weight_decrement_and_new_slots(
+    weight: Any, gradient: Any, rate: Any, decay: float, **state: Any
+) -> tuple[Any, ...]:
     """Computes an AdamW update. See `OptimizerSpec` for the arguments and the result."""
-    scale, ratio, m, v = update_moments(gradient, **state)
+    scale, ratio, m, v = adam_update_and_moments(gradient, **state)
     step = (rate * scale) * ratio
     return step + (rate * decay) * weight if decay else step, m, v
 
@@ -48,7 +50,7 @@ OPTIMIZER = OptimizerSpec(
     name="adamw",
     formula="m and v as adam, w -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + "
     "weight_decay w)",
-    update=update,
+    update=weight_decrement_and_new_slots,
     slots=SLOTS,
     constants={"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON},
     powers=POWERS,

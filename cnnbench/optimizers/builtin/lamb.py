@@ -13,14 +13,16 @@ from __future__ import annotations
 from typing import Any
 
 from cnnbench.optimizers.builtin.adam import BETA1, BETA2, POWERS, REFUSES_FP16, SLOTS
-from cnnbench.optimizers.builtin.adamw import update_moments
+from cnnbench.optimizers.builtin.adamw import adam_update_and_moments
 from cnnbench.optimizers.builtin.lars import float32_norm, trust_ratio
 from cnnbench.optimizers.registry import Constant, OptimizerSpec
 
 
-def update(weight: Any, gradient: Any, rate: Any, decay: float, **state: Any) -> tuple[Any, ...]:
+def weight_decrement_and_new_slots(
+    weight: Any, gradient: Any, rate: Any, decay: float, **state: Any
+) -> tuple[Any, ...]:
     """Computes a LAMB update. See `OptimizerSpec` for the arguments and the result."""
-    scale, ratio, m, v = update_moments(gradient, **state)
+    scale, ratio, m, v = adam_update_and_moments(gradient, **state)
     step = scale * ratio + decay * weight if decay else scale * ratio
     return (rate * trust_ratio(weight, lambda _: float32_norm(step))) * step, m, v
 
@@ -29,7 +31,7 @@ OPTIMIZER = OptimizerSpec(
     name="lamb",
     formula="r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay w with m "
     "and v as adam, w -= lr |w| / |r| r, without the ratio of norms for scalars and vectors",
-    update=update,
+    update=weight_decrement_and_new_slots,
     slots=SLOTS,
     constants={
         "beta1": BETA1,

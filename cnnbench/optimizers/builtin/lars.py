@@ -38,7 +38,7 @@ def trust_ratio(weight: Any, divisor: Callable[[Any], Any], factor: float = 1.0)
     return tf.where(usual, factor * size / tf.where(usual, other, 1.0), 1.0)
 
 
-def update(
+def weight_decrement_and_new_slots(
     weight: Any,
     gradient: Any,
     rate: Any,
@@ -58,7 +58,7 @@ OPTIMIZER = OptimizerSpec(
     name="lars",
     formula="a = momentum a + lr lars_coefficient |w| / (|g| + weight_decay |w|) "
     "(g + weight_decay w), w -= a, without the ratio of norms for scalars and vectors",
-    update=update,
+    update=weight_decrement_and_new_slots,
     slots=(Slot("momentum", "velocity"),),
     constants={
         "momentum": MOMENTUM,

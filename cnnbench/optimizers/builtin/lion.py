@@ -10,7 +10,7 @@ from typing import Any
 from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
 
 
-def update(
+def weight_decrement_and_new_slots(
     weight: Any, gradient: Any, rate: Any, decay: float, m: Any, beta1: float, beta2: float
 ) -> tuple[Any, ...]:
     """Computes a Lion update. See `OptimizerSpec` for the arguments and the result."""
@@ -25,7 +25,7 @@ OPTIMIZER = OptimizerSpec(
     name="lion",
     formula="w -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay w), then "
     "m = beta2 m + (1 - beta2) g",
-    update=update,
+    update=weight_decrement_and_new_slots,
     slots=(Slot("m", "m"),),
     constants={
         "beta1": Constant(

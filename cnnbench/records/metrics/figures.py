@@ -170,7 +170,7 @@ def step_seconds(record: RunRecord) -> float | None:
     return stats.median(record.step_seconds) if record.step_seconds else None
 
 
-def _flops_line(summary: Summary) -> str:
+def _achieved_flops_and_mfu_line(summary: Summary) -> str:
     if summary.achieved_flops_per_sec is None:
         return ""
     line = f"{number(summary.achieved_flops_per_sec / 1e9)} GFLOP/s achieved"
@@ -180,7 +180,7 @@ def _flops_line(summary: Summary) -> str:
     return line
 
 
-@register_metric("FLOP/s", always=True, line=_flops_line, **FASTER)
+@register_metric("FLOP/s", always=True, line=_achieved_flops_and_mfu_line, **FASTER)
 def achieved_flops_per_sec(record: RunRecord) -> float | None:
     """`images_per_sec` · FLOPs per image, of training or, with `--forward_only`, of the forward
     pass.
@@ -217,14 +217,14 @@ def peak_flops_source(record: RunRecord) -> str | None:
     return record.measured.peak_flops_source
 
 
-def _cpu_line(summary: Summary) -> str:
+def _cpu_time_line(summary: Summary) -> str:
     if summary.cpu_seconds_per_step is None or summary.busy_cpus is None:
         return ""
     per_step, busy = number(summary.cpu_seconds_per_step * 1e3), number(summary.busy_cpus)
     return f"{per_step} ms of CPU time per step, {busy} CPUs busy in the timed loop"
 
 
-@register_metric("s", key="cpu_seconds_per_step", line=_cpu_line, **LESS)
+@register_metric("s", key="cpu_seconds_per_step", line=_cpu_time_line, **LESS)
 def cpu_time(record: RunRecord) -> float | None:
     """Mean CPU time of a timed step, summed over all threads of this process."""
     return fmean(record.step_cpu_seconds) if record.step_cpu_seconds else None
@@ -248,12 +248,14 @@ def images_per_cpu_second(record: RunRecord) -> float | None:
     return _ratio(record.measured.loop_images, record.measured.loop_cpu_seconds)
 
 
-def _input_line(summary: Summary) -> str:
+def _input_wait_line(summary: Summary) -> str:
     share = summary.input_wait_fraction
     return f"{percent(share)} of the time spent waiting for input" if share else ""
 
 
-@register_metric("share", always=True, relative=False, threshold=0.02, line=_input_line, **LESS)
+@register_metric(
+    "share", always=True, relative=False, threshold=0.02, line=_input_wait_line, **LESS
+)
 def input_wait_fraction(record: RunRecord) -> float | None:
     """Share of the timed loop spent waiting for input."""
     return _ratio(record.measured.input_wait_seconds, record.measured.loop_seconds)
@@ -267,12 +269,12 @@ def input_images_per_sec(record: RunRecord) -> float | None:
     return record.input_stages[-1].examples_per_sec if record.input_stages else None
 
 
-def _memory_line(summary: Summary) -> str:
+def _peak_memory_line(summary: Summary) -> str:
     peak = summary.peak_memory_bytes
     return "" if peak is None else f"{format_bytes(peak)} peak memory"
 
 
-@register_metric("bytes", always=True, line=_memory_line, **_OF_MEMORY)
+@register_metric("bytes", always=True, line=_peak_memory_line, **_OF_MEMORY)
 def peak_memory_bytes(record: RunRecord) -> int | None:
     """Peak memory: on GPUs, of the fullest device; on a CPU, of the process."""
     return record.measured.peak_memory_bytes
@@ -357,13 +359,13 @@ def _times_of_single_steps(record: RunRecord) -> Sequence[float]:
     return record.step_seconds if record.steps_per_execution == 1 else ()
 
 
-def _percentile(series: _Series, share: int, record: RunRecord) -> float | None:
+def _percentile_seconds(series: _Series, percentile: int, record: RunRecord) -> float | None:
     seconds = series(record)
     if not seconds:
         return None
-    return (
-        stats.p99(seconds) if share == 99 else stats.nearest_rank_percentile(seconds, share / 100)
-    )
+    if percentile == 99:
+        return stats.p99(seconds)
+    return stats.nearest_rank_percentile(seconds, percentile / 100)
 
 
 def _percentiles_line(name: str, title: str, advice: str, summary: Summary) -> str:
@@ -390,7 +392,7 @@ def _register_percentiles(
             line=partial(_percentiles_line, name, title, advice) if share == 50 else None,
             **rules,
             **QUICKER,
-        )(partial(_percentile, series, share))
+        )(partial(_percentile_seconds, series, share))
 
 
 _register_percentiles(

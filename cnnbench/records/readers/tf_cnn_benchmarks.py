@@ -144,7 +144,7 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
         else:
             runs[-1].rows.append(PrintedSpeed(step=step, images_per_sec=float(speed)))
     for part, (run, time) in enumerate(zip(runs, times, strict=True), start=1):
-        environment = run.fill_header(facts) if part == len(runs) else {}
+        environment = run.fill_header_and_return_machine_facts(facts) if part == len(runs) else {}
         yield run.make_record(part, time, {}, environment)
 
 
@@ -157,7 +157,7 @@ def _parse_json_line(data: bytes) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def _printed_values(row: PrintedSpeed, *, has_loss: bool) -> dict[str, float]:
+def _metrics_of_printed_row(row: PrintedSpeed, *, has_loss: bool) -> dict[str, float]:
     """Returns the values of the last row that a run printed, by name of the metric. Set `has_loss`
     to False if the run printed no loss.
     """
@@ -212,17 +212,17 @@ class _ParsedLog:
         self.is_complete |= text.startswith(("Running final evaluation", "Done with training"))
         return None
 
-    def fill_header(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Fills in the header from the content of benchmark_run.log. Returns properties of the
-        machine by name.
+    def fill_header_and_return_machine_facts(self, run_log: dict[str, Any]) -> dict[str, Any]:
+        """Fills in the header from the content of benchmark_run.log (`run_log`). Returns properties
+        of the machine by name.
         """
-        for parameter in facts.get("run_parameters") or ():
+        for parameter in run_log.get("run_parameters") or ():
             value = next((parameter[key] for key in parameter if key.endswith("_value")), None)
             if parameter.get("name") in _PARAMETERS and value is not None:
                 self.header[_PARAMETERS[parameter["name"]]] = str(value)
-        if version := (facts.get("tensorflow_version") or {}).get("version"):
+        if version := (run_log.get("tensorflow_version") or {}).get("version"):
             self.header["TensorFlow"] = str(version)
-        machine = facts.get("machine_config") or {}
+        machine = run_log.get("machine_config") or {}
         cpu, gpu = (machine.get(name) or {} for name in ("cpu_info", "gpu_info"))
         facts_known = {
             "cpu_model": cpu.get("cpu_info"),
@@ -245,7 +245,7 @@ class _ParsedLog:
         header, config, places = self.header, self._flags_from_header(), self._device_names()
         last = self.rows[-1] if self.rows else None
         if last is not None:
-            self.values |= _printed_values(last, has_loss=not config["forward_only"])
+            self.values |= _metrics_of_printed_row(last, has_loss=not config["forward_only"])
         per_device, whole = (self._header_number(name) for name in ("per device", "Batch size"))
         batch, workers = None, 1
         if per_device and whole:

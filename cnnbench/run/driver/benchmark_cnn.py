@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
-from cnnbench.base.terminal import MessageWriter, Progress, silence_warnings
+from cnnbench.base.terminal import MessageWriter, ProgressLine, silence_warnings
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_inputs
 from cnnbench.errors import (
     BenchmarkError,
@@ -43,7 +43,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import EMULATED_GPU, ConditionNote, RunRecord, SkippedRecords
 from cnnbench.run.driver import preflight
-from cnnbench.run.driver.console import Console, Run, RunOutput, print_notices
+from cnnbench.run.driver.console import Console, RunContext, RunOutput, print_notices
 from cnnbench.run.driver.describe import (
     header_lines,
     machine_check_flags,
@@ -76,7 +76,7 @@ def _long_run_notice(plan: RunPlan) -> str:
     return f"a long run: up to {steps}"
 
 
-class BenchmarkCNN(Run):
+class BenchmarkCNN(RunContext):
     """One run of a benchmark in this process.
 
     Args:
@@ -103,7 +103,7 @@ class BenchmarkCNN(Run):
         explicit_flags: Sequence[str] = (),
         console: Console | None = None,
         messages: MessageWriter | None = None,
-        progress: Progress | None = None,
+        progress: ProgressLine | None = None,
         measurements: Measurements | None = None,
     ) -> None:
         messages = messages or MessageWriter.silent()
@@ -127,7 +127,7 @@ class BenchmarkCNN(Run):
         self.output = RunOutput(
             console or Console.silent(),
             messages,
-            progress or Progress.silent(),
+            progress or ProgressLine.silent(),
             ResultFiles(plan.params.result_json, plan.params.result_csv, RUNS),
         )
         facts = plan.job_facts_to_agree_on if job.in_cluster else {}
@@ -140,10 +140,10 @@ class BenchmarkCNN(Run):
             target=plan.length.target,
         )
         self.measurements.checkpoint_save_folder = plan.checkpoint_save_folder
-        self.measurements.publish()
+        self.measurements.publish_to_parent()
         if plan.place.asynchronous:
             # A record needs the updates of each worker, which the shared memory cannot contain.
-            self.measurements.stop_sharing()
+            self.measurements.stop_sharing_with_parent()
         self.watch: ConditionMonitor | None = None
         self._use: ProcessUseSampler | None = None
         self.sources: list[InputSource] = []
@@ -204,7 +204,7 @@ class BenchmarkCNN(Run):
                 self._warn_of(self.watch.check_before_run(measurements.parts.environment, flags))
                 # Waits until all processes with which this process is interleaved have started.
                 self.membership.turns.wait_for_next_slice()
-                measurements.publish()
+                measurements.publish_to_parent()
                 scenario = {
                     WorkKind.INPUT: scenarios.measure_input,
                     WorkKind.EVALUATION: scenarios.run_evaluation,
@@ -385,7 +385,7 @@ class BenchmarkCNN(Run):
         measurements = self.measurements
         warm_up, timed = len(measurements.warmup.losses), len(measurements.timed.losses)
         last = f"step {timed}" if timed else f"warm-up step {warm_up}" if warm_up else "no step"
-        waiting = [shard for source in sources for shard in source.waiting()]
+        waiting = [shard for source in sources for shard in source.seconds_waiting_by_shard()]
         task = job.task
         if doing is ProcessActivity.STEP and waiting:
             doing = ProcessActivity.INPUT
@@ -445,7 +445,7 @@ class BenchmarkCNN(Run):
         with delaying_interrupts():
             self.output.files.write(record, lambda: [run_row(record)])
             measurements.written = True
-            measurements.publish()
+            measurements.publish_to_parent()
             profiler, path = self.profiler, self.plan.params.profile_json
             if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
                 write_text("profile_json", path, profiler.profile(record).to_json())

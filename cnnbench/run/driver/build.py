@@ -24,7 +24,7 @@ from cnnbench.data.prefetch import (
     WORKER_HOST,
     CoordinatedInput,
     InputDistribution,
-    JobInput,
+    JoinedWorkerInput,
     delete_iterators_in_background,
 )
 from cnnbench.plan.place import WorkKind
@@ -92,16 +92,18 @@ def time_pipeline(inputs: InputSource) -> InputStage:
     spec = inputs.spec
     buffered = spec.datasets_prefetch_buffer_size + spec.multi_device_iterator_max_buffer_size
     # tf.data decodes about as many examples at the same time as the machine has cores.
-    decoding = -(-2 * (os.cpu_count() or 1) // spec.process_batch)
+    decoding = -(-2 * (os.cpu_count() or 1) // spec.process_batch_size)
     for _ in range(buffered + decoding + 2):
         step()
-    return _time_fetches(DEVICE_STAGE, step, spec.process_batch, None, _WHOLE_SECONDS)
+    return _time_fetches(DEVICE_STAGE, step, spec.process_batch_size, None, _WHOLE_SECONDS)
 
 
-def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputStage:
+def time_pipeline_up_to_stage(
+    stage: PipelineStage, spec: InputSpec, max_examples: int
+) -> InputStage:
     """Times a pipeline up to and including one stage. The pipeline must not be in use.
 
-    The stage is timed for `examples` examples, but for at most two seconds.
+    The stage is timed until `max_examples` are fetched, but for at most two seconds.
     """
     chunk = max(1, spec.batch_per_device // stage.examples)
     # tf.data drops the elements, so that the time excludes their conversion to Python objects.
@@ -117,7 +119,7 @@ def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputSta
             next(iterators[0])
         fetched = chunk * stage.examples
         return _time_fetches(
-            stage.name, lambda: next(iterators[0]), fetched, examples, _STAGE_SECONDS
+            stage.name, lambda: next(iterators[0]), fetched, max_examples, _STAGE_SECONDS
         )
     finally:
         delete_iterators_in_background(iterators)
@@ -127,17 +129,17 @@ def _time_fetches(
     name: str,
     fetch: Callable[[], object],
     per_fetch: int,
-    examples: int | None,
+    max_examples: int | None,
     seconds: float,
 ) -> InputStage:
-    """Calls `fetch` for `seconds` or until `examples` examples are fetched. Returns the count."""
+    """Calls `fetch` for `seconds`, or until `max_examples` are fetched. Returns the count."""
     done = 0
     start = time.perf_counter()
     while True:
         fetch()
         done += per_fetch
         elapsed = time.perf_counter() - start
-        if elapsed >= seconds or (examples is not None and done >= examples):
+        if elapsed >= seconds or (max_examples is not None and done >= max_examples):
             return InputStage(name=name, examples=done, seconds=elapsed)
 
 
@@ -186,24 +188,24 @@ class BuiltRun:
         evaluated = None if self.evaluator is None else self.evaluator.inputs
         return tuple(source for source in (self.inputs, evaluated) if source is not None)
 
-    def broadcast_restored_state(self, *decided: int) -> list[int]:
+    def broadcast_restored_state_and_numbers(self, *numbers: int) -> list[int]:
         """Sends the chief's variables and numbers to all workers that run their own steps.
 
         Args:
-          decided: numbers that depend on the checkpoint, such as the global step and the number of
+          numbers: numbers that depend on the checkpoint, such as the global step and the number of
             steps left. Only the chief has the correct numbers.
 
         Returns:
           The chief's numbers.
         """
         if self.manager is None or self.manager.workers is None:
-            return [*decided]
+            return [*numbers]
         assert not isinstance(self.step, InputOnlyStep)
         scale = {} if self.step is None else self.step.loss_scale.variables()
         state = [TowerVariable(name, [variable]) for name, variable in scale.items()]
         variables = self.manager.savable_variables().values()
         self.manager.broadcast_from_chief([*variables, *self.slots.values(), *state])
-        of_chief, *_ = self.manager.workers.gather_bytes(np.array(decided, np.int64).tobytes())
+        of_chief, *_ = self.manager.workers.gather_bytes(np.array(numbers, np.int64).tobytes())
         return [*map(int, np.frombuffer(of_chief, np.int64))]
 
     def close(self) -> None:
@@ -309,7 +311,7 @@ def make_inputs(
         _make_worker_input(plan, devices, subset, worker, shards, distribution)
         for worker in workers
     ]
-    return sources[0] if len(sources) == 1 else JobInput(sources)
+    return sources[0] if len(sources) == 1 else JoinedWorkerInput(sources)
 
 
 def _make_worker_input(
@@ -418,7 +420,7 @@ def _make_async_steps(
         )
         sources.append(source)
     first_worker = manager.make_worker_manager(devices.job.devices_of(job.workers[0]))
-    return first_worker, next(iter(steps.values())), JobInput(sources), steps
+    return first_worker, next(iter(steps.values())), JoinedWorkerInput(sources), steps
 
 
 def _create_variables(plan: RunPlan, devices: runtime.Devices) -> VariableMgr:

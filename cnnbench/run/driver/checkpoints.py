@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.files import TemporaryFolder, UrlPath, place
+from cnnbench.base.files import TemporaryFolder, UrlPath, local_or_url_path
 from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.graph import GraphNetwork
@@ -52,7 +52,8 @@ class RestoredState(NamedTuple):
     Attributes:
       examples: number of training examples of all steps before `global_step`.
       notices: lines for the user, about state that the checkpoint does not contain.
-      passed_over: number of skipped records in these steps, see `InputSource.passed_over`.
+      passed_over: number of skipped records in these steps, see
+        `InputSource.skipped_records_by_shard`.
       warning: text with the first variable that contains NaN or infinity; "" if there is none.
     """
 
@@ -122,8 +123,10 @@ class Checkpoints:
         self._global_step.assign(global_step)
         self._examples.assign(self._examples_offset + global_step * self._global_batch)
         if self._inputs is not None:
-            self._passed_over = self._inputs.passed_over(global_step - self._first_step)
-        prefix = str(place(directory) / f"{files.NAME}-{global_step}")
+            self._passed_over = self._inputs.skipped_records_by_shard(
+                global_step - self._first_step
+            )
+        prefix = str(local_or_url_path(directory) / f"{files.NAME}-{global_step}")
         try:
             self._write_checkpoint(prefix, directory, global_step)
             files.delete_old_checkpoints(directory, self._max_to_keep)
@@ -170,7 +173,10 @@ class Checkpoints:
           FlagError: a checkpoint of tf_cnn_benchmarks does not fit the variables of this model.
         """
         stored = _StoredCheckpoint(path, _OTHER_MODEL, self._spec)
-        model = {self._stored_key(name): v.primary for name, v in self._variables.items()}
+        model = {
+            self._checkpoint_key_to_restore_from(name): v.primary
+            for name, v in self._variables.items()
+        }
         if self._averaged and not stored.has_keys(model):
             missing = "has no moving averages: it was written without --ema_decay"
             raise BenchmarkError(f"{path} {missing}")
@@ -196,7 +202,7 @@ class Checkpoints:
         copied = (other_slots if has_slots else {}) | (averages if has_averages else {})
         self._manager.after_restore(copied.values())
         if not has_averages:
-            initialize_averages(self._manager, self._slots)
+            set_moving_averages_to_weights(self._manager, self._slots)
         self._first_step = global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self._global_batch
         # Checkpoints of earlier versions of cnnbench do not contain the number of examples.
@@ -234,7 +240,7 @@ class Checkpoints:
         elif not has_slots:
             yield f"{path} lacks some of the state of {before}, which starts afresh"
 
-    def _stored_key(self, name: str) -> str:
+    def _checkpoint_key_to_restore_from(self, name: str) -> str:
         """Returns the checkpoint key of the value from which variable `name` is restored."""
         if self._averaged and self._variables[name].primary.trainable:
             return _checkpoint_key_of_variable("slots", f"{name}/{AVERAGE}")
@@ -280,7 +286,9 @@ def select_moving_averages(slots: Mapping[str, TowerVariable]) -> dict[str, Towe
     return {n.removesuffix(end): slot for n, slot in slots.items() if n.endswith(end)}
 
 
-def initialize_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]) -> None:
+def set_moving_averages_to_weights(
+    manager: VariableMgr, slots: Mapping[str, TowerVariable]
+) -> None:
     """Sets the moving averages in `slots` to the current values of their variables."""
     for name, average in select_moving_averages(slots).items():
         for copy, variable in zip(average.copies, manager.updated(name).copies, strict=True):
@@ -442,10 +450,10 @@ _EXAMPLES = f"examples{_ATTRIBUTE}"
 _PASSED_OVER = f"passed_over{_ATTRIBUTE}"
 
 
-def _checkpoint_key_of_variable(part: str, name: str) -> str:
-    """Returns the checkpoint key of `name`; `part` is "model", "slots" or "loss_scale"."""
+def _checkpoint_key_of_variable(checkpoint_part: str, name: str) -> str:
+    """Returns the key of `name` in a part of a checkpoint: "model", "slots" or "loss_scale"."""
     # tf.train.Checkpoint escapes '/' in a name as '.S', and '.' as '..'.
-    return f"{part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
+    return f"{checkpoint_part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
 
 
 def _variable_name_of_key(key: str) -> str:

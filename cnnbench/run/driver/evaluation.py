@@ -65,7 +65,7 @@ class Evaluator:
         self.notices: list[str] = []
         # The step is traced here, so that the first printed rate excludes the tracing time.
         self._function = TracedFunction(
-            "the evaluation", self._build_evaluation_step, inputs.signature
+            "the evaluation", self._build_evaluation_step, inputs.step_argument_specs
         )
 
     def run(
@@ -102,7 +102,9 @@ class Evaluator:
             sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
-            rows += [_without_padding(of_tower) for of_tower in collected if of_tower]
+            rows += [
+                _copy_rows_to_host_without_padding(of_tower) for of_tower in collected if of_tower
+            ]
             if interval.is_display_due(batch):
                 now = time.perf_counter()
                 images = self._manager.num_towers * self.inputs.spec.batch_per_device
@@ -165,7 +167,7 @@ class Evaluator:
             device = self._devices[tower]
             with tf.device(device), tf.name_scope(f"evaluation_{tower}"):
                 host = device if is_cpu(device) else cpu_of_device(device)
-                return make(read, self.inputs.of_tower(tower, batches), host)
+                return make(read, self.inputs.get_tower_batch(tower, batches), host)
 
         results = self._manager.run_towers(build)
         with tf.device(self._devices[0]):
@@ -202,7 +204,7 @@ def _concatenate_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
     return {name: np.concatenate([part[name] for part in rows]) for name in rows[0]} if rows else {}
 
 
-def _without_padding(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+def _copy_rows_to_host_without_padding(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
     """Copies `Model.host_rows` values of one tower's batch to the host, without padding."""
     values = {name: value.numpy() for name, value in rows.items()}
     weights = values.pop(_WEIGHTS, None)

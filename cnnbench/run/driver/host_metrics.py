@@ -133,7 +133,7 @@ def main(parent: int) -> None:
     try:
         with plugins.reporting_plugin_errors(BenchmarkError):
             for flag, path in files:
-                plugins.load(path, flag)
+                plugins.load_plugin_file(path, flag)
             metrics = _compute_metrics(registry.get_model(model, dataset), rows)
     except (UsageError, BenchmarkError) as error:
         sys.exit(str(error))
@@ -267,4 +267,4 @@ class EvaluationPublisher:
         )
         self._measurements.add_evaluation(evaluation)
         for observer in self._observers:
-            observer.evaluated(evaluation)
+            observer.evaluation_completed(evaluation)

@@ -16,7 +16,7 @@ from cnnbench.base.job import CONTROLLER, Job, Task
 from cnnbench.base.rendezvous import (
     NAMED,
     OK,
-    probe,
+    probe_grpc_server,
     task_states_text,
     unresponsive_tasks,
     wait_for_servers,
@@ -224,7 +224,7 @@ class JobMembership:
                 server = runtime.start_server(settings, self._job)
             self._watchdog.announce_server_ready()
             self._tell(f"serving {chief} ({self._job.address(chief)})")
-            chief_ending = self._watchdog.wait()
+            chief_ending = self._watchdog.wait_for_run_end()
         except BaseException as error:
             ending = RunEnding(ExitCode.FAILED, str(error) or "interrupted")
             self._watchdog.announce_end(ending, lost=True)
@@ -233,7 +233,9 @@ class JobMembership:
         if chief_ending.code == 0:
             # The chief's operations fail if a server is lost, so servers end after the chief.
             until = time.monotonic() + _LINGER_SECONDS
-            while time.monotonic() < until and probe(self._job.address(chief), 1.0) == OK:
+            while (
+                time.monotonic() < until and probe_grpc_server(self._job.address(chief), 1.0) == OK
+            ):
                 time.sleep(_POLL_SECONDS)
         del server
         return chief_ending

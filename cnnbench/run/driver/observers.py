@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from cnnbench.base.files import TemporaryFolder, place
+from cnnbench.base.files import TemporaryFolder, local_or_url_path
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.data.coco import CROP_TRIES
 from cnnbench.errors import BenchmarkError
@@ -47,8 +47,8 @@ from cnnbench.run.observe.graphs import collecting_partitions, write_graph
 from cnnbench.run.observe.operations import (
     XPlane,
     divide_wall_time_of_step,
-    message_class,
     operation_table,
+    protobuf_message_class,
     read_profile,
     sorted_operations,
 )
@@ -83,27 +83,29 @@ class Observer:
     def training_begins(self, global_step: int, steps: int) -> None:
         """Called when the training begins, which runs a warm-up and at most `steps` timed steps."""
 
-    def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
+    def table_row_printed(
+        self, step: int, images_per_sec: float, metrics: Mapping[str, float]
+    ) -> None:
         """Called when the table's row for a timed step was printed. The first step is 1.
 
         `metrics` is as in `TrainingState`.
         """
 
-    def pauses_after(self, global_step: int) -> bool:
-        """Returns whether to call `paused` after this step of the warm-up or of the timed loop."""
+    def needs_pause_after(self, global_step: int) -> bool:
+        """Returns whether to call `training_paused` after this step (warm-up or timed loop)."""
         del global_step
         return False
 
-    def paused(self, state: TrainingState) -> None:
+    def training_paused(self, state: TrainingState) -> None:
         """Called while no step is running, so that the call may take a long time."""
 
-    def evaluating(self, global_step: int) -> None:
+    def evaluation_begins(self, global_step: int) -> None:
         """Called when an evaluation begins. The training is paused or has ended."""
 
-    def evaluated(self, evaluation: Evaluation) -> None:
+    def evaluation_completed(self, evaluation: Evaluation) -> None:
         """Called when the metrics of an evaluation are complete."""
 
-    def resuming(self, global_step: int) -> None:
+    def training_resumes_after_evaluation(self, global_step: int) -> None:
         """Called when the training continues after an evaluation."""
 
     def training_ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
@@ -148,13 +150,15 @@ class BenchmarkLog(Observer):
             self._folder.mkdir(parents=True, exist_ok=True)
         write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
 
-    def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
+    def table_row_printed(
+        self, step: int, images_per_sec: float, metrics: Mapping[str, float]
+    ) -> None:
         """Logs the values of a row of the table, with the row's step number."""
         self._log_metric("current_examples_per_sec", images_per_sec, step, _RATE)
         for name, value in metrics.items():
             self._log_metric(_ACCURACIES.get(name, name), value, step)
 
-    def evaluated(self, evaluation: Evaluation) -> None:
+    def evaluation_completed(self, evaluation: Evaluation) -> None:
         """Logs the accuracies and the rate of an evaluation."""
         step = evaluation.global_step
         accuracies = {"top_1": evaluation.top_1, "top_5": evaluation.top_5}
@@ -269,14 +273,14 @@ class MLPerfLog(Observer):
         )
         edges = [global_step, *evaluations, last]
         self._lengths = iter([end - begin for begin, end in itertools.pairwise(edges)])
-        self.resuming(global_step)
+        self.training_resumes_after_evaluation(global_step)
 
-    def evaluating(self, global_step: int) -> None:
+    def evaluation_begins(self, global_step: int) -> None:
         """Logs that a block of training steps has ended, and that an evaluation begins."""
         self._log_block_end()
         self._log_event(_START, "eval_start", None, **self._epoch_and_samples(global_step))
 
-    def evaluated(self, evaluation: Evaluation) -> None:
+    def evaluation_completed(self, evaluation: Evaluation) -> None:
         """Logs the metric of --stop_at or, without this flag, the model's accuracy."""
         position = self._epoch_and_samples(evaluation.global_step)
         value = evaluation.metric_value(self._accuracy)
@@ -286,7 +290,7 @@ class MLPerfLog(Observer):
             self._reached = True
         self._log_event(_END, "eval_stop", None, **position)
 
-    def resuming(self, global_step: int) -> None:
+    def training_resumes_after_evaluation(self, global_step: int) -> None:
         """Logs the start of the next block of training, if steps are left."""
         length = next(self._lengths, 0)
         if not length:
@@ -435,11 +439,11 @@ class EventFile:
     def _write(self, tag: str, value: Any, step: int, dashboard: str, data_class: int) -> None:
         tensor = tf.make_tensor_proto(value).SerializeToString()
         metadata = {"plugin": {"name": dashboard.encode()}, "data_class": data_class}
-        summary = message_class("Summary")()
+        summary = protobuf_message_class("Summary")()
         summary.values.add(tag=tag.encode(), metadata=metadata).tensor.MergeFromString(tensor)
         with collecting_write_errors(self._flag, self._folder, tf.errors.OpError):
             if self._writer is None:
-                place(self._folder).mkdir(parents=True, exist_ok=True)
+                local_or_url_path(self._folder).mkdir(parents=True, exist_ok=True)
                 # TensorBoard reads the files of a folder in the order of their names.
                 host = f"{socket.gethostname()}.{os.getpid()}"
                 name = f"events.out.tfevents.{time.time():017.6f}.{host}"
@@ -452,7 +456,7 @@ class EventFile:
 
     def _write_event(self, **fields: Any) -> None:
         self._writer.write(
-            message_class("Event")(wall_time=time.time(), **fields).SerializeToString()
+            protobuf_message_class("Event")(wall_time=time.time(), **fields).SerializeToString()
         )
 
 
@@ -508,11 +512,11 @@ class TrainingSummaries(_SummaryWriter):
         if self._verbosity >= _GRADIENTS:
             self._last_gradients = step.trace_last_gradients()
 
-    def pauses_after(self, global_step: int) -> bool:
+    def needs_pause_after(self, global_step: int) -> bool:
         """Returns True after every --save_summaries_steps global steps."""
         return global_step % self._every == 0
 
-    def paused(self, state: TrainingState) -> None:
+    def training_paused(self, state: TrainingState) -> None:
         """Writes scalars, and the requested histograms of gradients and variables, and images."""
         step = state.global_step
         for tag, value in self._training_scalars(state).items():
@@ -555,7 +559,7 @@ class EvaluationSummaries(_SummaryWriter):
         self._newest = newest
         self._last: int | None = None
 
-    def evaluated(self, evaluation: Evaluation) -> None:
+    def evaluation_completed(self, evaluation: Evaluation) -> None:
         """Writes the result of an evaluation."""
         step = evaluation.global_step
         if self._newest and (self._last is None or step <= self._last):
@@ -698,10 +702,10 @@ def _writing_partitions(
         messages.notice(f"{path}: {len(graph_def.node)} operations on {device}")
 
 
-def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str, Any]:
+def chrome_trace(planes: Iterable[XPlane], run_info: Mapping[str, Any]) -> dict[str, Any]:
     """Converts a profile to Chrome's trace format: planes are processes, their lines are threads.
 
-    `about` describes the run. Events without a duration are omitted, because they only show the
+    `run_info` describes the run. Events without a duration are omitted, because they only show the
     management of thread pools.
     """
     planes = tuple(planes)
@@ -724,7 +728,7 @@ def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str
                             "args": dict(event.stats),
                         }
                     )
-    return {"displayTimeUnit": "ms", "otherData": dict(about), "traceEvents": events}
+    return {"displayTimeUnit": "ms", "otherData": dict(run_info), "traceEvents": events}
 
 
 def _name_event(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cnnbench.base.files import is_url, lock_folder, place
+from cnnbench.base.files import is_url, local_or_url_path, lock_folder
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.text import format_bytes
 from cnnbench.errors import FlagError, UsageError
@@ -29,7 +29,7 @@ from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import card_numbers
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import (
-    Output,
+    OutputFile,
     check_and_resolve_export_folder,
     check_folder_writable,
     resolve_links,
@@ -112,12 +112,12 @@ def prepare_folders(plan: RunPlan) -> None:
         check_folder_writable("benchmark_log_dir", plan.params.benchmark_log_dir)
 
 
-def output_files(plan: RunPlan) -> Iterator[Output]:
+def output_files(plan: RunPlan) -> Iterator[OutputFile]:
     """The output files of a run except its records, each with its flag and kind."""
-    yield Output("graph_file", plan.params.graph_file, _graph_kind(plan.params.graph_file))
-    yield Output("tfprof_file", plan.params.tfprof_file, "table of operations")
-    yield Output("profile_json", plan.params.profile_json, "step_profile")
-    yield Output(
+    yield OutputFile("graph_file", plan.params.graph_file, _graph_kind(plan.params.graph_file))
+    yield OutputFile("tfprof_file", plan.params.tfprof_file, "table of operations")
+    yield OutputFile("profile_json", plan.params.profile_json, "step_profile")
+    yield OutputFile(
         "trace_file",
         plan.params.trace_file if plan.params.use_chrome_trace_format else "",
         "trace",
@@ -126,7 +126,7 @@ def output_files(plan: RunPlan) -> Iterator[Output]:
     # There is one file for each device, and one file for the host.
     for number in range(plan.params.num_gpus + 1 if prefix else 0):
         path = partition_file(prefix or "", number)
-        yield Output("partitioned_graph_file_prefix", path, _graph_kind(path))
+        yield OutputFile("partitioned_graph_file_prefix", path, _graph_kind(path))
     if plan.params.profile_layers:
         # The late import saves other runs the time to load the charts.
         from cnnbench.base.charts.draw import FORMATS
@@ -137,7 +137,7 @@ def output_files(plan: RunPlan) -> Iterator[Output]:
             if Path(path).suffix.lower()[1:] not in suffixes:
                 listed = ", ".join(f".{suffix}" for suffix in suffixes)
                 raise FlagError("profile_layers", path, f"must end in one of {listed}")
-            yield Output("profile_layers", path)
+            yield OutputFile("profile_layers", path)
 
 
 def _graph_kind(path: str | None) -> str:
@@ -242,7 +242,7 @@ def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
         waiting = plan.input.training.datasets_prefetch_buffer_size
         waiting += 1 if together == 1 else together * plan.length.passes
         # Mixing needs memory for both images of each pair.
-        waiting += 2 * plan.input.training.mixes
+        waiting += 2 * plan.input.training.mixes_images
     example = MASTER_BYTES * sum(math.prod(element.sizes) for element in plan.network.spec.elements)
     step = MemoryEstimate(
         fixed, towers * (per_image + waiting * example), plan.length.batch_per_device
@@ -315,7 +315,11 @@ def _encoded_bytes(plan: RunPlan) -> int:
     files = plan.network.dataset.find(plan.params.data_dir, subset)
     # Shards behind a URL are assumed to have equal sizes, which saves a request per shard.
     measured = files[:1] if is_url(plan.params.data_dir) else files
-    size = sum(place(file).stat().st_size for file in measured) * len(files) // len(measured)
+    size = (
+        sum(local_or_url_path(file).stat().st_size for file in measured)
+        * len(files)
+        // len(measured)
+    )
     if plan.input.training.datasets_use_caching or not plan.network.dataset.skips_bad_records:
         return size
     share = min(1.0, _SHUFFLE_BUFFER / max(1, plan.length.train_examples))

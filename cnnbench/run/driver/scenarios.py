@@ -33,10 +33,10 @@ from cnnbench.run.driver.build import (
     BuiltRun,
     InputOnlyStep,
     time_pipeline,
-    time_stage,
+    time_pipeline_up_to_stage,
 )
 from cnnbench.run.driver.checkpoints import RestoredState, SavedModelExporter
-from cnnbench.run.driver.console import Run
+from cnnbench.run.driver.console import RunContext
 from cnnbench.run.driver.describe import benchmark_log_parameters
 from cnnbench.run.driver.host_metrics import EvaluationPublisher
 from cnnbench.run.driver.membership import SharedInterrupts
@@ -101,11 +101,11 @@ class ReplicaCheck(Observer):
         del steps
         self._check_replicas(global_step)
 
-    def pauses_after(self, global_step: int) -> bool:
+    def needs_pause_after(self, global_step: int) -> bool:
         """Returns True after every --check_replica_consistency global steps."""
         return global_step % self._every == 0
 
-    def paused(self, state: TrainingState) -> None:
+    def training_paused(self, state: TrainingState) -> None:
         """Compares the copies after a step. Raises ReplicaDivergenceError if copies differ."""
         self._check_replicas(state.global_step)
 
@@ -198,7 +198,7 @@ def _digest_of_variable(variable: TowerVariable) -> bytes:
 # The scenarios: training, evaluation, measurement of the input alone.
 
 
-def measure_input(run: Run, built: BuiltRun) -> float | None:
+def measure_input(run: RunContext, built: BuiltRun) -> float | None:
     """Times the whole input pipeline and its stages without a network, and closes the pipeline.
 
     Returns:
@@ -220,7 +220,7 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     seconds = measurements.parts.measured.loop_seconds
     assert seconds is not None
     whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=seconds)
-    stages = [time_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
+    stages = [time_pipeline_up_to_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
     measurements.update_record(input_stages=(*stages, whole))
     if length.epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
         run.output.messages.notice(
@@ -230,7 +230,7 @@ def measure_input(run: Run, built: BuiltRun) -> float | None:
     return total
 
 
-def measure_speed_limits(run: Run, built: BuiltRun) -> None:
+def measure_speed_limits(run: RunContext, built: BuiltRun) -> None:
     """Measures the speed of the input pipeline without training, and the peak FLOP rate.
 
     A record compares the speed of the run with these limits. The measurement follows the run, and
@@ -270,7 +270,7 @@ def measure_speed_limits(run: Run, built: BuiltRun) -> None:
 
 @contextmanager
 def _open_observers(
-    run: Run, built: BuiltRun
+    run: RunContext, built: BuiltRun
 ) -> Iterator[tuple[list[Observer], EvaluationPublisher | None]]:
     """A context that creates and closes the observers and the evaluation results of a run."""
     plan, manager, flags = run.plan, built.manager, run.plan.params
@@ -310,7 +310,7 @@ def _open_observers(
         yield observers, results
 
 
-def train(run: Run, built: BuiltRun) -> float | None:
+def train(run: RunContext, built: BuiltRun) -> float | None:
     """Runs the training (or the forward passes) of a run whose objects `built` contains.
 
     Returns:
@@ -326,7 +326,7 @@ def train(run: Run, built: BuiltRun) -> float | None:
             write_graph("graph_file", flags.graph_file, step.graph.as_graph_def())
         restored, steps = _restore_or_initialize(run, built, manager)
         # Only the chief reads the checkpoint, so it sends the step and example counts.
-        global_step, examples, steps, *passed_over = built.broadcast_restored_state(
+        global_step, examples, steps, *passed_over = built.broadcast_restored_state_and_numbers(
             restored.global_step, restored.examples, steps, *restored.passed_over
         )
         for worker_step in (step, *built.workers.values()):
@@ -361,7 +361,7 @@ def train(run: Run, built: BuiltRun) -> float | None:
         return total
 
 
-def run_evaluation(run: Run, built: BuiltRun) -> float | None:
+def run_evaluation(run: RunContext, built: BuiltRun) -> float | None:
     """Evaluates the newest checkpoint or, with --eval_interval_secs, every new checkpoint.
 
     Returns:
@@ -376,7 +376,7 @@ def run_evaluation(run: Run, built: BuiltRun) -> float | None:
 
 
 def _restore_or_initialize(
-    run: Run, built: BuiltRun, manager: VariableMgr
+    run: RunContext, built: BuiltRun, manager: VariableMgr
 ) -> tuple[RestoredState, int]:
     """Initializes the variables, or restores a checkpoint if there is one.
 
@@ -400,7 +400,7 @@ def _restore_or_initialize(
                 raise BenchmarkError(f"no checkpoint in --backbone_model_path={backbone}")
             count = checkpoints.restore_backbone(manager, plan.network.model.backbone, path)
             run.output.messages.notice(f"backbone of {count} variables restored from {path}")
-            checkpoints.initialize_averages(manager, built.slots)
+            checkpoints.set_moving_averages_to_weights(manager, built.slots)
         return RestoredState(0, 0, ()), plan.length.batches
     restored = built.checkpoints.restore(path)
     run.output.messages.notice(f"resuming from {path} at global step {restored.global_step}")
@@ -422,7 +422,9 @@ def _restore_or_initialize(
     return restored, round_up_steps(max(0, steps), plan.params.steps_per_execution)
 
 
-def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Sequence[int]) -> None:
+def _resume_input(
+    run: RunContext, inputs: InputSource, examples: int, passed_over: Sequence[int]
+) -> None:
     """Continues the input after the examples that earlier runs have used."""
     plan = run.plan
     # Asynchronous workers have used approximately equal numbers of examples.
@@ -438,7 +440,7 @@ def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Seq
 
 
 def _evaluate_new_checkpoints(
-    run: Run, built: BuiltRun, results: EvaluationPublisher
+    run: RunContext, built: BuiltRun, results: EvaluationPublisher
 ) -> float | None:
     """Evaluates one checkpoint, or all new checkpoints until the training ends, as the chief.
 
@@ -467,7 +469,7 @@ def _evaluate_new_checkpoints(
                 if pause and files.find_latest_checkpoint(train_dir) != path:
                     continue  # The training has replaced this checkpoint by a newer checkpoint.
                 raise
-            built.broadcast_restored_state(restored.global_step)
+            built.broadcast_restored_state_and_numbers(restored.global_step)
             run.output.console.lines(f"Successfully loaded model from {path}.")
             if restored.warning:
                 run.output.messages.warning(restored.warning, "nonfinite")
@@ -481,7 +483,7 @@ def _evaluate_new_checkpoints(
             done = path
         if reason := end.explain_end():
             results.publish_all()
-            built.broadcast_restored_state(_NO_CHECKPOINT)
+            built.broadcast_restored_state_and_numbers(_NO_CHECKPOINT)
             if done is None:
                 raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}, and {reason}")
             run.output.messages.notice(f"the evaluation ends: {reason}")
@@ -493,7 +495,7 @@ def _evaluate_new_checkpoints(
 
 
 def _evaluate_restored(
-    run: Run,
+    run: RunContext,
     built: BuiltRun,
     results: EvaluationPublisher,
     global_step: int,
@@ -555,7 +557,7 @@ class TrainingEndDetector:
 
 
 def _evaluate_with_the_chief(
-    run: Run, built: BuiltRun, results: EvaluationPublisher
+    run: RunContext, built: BuiltRun, results: EvaluationPublisher
 ) -> float | None:
     """Evaluates the same checkpoints as the chief. Returns examples/sec, or None as the chief."""
     assert built.evaluator is not None
@@ -563,7 +565,7 @@ def _evaluate_with_the_chief(
     while True:
         # The chief waits for a checkpoint, so this worker may wait for the chief for a long time.
         with run.membership.marking_activity(ProcessActivity.OTHERS):
-            (global_step,) = built.broadcast_restored_state(0)
+            (global_step,) = built.broadcast_restored_state_and_numbers(0)
         if global_step == _NO_CHECKPOINT:
             return None
         with interrupts.sharing_interrupts():
@@ -574,7 +576,7 @@ def _evaluate_with_the_chief(
         results.publish_all(0.0)
 
 
-def _write_saved_model(run: Run, exporter: SavedModelExporter) -> None:
+def _write_saved_model(run: RunContext, exporter: SavedModelExporter) -> None:
     folder = run.plan.params.export_dir
     assert folder is not None
     with collecting_write_errors("export_dir", folder):

@@ -108,26 +108,26 @@ class StepLoop(Generic[Handle, Values]):
     def run(
         self,
         steps: int,
-        done: Callable[[int, StepTime, Values], None],
+        on_steps_done: Callable[[int, StepTime, Values], None],
         pause_due: Callable[[int], bool] = never_pause,
         pause: Callable[[int], bool] = never_pause,
     ) -> int:
         """Runs `steps` steps, or fewer if `pause` ends the loop. Returns their number.
 
         Args:
-          done: called after each execution, in order. Its arguments are the number (from 1) of the
-            last step, the mean time of the steps, and the values.
+          on_steps_done: called after each execution, in order. Its arguments are the number (from
+            1) of the last step, the mean time of the steps, and the values.
           pause_due: returns whether to call `pause` after the step with this number, which is the
             last step of an execution.
           pause: called when no step is in flight; not part of a step's time. If it returns True,
             the loop ends.
         """
         if self.lag:
-            return self._run_lagged(steps, done, pause_due, pause)
+            return self._run_lagged(steps, on_steps_done, pause_due, pause)
         for step in range(self.together, steps + 1, self.together):
             start = StepTime.now()
-            values, end = self._read_values_and_time(self.launch(), lambda: None)
-            done(step, end.since(start, self.together), values)
+            values, end = self._read_values_and_end_time(self.launch(), lambda: None)
+            on_steps_done(step, end.since(start, self.together), values)
             if pause_due(step) and pause(step):
                 return step
         return steps
@@ -135,7 +135,7 @@ class StepLoop(Generic[Handle, Values]):
     def _run_lagged(
         self,
         steps: int,
-        done: Callable[[int, StepTime, Values], None],
+        on_steps_done: Callable[[int, StepTime, Values], None],
         pause_due: Callable[[int], bool],
         pause: Callable[[int], bool],
     ) -> int:
@@ -150,7 +150,7 @@ class StepLoop(Generic[Handle, Values]):
                 max(end.seconds, start.seconds + RESOLUTION),
                 max(end.cpu_seconds, start.cpu_seconds),
             )
-            done(step, end.since(start, self.together), values)
+            on_steps_done(step, end.since(start, self.together), values)
             start = end
 
         # Two threads are needed: a read starts while the read of the previous step still waits.
@@ -166,7 +166,7 @@ class StepLoop(Generic[Handle, Values]):
                         # The previous execution had no error, so its time is still recorded.
                         finish(step - self.together, before)
                     raise
-                reading = threads.submit(self._read_values_and_time, handle, issued.set)
+                reading = threads.submit(self._read_values_and_end_time, handle, issued.set)
                 if before is not None:
                     finish(step - self.together, before)
                 before = reading
@@ -183,15 +183,16 @@ class StepLoop(Generic[Handle, Values]):
             threads.shutdown(wait=False)
         return steps
 
-    def _read_values_and_time(
-        self, handle: Handle, issued: Callable[[], None]
+    def _read_values_and_end_time(
+        self, handle: Handle, on_read_issued: Callable[[], None]
     ) -> tuple[Values, StepTime]:
         """Waits for the values of an execution. Also returns wall and CPU time of its end."""
         ages: list[float] = []
         try:
-            values = self.read(handle, ReadCallbacks(issued, ages.append))
+            values = self.read(handle, ReadCallbacks(on_read_issued, ages.append))
         finally:
-            issued()  # Without this call, an error in `read` would make the loop wait forever.
+            # Without this call, an error in `read` would make the loop wait forever.
+            on_read_issued()
         now = StepTime.now()
         return values, now._replace(seconds=now.seconds - ages[0]) if ages else now
 
@@ -265,7 +266,7 @@ class _UpdateOutcome(NamedTuple):
     error: Exception | None = None
 
 
-class StuckDetector:
+class StuckWorkerDetector:
     """Detects workers whose current update takes too long.
 
     Adds up the time between calls in which the same update is in flight. The caller limits the time
@@ -285,18 +286,22 @@ class StuckDetector:
         self._experienced: set[str] = set()
         self._longest = 0.0
 
-    def stuck_workers(self, in_flight: Mapping[str, int], seconds: float) -> dict[str, float]:
+    def find_stuck_workers(
+        self, in_flight: Mapping[str, int], seconds_since_last_call: float
+    ) -> dict[str, float]:
         """Returns the workers whose current update takes too long, with its seconds so far.
 
         Args:
           in_flight: number of the current update, for each worker that runs an update.
-          seconds: time since the previous call.
+          seconds_since_last_call: time since the previous call.
         """
         for (worker, number), waited in self._waited.items():
             if in_flight.get(worker) != number:
                 self._longest = max(self._longest, waited if worker in self._experienced else 0.0)
                 self._experienced.add(worker)
-        self._waited = {key: self._waited.get(key, 0.0) + seconds for key in in_flight.items()}
+        self._waited = {
+            key: self._waited.get(key, 0.0) + seconds_since_last_call for key in in_flight.items()
+        }
         return {
             worker: waited
             for (worker, _), waited in self._waited.items()
@@ -326,10 +331,10 @@ class AsyncLoop(Generic[Values]):
         workers: Mapping[str, Callable[[int], Values]],
         lost: Callable[[str, Exception], None],
         lost_workers: Callable[[], Mapping[str, str]] = dict,
-        stuck: StuckDetector | None = None,
+        stuck: StuckWorkerDetector | None = None,
         begin: Callable[[], object] = lambda: None,
     ) -> None:
-        self._stuck = StuckDetector() if stuck is None else stuck
+        self._stuck = StuckWorkerDetector() if stuck is None else stuck
         self._begin_thread = begin
         self._workers = dict(workers)
         self._report_lost = lost
@@ -356,7 +361,7 @@ class AsyncLoop(Generic[Values]):
     def run(
         self,
         steps: int,
-        done: Callable[[int, StepTime, Values], None],
+        on_steps_done: Callable[[int, StepTime, Values], None],
         pause_due: Callable[[int], bool] = never_pause,
         pause: Callable[[int], bool] = never_pause,
     ) -> int:
@@ -366,8 +371,8 @@ class AsyncLoop(Generic[Values]):
         because a worker's first update is slow.
 
         Args:
-          done: called after each update, in order. Its arguments are the number (from 1), the time
-            and the values.
+          on_steps_done: called after each update, in order. Its arguments are the number (from 1),
+            the time and the values.
           pause_due: returns whether to call `pause` after this number of updates. It is called once
             for each number, in order, from any thread.
           pause: called when no update is in flight; not part of an update's time. If it returns
@@ -383,7 +388,7 @@ class AsyncLoop(Generic[Values]):
                 outcome = self._wait_for_outcome()
                 spent, last = outcome.end.since(last), outcome.end
                 spent = spent._replace(seconds=max(spent.seconds, _SHORTEST))
-                done(step, spent, outcome.values)  # type: ignore[arg-type]
+                on_steps_done(step, spent, outcome.values)  # type: ignore[arg-type]
                 if step in self._pauses:
                     if pause(step):
                         return step
@@ -479,7 +484,7 @@ class AsyncLoop(Generic[Values]):
                     self._remove_worker(worker, ConnectionError(why))
                 with self._changed:
                     in_flight = dict(self._in_flight)
-                for worker, seconds in self._stuck.stuck_workers(
+                for worker, seconds in self._stuck.find_stuck_workers(
                     in_flight, min(passed, 2 * _ASK_SECONDS)
                 ).items():
                     self._handle_stuck_worker(worker, seconds)
@@ -530,7 +535,8 @@ class CoordinatedLoop(AsyncLoop[Values]):
       slots: functions by name. Each function runs one update; all functions may be called at the
         same time.
       lost, lost_workers: see `AsyncLoop`; their arguments and results are workers.
-      stuck: see `AsyncLoop`. It detects stuck slots, but its `waits` returns seconds by worker.
+      stuck: see `AsyncLoop`. It detects stuck slots, but its `input_wait_by_worker` returns
+        seconds by worker.
     """
 
     def __init__(
@@ -539,7 +545,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         workers: Sequence[str],
         lost: Callable[[str, Exception], None],
         lost_workers: Callable[[], Mapping[str, str]] = dict,
-        stuck: StuckDetector | None = None,
+        stuck: StuckWorkerDetector | None = None,
     ) -> None:
         super().__init__(slots, lost, lost_workers, stuck)
         self._remaining_workers = list(workers)

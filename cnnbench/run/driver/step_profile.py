@@ -20,7 +20,7 @@ from cnnbench.records.profiles import (
     ProfiledLayer,
     ProfiledPart,
     ProfiledSpan,
-    StepPart,
+    StepPartKey,
     StepProfile,
 )
 from cnnbench.run.observe.work import (
@@ -47,7 +47,7 @@ class StepProfiler:
 
     Attributes:
       steps: time of each profiled step, divided among operations.
-      waits: seconds for which each profiled step waited for its input.
+      input_wait_seconds: seconds for which each profiled step waited for its input.
       allocated: number of allocations in the last profiled step, and bytes; None if unknown.
       last: operations of the last profiled step.
 
@@ -63,7 +63,7 @@ class StepProfiler:
         self._graph: Any = None
         self._partitions: list[Any] = []
         self.steps: list[WallTimes] = []
-        self.waits: list[float] = []
+        self.input_wait_seconds: list[float] = []
         self.allocated: tuple[int, int] | None = None
         self.last: list[ExecutedOperation] = []
 
@@ -88,17 +88,17 @@ class StepProfiler:
         )
 
         def add_profile(planes: tuple[XPlane, ...]) -> None:
-            self.last = sorted_operations(planes, self.works.is_of_step)
+            self.last = sorted_operations(planes, self.work_finder.is_of_step)
             self.steps.append(divide_wall_time_of_step(self.last))
             self.allocated = count_allocations(planes)
 
         before = self._waited()
         with profiling_step(step, None, add_profile):
             yield
-            self.waits.append(self._waited() - before)
+            self.input_wait_seconds.append(self._waited() - before)
 
     @cached_property
-    def works(self) -> OperationWorkFinder:
+    def work_finder(self) -> OperationWorkFinder:
         """Layers, FLOPs and bytes of the step's operations. Available after the first step."""
         return make_operation_work_finder(self._plan, self._graph, self._partitions)
 
@@ -108,28 +108,37 @@ class StepProfiler:
         images = self._plan.length.global_batch
         return {
             name: FlopCounts(*(images * part for part in of_image))
-            for name, of_image in self.works.image_flops.items()
+            for name, of_image in self.work_finder.image_flops.items()
         }
 
     def profile(self, record: RunRecord) -> StepProfile:
         """Creates the profile of a run that has ended, with the record of the run."""
         seconds = record.warmup_step_seconds[: self._plan.length.warm_up.least][-len(self.steps) :]
         works = {
-            operation: self.works(*operation) for step in self.steps for operation in step.counts
+            operation: self.work_finder(*operation)
+            for step in self.steps
+            for operation in step.counts
         }
         allocations, allocated_bytes = self.allocated or (None, None)
         return StepProfile(
             step_seconds=seconds,
-            input_wait_seconds=tuple(self.waits),
+            input_wait_seconds=tuple(self.input_wait_seconds),
             rows=tuple(
-                profile_rows(self.steps, seconds, self.waits, works, self.flops, self.works)
+                profile_rows(
+                    self.steps,
+                    seconds,
+                    self.input_wait_seconds,
+                    works,
+                    self.flops,
+                    self.work_finder,
+                )
             ),
-            graph=self.works.count_operations(),
+            graph=self.work_finder.count_operations(),
             record=record,
             layers=tuple(self._profiled_layers(works.values())),
             allocations=allocations,
             allocated_bytes=allocated_bytes,
-            timeline=tuple(timeline_spans(self.last, self.works)),
+            timeline=tuple(timeline_spans(self.last, self.work_finder)),
         )
 
     def _profiled_layers(self, works: Iterable[OperationWork]) -> Iterable[ProfiledLayer]:
@@ -152,8 +161,8 @@ class StepProfiler:
 def profile_rows(
     steps: Sequence[WallTimes],
     step_seconds: Sequence[float],
-    waits: Sequence[float],
-    works: Mapping[tuple[str, str], OperationWork],
+    input_wait_seconds: Sequence[float],
+    work_by_operation: Mapping[tuple[str, str], OperationWork],
     flops: Mapping[str, FlopCounts],
     work_finder: OperationWorkFinder,
 ) -> Iterable[ProfiledPart]:
@@ -162,15 +171,16 @@ def profile_rows(
     Args:
       steps: time of each profiled step, divided among operations.
       step_seconds: wall time of each step.
-      waits: seconds for which each step waited for its input.
-      works: layer, pass (forward or gradient), and bytes of every operation, by name and type.
+      input_wait_seconds: seconds for which each step waited for its input.
+      work_by_operation: layer, pass (forward or gradient), and bytes of every operation, by name
+        and type.
       flops: FLOPs of a step on all devices, by layer.
       work_finder: returns the type of an operation's result.
     """
-    seconds: defaultdict[StepPart, list[float]] = defaultdict(lambda: [0.0] * len(steps))
-    moved: Counter[StepPart] = Counter()
-    operations: defaultdict[StepPart, Counter[str]] = defaultdict(Counter)
-    for (name, kernel), work in works.items():
+    seconds: defaultdict[StepPartKey, list[float]] = defaultdict(lambda: [0.0] * len(steps))
+    moved: Counter[StepPartKey] = Counter()
+    operations: defaultdict[StepPartKey, Counter[str]] = defaultdict(Counter)
+    for (name, kernel), work in work_by_operation.items():
         # An operation in a branch of tf.cond does not run in every step.
         share = sum((name, kernel) in step.counts for step in steps) / len(steps)
         moved[work.part] += round(share * work.bytes)
@@ -178,15 +188,15 @@ def profile_rows(
             operations[work.part][f"{kernel} {work_finder.result_dtype(name)}".rstrip()] += times
     for number, step in enumerate(steps):
         for operation, spent in step.seconds.items():
-            seconds[works[operation].part][number] += spent
+            seconds[work_by_operation[operation].part][number] += spent
         outside = step_seconds[number] - sum(step.seconds.values())
         outside -= step.other_seconds + step.idle_seconds
-        wait = min(max(0.0, outside), waits[number])
+        wait = min(max(0.0, outside), input_wait_seconds[number])
         seconds[INPUT_OPERATIONS][number] = step.other_seconds
         seconds[INPUT_WAIT][number] = wait
         seconds[GAPS][number] = step.idle_seconds
         seconds[PROGRAM][number] = outside - wait
-    counted = flops_by_part(works.values(), flops)
+    counted = flops_by_part(work_by_operation.values(), flops)
     for part, values in seconds.items():
         yield ProfiledPart(
             **part._asdict(),
@@ -198,21 +208,23 @@ def profile_rows(
 
 
 def timeline_spans(
-    ran: Sequence[ExecutedOperation], works: OperationWorkFinder
+    operations: Sequence[ExecutedOperation], work_finder: OperationWorkFinder
 ) -> list[ProfiledSpan]:
     """Joins neighbouring operations of a step into the spans of a timeline.
 
-    `ran` contains the operations in the order of their starts.
+    `operations` contains the operations in the order of their starts.
     """
     from cnnbench.run.observe.operations import PICOSECONDS
 
-    shortest = _SHORTEST * PICOSECONDS * max((operation.end for operation in ran), default=0)
+    shortest = _SHORTEST * PICOSECONDS * max((operation.end for operation in operations), default=0)
     spans: list[ProfiledSpan] = []
-    latest: dict[tuple[str, StepPart], int] = {}
-    for operation in ran:
+    latest: dict[tuple[str, StepPartKey], int] = {}
+    for operation in operations:
         start, end = operation.start * PICOSECONDS, operation.end * PICOSECONDS
         part = (
-            works(operation.name, operation.type).part if operation.is_of_step else INPUT_OPERATIONS
+            work_finder(operation.name, operation.type).part
+            if operation.is_of_step
+            else INPUT_OPERATIONS
         )
         # If an operation is not in the graph, its plane in the profile shows the device.
         gpu = (
@@ -220,7 +232,9 @@ def timeline_spans(
             if "device:" in operation.plane
             else "cpu:0"
         )
-        device = (works.device_of_operation(operation.name) or gpu) if operation.is_of_step else ""
+        device = (
+            (work_finder.device_of_operation(operation.name) or gpu) if operation.is_of_step else ""
+        )
         place = latest.get((device, part))
         if place is not None and start - spans[place].end <= shortest:
             spans[place] = replace(spans[place], end=max(spans[place].end, end))

@@ -26,7 +26,7 @@ from cnnbench.plan.place import WorkKind
 from cnnbench.records.files import collecting_write_errors
 from cnnbench.records.run import Target
 from cnnbench.run.driver.build import BuiltRun
-from cnnbench.run.driver.console import DisplayInterval, Run
+from cnnbench.run.driver.console import DisplayInterval, RunContext
 from cnnbench.run.driver.host_metrics import EvaluationPublisher, PendingEvaluation
 from cnnbench.run.driver.membership import SharedInterrupts
 from cnnbench.run.driver.observers import Observer, TrainingState
@@ -36,7 +36,7 @@ from cnnbench.run.driver.step_loop import (
     LoopTimer,
     StepLoop,
     StepTime,
-    StuckDetector,
+    StuckWorkerDetector,
 )
 from cnnbench.run.runtime.supervisor import ProcessActivity
 from cnnbench.run.step.train_step import StepResult, TrainStep
@@ -104,7 +104,7 @@ class Training:
 
     def __init__(
         self,
-        run: Run,
+        run: RunContext,
         built: BuiltRun,
         *,
         results: EvaluationPublisher | None = None,
@@ -177,7 +177,10 @@ class Training:
                 self._display = DisplayInterval(plan.params.display_every)
                 try:
                     steps = loop.run(
-                        steps, self._record_timed_steps, self._pause_due, self._pause_loop
+                        steps,
+                        self._record_timed_steps,
+                        self._is_pause_due,
+                        self._run_pause_tasks_and_decide_end,
                     )
                     # In a job of several processes, sync_devices would also contact lost processes.
                     if self._built.worker_group is None and not self._built.workers:
@@ -229,9 +232,12 @@ class Training:
         lost_tasks = self._run.membership.lost_tasks
 
         def input_wait_by_worker() -> dict[str, float]:
-            return {names[shard]: seconds for shard, seconds in self._inputs.waiting().items()}
+            return {
+                names[shard]: seconds
+                for shard, seconds in self._inputs.seconds_waiting_by_shard().items()
+            }
 
-        stuck = StuckDetector(self._run.plan.params.stall_timeout, input_wait_by_worker)
+        stuck = StuckWorkerDetector(self._run.plan.params.stall_timeout, input_wait_by_worker)
         if place.coordinated:
             return CoordinatedLoop(works, names, self._note_lost_worker, lost_tasks, stuck)
         return AsyncLoop(
@@ -270,7 +276,7 @@ class Training:
         def pause(step: int) -> bool:
             nonlocal steady
             probing.close()
-            if step and self._pause_due(step) and self._pause_loop(step):
+            if step and self._is_pause_due(step) and self._run_pause_tasks_and_decide_end(step):
                 return True
             for begin, (_, probe) in zip(begins, self._probes, strict=True):
                 if begin == step:
@@ -282,7 +288,9 @@ class Training:
             return steady
 
         def pause_due(step: int) -> bool:
-            return step in warm_up.steadiness_check_steps or step in edges or self._pause_due(step)
+            return (
+                step in warm_up.steadiness_check_steps or step in edges or self._is_pause_due(step)
+            )
 
         run.membership.activity = (
             ProcessActivity.OTHERS if self._built.workers else ProcessActivity.STEP
@@ -294,7 +302,7 @@ class Training:
             warmup_status="fixed" if not warm_up.auto else "steady" if steady else "limit",
             environment=with_loaded_libraries(measurements.parts.environment),
         )
-        measurements.publish()
+        measurements.publish_to_parent()
         run.output.progress_line.finish()
         run.output.console.lines("Done warm up")
 
@@ -354,7 +362,7 @@ class Training:
             speed = self._speed.current()
             self._run.output.console.row(step, speed, last.loss, last.metrics)
             for observer in self._observers:
-                observer.displayed(step, speed.mean, self._metrics_by_name())
+                observer.table_row_printed(step, speed.mean, self._metrics_by_name())
         self._run.output.progress_line.update(step)
 
     def _check_results(self, step: int, values: Sequence[StepValues]) -> None:
@@ -386,7 +394,7 @@ class Training:
         reached = (position for position, value, ended in self._limits if ended(value, loop))
         return next(reached, 0)
 
-    def _pause_due(self, step: int) -> bool:
+    def _is_pause_due(self, step: int) -> bool:
         """Returns whether to pause after this step of the warm-up or of the timed loop."""
         executed = self._steps_of_execution(step)
         # Workers that run their own steps get the chief's request with the results of a step.
@@ -398,7 +406,7 @@ class Training:
             or self._is_checkpoint_due(executed[-1])
             or (self._results is not None and self._results.is_next_ready)
             or (step < self._steps and self._run.membership.turns.is_slice_over())
-            or any(any(map(observer.pauses_after, executed)) for observer in self._observers)
+            or any(any(map(observer.needs_pause_after, executed)) for observer in self._observers)
         )
 
     def _steps_of_execution(self, step: int) -> range:
@@ -416,7 +424,7 @@ class Training:
             return time.monotonic() - self._last_save >= flags.save_model_secs
         return False
 
-    def _pause_loop(self, step: int) -> bool:
+    def _run_pause_tasks_and_decide_end(self, step: int) -> bool:
         """Saves a checkpoint, evaluates and calls observers, as far as each is due after `step`.
 
         Returns whether to end the loop.
@@ -428,7 +436,7 @@ class Training:
             if self._results is not None:
                 self._results.publish()
             for observer in self._observers:
-                if any(map(observer.pauses_after, executed)):
+                if any(map(observer.needs_pause_after, executed)):
                     state = TrainingState(
                         self.global_step,
                         self._run.plan.rates.schedule(self.global_step - 1),
@@ -436,7 +444,7 @@ class Training:
                         self._metrics_by_name(),
                         self._speed.current().mean if self._steps else None,
                     )
-                    observer.paused(state)
+                    observer.training_paused(state)
             if self._ending and step < self._steps:
                 flag = [*ENDINGS][self._ending - 1]
                 self._run.measurements.update_record(ended_by=flag)
@@ -454,7 +462,7 @@ class Training:
                 if not self._stopped_early:
                     self._run.output.console.lines("Resuming training")
                     for observer in self._observers:
-                        observer.resuming(self.global_step)
+                        observer.training_resumes_after_evaluation(self.global_step)
             return self._stopped_early
 
     def _wait_for_time_slice(self) -> None:
@@ -520,7 +528,7 @@ class Training:
         assert evaluator is not None
         assert self._results is not None
         for observer in self._observers:
-            observer.evaluating(self.global_step)
+            observer.evaluation_begins(self.global_step)
         with run.membership.marking_activity(ProcessActivity.EVALUATION):
             first = job.workers[0]
             if str(first) in (*run.measurements.lost_workers, *run.membership.lost_tasks()):

@@ -21,7 +21,7 @@ import tensorflow as tf
 from cnnbench.base.files import TemporaryFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import write_bytes
-from cnnbench.run.observe.operations import message_class
+from cnnbench.run.observe.operations import protobuf_message_class
 from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of_device
 
 # The graph of a step in files: as it was traced, and as it is partitioned among devices.
@@ -59,7 +59,9 @@ def _collected_step_partitions() -> list[Any]:
     graph_def = type(tf.Graph().as_graph_def())  # TensorFlow has no public name for this class.
     functions = [
         [graph_def.FromString(graph) for graph in function.partitions]
-        for function in message_class("RunMetadata").FromString(_exported_metadata()).functions
+        for function in protobuf_message_class("RunMetadata")
+        .FromString(_exported_metadata())
+        .functions
     ]
     # The step is the largest function. Smaller functions feed the step and read its results.
     step = max(functions, key=lambda graphs: sum(len(g.node) for g in graphs), default=[])
@@ -78,7 +80,7 @@ def _exported_metadata() -> bytes:
         writer.close()
         (events,) = folder.iterdir()
         for event in tf.data.TFRecordDataset(os.fspath(events)):
-            for value in message_class("Event").FromString(event.numpy()).summary.values:
+            for value in protobuf_message_class("Event").FromString(event.numpy()).summary.values:
                 for metadata in value.tensor.strings:
                     return bytes(metadata)
     raise BenchmarkError("TensorFlow has collected no graphs of the step")

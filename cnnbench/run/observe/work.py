@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from cnnbench.base.charts import Axis, DistributionRow, RowChart
-from cnnbench.base.charts.draw import FORMATS, render
+from cnnbench.base.charts.draw import FORMATS, render_chart_file
 from cnnbench.base.terminal import align_table, csv_text
 from cnnbench.base.text import format_bytes, number, percent
 from cnnbench.models.declaration import FlopCounts, innermost_scope, scope_flops
@@ -43,7 +43,7 @@ from cnnbench.records.profiles import (
     TO_KERNEL,
     UPDATE,
     Primitive,
-    StepPart,
+    StepPartKey,
 )
 from cnnbench.run.observe.operations import (
     WallTimes,
@@ -161,7 +161,7 @@ class OperationWork(NamedTuple):
       bytes: bytes of all inputs and outputs. A tensor that is used twice is counted once.
     """
 
-    part: StepPart
+    part: StepPartKey
     is_product: bool
     bytes: int
 
@@ -206,7 +206,7 @@ class OperationWorkFinder:
         if is_transfer(type):
             kind = REDUCTION if source_operation_name(name) in self._backward else COPIES
             return OperationWork(
-                StepPart(REST, kind, OUTSIDE), False, self._count_memory_traffic(name)
+                StepPartKey(REST, kind, OUTSIDE), False, self._count_memory_traffic(name)
             )
         plain = _DECORATION.sub("", type)
         layer = layer_of_operation(name, self.image_flops)
@@ -216,7 +216,7 @@ class OperationWorkFinder:
             layer = layer_of_operation(product.name, self.image_flops)
         if layer == REST:
             return OperationWork(
-                StepPart(REST, self._kind_outside_towers(name, plain), OUTSIDE),
+                StepPartKey(REST, self._kind_outside_towers(name, plain), OUTSIDE),
                 False,
                 self._count_memory_traffic(name),
             )
@@ -234,7 +234,7 @@ class OperationWorkFinder:
             kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
         # Rearrangements for a product add no traffic, because only the product itself is counted.
         moved = 0 if lays_out else self._count_memory_traffic(name)
-        return OperationWork(StepPart(layer, kind, direction), is_product, moved)
+        return OperationWork(StepPartKey(layer, kind, direction), is_product, moved)
 
     def is_of_step(self, name: str) -> bool:
         """Whether an operation in a profile belongs to the step, not to the input pipeline."""
@@ -389,16 +389,16 @@ def _tensor_bytes(tensor: Any) -> int:
 
 def flops_by_part(
     works: Iterable[OperationWork], flops: Mapping[str, FlopCounts]
-) -> dict[StepPart, int]:
+) -> dict[StepPartKey, int]:
     """Divides the FLOPs of each layer among forward pass, input gradient and kernel gradient.
 
     `flops` are FLOPs of a step on all devices, by layer.
     """
-    products: defaultdict[str, dict[str, StepPart]] = defaultdict(dict)
+    products: defaultdict[str, dict[str, StepPartKey]] = defaultdict(dict)
     for work in works:
         if work.is_product:
             products[work.part.layer][work.part.direction] = work.part
-    counted: Counter[StepPart] = Counter()
+    counted: Counter[StepPartKey] = Counter()
     for layer, parts in products.items():
         of_layer = flops.get(layer, FlopCounts())
         for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), of_layer, strict=True):
@@ -478,7 +478,7 @@ class Layer(NamedTuple):
 
 
 def layers_of_step(
-    times: WallTimes, works: OperationWorkFinder, graph: Any, flops: Mapping[str, int]
+    times: WallTimes, work_finder: OperationWorkFinder, graph: Any, flops: Mapping[str, int]
 ) -> list[Layer]:
     """Computes time, memory and FLOPs of a profiled step, by layer.
 
@@ -488,7 +488,7 @@ def layers_of_step(
     """
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for operation, spent in times.seconds.items():
-        part = works(*operation).part
+        part = work_finder(*operation).part
         seconds[part.layer][part.direction in (TO_INPUT, TO_KERNEL)] += spent
     for part, spent in ((INPUT_OPERATIONS, times.other_seconds), (GAPS, times.idle_seconds)):
         seconds[part.layer][0] += spent
@@ -537,7 +537,7 @@ def write_layers(flag: str, path: str, layers: Sequence[Layer], title: str) -> N
         rows = ((layer.name, *(getattr(layer, name) for name in columns)) for layer in layers)
         write_text(flag, path, csv_text(("layer", *columns), rows))
     elif suffix in FORMATS:
-        write_bytes(flag, path, render([layer_chart(layers, title)], suffix, title))
+        write_bytes(flag, path, render_chart_file([layer_chart(layers, title)], suffix, title))
     else:
         write_text(flag, path, layer_table(layers, title))
 

@@ -11,8 +11,8 @@ With --find_batch_size, the parent forks again after a child has run out of memo
 attempt needs a process that has never loaded TensorFlow.
 
 Python handles a signal only after a native call has returned, and the call may never return. So the
-parent kills a child that has not ended `grace_seconds` after a signal, or that gets a second
-signal, and completes its record.
+parent kills a child that has not ended `interrupt_grace_seconds` after a signal, or that gets a
+second signal, and completes its record.
 
 Processes are only forked on Linux: on other systems, a child would survive if its parent is killed.
 """
@@ -40,7 +40,7 @@ from cnnbench.base.interrupts import (
     SAME_SECONDS,
     SIGNALS,
     grace_announcement,
-    grace_seconds,
+    interrupt_grace_seconds,
     signal_name,
 )
 from cnnbench.base.job import Task
@@ -164,28 +164,28 @@ def end_with_parent(parent: int) -> None:
 
 
 def fork_supervised(
-    lost: Callable[[NativeDeathError | None], None] = lambda error: None,
+    on_child_death: Callable[[NativeDeathError | None], None] = lambda error: None,
     prepare: Callable[[], None] = lambda: None,
     longest_step: Callable[[], float] = lambda: 0.0,
-    retries: Callable[[], bool] = lambda: False,
+    should_retry: Callable[[], bool] = lambda: False,
 ) -> None:
     """Forks, and returns in the child. The parent waits for the child and ends in the same way.
 
     Forks only within `forks_allowed`, and only once. If the child announces `RETRY`, or if it runs
-    out of memory and `retries` returns true, this function returns in another child, with a higher
-    `state.attempt`.
+    out of memory and `should_retry` returns true, this function returns in another child, with a
+    higher `state.attempt`.
 
     Args:
-      lost: called in the parent if the child ends without an announcement, to write a record. Its
-        argument is None if the child was killed after an interrupt.
+      on_child_death: called in the parent if the child ends without an announcement, to write a
+        record. Its argument is None if the child was killed after an interrupt.
       prepare: called before each fork, to share memory with the child.
       longest_step: called in the parent; returns the seconds of the child's longest step so far.
-      retries: called in the parent; returns whether to try again after a lack of memory.
+      should_retry: called in the parent; returns whether to try again after a lack of memory.
     """
     if not state.wanted:
         return
     state.wanted = False
-    _continue_in_child(lost, prepare, longest_step, retries)
+    _continue_in_child(on_child_death, prepare, longest_step, should_retry)
 
 
 def fork_before_plugins() -> None:
@@ -206,10 +206,10 @@ def fork_before_plugins() -> None:
 
 
 def _continue_in_child(
-    lost: Callable[[NativeDeathError | None], None],
+    on_child_death: Callable[[NativeDeathError | None], None],
     prepare: Callable[[], None] = lambda: None,
     longest_step: Callable[[], float] | None = None,
-    retries: Callable[[], bool] = lambda: False,
+    should_retry: Callable[[], bool] = lambda: False,
 ) -> None:
     """Forks. The child returns from this function; the parent ends with the child."""
     # The late import saves time for --help and for refused flags.
@@ -244,10 +244,13 @@ def _continue_in_child(
         held_back = unwritten() if announced is None else ""
         if announced is None and status is not None:
             number = -os.waitstatus_to_exitcode(status)
-            if memory_ran_out(number, count_oom_kills() - kills, held_back + printed) and retries():
+            if (
+                memory_ran_out(number, count_oom_kills() - kills, held_back + printed)
+                and should_retry()
+            ):
                 announced = RETRY
         if announced != RETRY:
-            _end_like_child(announced, status, printed, held_back, lost)
+            _end_like_child(announced, status, printed, held_back, on_child_death)
         state.attempt += 1
     os.close(theirs)
     log.redirect_stderr()
@@ -264,7 +267,7 @@ def _end_like_child(
     status: int | None,
     printed: str,
     held_back: str,
-    lost: Callable[[NativeDeathError | None], None],
+    on_child_death: Callable[[NativeDeathError | None], None],
 ) -> NoReturn:
     """Ends this process in the same way as its child has ended, and reports the child's death."""
     if announced is None:
@@ -277,7 +280,7 @@ def _end_like_child(
             os._exit(code)
         reason = fatal_message(held_back) or fatal_message(printed)
         error = None if status is None else NativeDeathError(_describe_death(status, reason))
-        announced = _report_death(error, lost)
+        announced = _report_death_and_get_exit_code(error, on_child_death)
     # If `fork_before_plugins` has forked, this process also has a supervising parent.
     announce_exit_code(announced)
     os._exit(announced)
@@ -369,7 +372,7 @@ def _wait_for_child(
             if killed:  # The child was killed some time ago, but still waits for a device.
                 break
             if longest_step is not None and now >= deadline:
-                seconds = grace_seconds(longest_step())
+                seconds = interrupt_grace_seconds(longest_step())
                 deadline = first_signal + seconds
                 kill = deadline - now < SAME_SECONDS / 10
                 if not kill and not _is_link_readable(link):
@@ -401,12 +404,12 @@ def _is_link_readable(link: int) -> bool:
     return bool(select.select([link], [], [], 0.0)[0])
 
 
-def _report_death(
-    error: NativeDeathError | None, lost: Callable[[NativeDeathError | None], None]
+def _report_death_and_get_exit_code(
+    error: NativeDeathError | None, on_child_death: Callable[[NativeDeathError | None], None]
 ) -> int:
     print_error("interrupted" if error is None else str(error))
     try:
-        lost(error)
+        on_child_death(error)
     except Exception as failure:
         print_warning(f"the record could not be written: {failure}", "outputs")
     return int(ExitCode.INTERRUPTED if error is None else ExitCode.FAILED)

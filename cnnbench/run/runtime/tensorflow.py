@@ -169,27 +169,27 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     return chosen
 
 
-def prepare_for_plugins(
-    fork: Callable[[], None], flags: MachineFlags, find: Callable[[], RunPlan | None]
+def register_plugin_import_hooks(
+    fork: Callable[[], None], flags: MachineFlags, find_run_plan: Callable[[], RunPlan | None]
 ) -> None:
     """Prepares this process for plug-ins that use TensorFlow when they are loaded.
 
     Args:
       fork: continues in the process that measures, before the first plug-in is loaded.
-      flags: the flags of devices, if `find` returns no plan.
-      find: called when a plug-in imports TensorFlow, to configure the devices. Returns the plan as
-        far as it is known, or None; or raises an error for wrong flags.
+      flags: the flags of devices, if `find_run_plan` returns no plan.
+      find_run_plan: called when a plug-in imports TensorFlow, to configure the devices. Returns
+        the plan as far as it is known, or None; or raises an error for wrong flags.
     """
     supervisor.state.measuring = fork
-    loading.early_setup[:] = [lambda: _configuring_after_plugin_import(flags, find)]
+    loading.early_setup[:] = [lambda: _configuring_after_plugin_import(flags, find_run_plan)]
 
 
 @contextlib.contextmanager
 def _configuring_after_plugin_import(
-    flags: MachineFlags, find: Callable[[], RunPlan | None]
+    flags: MachineFlags, find_run_plan: Callable[[], RunPlan | None]
 ) -> Iterator[None]:
     """A context around a plug-in's import of TensorFlow, which then configures the devices."""
-    plan = find()
+    plan = find_run_plan()
     if plan is not None:
         flags = flags_of_process(plan.params, plan.place.job)
     set_tensorflow_environment(flags)

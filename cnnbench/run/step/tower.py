@@ -70,14 +70,14 @@ def moments_over_towers(
     @tf.custom_gradient
     def merged_moments(mean: tf.Tensor, variance: tf.Tensor) -> Any:
         if layer not in results:
-            merge = partial(_merge_moments_of_job, workers)
+            merge = partial(_merge_batch_norm_moments_over_job, workers)
             results[layer] = towers.merge_over_towers(layer, (mean, variance), merge)
         # Automatic differentiation stops here, because `gradient` computes the gradient itself.
         all_mean, all_variance = map(tf.stop_gradient, results[layer][0])
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             point = f"the gradient of {layer}"
-            merge = partial(_merge_gradients_of_job, workers)
+            merge = partial(_average_moment_gradients_over_job, workers)
             by_mean, by_variance = towers.merge_over_towers(point, (of_mean, of_variance), merge)
             return by_mean + 2.0 * by_variance * (mean - all_mean), by_variance
 
@@ -86,7 +86,7 @@ def moments_over_towers(
     return (*merged_moments(mean, variance), results[layer][1])
 
 
-def _merge_moments_of_job(
+def _merge_batch_norm_moments_over_job(
     workers: WorkerGroup | None, moments: Sequence[_Pair]
 ) -> list[tuple[_Pair, int]]:
     """Returns ((mean, variance), count) over all towers of the job, for each tower in `moments`."""
@@ -101,7 +101,9 @@ def _merge_moments_of_job(
     return [((mean, variance), len(of_all))] * len(moments)
 
 
-def _merge_gradients_of_job(workers: WorkerGroup | None, pairs: Sequence[_Pair]) -> list[_Pair]:
+def _average_moment_gradients_over_job(
+    workers: WorkerGroup | None, pairs: Sequence[_Pair]
+) -> list[_Pair]:
     with tf.device(pairs[0][0].device):
         first, second = _mean_of_pairs(pairs)
         if workers is not None:
@@ -601,7 +603,7 @@ class Tower:
         The cross entropy and the hits are linear in the labels, so the mean over both labels is the
         value for the mixed label, as in arXiv:1710.09412 and arXiv:1905.04899.
         """
-        if not self._plan.input.training.mixes:
+        if not self._plan.input.training.mixes_images:
             return of_label(labels)
         (label,) = elements_of_role(self._spec.elements, "label")
         share = labels[OWN_SHARE]
@@ -641,7 +643,7 @@ class PassAccumulator:
                 terms = self._terms_and_factors(tower, result)
                 added += [tensor for _, tensor in terms]
                 for total, term in zip(self._get_or_create_sums(tower, terms), terms, strict=True):
-                    self._accumulate(total, *term)
+                    self._scale_total_and_add_term(total, *term)
         state = [[update for update in result.updates if not update.decay] for result in results]
         if state[0]:
             guards = [self._loss_scale.guard(added)] * len(results)
@@ -657,7 +659,9 @@ class PassAccumulator:
                 for total, (factor, term) in zip(
                     self._get_or_create_sums(tower, terms), terms, strict=True
                 ):
-                    with tf.control_dependencies([self._accumulate(total, factor, term)]):
+                    with tf.control_dependencies(
+                        [self._scale_total_and_add_term(total, factor, term)]
+                    ):
                         sums.append(tower_variable.read(total))
                 totals.append(self._build_mean_result(result, sums))
         return totals
@@ -678,7 +682,7 @@ class PassAccumulator:
         return operations
 
     @staticmethod
-    def _accumulate(total: tf.Variable, factor: float, term: tf.Tensor) -> Any:
+    def _scale_total_and_add_term(total: tf.Variable, factor: float, term: tf.Tensor) -> Any:
         if factor == 1.0:
             return total.assign_add(term, read_value=False)
         return total.assign(factor * tower_variable.read(total) + term, read_value=False)

@@ -108,7 +108,7 @@ class TowerCopier(Generic[_R]):
         self._trace = trace
         self._tell = tell
         self._traced = False
-        self._original: _TowerDefinition | None = None
+        self._original: _CopyableTowerGraph | None = None
 
     def __call__(self, read: Reader, *inputs: Any) -> _R:
         """Builds one tower in the current name scope, on the current device.
@@ -145,7 +145,7 @@ class TowerCopier(Generic[_R]):
                 added = [o for n, o in enumerate(graph.get_operations()) if n not in of_reads]
                 body = _operations_to_copy(added[start:])
                 if body:
-                    self._original = _TowerDefinition(graph, body, reads, tensors, result)
+                    self._original = _CopyableTowerGraph(graph, body, reads, tensors, result)
         except Exception as error:
             self._give_up_copying(error)
         return result
@@ -170,8 +170,8 @@ def _operations_to_copy(operations: Sequence[tf.Operation]) -> list[tf.Operation
     return body if len({operation.device for operation in body}) == 1 else []
 
 
-class _TowerDefinition:
-    """A copyable definition, without devices, of the tower traced in the current name scope.
+class _CopyableTowerGraph:
+    """A copyable graph, without devices, of the tower traced in the current name scope.
 
     Args:
       graph: graph of the traced function.

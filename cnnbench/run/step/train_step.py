@@ -41,7 +41,7 @@ from cnnbench.run.step.tower import (
     inverse_scale,
 )
 from cnnbench.run.step.tracing import TowerCopier, TracedFunction, build_loop, select_nest
-from cnnbench.run.step.update import Optimizer, UpdateCounter, Updater, control_signals
+from cnnbench.run.step.update import Optimizer, UpdateCounter, Updater, group_control_dependencies
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
@@ -146,20 +146,22 @@ class TrainStep:
         self._earlier: TracedFunction | None = None
         if self._sums is not None:
             self._passes = [tf.constant(number, tf.int64) for number in range(self._pass)]
-            signature = (_PASS, *inputs.signature)
+            signature = (_PASS, *inputs.step_argument_specs)
             self._earlier = TracedFunction("a pass", self._build_earlier_pass, signature)
         self.function = self._trace()
         self.graph: tf.Graph = self.function.concrete.graph
         self._execution: TracedFunction | None = None
         if steps > 1:
             rates = tf.TensorSpec([steps], tf.float32)
-            batches = inputs.signature * (steps * passes)
+            batches = inputs.step_argument_specs * (steps * passes)
             name = "the steps of an execution"
             self._execution = TracedFunction(name, self._build_step_loop, (rates, *batches))
 
     def _trace(self) -> TracedFunction:
         """Traces the step without running it. This takes seconds for a deep network."""
-        function = TracedFunction("the step", self._build_step, (RATE, *self._inputs.signature))
+        function = TracedFunction(
+            "the step", self._build_step, (RATE, *self._inputs.step_argument_specs)
+        )
         device = self._devices[0]  # `_build_result` places all results on this device.
         self._reader: ScalarReader | None = None
         if not is_cpu(device):
@@ -222,7 +224,9 @@ class TrainStep:
         """
         self._keeps_batches = True
         name = "the gradients for summaries"
-        traced = TracedFunction(name, self._build_gradients_of_tower_0, self._inputs.signature)
+        traced = TracedFunction(
+            name, self._build_gradients_of_tower_0, self._inputs.step_argument_specs
+        )
         return lambda: traced(*self._batches)
 
     def _make_rate_tensor(self, *rates: float) -> tf.Tensor:
@@ -240,7 +244,7 @@ class TrainStep:
 
     def _build_step_loop(self, rates: tf.Tensor, *batches: TowerBatch) -> StepResult:
         """Builds a loop over the steps of an execution, each of which calls the traced step."""
-        passes, signature = self._plan.length.passes, self._inputs.signature
+        passes, signature = self._plan.length.passes, self._inputs.step_argument_specs
         per_tower = len(signature) == len(self._devices)
         devices = self._devices if per_tower else [self._host] * len(signature)
 
@@ -347,7 +351,7 @@ class TrainStep:
         return the values of the previous step.
         """
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
-            features, labels, _ = self._inputs.of_tower(tower, batches)
+            features, labels, _ = self._inputs.get_tower_batch(tower, batches)
             seed = self._build_seed_of_tower(tower, count_before)
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -386,7 +390,7 @@ class TrainStep:
                 for spec, gradient in zip(trainables, gradients_of_pass, strict=True)
                 if gradient is not None
             }
-            parts = tf.nest.flatten(self._inputs.of_tower(0, batches))
+            parts = tf.nest.flatten(self._inputs.get_tower_batch(0, batches))
             return by_name, [tf.identity(part) for part in parts if part is not None]
 
     def _build_scalar_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
@@ -423,7 +427,7 @@ class TrainStep:
             if weight_losses:
                 assert self._update is not None
                 loss = loss + self._update.l2_loss(weight_losses)
-            with tf.control_dependencies(control_signals(updates, self._devices[0])):
+            with tf.control_dependencies(group_control_dependencies(updates, self._devices[0])):
                 by_name = dict(zip(towers[0].metrics, metrics, strict=True))
                 return StepResult(tf.identity(loss), by_name, stop=stop)
 

@@ -25,7 +25,7 @@ plain SGD, without the division, which is a second pass over w.
 An optimizer is an operation or a function. An operation updates a variable and its slots in the
 variable's dtype. A function computes in float32, and its step is subtracted in place, so that no
 asynchronous update is lost. Weight decay and clipping are first applied to the gradient
-(`UpdatePlan`), except decay that is a part of the update.
+(`VariableUpdatePlan`), except decay that is a part of the update.
 
 Every tower's loss contains the L2 loss of its own weights. So the reduced gradient contains the
 gradient of the L2 loss once for "mean", and once per tower for "sum".
@@ -548,12 +548,12 @@ class BufferReaderFinder:
         readers = [reader for reader in of_variable if _task_of_cpu_device(reader.device) in near]
         if not readers:
             return gradient
-        waiting = tf.control_dependencies(control_signals(readers, variable.device))
+        waiting = tf.control_dependencies(group_control_dependencies(readers, variable.device))
         with tf.device(variable.device), waiting:
             return tf.identity(gradient, name="waiting")
 
 
-def control_signals(operations: Sequence[Any], device: str) -> list[Any]:
+def group_control_dependencies(operations: Sequence[Any], device: str) -> list[Any]:
     """Joins control dependencies for `device`, so that each other device sends only one signal."""
     if all(operation.device == device for operation in operations):
         return list(operations)
@@ -595,7 +595,7 @@ class UpdateCounter:
         `count_before` is the result of `read` in the same step.
         """
         home = self._count.device
-        with tf.device(home), tf.control_dependencies(control_signals(updates, home)):
+        with tf.device(home), tf.control_dependencies(group_control_dependencies(updates, home)):
             # One operation both reads and increments, so that no two updates get the same number.
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=self._count.handle, limit=_NO_LIMIT, T=tf.int64

@@ -15,8 +15,8 @@ from cnnbench.base.charts import (
     DistributionRow,
     LineChart,
     RowChart,
-    Span,
     TimelineChart,
+    TimelineSpan,
     legend_text,
 )
 from cnnbench.base.charts.draw import (
@@ -26,10 +26,10 @@ from cnnbench.base.charts.draw import (
     NARROW,
     WIDE,
     axis_limits,
+    chart_to_svg,
     choose_ticks,
     palette,
-    render,
-    svg,
+    render_chart_file,
     theme_css,
     wrap_note,
 )
@@ -44,7 +44,7 @@ def variable(name):
 
 def tree(chart):
     """The chart as parsed XML: whatever is in it, it is well-formed."""
-    return xml.fromstring(svg(chart))
+    return xml.fromstring(chart_to_svg(chart))
 
 
 def texts(root):
@@ -208,14 +208,14 @@ def test_a_chart_that_zooms_names_its_parts():
 
 def test_rows_have_the_colour_of_their_verdict():
     row = DistributionRow(label="x", values=((1.0, "x"),), low=0.5, high=2.0, tone="bad")
-    text = svg(RowChart(title="t", x=Axis(label="change"), rows=(row,)))
+    text = chart_to_svg(RowChart(title="t", x=Axis(label="change"), rows=(row,)))
     assert "var(--bad," in text
     assert "var(--c0," not in text
 
 
 @pytest.mark.parametrize("make", KINDS)
 def test_colours_are_variables_of_the_theme(make):
-    text = svg(make())
+    text = chart_to_svg(make())
     assert not re.search(r'"#[0-9a-f]{6}"', text)
     # With the colour itself for pages whose policy lets no style in.
     used = set(re.findall(r"var\(--([\w-]+),#[0-9a-f]{6}\)", text))
@@ -231,19 +231,19 @@ def test_colours_are_variables_of_the_theme(make):
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_same_charts_are_the_same_bytes(format):
     charts = [dots(), lines(), boxes()]
-    first = render(charts, format, "all")
-    assert render(charts, format, "all") == first
+    first = render_chart_file(charts, format, "all")
+    assert render_chart_file(charts, format, "all") == first
     assert first.startswith({"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}[format])
-    assert svg(lines()) == svg(lines())
+    assert chart_to_svg(lines()) == chart_to_svg(lines())
 
 
 def test_a_file_needs_nothing_else():
-    text = render([dots(), lines()], "svg", "both").decode()
+    text = render_chart_file([dots(), lines()], "svg", "both").decode()
     root = xml.fromstring(text)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert text.count("http") == 1
     assert "prefers-color-scheme" in text
-    assert render([], "svg").startswith(b"<?xml")
+    assert render_chart_file([], "svg").startswith(b"<?xml")
 
 
 def test_values_are_where_the_axis_says():
@@ -283,7 +283,7 @@ def test_shades_limits_notes_and_events():
     assert {"warm-up", "- worse", "+ better"} <= set(texts(root))
     assert {"first", "second"} <= set(titles(root))
     assert {variable("bad"), variable("good")} <= {one.get("stroke") for one in root.iter("path")}
-    file = xml.fromstring(render([chart], "svg"))
+    file = xml.fromstring(render_chart_file([chart], "svg"))
     height = float(file.get("viewBox").split()[3])
     written = list(file.iter("{http://www.w3.org/2000/svg}text"))
     assert any("a note" in one.text for one in written)
@@ -299,14 +299,17 @@ def test_a_file_has_room_for_title_and_note(make):
         return float(root.get("viewBox").split()[3])
 
     def of(note):
-        root = xml.fromstring(render([dataclasses.replace(make(), note=note)], "svg"))
+        root = xml.fromstring(render_chart_file([dataclasses.replace(make(), note=note)], "svg"))
         written = root.iter("{http://www.w3.org/2000/svg}text")
         ends = [float(one.get("y")) for one in written if "note" in one.text]
         return height_of(root), ends
 
     assert len(wrap_note("a note " * 20)) == 2
     bare, none = of("")
-    assert (bare, none) == (height_of(xml.fromstring(svg(make(), 560))) + HEAD + 2 * 12, [])
+    assert (bare, none) == (
+        height_of(xml.fromstring(chart_to_svg(make(), 560))) + HEAD + 2 * 12,
+        [],
+    )
     one, (end,) = of("a note")
     assert (one, end) == (bare + 15 + 4, bare - 12 + 15)
     assert of("a note " * 20) == (one + 15, [end, end + 15])
@@ -360,7 +363,7 @@ def test_bars_begin_at_zero():
 def test_labels_stand_beside_the_plot_where_there_is_room():
     chart = dots("a candidate")
     for width, is_beside in ((NARROW, False), (HALF, True), (WIDE, True)):
-        root = xml.fromstring(svg(chart, width))
+        root = xml.fromstring(chart_to_svg(chart, width))
         found = {one.text: float(one.get("y")) for one in root.iter("text")}
         (mark, *_) = [float(one.get("y")) for one in root.iter("use")]
         assert (abs(found["a candidate"] - mark) < 6) == is_beside
@@ -415,14 +418,14 @@ def test_the_key_names_only_marks_that_there_are(parts, expected):
 
 def test_lanes_have_a_colour_for_each_kind_and_say_what_a_span_is():
     lanes = (
-        ("cpu:0", (Span(0.0, 2.0, 0, "conv0"), Span(2.0, 3.0, 1, ""))),
-        ("cpu:0, reduction", (Span(3.0, 4.0, 1, HOSTILE),)),
+        ("cpu:0", (TimelineSpan(0.0, 2.0, 0, "conv0"), TimelineSpan(2.0, 3.0, 1, ""))),
+        ("cpu:0, reduction", (TimelineSpan(3.0, 4.0, 1, HOSTILE),)),
     )
     chart = TimelineChart(
         title="t", x=Axis(label="ms"), lanes=lanes, kinds=("forward", "reduction")
     )
     for width in (NARROW, WIDE):
-        root = xml.fromstring(svg(chart, width))
+        root = xml.fromstring(chart_to_svg(chart, width))
         assert {"cpu:0", "cpu:0, reduction", "forward", "reduction", "ms"} <= set(texts(root))
         assert "conv0" in titles(root)
         fills = {one.get("fill") for one in root.iter("path")}

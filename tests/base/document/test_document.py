@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.base.document import (
+    Paragraph,
     Section,
     TableCell,
-    Text,
     interval_cell,
     make_table,
     numeric_cell,
     prepend_docstring,
     sections_to_lines,
+    sections_to_text,
     table_to_markdown_lines,
-    text_of,
 )
 from cnnbench.base.text import markdown_code, percent
 
@@ -49,9 +49,9 @@ def test_a_docstring_introduces_contents_if_there_are_some():
         """
         yield from words
 
-    assert [*contents([Text("one"), "two"])] == [
+    assert [*contents([Paragraph("one"), "two"])] == [
         "What every section begins with.",
-        Text("one"),
+        Paragraph("one"),
         "two",
     ]
     assert [*contents(["One", "two.", None])] == ["What every section begins with. One two."]
@@ -60,7 +60,9 @@ def test_a_docstring_introduces_contents_if_there_are_some():
 
 def test_sections_are_apart_and_heads_have_no_commas():
     noted = make_table(ROWS, title="Times", notes=("slow", ""), indent=2)
-    found = text_of([["first", None], [], [noted], Section.from_contents("", "Last", ["end"])])
+    found = sections_to_text(
+        [["first", None], [], [noted], Section.from_contents("", "Last", ["end"])]
+    )
     assert found.splitlines() == [
         *("first", "", "Times"),
         "  layer   A ms   share",
@@ -74,7 +76,7 @@ def test_sections_are_apart_and_heads_have_no_commas():
 def test_a_narrow_terminal_breaks_texts_and_leaves_out_spare_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     words = "one two three four five six seven eight nine ten"
-    texts = [Text(words, indent=1, hanging=4), Text(words, whole=True)]
+    texts = [Paragraph(words, indent=1, hanging=4), Paragraph(words, whole=True)]
     wide = [{"name": "x" * 30, "a": numeric_cell(1.0), "b": numeric_cell(2.0)}]
     found = sections_to_lines([texts, [make_table(wide, spare=("a",))]])
     assert found[:3] == [" one two three four five six seven eight", "    nine ten", words]
@@ -87,12 +89,12 @@ def test_a_colour_repeats_the_tone_of_a_first_cell(tone, code):
     sections = [[make_table([{"verdict": TableCell("- slower", tone=tone), "name": "a"}])]]
     *_, row = sections_to_lines(sections, colour=True)
     assert row == (f"\x1b[{code}m- slower\x1b[0m  a" if code else "- slower  a")
-    assert "\x1b" not in text_of(sections)
+    assert "\x1b" not in sections_to_text(sections)
 
 
 def test_records_cannot_control_the_terminal_or_the_markdown():
     hostile = [{"na\x1b[31mme": "a|b\x07\n# c", "n": numeric_cell(1.0)}]
-    shown = text_of([["x\x1b[31m\ny", make_table(hostile)]])
+    shown = sections_to_text([["x\x1b[31m\ny", make_table(hostile)]])
     assert "\x1b" not in shown
     assert len(shown.splitlines()) == 3
     assert table_to_markdown_lines(make_table(ROWS), markdown_code) == [

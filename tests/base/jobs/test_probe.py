@@ -14,7 +14,7 @@ import pytest
 
 from cnnbench.base import rendezvous as probing
 from cnnbench.base.job import Job, Task
-from cnnbench.base.rendezvous import probe, unresponsive_tasks, wait_for_servers
+from cnnbench.base.rendezvous import probe_grpc_server, unresponsive_tasks, wait_for_servers
 from cnnbench.errors import BenchmarkError
 
 pytestmark = pytest.mark.timeout(60)
@@ -82,16 +82,16 @@ WORKER, PS = Task("worker", 1), Task("ps", 0)
 
 def test_probe(job, serve):
     address = job.address(WORKER)
-    assert probe(address) == probing.REFUSED
+    assert probe_grpc_server(address) == probing.REFUSED
     server = serve(WORKER)
-    assert probe(address) == probing.OK
+    assert probe_grpc_server(address) == probing.OK
     server.send(signal.SIGSTOP)
-    assert probe(address, 0.3) == probing.SILENT
+    assert probe_grpc_server(address, 0.3) == probing.SILENT
     server.send(signal.SIGCONT)
-    assert probe(address) == probing.OK
+    assert probe_grpc_server(address) == probing.OK
     server.send(signal.SIGKILL)
-    assert probe(address) == probing.REFUSED
-    assert probe("no-such-host.invalid:1") == probing.UNKNOWN_HOST
+    assert probe_grpc_server(address) == probing.REFUSED
+    assert probe_grpc_server("no-such-host.invalid:1") == probing.UNKNOWN_HOST
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"", b"\0\0"])
@@ -106,7 +106,7 @@ def test_a_program_that_is_not_grpc(answer):
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert probe(f"127.0.0.1:{server.getsockname()[1]}") == probing.NOT_GRPC
+        assert probe_grpc_server(f"127.0.0.1:{server.getsockname()[1]}") == probing.NOT_GRPC
         thread.join()
 
 

@@ -18,7 +18,7 @@ from forked import finished
 
 from cnnbench.base import rendezvous
 from cnnbench.base.job import ReservedPorts
-from cnnbench.base.rendezvous import Ranks, exchange_addresses
+from cnnbench.base.rendezvous import LauncherRanks, exchange_addresses
 from cnnbench.errors import BenchmarkError, FlagError
 
 pytestmark = pytest.mark.timeout(90)
@@ -38,7 +38,7 @@ def place():
 
 def ranks(rank, size, local_size=None):
     local = size if local_size is None else local_size
-    return Ranks("Open MPI", rank, size, rank % local, local, "job")
+    return LauncherRanks("Open MPI", rank, size, rank % local, local, "job")
 
 
 def exchanged(size, place, order, local_size=None):

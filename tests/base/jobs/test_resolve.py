@@ -8,7 +8,7 @@ import pytest
 
 from cnnbench.base.job import Job, Task
 from cnnbench.base.rendezvous import (
-    Ranks,
+    LauncherRanks,
     detect_launcher,
     expand_node_list,
     mpi_ranks,
@@ -172,7 +172,7 @@ def test_kubernetes():
 
 def test_mpi():
     ranks = mpi_ranks(OPEN_MPI)
-    assert ranks == Ranks("Open MPI", 2, 4, 0, 2, "1844117505")
+    assert ranks == LauncherRanks("Open MPI", 2, 4, 0, 2, "1844117505")
     assert mpi_ranks(MPICH).local_size == 4
     mpich = mpi_ranks({**SLURM, **MPICH})
     assert (mpich.launcher, mpich.local_rank, mpich.local_size) == ("MPICH", 3, 4)
@@ -262,7 +262,7 @@ def test_a_process_in_no_job_of_several_is_seen(environ):
 
 
 def test_horovodrun():
-    assert mpi_ranks({**SLURM, **HOROVOD}) == Ranks("Horovod", 1, 2, 1, 2, "41234")
+    assert mpi_ranks({**SLURM, **HOROVOD}) == LauncherRanks("Horovod", 1, 2, 1, 2, "41234")
 
 
 def worker_at(index, hosts='["a:1"]'):

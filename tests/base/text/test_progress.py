@@ -7,7 +7,7 @@ import io
 import pytest
 
 from cnnbench.base import terminal
-from cnnbench.base.terminal import ChildProcessReporter, MessageWriter, Progress
+from cnnbench.base.terminal import ChildProcessReporter, MessageWriter, ProgressLine
 
 ERASE = "\r\x1b[K"
 
@@ -32,7 +32,7 @@ def _ordinary_terminal(monkeypatch):
 
 def started(stream, style="auto", label="training"):
     """A line that was drawn at the first of ten steps."""
-    bar = Progress(stream, style, clock=Clock())
+    bar = ProgressLine(stream, style, clock=Clock())
     bar.start(label, 10)
     bar.update(1)
     return bar
@@ -44,7 +44,7 @@ def drawn(stream):
 
 def test_line_shows_step_share_rate_and_time_left():
     stream, clock = Terminal(), Clock()
-    bar = Progress(stream, clock=clock)
+    bar = ProgressLine(stream, clock=clock)
     bar.start("training", 100, images_per_step=8)
     clock.now += 1000  # the first step, which spoils no estimate
     bar.update(1)
@@ -59,7 +59,7 @@ def test_line_shows_step_share_rate_and_time_left():
 
 def test_draws_at_most_ten_times_a_second():
     stream, clock = Terminal(), Clock()
-    bar = Progress(stream, clock=clock)
+    bar = ProgressLine(stream, clock=clock)
     bar.start("training", 1000)
     for step in range(1, 1001):
         clock.now += 0.001
@@ -109,7 +109,7 @@ def test_terminal_that_goes_away_does_not_end_the_run():
     bar.finish()
     closed = Terminal()
     closed.close()
-    Progress(closed, "on", clock=Clock()).update(1)
+    ProgressLine(closed, "on", clock=Clock()).update(1)
 
 
 def test_messages_clear_the_progress_line_first(monkeypatch):

@@ -150,7 +150,9 @@ def test_many_columns_become_several_tables(columns):
 
 def test_sentences_keep_their_words(columns):
     columns(40)
-    lines = wrap_text("failed: " + "word " * 12 + "/a/long/path/" + "x" * 60, more="  ")
+    lines = wrap_text(
+        "failed: " + "word " * 12 + "/a/long/path/" + "x" * 60, subsequent_indent="  "
+    )
     assert all(len(line) <= 40 for line in lines[:-1])
     assert lines[-1] == "  /a/long/path/" + "x" * 60
     assert wrap_text("") == [""]

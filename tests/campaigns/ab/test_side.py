@@ -46,7 +46,7 @@ def test_how_a_side_is_started(checkout, parts, of_checkout, root, environment):
     assert where == (str(checkout) if root is None else root)
     job = ["launch", "--workers=2", "--"] if "layout" in parts else ["run"]
     assert words == [*job, "--model=lenet", "--result_json=/r/1.json"]
-    assert side.environment == environment
+    assert side.extra_environment == environment
     assert side.is_this_cnnbench == (parts == {} and not of_checkout)
 
 

@@ -99,15 +99,15 @@ def test_a_stretch_that_does_not_build_is_left_in_a_few_steps():
 )
 def test_answers_follow_from_verdicts(verdict, about_speed, about_work):
     result = SimpleNamespace(verdict=verdict)
-    assert bisect_answer(result, Policy(), about_work=False) == about_speed
-    assert bisect_answer(result, Policy(), about_work=True) == about_work
+    assert bisect_answer(result, Policy(), searches_changed_work=False) == about_speed
+    assert bisect_answer(result, Policy(), searches_changed_work=True) == about_work
 
 
 @pytest.mark.parametrize(("speed", "expected"), [(0.9, BAD), (1.0, SKIP), (1.1, SKIP)])
 def test_where_half_of_the_change_is_not_decided_the_usual_floor_is(speed, expected):
     base = [100.0 + pair for pair in range(8)]
     result = SimpleNamespace(verdict=Verdict.INCONCLUSIVE, base=base, new=[speed * b for b in base])
-    assert bisect_answer(result, Policy(), about_work=False) == expected
+    assert bisect_answer(result, Policy(), searches_changed_work=False) == expected
 
 
 def test_between_the_floor_is_half_of_the_change_and_no_less_than_the_usual_one():

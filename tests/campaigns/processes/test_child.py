@@ -59,7 +59,7 @@ HEARS_NOTHING = """
 )
 def test_how_a_child_ends(tmp_path, monkeypatch, code, timeout, status, said):
     if code is HEARS_NOTHING:
-        monkeypatch.setattr(child, "grace_seconds", lambda: -child.AT_ONCE)
+        monkeypatch.setattr(child, "interrupt_grace_seconds", lambda: -child.AT_ONCE)
     log = tmp_path / "log"
     log.write_text("old")
     ended = execute(python(code), log, timeout)
@@ -95,7 +95,7 @@ ANNOUNCES = """
 def test_a_child_has_the_time_that_it_announces(
     tmp_path, monkeypatch, capsys, needs, interrupts, status, least, most
 ):
-    monkeypatch.setattr(child, "grace_seconds", lambda: 1.0)
+    monkeypatch.setattr(child, "interrupt_grace_seconds", lambda: 1.0)
     log = tmp_path / "log"
     code = ANNOUNCES.format(seconds=2, needs=needs, most=2 if interrupts else 9)
     with child.start_command(Command(words=python(code), log=log)) as one:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from cnnbench.base.terminal import csv_of
+from cnnbench.base.terminal import dataclasses_to_csv
 from cnnbench.campaigns import strategies
 from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.campaigns.strategies import StrategiesSession, StrategyCase
@@ -144,7 +144,7 @@ def test_csv_and_json_have_all_digits(
     session: StrategiesSession, holds: Callable[..., None]
 ) -> None:
     made = summary(session)
-    text = csv_of(StrategyRow, made.rows)
+    text = dataclasses_to_csv(StrategyRow, made.rows)
     assert KINDS["csv"](text.encode())
     lines = list(csv.DictReader(text.splitlines()))
     assert [line["mode"] for line in lines] == list(SPEEDS)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cnnbench.campaigns.processes.results_dir import Journal, ResultsFolder
-from cnnbench.campaigns.sweep import SWEEP, find_records, record_name
+from cnnbench.campaigns.sweep import SWEEP, find_records, record_file_name
 from cnnbench.errors import FlagError, PathError
 from cnnbench.records import files
 
@@ -19,7 +19,7 @@ EARLIER, LATER = "20250102T000000000000Z", "20260102T000000000000Z"
 def test_long_and_odd_labels_make_file_names(tmp_path):
     with ResultsFolder(SWEEP, tmp_path) as store:
         for label in ("x" * 500, "ü/../..", "...", "a\nb"):
-            path = tmp_path / record_name(label, KEY, 1, LATER)
+            path = tmp_path / record_file_name(label, KEY, 1, LATER)
             store.write(path, b"{}")
             assert path.parent == tmp_path
             assert path in find_records(tmp_path, KEY, 1)
@@ -28,7 +28,7 @@ def test_long_and_odd_labels_make_file_names(tmp_path):
 def test_the_newest_is_last(tmp_path):
     with ResultsFolder(SWEEP, tmp_path) as store:
         for stamp in (LATER, EARLIER):
-            store.write(tmp_path / record_name(*RUN, stamp), b"{}")
+            store.write(tmp_path / record_file_name(*RUN, stamp), b"{}")
         found = find_records(tmp_path, KEY, 2)
         assert [path.name.split(".")[-2] for path in found] == [EARLIER, LATER]
 
@@ -44,7 +44,7 @@ def test_one_sweep_at_a_time(tmp_path):
 def test_leftovers_are_removed_and_records_are_not(tmp_path):
     with ResultsFolder(SWEEP, tmp_path) as store:
         (tmp_path / f"{files._UNFINISHED}abc.tmp").write_text("{half")
-        store.write(tmp_path / record_name(*RUN, LATER), b"{}")
+        store.write(tmp_path / record_file_name(*RUN, LATER), b"{}")
     with ResultsFolder(SWEEP, tmp_path):
         assert not [*tmp_path.glob("*.tmp")]
         assert len(find_records(tmp_path, KEY, 2)) == 1
@@ -150,13 +150,13 @@ def test_a_journal_of_1_0_0_is_read_and_goes_on_but_not_with_values_of_other_typ
 
 def test_records_that_the_journal_does_not_name_are_refused(tmp_path):
     with ResultsFolder(SWEEP, tmp_path) as store:
-        known = tmp_path / record_name(*RUN, LATER)
+        known = tmp_path / record_file_name(*RUN, LATER)
         store.add_session_event(suite="a")
-        store.note("started", files=store.journal_names(known))
+        store.add_journal_note("started", files=store.journal_names(known))
         store.write(known, b"{}")
         (tmp_path / "comparison.json").write_text("of the user")
     ResultsFolder(SWEEP, tmp_path, resume=True).__exit__()
     with ResultsFolder(SWEEP, tmp_path) as store:
-        store.write(tmp_path / record_name(*RUN, EARLIER), b"{}")
+        store.write(tmp_path / record_file_name(*RUN, EARLIER), b"{}")
     with pytest.raises(FlagError, match=r"does not name suite-a.*r2.2025.*json"):
         ResultsFolder(SWEEP, tmp_path, resume=True)

@@ -177,5 +177,5 @@ def test_minutes_are_proposed_where_they_may_change_the_answer(
 ) -> None:
     untried = [SimpleNamespace(key=key) for key in "abc"]
     races: Any = SimpleNamespace(races=[SimpleNamespace(untried=untried)], eliminated={})
-    bench: Any = SimpleNamespace(needed_minutes=lambda *asked: asked)
-    assert session._enough_minutes(races, bench, *proof) == asked
+    bench: Any = SimpleNamespace(estimate_search_minutes=lambda *asked: asked)
+    assert session._minutes_for_an_answer(races, bench, *proof) == asked

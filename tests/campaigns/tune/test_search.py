@@ -63,14 +63,14 @@ class Sampler:
         self._noise = noise
         self.rounds: list[tuple[str, int, list[str]]] = []
 
-    def affordable_processes(self, proof: bool) -> int:
+    def affordable_processes(self, needs_proof: bool) -> int:
         return self._left
 
     def measure_round(
-        self, group: str, number: int, candidates: Sequence[Candidate], reserved: int
+        self, group: str, number: int, candidates: Sequence[Candidate], reserved_processes: int
     ) -> ProcessRequests[RaceRound]:
         yield from ()
-        fitting = max(0, self._left - reserved)
+        fitting = max(0, self._left - reserved_processes)
         candidates, late = candidates[:fitting], candidates[fitting:]
         assert number == 1 or not late  # the race has asked how many there is time for
         self._left -= len(candidates)
@@ -186,7 +186,7 @@ def test_time_is_kept_and_what_was_not_tried_is_named() -> None:
     none = searched(Sampler(lambda one: 100.0, processes=1), each("a", "1", "2"))
     assert none.leader.name == AS_GIVEN
     assert [one.name for one in none.races[0].untried] == ["a=1", "a=2"]
-    assert none.rounds == []
+    assert none.log_speeds_by_round == []
 
 
 def test_in_short_time_all_run_once_and_the_best_of_them_again() -> None:
@@ -209,7 +209,7 @@ def race_of(names: Sequence[str], threshold: float = THRESHOLD) -> CandidateRace
 
 def add(race: CandidateRace, speeds: Mapping[str, float], affordable: int = PLENTY) -> None:
     race.add_round(RaceRound(dict(speeds)))
-    race.eliminate(affordable)
+    race.eliminate_after_round(affordable)
 
 
 def test_where_time_is_short_the_lowest_estimates_leave_and_nothing_is_claimed() -> None:

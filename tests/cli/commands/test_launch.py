@@ -22,7 +22,7 @@ from cnnbench.base.files import LOGS, FolderLock, TemporaryFolder
 from cnnbench.campaigns import launch as session
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.records.files import Output, check_outputs
+from cnnbench.records.files import OutputFile, check_outputs
 
 FAKE = Path(__file__).with_name("fake_task.py")
 LENET = ("--", "--model=lenet", "--device=cpu")
@@ -56,7 +56,7 @@ def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_fac
         for name, seconds in (IMPATIENT if "ignore" in do else QUICK).items():
             monkeypatch.setattr(session, name, seconds)
         if {"ignore", "slow", "endless"} & {deed.partition("=")[2] for deed in do.split(",")}:
-            monkeypatch.setattr(child, "grace_seconds", lambda: 0.5)
+            monkeypatch.setattr(child, "interrupt_grace_seconds", lambda: 0.5)
         status = cli.main(["launch", *words])
         run.tasks = {}
         for file in folder.glob("*:*"):
@@ -282,7 +282,7 @@ def test_scaling(launch, tmp_path):
     assert status == 0, err
     rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
     assert [row["workers"] for row in rows] == ["1", "2"]
-    check_outputs(Output("output", str(tmp_path / name)) for name in ("t.csv", "p.svg"))
+    check_outputs(OutputFile("output", str(tmp_path / name)) for name in ("t.csv", "p.svg"))
     assert all(float(row["predicted_images_per_sec"]) > 0 for row in rows)
     assert all(float(row["efficiency_low"]) <= float(row["efficiency_high"]) for row in rows)
     assert "--repeats" not in err

@@ -240,7 +240,7 @@ def test_search_runs_in_fresh_processes_and_its_batch_is_measured(sweep):
 
 
 def test_a_search_with_mixed_images_tries_even_batches(sweep, monkeypatch):
-    monkeypatch.setattr(InputSpec, "batch_unit", 2)
+    monkeypatch.setattr(InputSpec, "required_batch_multiple", 2)
     printed = sweep(entry("a", "oom", max_batch_search=SEARCH))
     assert tried() == [4, 8, 16, 32, 24, 20, 22]
     assert "a: largest batch: 22 per device" in printed.err

@@ -46,7 +46,7 @@ def search(fake_python):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
             patch.setattr(race, "MOST_ROUNDS", 3)
-            patch.setattr(session, "stored_distances", lambda *_: {"tuned": distance})
+            patch.setattr(session, "stored_weight_distances", lambda *_: {"tuned": distance})
             told = {"parent": os.getpid(), "trace": str(folder / "trace"), **say}
             patch.setenv("FAKE", json.dumps(told))
             return main(["tune", *GIVEN[:2], *words, *flags, "--", *GIVEN[2:]])

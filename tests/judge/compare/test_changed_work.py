@@ -6,7 +6,7 @@ import pytest
 
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.report.renderers import FORMATS, render, table_text
+from cnnbench.judge.report.renderers import FORMATS, render, terminal_text
 from cnnbench.records.run import ModelInfo
 
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -58,7 +58,7 @@ def test_nothing_is_red_and_no_change_is_told(wider):
     assert head.startswith("### cnnbench: changed work\n")
     assert ANSWER in head
     assert "🔴" not in comment
-    table = table_text(found, colour=True)
+    table = terminal_text(found, colour=True)
     assert table.endswith("exit code 1: changed work\n")
     assert "\x1b[31" not in table
     assert "::error" in render(found, "github")

@@ -20,7 +20,7 @@ from cnnbench.records.profiles import (
     TO_KERNEL,
     UPDATE,
     ProfiledLayer,
-    StepPart,
+    StepPartKey,
 )
 
 
@@ -196,7 +196,7 @@ def test_an_inserted_layer_is_named_and_those_behind_it_are_not(profiles):
         for part, row in network().items()
     }
     for direction in (FORWARD, TO_KERNEL):
-        rows[StepPart("conv3", "convolution 1x1", direction)] = Row(3.0, 10**8)
+        rows[StepPartKey("conv3", "convolution 1x1", direction)] = Row(3.0, 10**8)
     found = explain(
         profiles.side(layers=plain_layers(FOUR)),
         profiles.side(rows, layers=plain_layers(inserted)),
@@ -213,7 +213,7 @@ def test_a_slower_layer_of_renamed_scopes_is_named_by_both_names(profiles):
     renamed = tuple(dataclasses.replace(one, name=f"part/{one.name}") for one in plain_layers(FOUR))
     rows = {
         part._replace(layer=f"part/{part.layer}") if part.layer.startswith("conv") else part: (
-            row.times(1.7) if part == StepPart("conv2", CONV, TO_KERNEL) else row
+            row.times(1.7) if part == StepPartKey("conv2", CONV, TO_KERNEL) else row
         )
         for part, row in network().items()
     }
@@ -229,7 +229,7 @@ def test_another_network_is_compared_by_kind(profiles):
         for n in range(5)
     )
     rows = {part: row for part, row in network().items() if not part.layer.startswith("conv")}
-    rows |= {StepPart(one.name, "dense", FORWARD): Row(4.0, 10**8) for one in dense}
+    rows |= {StepPartKey(one.name, "dense", FORWARD): Row(4.0, 10**8) for one in dense}
     found = explain(profiles.side(layers=plain_layers(FOUR)), profiles.side(rows, layers=dense))
     assert [cause.kind for cause in found.causes] == ["network"]
     assert "another network, of 5 layers instead of 4, compared by kind" in found.answer
@@ -247,7 +247,7 @@ def test_the_update_of_a_wider_layer_belongs_to_the_layer(lenet_runs):
         else one
         for one in base
     )
-    update = StepPart(REST, UPDATE, OUTSIDE)
+    update = StepPartKey(REST, UPDATE, OUTSIDE)
     rows = network()
     rows = {
         **{
@@ -277,7 +277,7 @@ def test_a_layer_of_another_shape_is_named_before_the_norm_that_follows(profiles
         )
         return (*convs[:3], kernel, norm)
 
-    slow = StepPart("norm3", "batch norm", FORWARD)
+    slow = StepPartKey("norm3", "batch norm", FORWARD)
     base = {**network(), slow: Row(4.0, operations={"FusedBatchNormV3 float32": 1})}
     new = {**base, slow: base[slow].times(2.0)}
     sides = profiles.side(base, layers=with_norm(64)), profiles.side(new, layers=with_norm(61))

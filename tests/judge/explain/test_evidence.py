@@ -10,7 +10,7 @@ from step_profiles import CONV, changed, network, with_records
 
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.facts import primitive_changes
-from cnnbench.records.profiles import INPUT, PROGRAM, TO_KERNEL, Primitive, StepPart, StepProfile
+from cnnbench.records.profiles import INPUT, PROGRAM, TO_KERNEL, Primitive, StepPartKey, StepProfile
 from cnnbench.records.run import Conditions
 
 NHWC = "src acdb, wei Acdb64a, dst acdb"
@@ -49,7 +49,7 @@ def slower_everywhere(factor=1.4):
 
 
 def slower_kernel():
-    return changed(lambda part: part == StepPart("conv2", CONV, TO_KERNEL), 1.7)
+    return changed(lambda part: part == StepPartKey("conv2", CONV, TO_KERNEL), 1.7)
 
 
 def facts(found):

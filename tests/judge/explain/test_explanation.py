@@ -15,7 +15,7 @@ from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import (
     differences_chart,
     explanation_rows,
-    table_text,
+    terminal_text,
     to_markdown,
 )
 from cnnbench.judge.explain.sides import StepTimes
@@ -31,15 +31,15 @@ from cnnbench.records.profiles import (
     UPDATE,
     Explanation,
     ProfiledLayer,
-    StepPart,
+    StepPartKey,
     StepProfile,
 )
 
 SEEDS = range(10)
-HOT = StepPart("conv2", CONV, TO_KERNEL)
+HOT = StepPartKey("conv2", CONV, TO_KERNEL)
 
 
-UPDATES, REDUCED = (StepPart(REST, kind, OUTSIDE) for kind in (UPDATE, REDUCTION))
+UPDATES, REDUCED = (StepPartKey(REST, kind, OUTSIDE) for kind in (UPDATE, REDUCTION))
 
 
 def with_row(part, factor, operations=()):
@@ -54,7 +54,7 @@ TWICE = changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9)
 SINGLE = {
     **changed(lambda part: part[:2] == ("conv3", CONV), 1.8, network("float32")),
     **{part: row for part, row in network().items() if part[:2] != ("conv3", CONV)},
-    StepPart("conv3", "cast", FORWARD): Row(0.4, operations={"Cast float32": 2}),
+    StepPartKey("conv3", "cast", FORWARD): Row(0.4, operations={"Cast float32": 2}),
 }
 SLEEPING = with_row(PROGRAM, 10.0)
 ONE_THREAD = {"num_intra_threads": 1}
@@ -78,7 +78,7 @@ PLANTED = {
         {
             **{part: row for part, row in network().items() if part.kind != "batch norm"},
             **{
-                StepPart(part.layer, "other", part.direction): row.times(
+                StepPartKey(part.layer, "other", part.direction): row.times(
                     3.0, operations={"Mean float32": 2, "Mul float32": 3}
                 )
                 for part, row in network().items()
@@ -116,7 +116,7 @@ PLANTED = {
     ),
     "sleeping program": (SLEEPING, {}, "program", "the training loop, outside the graph"),
     "another layer": (
-        {**network(), StepPart("conv9", CONV, FORWARD): Row(5.0, 10**9)},
+        {**network(), StepPartKey("conv9", CONV, FORWARD): Row(5.0, 10**9)},
         {},
         "layers",
         "conv9",
@@ -219,7 +219,7 @@ def test_all_numbers_are_the_means_that_compare_judges(calm):
     assert row.difference < 0.012  # and not 0.0103 + 2 / 24 / 3
     assert found.unexplained == pytest.approx(found.difference - cause.difference)
     assert f"{1e3 * cause.difference:.2f} ms in conv2" in found.answer
-    assert f"- +{1e3 * found.unexplained:.3f} ms that no cause explains" in table_text(found)
+    assert f"- +{1e3 * found.unexplained:.3f} ms that no cause explains" in terminal_text(found)
 
 
 def test_the_answer_names_times_and_place(lenet_runs):
@@ -275,7 +275,7 @@ def test_a_step_that_cannot_be_told_is_not_claimed(calm):
     assert abs(found.difference) < found.spread
     # Shares of nearly nothing would be those of chance.
     assert {line.share for line in (*found.rows, *explanation_rows(found))} == {None}
-    assert "%" not in table_text(found)
+    assert "%" not in terminal_text(found)
     assert found.answer.startswith("No significant difference in step time (")
     assert "but a step has 10.29 ms more (+/- " in found.answer
     assert "in conv2, gradient of kernels (15." in found.answer
@@ -341,7 +341,7 @@ def test_further_operations_are_named_before_what_they_slow_down(calm):
 
 
 def test_batch_norm_that_one_side_has_more_of_is_not_taken_for_a_fused_one(calm):
-    more = StepPart("conv9", "batch norm", FORWARD)
+    more = StepPartKey("conv9", "batch norm", FORWARD)
     rows = {**network(), more: Row(9.0, operations={"FusedBatchNormV3 float32": 1})}
     (cause,) = explain(calm.side(), calm.side(rows)).causes
     assert (cause.kind, cause.place) == ("layers", "conv9")
@@ -459,7 +459,7 @@ def test_outputs_say_the_same(profiles, holds, monkeypatch):
     holds("explanation", document)
     assert Explanation.from_json(found.to_json()) == found
     assert document["causes"][0]["difference"] == pytest.approx(found.causes[0].difference)
-    shown = table_text(found, 4)
+    shown = terminal_text(found, 4)
     assert " ".join(shown.split()).startswith(found.answer)
     assert "products are in float32, not in bfloat16" in shown
     assert "precision is fp32 in A and bf16 in B" in shown
@@ -610,7 +610,7 @@ def test_updates_belong_to_the_layer_with_most_of_the_further_parameters(share, 
     own = round(10_000 * share)
     new = [*base[:3], layer("conv3", 1000 + 10_000 - own), layer("conv9", own)]
     rows = changed(lambda part: part[:2] == ("conv3", CONV), 1.6)
-    rows |= {StepPart("conv9", CONV, FORWARD): Row(5.0, 10**9)}
+    rows |= {StepPartKey("conv9", CONV, FORWARD): Row(5.0, 10**9)}
     rows[UPDATES] = rows[UPDATES].times(5.0)
     sides = calm.side(layers=tuple(base)), calm.side(rows, layers=tuple(new))
     found = explain(*sides)

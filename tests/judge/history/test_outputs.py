@@ -21,7 +21,7 @@ from cnnbench.judge.history.page import (
     HistoryDocument,
     csv_text,
     exported_metrics_of_history,
-    table_text,
+    terminal_text,
 )
 from cnnbench.judge.report import exports, render
 from cnnbench.records.run import Subject
@@ -62,7 +62,7 @@ def hostile(by_commit, series_of):
 
 
 def test_table_is_golden(trends):
-    text = table_text(HistoryDocument(SPEED, trends), last=10)
+    text = terminal_text(HistoryDocument(SPEED, trends), last=10)
     assert text == golden(GOLDEN / "table.txt", text)
 
 
@@ -82,7 +82,7 @@ def test_noise_that_is_easily_taken_for_steps_is_named(by_commit, series_of):
     found = trend(series_of([by_commit(v, f"c{i}") for i, v in enumerate(speeds)])[0], SPEED)
     correlated = trend(series_of(by_commit.history([100.0] * 6))[0], SPEED)
     correlated = replace(correlated, noise=RecognizedNoise(correlation=0.61))
-    text = " ".join(table_text(HistoryDocument(SPEED, [found, correlated])).split())
+    text = " ".join(terminal_text(HistoryDocument(SPEED, [found, correlated])).split())
     states = "-29.9 % in 4 of 10 runs, alternating; a step of about this size needs more points"
     assert f"= no step; noise of two states: {states}" in text
     assert "neighbouring points are correlated (0.6): a step needs more points, and its" in text
@@ -148,7 +148,7 @@ def test_outliers_are_marked_everywhere(by_commit, series_of):
     (outlier,) = found.outliers
     assert outlier.index == 9
     assert outlier.change == pytest.approx(-0.25, abs=0.03)
-    assert "? outlier -2" in table_text(HistoryDocument(SPEED, [found]))
+    assert "? outlier -2" in terminal_text(HistoryDocument(SPEED, [found]))
     rows = list(csv.DictReader(io.StringIO(csv_text(HistoryDocument(SPEED, [found])))))
     assert [row["point"] for row in rows if row["outlier"] == "true"] == ["c009"]
     (series,) = json.loads(HistoryDocument(SPEED, [found]).to_json())["series"]
@@ -203,7 +203,7 @@ def test_hostile_text_is_escaped_everywhere(hostile):
     html = page.render("x.html", HistoryDocument(SPEED, hostile)).decode()
     assert html.count("<script") == 1
     assert "<script>alert" not in html
-    for line in table_text(HistoryDocument(SPEED, hostile)).splitlines():
+    for line in terminal_text(HistoryDocument(SPEED, hostile)).splitlines():
         assert line.isprintable()
     for row in csv.reader(io.StringIO(csv_text(HistoryDocument(SPEED, hostile)))):
         assert not any(cell.startswith(("=", "@", "+")) for cell in row)
@@ -313,7 +313,7 @@ def test_steps_of_several_series_at_one_commit_are_one_answer(four_series):
     sentence = f"worse in 3 of 4 series {names} at c008: {ends}"
     (answer,) = page.build_page(HistoryDocument(SPEED, trends)).answers
     assert (answer.text, answer.details) == ("1 regression has not been undone", (sentence,))
-    assert f"- {sentence}" in " ".join(table_text(HistoryDocument(SPEED, trends)).split())
+    assert f"- {sentence}" in " ".join(terminal_text(HistoryDocument(SPEED, trends)).split())
     document = json.loads(HistoryDocument(SPEED, trends).to_json())
     (shared,) = document["shared_steps"]
     assert shared == {

@@ -12,9 +12,9 @@ from pages import HOSTILE, Page, golden, report_of, rows, section
 from studies import ROWS, SWEEP, roofline, step_profile, strategies, tuning
 
 from cnnbench import __version__
-from cnnbench.base.document import Text
+from cnnbench.base.document import Paragraph
 from cnnbench.judge.report import build, gather, load, render
-from cnnbench.judge.report.sections.profiles import table_text
+from cnnbench.judge.report.sections.profiles import terminal_text
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.campaigns import DIFFERENT, StrategyRow
 from cnnbench.records.run import ConditionNote, Conditions, Subject
@@ -47,7 +47,7 @@ def test_the_machine_reaches_the_fastest_configuration_of_each_network_and_forma
 
 def test_what_a_measurement_can_exceed_is_called_no_bound(report, folder):
     text = render(report, "html") + render(report, "markdown")
-    text += "".join((table_text(roofline(one), "", 0)) for one in folder.records[:1])
+    text += "".join((terminal_text(roofline(one), "", 0)) for one in folder.records[:1])
     assert not re.findall(r"\bbound", text)
     assert "It is not a limit, because" in text
 
@@ -204,9 +204,9 @@ def test_why_a_row_is_faster_than_its_estimate(full_runs):
     assert [
         block.text
         for block in found
-        if isinstance(block, Text) and "faster than estimated" in block.text
-    ] == [f"lenet, batch 8, 1 cpu: {above.faster_rows_remark}"]
-    assert above.faster_rows_remark == (
+        if isinstance(block, Paragraph) and "faster than estimated" in block.text
+    ] == [f"lenet, batch 8, 1 cpu: {above.rows_faster_than_bound_remark}"]
+    assert above.rows_faster_than_bound_remark == (
         "2 rows are faster than estimated: 1 limited by bytes, because values are still in a "
         "cache, which is faster than memory; 1 limited by FLOPs, because the kernels need fewer "
         "FLOPs, or because the peak rate of matrix products was measured too low, for example "
@@ -227,7 +227,7 @@ def test_modes_that_train_otherwise_or_overlap_are_told(folder):
     report = report_of(studies=[document])
     (answer,) = report.answers
     assert answer.tone == "bad"
-    tones = [one.tone for one in section(report, "modes").blocks if isinstance(one, Text)]
+    tones = [one.tone for one in section(report, "modes").blocks if isinstance(one, Paragraph)]
     assert tones == ["", "bad", "bad"]
     assert report.title == "Speed of lenet"
 

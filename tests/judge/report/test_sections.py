@@ -9,7 +9,7 @@ from pages import report_of, rows, section
 from step_profiles import changed
 
 from cnnbench.base.charts import HIGHER, LineChart, RowChart
-from cnnbench.base.document import ChartGroup, Table, Text
+from cnnbench.base.document import ChartGroup, Paragraph, Table
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import terminal_sections, to_markdown
@@ -286,7 +286,7 @@ def test_facts_that_decide_speed_are_pointed_at(full_runs):
     alike = {row["fact"]: row["value"] for row in rows(report, "environment")}
     assert alike["memory_bytes"] == "23.5 GiB"
     blocks = section(report, "environment").blocks
-    assert any(isinstance(one, Text) and "cpu_governor" in one.text for one in blocks)
+    assert any(isinstance(one, Paragraph) and "cpu_governor" in one.text for one in blocks)
     (first, _) = rows(report, "environment", 1)
     assert (first["cpu_governor"], first["run"]) == ("performance", records[0].run_id[:8])
 

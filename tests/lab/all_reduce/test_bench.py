@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.terminal import LineWriter, MessageWriter, Progress
+from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.all_reduce import params_from_values
 from cnnbench.lab.all_reduce import session
@@ -48,7 +48,7 @@ class Run:
             command=("cnnbench", "allreduce"),
             explicit_flags=explicit,
             messages=messages,
-            progress=Progress.silent(),
+            progress=ProgressLine.silent(),
             membership=JobMembership(plan.run, messages.notice, messages.error, {}),
         )
 

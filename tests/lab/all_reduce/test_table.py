@@ -70,18 +70,18 @@ BUILD = """\
 
 
 def test_times():
-    rows = session.RowFormat(CASES, calls=3)
+    rows = session.ResultRowFormatter(CASES, calls=3)
     lines = [*rows.header(), session.copy_line(COPY)]
     for point in POINTS:
-        lines += rows.lines(point, RECORD.copy_to_reduction_time_ratio(point))
+        lines += rows.row_lines(point, RECORD.copy_to_reduction_time_ratio(point))
     assert "\n".join([*lines, *session.footer_lines(RECORD)]) + "\n" == TIMES
 
 
 def test_a_column_is_p99_with_a_hundred_calls():
     many = dataclasses.replace(POINTS[0], seconds=tuple(n / 1e6 for n in range(1, 201)))
-    rows = session.RowFormat(CASES[:1], calls=200)
+    rows = session.ResultRowFormatter(CASES[:1], calls=200)
     assert " p99 " in rows.header()[0]
-    assert " 198.0 " in rows.lines(many, None)[0]
+    assert " 198.0 " in rows.row_lines(many, None)[0]
 
 
 def test_the_fastest_of_each_size():
@@ -96,8 +96,8 @@ def test_the_fastest_of_each_size():
 
 
 def test_build_times():
-    rows = session.RowFormat(CASES[:1], build_only=True)
-    row, building = rows.lines(POINTS[0], None, verbose=True)
+    rows = session.ResultRowFormatter(CASES[:1], build_only=True)
+    row, building = rows.row_lines(POINTS[0], None, verbose=True)
     assert "\n".join([*rows.header(), row]) + "\n" == BUILD
     assert building == "# build: copy -: traced in 0.250 s, built in 0.500 s, 120 operations"
 

@@ -275,7 +275,7 @@ def test_nothing_is_a_loss_after_the_end(cluster):
     job.processes[OTHER].end()
     job.run(BOUND)
     assert job.chief.messages == []
-    assert job.processes[THIRD].dog.wait() == RunEnding(4, "some reason")
+    assert job.processes[THIRD].dog.wait_for_run_end() == RunEnding(4, "some reason")
 
 
 @pytest.mark.parametrize(("fate", "waits"), [("stop", False), ("work", True)])

@@ -13,7 +13,7 @@ from forked import until
 
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver import step_loop
-from cnnbench.run.driver.step_loop import AsyncLoop, CoordinatedLoop, StepTime, StuckDetector
+from cnnbench.run.driver.step_loop import AsyncLoop, CoordinatedLoop, StepTime, StuckWorkerDetector
 
 SECONDS = 20.0
 
@@ -201,25 +201,25 @@ def test_a_worker_that_hangs_can_be_given_up():
 
 class TestStuck:
     def test_one_that_does_not_end_is_found_and_others_are_not(self):
-        stuck = StuckDetector(10.0)
-        assert stuck.stuck_workers({"a": 1, "b": 2}, 1.0) == {}
+        stuck = StuckWorkerDetector(10.0)
+        assert stuck.find_stuck_workers({"a": 1, "b": 2}, 1.0) == {}
         for number in range(3, 11):
-            assert stuck.stuck_workers({"a": 100, "b": number}, 1.0) == {}
-        assert stuck.stuck_workers({"a": 100, "b": 12}, 1.5) == {}
-        assert stuck.stuck_workers({"a": 100, "b": 13}, 1.0) == {"a": 10.5}
+            assert stuck.find_stuck_workers({"a": 100, "b": number}, 1.0) == {}
+        assert stuck.find_stuck_workers({"a": 100, "b": 12}, 1.5) == {}
+        assert stuck.find_stuck_workers({"a": 100, "b": 13}, 1.0) == {"a": 10.5}
 
     def test_the_first_update_takes_longer_and_a_long_one_three_times_as_long_again(self):
-        stuck = StuckDetector(10.0)
-        assert stuck.stuck_workers({"a": 1}, 99.0) == {}
-        assert stuck.stuck_workers({"a": 1}, 2.0) == {"a": 101.0}
-        stuck = StuckDetector(10.0)
+        stuck = StuckWorkerDetector(10.0)
+        assert stuck.find_stuck_workers({"a": 1}, 99.0) == {}
+        assert stuck.find_stuck_workers({"a": 1}, 2.0) == {"a": 101.0}
+        stuck = StuckWorkerDetector(10.0)
         for number in (1, 2, 3):
-            stuck.stuck_workers({"a": number}, 8.0)
-        assert stuck.stuck_workers({"a": 4}, 23.0) == {}
-        assert stuck.stuck_workers({"a": 4}, 2.0) == {"a": 25.0}
+            stuck.find_stuck_workers({"a": number}, 8.0)
+        assert stuck.find_stuck_workers({"a": 4}, 23.0) == {}
+        assert stuck.find_stuck_workers({"a": 4}, 2.0) == {"a": 25.0}
 
     def test_no_limit(self):
-        assert StuckDetector().stuck_workers({"a": 1}, 1e9) == {}
+        assert StuckWorkerDetector().find_stuck_workers({"a": 1}, 1e9) == {}
 
     @pytest.fixture
     def soon(self, limits):
@@ -239,7 +239,7 @@ class TestStuck:
         loop = AsyncLoop(
             {"a": stuck, "b": update},
             lambda worker, error: told.append((worker, str(error))),
-            stuck=StuckDetector(0.3, lambda: waiting),
+            stuck=StuckWorkerDetector(0.3, lambda: waiting),
         )
         numbers = []
         assert loop.run(100, lambda step, seconds, values: numbers.append(step)) == 100
@@ -260,7 +260,7 @@ class TestStuck:
             {"slot": update},
             ["worker:0", "worker:1"],
             lambda worker, error: None,
-            stuck=StuckDetector(0.05, lambda: waiting),
+            stuck=StuckWorkerDetector(0.05, lambda: waiting),
         )
         with pytest.raises(BenchmarkError, match=r"stuck: worker:1: no progress .* its input"):
             loop.run(9, lambda *_: None)

@@ -396,7 +396,7 @@ def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
 def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(tmp_path, monkeypatch):
     said = io.StringIO()
     held = (
-        make_plan(Params(train_dir=str(tmp_path)), data=False),
+        make_plan(Params(train_dir=str(tmp_path)), resolve_data=False),
         ResultFiles(None, None, RUNS),
         MessageWriter(said),
     )

@@ -117,7 +117,7 @@ def test_d9_files_are_shared_out_where_there_are_enough(data_name, words, files,
         num_batches=1,
         **flags,
     )
-    make_plan(params, data=False)
+    make_plan(params, resolve_data=False)
     with pytest.raises(FlagError, match=words) as error:
         make_plan(params)
     assert error.value.flag == "auto_shard_policy"

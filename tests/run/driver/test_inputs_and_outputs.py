@@ -180,11 +180,11 @@ MORNING = """
 def test_a_model_makes_its_elements_of_an_example(own, folder, synthetic):
     flags = {} if synthetic else {"data_dir": str(folder)}
     made = BenchmarkCNN(own(MORNING, batch_size=4, **flags)).build()
-    (batch,) = made.inputs.next() or [made.inputs.of_tower(0, ())]
+    (batch,) = made.inputs.next() or [made.inputs.get_tower_batch(0, ())]
     assert batch.features["hours"].shape == (4, 12, 3)
     made.close()
     plain = BenchmarkCNN(forecast(batch_size=4, **flags)).build()
-    (other,) = plain.inputs.next() or [plain.inputs.of_tower(0, ())]
+    (other,) = plain.inputs.next() or [plain.inputs.get_tower_batch(0, ())]
     plain.close()
     added = batch.features["hours"].numpy() - other.features["hours"].numpy()[:, :12]
     if synthetic:  # with a stream more, other numbers are drawn

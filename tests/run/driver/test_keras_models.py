@@ -53,7 +53,8 @@ def batches_of(built):
     """Images and labels of each tower, as the network gets them."""
     batches = built.inputs.next()
     towers = [
-        built.inputs.of_tower(t, batches) for t in range(len(built.devices.job.own_tower_devices))
+        built.inputs.get_tower_batch(t, batches)
+        for t in range(len(built.devices.job.own_tower_devices))
     ]
     return [(tower.features, tower.labels) for tower in towers]
 

@@ -107,7 +107,7 @@ def answering():
 
 
 def membership_in(job, kind=JobMembership):
-    setup = make_plan(Params(), data=False)
+    setup = make_plan(Params(), resolve_data=False)
     place = dataclasses.replace(setup.place, job=job)
     return kind(dataclasses.replace(setup, place=place), print, print, {})
 

@@ -37,11 +37,15 @@ def test_every_worker_gets_the_numbers_that_the_chief_has_restored():
 
     def built():
         workers = SimpleNamespace(gather_bytes=lambda own: sent.append(own) or sent)
-        manager = SimpleNamespace(workers=workers, savable_variables=dict, share=list)
+        manager = SimpleNamespace(
+            workers=workers, savable_variables=dict, broadcast_from_chief=list
+        )
         return BuiltRun(None, None, devices=None, manager=manager)
 
     of_chief = [4, 32, 0, 3, 1]  # with the skipped records of two shards
-    assert built().broadcast_restored_state(*of_chief) == of_chief
-    assert built().broadcast_restored_state(0, 0, 5) == of_chief
+    assert built().broadcast_restored_state_and_numbers(*of_chief) == of_chief
+    assert built().broadcast_restored_state_and_numbers(0, 0, 5) == of_chief
     alone = SimpleNamespace(workers=None)
-    assert BuiltRun(None, None, devices=None, manager=alone).broadcast_restored_state(4) == [4]
+    assert BuiltRun(None, None, devices=None, manager=alone).broadcast_restored_state_and_numbers(
+        4
+    ) == [4]

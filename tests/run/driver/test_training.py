@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.base.terminal import MessageWriter, Progress
+from cnnbench.base.terminal import MessageWriter, ProgressLine
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
@@ -114,7 +114,7 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **
         script.suspended = turns.suspended
     context = SimpleNamespace(
         plan=plan,
-        output=RunOutput(console, MessageWriter.silent(), Progress.silent(), files=None),
+        output=RunOutput(console, MessageWriter.silent(), ProgressLine.silent(), files=None),
         measurements=measurements,
         watch=script,
         membership=JobMembership(plan, print, print, {}),
@@ -180,10 +180,10 @@ class Every(Observer):
     def __init__(self, steps):
         self.steps, self.moments = steps, []
 
-    def pauses_after(self, global_step):
+    def needs_pause_after(self, global_step):
         return global_step % self.steps == 0
 
-    def paused(self, moment):
+    def training_paused(self, moment):
         self.moments.append(moment)
 
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 from cnnbench.models import get_model
 from cnnbench.models.cpu_operations import FASTEST_ALGORITHMS, CpuOperations
 from cnnbench.models.declaration import FlopCounts, declare, scope_flops
-from cnnbench.records.files import Output, check_outputs
-from cnnbench.records.profiles import REST, TO_INPUT, TO_KERNEL, StepPart
+from cnnbench.records.files import OutputFile, check_outputs
+from cnnbench.records.profiles import REST, TO_INPUT, TO_KERNEL, StepPartKey
 from cnnbench.run.observe.operations import WallTimes
 from cnnbench.run.observe.work import (
     Layer,
@@ -116,7 +116,9 @@ def test_every_form_of_a_gradient_is_of_its_layer_and_direction(
         graph, [], {"conv0": FlopCounts(4, 5, 6)}, {"conv0": (size, size, 32, 40)}
     )
     directions, products = (TO_INPUT, TO_KERNEL), []
-    parts = [StepPart("conv0", f"convolution {size}x{size}", direction) for direction in directions]
+    parts = [
+        StepPartKey("conv0", f"convolution {size}x{size}", direction) for direction in directions
+    ]
     for gradient, part in zip(gradients, parts, strict=True):
         waiting = [gradient.op]
         while waiting:
@@ -154,7 +156,7 @@ def test_a_run_writes_table_and_plot(run, resnet8, tmp_path):
     assert text.startswith("layers of warm-up step 1 of resnet8, 2 images per device\n")
     assert "stage2/block0/conv1" in text
     assert "stage2/block0/conv1" in files[2].read_text()
-    check_outputs(Output("profile_layers", str(path)) for path in files)
+    check_outputs(OutputFile("profile_layers", str(path)) for path in files)
 
 
 def test_inference_has_no_backward_pass(run, tmp_path):

@@ -128,8 +128,10 @@ def test_ssd_has_the_keys_of_its_rules_and_its_precision_as_accuracy():
     log.training_begins(0, 20)
     for step, precision in ((15, 0.2), (20, 0.213)):
         metrics = {"map": precision, "map_50": 0.9, "map_75": 0.9}
-        log.evaluating(step)
-        log.evaluated(Evaluation(global_step=step, examples=8, images_per_sec=1.0, metrics=metrics))
+        log.evaluation_begins(step)
+        log.evaluation_completed(
+            Evaluation(global_step=step, examples=8, images_per_sec=1.0, metrics=metrics)
+        )
     log.training_ended(20, 20, 1.0)
     log.close()
     accuracies = [line for line in parsed("\n".join(lines)) if line["key"] == "eval_accuracy"]
@@ -157,7 +159,9 @@ def test_files_of_coco_have_crops_and_examples_without_padding(tmp_path):
 )
 def test_accuracy_is_what_a_model_is_judged_by(model, metric):
     lines, log = planned(model=model)
-    log.evaluated(Evaluation(global_step=1, examples=1, images_per_sec=1.0, metrics={metric: 0.25}))
+    log.evaluation_completed(
+        Evaluation(global_step=1, examples=1, images_per_sec=1.0, metrics={metric: 0.25})
+    )
     assert values_of(lines)["eval_accuracy"] == 0.25
 
 

@@ -18,7 +18,7 @@ from cnnbench.records.profiles import (
     REST,
     TO_INPUT,
     TO_KERNEL,
-    StepPart,
+    StepPartKey,
     StepProfile,
 )
 from cnnbench.run.driver.step_profile import profile_rows, timeline_spans
@@ -156,8 +156,8 @@ def test_every_moment_of_a_step_belongs_to_a_row():
         WallTimes({conv: 2.0}, 0.0, 0.0, Counter({conv: 2})),
     ]
     forward, outside = (
-        StepPart("conv0", "convolution 3x3", FORWARD),
-        StepPart(REST, "update", "step"),
+        StepPartKey("conv0", "convolution 3x3", FORWARD),
+        StepPartKey(REST, "update", "step"),
     )
     works = {conv: OperationWork(forward, True, 10), update: OperationWork(outside, False, 4)}
     rows = {
@@ -177,7 +177,7 @@ class OneLayer:
     """Works of operations that belong to the layer of their name's beginning."""
 
     def __call__(self, name, type):
-        return OperationWork(StepPart(name[0], type, FORWARD), False, 0)
+        return OperationWork(StepPartKey(name[0], type, FORWARD), False, 0)
 
     def device_of_operation(self, name):
         return f"cpu:{name[1]}" if name[1:].isdecimal() else ""
@@ -224,7 +224,9 @@ def test_a_run_writes_the_profile_of_its_last_warm_up_steps(run, resnet8, tmp_pa
         assert sum(row.seconds[step] for row in profile.rows) == pytest.approx(seconds)
     rows = {row.part: row for row in profile.rows}
     for direction in (FORWARD, TO_INPUT, TO_KERNEL):
-        assert min(rows[StepPart("stage0/block0/conv1", "convolution 3x3", direction)].seconds) > 0
+        assert (
+            min(rows[StepPartKey("stage0/block0/conv1", "convolution 3x3", direction)].seconds) > 0
+        )
     spec = declare(get_model("resnet8", "cifar10"), 11)
     layers = {one.name: one for one in profile.layers}
     assert sum(one.parameters for one in profile.layers) == spec.trainable_parameters
@@ -268,5 +270,5 @@ def test_depthwise_convolutions_have_flops_and_the_first_step_is_not_profiled(ru
     profile = StepProfile.from_json(path.read_text())
     assert len(profile.step_seconds) == 2
     rows = {row.part: row for row in profile.rows}
-    found = rows[StepPart("depthwise0", "depthwise convolution 5x5", FORWARD)]
+    found = rows[StepPartKey("depthwise0", "depthwise convolution 5x5", FORWARD)]
     assert found.flops == 2 * 2 * 32 * 32 * 5 * 5 * 8

@@ -132,7 +132,7 @@ def test_what_python_says_passes_and_all_else_is_told(start, body, code, words):
 TRY = """
 with supervisor.forks_allowed():
     prepare = lambda: print("prepared", flush=True)
-    supervisor.fork_supervised(lost, prepare, retries=lambda: {retries})
+    supervisor.fork_supervised(lost, prepare, should_retry=lambda: {retries})
 print("attempt", supervisor.state.attempt, flush=True)
 """
 

@@ -70,7 +70,8 @@ def test_thread_counts(flags, kind, cores, expected):
 def test_conv_gradients(flags, kind, kernels, expected, monkeypatch):
     monkeypatch.setattr(tensorflow, "convolution_kernels", lambda host: kernels)
     assert (
-        tensorflow.resolve_conv_gradients(make_plan(Params(**flags), data=False), kind) == expected
+        tensorflow.resolve_conv_gradients(make_plan(Params(**flags), resolve_data=False), kind)
+        == expected
     )
 
 
@@ -80,7 +81,7 @@ def test_conv_gradients(flags, kind, kernels, expected, monkeypatch):
 )
 def test_the_fastest_gradients_are_refused_where_none_were_measured(kind, reason, monkeypatch):
     monkeypatch.setattr(tensorflow, "convolution_kernels", lambda host: "library")
-    setup = make_plan(Params(conv_gradients="fastest"), data=False)
+    setup = make_plan(Params(conv_gradients="fastest"), resolve_data=False)
     with pytest.raises(FlagError, match=rf"--conv_gradients=fastest: {reason}"):
         tensorflow.resolve_conv_gradients(setup, kind)
 

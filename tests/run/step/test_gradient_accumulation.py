@@ -34,11 +34,11 @@ def test_every_pass_has_images_of_its_own(cpu_devices):
     parts = []
     for _ in range(PASSES):
         batches = built.inputs.next()
-        parts.append([built.inputs.of_tower(t, batches).features.numpy() for t in range(2)])
+        parts.append([built.inputs.get_tower_batch(t, batches).features.numpy() for t in range(2)])
     of_towers = [np.concatenate(of_tower) for of_tower in zip(*parts, strict=True)]
     np.testing.assert_array_equal(np.concatenate(of_towers), rows)
     # The next step begins again.
-    again = built.inputs.of_tower(0, built.inputs.next()).features.numpy()
+    again = built.inputs.get_tower_batch(0, built.inputs.next()).features.numpy()
     np.testing.assert_array_equal(again, parts[0][0])
 
 

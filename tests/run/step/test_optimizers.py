@@ -200,9 +200,11 @@ def test_constants_are_those_of_the_command_line(name):
     flags = Params(optimizer=name, **dict.fromkeys(spec.flags, 0.375))
     own = {getattr(flags, flag) for flag in spec.flags}
     assert own == ({0.375} if spec.flags else set())
-    assert unused_flag_notices(make_plan(flags, data=False), spec.flags) == ()
+    assert unused_flag_notices(make_plan(flags, resolve_data=False), spec.flags) == ()
     others = [f for other in OPTIMIZERS.values() for f in other.flags if f not in spec.flags]
-    told = " ".join(unused_flag_notices(make_plan(Params(optimizer=name), data=False), others))
+    told = " ".join(
+        unused_flag_notices(make_plan(Params(optimizer=name), resolve_data=False), others)
+    )
     assert all(f"--{flag}" in told for flag in others)
 
 

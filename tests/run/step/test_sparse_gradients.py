@@ -62,7 +62,7 @@ def test_slices_reach_the_manager_and_the_update_is_the_dense_one(mode, flags, m
         for _ in range(3):
             built.step(RATE).loss.numpy()
         updated.append(tables(built))
-        batches = [built.inputs.of_tower(t, ()) for t in range(2)]
+        batches = [built.inputs.get_tower_batch(t, ()) for t in range(2)]
     assert len(seen) == 4
     assert all(isinstance(gradient, tf.IndexedSlices) for gradient in seen)
     assert {tuple(gradient.values.shape) for gradient in seen} == {(BATCH, WIDTH)}
@@ -131,7 +131,7 @@ def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path):
             built.step(RATE).loss.numpy()
         table = built.manager.savable_variables()["table"]
         for tower, copy in enumerate(table.copies):
-            of_towers = [built.inputs.of_tower(t, ()).features["station"] for t in range(2)]
+            of_towers = [built.inputs.get_tower_batch(t, ()).features["station"] for t in range(2)]
             own = of_towers[tower : tower + 1] if mode == "independent" else of_towers
             named = {int(i) for ids in own for i in ids}
             others = [row for row in range(ROWS) if row not in named]

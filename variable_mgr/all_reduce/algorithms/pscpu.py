@@ -15,16 +15,18 @@ from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
 from cnnbench.variable_mgr.gradients import sum_tensors
 
 
-def shard_device_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
-    """Returns groups of `size` devices, one device for each shard of a tensor.
+def groups_of_one_device_per_shard(
+    devices: Sequence[str], num_shards: int
+) -> list[tuple[str, ...]]:
+    """Returns groups of `num_shards` devices, one device for each shard of a tensor.
 
     Together, the groups contain all devices. As in tf_cnn_benchmarks, group g begins with device g
     and takes every k-th device, where k is the number of groups. After the last device, it
     continues with the first. For example, "abcde" in groups of 2 gives "ad", "be" and "ca".
     """
-    groups = -(-len(devices) // size)
+    groups = -(-len(devices) // num_shards)
     return [
-        tuple(devices[(group + place * groups) % len(devices)] for place in range(size))
+        tuple(devices[(group + place * groups) % len(devices)] for place in range(num_shards))
         for group in range(groups)
     ]
 
@@ -34,7 +36,7 @@ class Shuffle:
 
     def __init__(self, context: ReduceContext, gather_devices: Sequence[str]) -> None:
         self._context = context
-        self._groups = shard_device_groups(gather_devices, context.shards)
+        self._groups = groups_of_one_device_per_shard(gather_devices, context.shards)
 
     def summing_device(self, chunk: int, tensor_index: int = 0) -> str:
         """Returns the device that sums shard `chunk` of tensor `tensor_index`."""

@@ -26,7 +26,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "scaling": ("Scaling", scaling.scaling_section),
     "allreduce": ("All-reduce", all_reduce.all_reduce_section),
     "throughput": ("Throughput", quantities.throughput),
-    "benchmarks": ("Benchmarks of other programs", runs.benchmarks_section),
+    "benchmarks": ("Benchmarks of other programs", runs.imported_benchmarks_section),
     "mfu": ("Use of the hardware", quantities.mfu),
     "roofline": ("Where the time of a step goes", profiles.roofline_section),
     "timeline": ("One step in time", profiles.timeline_section),
@@ -103,7 +103,7 @@ def build(
         *verdict,
         _failures_answer(results),
         *campaigns.search_verdict_answers(results),
-        *campaigns.fastest_modes(results),
+        *campaigns.fastest_mode_answers(results),
         runs.disturbance_answer(results),
         _omitted_answer(bounded),
     )
@@ -119,7 +119,10 @@ def build(
 
 def _report_title(results: ReportSubject) -> str:
     named = (
-        *(group.model for group in (*results.configured, *results.profiled.values())),
+        *(
+            group.model
+            for group in (*results.configured, *results.profiled_group_by_run_id.values())
+        ),
         *(str(document.config.get("model")) for document in results.strategies),
         *map(campaigns.searched_network, results.tunings),
     )

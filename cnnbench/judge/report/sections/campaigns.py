@@ -13,9 +13,9 @@ from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart,
 from cnnbench.base.document import (
     Answer,
     Content,
+    Paragraph,
     Row,
     TableCell,
-    Text,
     interval_cell,
     make_table,
     numeric_cell,
@@ -84,11 +84,11 @@ def modes_section(results: ReportSubject) -> Iterable[Content]:
     """
     for title, document in titled_strategies(results):
         if document.incomplete is not None:
-            yield Text(f"Incomplete: {document.incomplete}", "bad")
+            yield Paragraph(f"Incomplete: {document.incomplete}", "bad")
         for text, right in weight_comparison_lines(document.rows, document.weights_tolerance):
-            yield Text(f"{text[:1].upper()}{text[1:]}.", "" if right else "bad")
+            yield Paragraph(f"{text[:1].upper()}{text[1:]}.", "" if right else "bad")
         for row in document.rows:
-            yield Text(f"Failed: {row.mode}: {row.problem}", "bad") if row.problem else None
+            yield Paragraph(f"Failed: {row.mode}: {row.problem}", "bad") if row.problem else None
         yield [modes_chart(document, title)]
         yield make_table((_mode_table_row(document, row) for row in document.rows), title=title)
         costs = ({"mode": row.mode, **_cost_cells(row)} for row in document.rows)
@@ -121,7 +121,7 @@ def _cost_cells(row: StrategyRow) -> Row:
     }
 
 
-def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
+def fastest_mode_answers(results: ReportSubject) -> Iterable[Answer]:
     """Yields an answer for each `cnnbench strategies` result: the fastest of the modes that train
     equal weights.
     """
@@ -232,7 +232,7 @@ def best_flags_section(results: ReportSubject) -> Iterable[Content]:
         spent = f"{format_duration(document.seconds)} of {format_duration(document.budget_seconds)}"
         words = (outcome, document.reason, document.weights, f"it took {spent}")
         sentences = (f"{word[:1].upper()}{word[1:].rstrip('.')}." for word in words if word)
-        yield Text(" ".join(sentences), tone)
+        yield Paragraph(" ".join(sentences), tone)
         yield [*_gains_chart(document, name)]
         yield make_table(map(candidate_row, document.rows), title=f"{name}: candidates")
         refused: Iterable[Row] = (
@@ -289,7 +289,7 @@ def _command_candidate(document: TuneDocument) -> str:
     """Returns the name of the candidate in the final command line of a search: the fastest
     candidate if its gain is proven, otherwise the given flags.
     """
-    return document.leader if document.proven else AS_GIVEN
+    return document.leader if document.is_leader_proven_faster else AS_GIVEN
 
 
 def searched_network(document: TuneDocument) -> str:
@@ -326,13 +326,13 @@ def _gains_chart(document: TuneDocument, name: str) -> Iterator[RowChart]:
     )
 
 
-def candidate_row(row: TuneRow, long: bool = True) -> Row:
-    """Returns the table cells of a candidate. If `long` is true, they include the reason why the
-    candidate was eliminated.
+def candidate_row(row: TuneRow, with_elimination_reason: bool = True) -> Row:
+    """Returns the table cells of a candidate. If `with_elimination_reason` is true, they include
+    the reason why the candidate was eliminated.
     """
     when = "" if row.after is None else f" after round {row.after} of {row.group}"
     left = f"{row.left}{when}{': ' if row.reason else ''}{row.reason}"
-    left = left if long else f"{row.left}, {row.group} {row.after}"
+    left = left if with_elimination_reason else f"{row.left}, {row.group} {row.after}"
     return {
         "candidate": row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
         "gain": numeric_cell(None if row.candidate == AS_GIVEN else row.gain, _signed),
@@ -402,7 +402,7 @@ def baseline_answer(results: ReportSubject) -> Answer:
     if ending == Verdict.CHANGED_WORK.value:
         tone = "unsure"
     name = f"{comparison.new_label} against {comparison.base_label}"
-    outcome = renderers.outcome_text(comparison)
+    outcome = renderers.all_verdict_counts_text(comparison)
     if comparison.exit_code is not ExitCode.INCONCLUSIVE:
         outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
     elif len(comparison.entries) == 1:
@@ -417,7 +417,7 @@ def _worst_result_texts(comparison: Comparison) -> list[str]:
         for result in entry.results:
             if result.verdict is Verdict.CHANGED_WORK:
                 texts.append(f"{entry.name}: {result.judgement.reason}")
-            elif comparison.level(entry, result) is AnnotationLevel.ERROR:
+            elif comparison.annotation_level(entry, result) is AnnotationLevel.ERROR:
                 decisive = entry.deciding_result(result)
                 of = "" if decisive is result else " CPU time"
                 change = "" if result.judgement.change is None else f"{of} {decisive.estimate}"
@@ -501,7 +501,7 @@ def explanation_section(results: ReportSubject) -> Iterable[Content]:
             "difference, ms": numeric_cell(cause.difference, signed_ms),
             "A, ms": numeric_cell(cause.base, in_ms),
             "B, ms": numeric_cell(cause.new, in_ms),
-            "what": TableCell("; ".join((cause.text, *cause.further_evidence)), kinds="prose"),
+            "what": TableCell("; ".join((cause.text, *cause.evidence_not_in_text)), kinds="prose"),
         }
         for cause in explained.causes
     )

@@ -17,20 +17,20 @@ from cnnbench.base.charts import (
     DistributionRow,
     LineChart,
     RowChart,
-    Span,
     TimelineChart,
+    TimelineSpan,
     legend_text,
 )
 from cnnbench.base.document import (
     ChartGroup,
     Content,
+    Paragraph,
     Row,
     TableCell,
-    Text,
     make_table,
     numeric_cell,
     prepend_docstring,
-    text_of,
+    sections_to_text,
 )
 from cnnbench.base.stats import group_by
 from cnnbench.base.terminal import natural_key
@@ -60,7 +60,8 @@ def roofline_section(results: ReportSubject) -> Iterable[Content]:
     its values are in a cache. The time above the estimate could be saved.
     """
     named = distinguish_by_start_time(
-        (results.profiled[study.run.run_id].name, study) for study in results.rooflines
+        (results.profiled_group_by_run_id[study.run.run_id].name, study)
+        for study in results.rooflines
     )
     yield make_table(_roofline_process_row(name, study) for name, study in named)
     charts = (
@@ -77,8 +78,8 @@ def roofline_section(results: ReportSubject) -> Iterable[Content]:
         title = f"{name}: rows, {most if len(shown) < len(study.rows) else 'all'}"
         rows = ({"layer": row.layer, **_roofline_cells(row)} for row in shown)
         yield make_table(rows, title=title, folded=True)
-        if study.faster_rows_remark:
-            yield f"{name}: {study.faster_rows_remark}"
+        if study.rows_faster_than_bound_remark:
+            yield f"{name}: {study.rows_faster_than_bound_remark}"
 
 
 def _roofline_process_row(name: str, document: Roofline) -> Row:
@@ -119,7 +120,7 @@ def _roofline_cells(row: RooflineRow, title: str = "kind") -> Row:
     }
 
 
-def table_text(document: Roofline, title: str, most: int) -> str:
+def terminal_text(document: Roofline, title: str, most: int) -> str:
     """Returns a roofline as text for a terminal: the first `most` rows (0 means all), sums by kind
     of operation, and totals.
     """
@@ -134,7 +135,7 @@ def table_text(document: Roofline, title: str, most: int) -> str:
     step, remainder = document.step_seconds, document.remainder_seconds
     contents: Sequence[Sequence[Content]] = (
         (
-            Text(title, whole=True),
+            Paragraph(title, whole=True),
             f"rates: {number(machine.flops_per_sec / 1e9)} GFLOP/s ({machine.flops_source}) and "
             f"{number(machine.bytes_per_sec / 1e9)} GB/s read and written "
             f"({machine.bytes_source}), which meet at "
@@ -148,14 +149,14 @@ def table_text(document: Roofline, title: str, most: int) -> str:
         ),
         (make_table(sums, spare=_SPARE),),
         (
-            document.faster_rows_remark,
+            document.rows_faster_than_bound_remark,
             f"{number((step - remainder) * 1e3)} ms in operations and {number(remainder * 1e3)} "
             f"ms ({percent(remainder / step)}) in none make a profiled step of "
             f"{number(step * 1e3)} ms; without a profiler it takes "
             f"{number(document.unprofiled_step_seconds * 1e3)} ms",
         ),
     )
-    return text_of(contents)
+    return sections_to_text(contents)
 
 
 def roofline_chart(roofline: Roofline, title: str) -> LineChart:
@@ -255,7 +256,7 @@ def timeline_section(results: ReportSubject) -> Iterable[Content]:
     by_name: dict[str, StepProfile] = {}
     for study in results.studies:
         if isinstance(study, StepProfile) and study.timeline:
-            by_name.setdefault(results.profiled[study.record.run_id].name, study)
+            by_name.setdefault(results.profiled_group_by_run_id[study.record.run_id].name, study)
     for name, profile in list(by_name.items())[:_MOST_PROFILES]:
         yield [_timeline_lanes(profile, name)]
         yield make_table(_kind_time_rows(profile), title=f"{name}: a step by kind")
@@ -273,11 +274,11 @@ def _timeline_lanes(profile: StepProfile, title: str) -> TimelineChart:
     def lane(span: ProfiledSpan) -> tuple[str, str]:
         return span.device, kind if (kind := activity_of_part(span)) in _OWN_LANES else ""
 
-    def to_drawn_span(span: ProfiledSpan) -> Span:
+    def to_drawn_span(span: ProfiledSpan) -> TimelineSpan:
         words = ", ".join(filter(None, (span.device, span.layer, span.kind, span.direction)))
         hint = f"{words}: {number((span.end - span.start) * 1e3)} ms"
         kind, shown = ACTIVITIES.index(activity_of_part(span)), span.end - span.start >= least
-        return Span(span.start * 1e3, span.end * 1e3, kind, hint if shown else "")
+        return TimelineSpan(span.start * 1e3, span.end * 1e3, kind, hint if shown else "")
 
     lanes = group_by(spans, lane)
     # Lanes are in the order of devices; the lane of the input pipeline is last.

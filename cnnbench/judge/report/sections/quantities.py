@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, legend_text
 from cnnbench.base.document import (
     Content,
+    Paragraph,
     Row,
     TableCell,
-    Text,
     interval_cell,
     make_table,
     numeric_cell,
@@ -70,7 +70,7 @@ class QuantitySection:
     axis: Axis
     known: Callable[[RunGroup], bool] | None = None
     limit: tuple[float, str] | None = None
-    remarks: Callable[[Sequence[RunGroup]], Iterable[Text]] = lambda known: ()
+    remarks: Callable[[Sequence[RunGroup]], Iterable[Paragraph]] = lambda known: ()
 
     def __call__(
         self, row: Callable[[RunGroup], Row]
@@ -89,7 +89,7 @@ class QuantitySection:
             ]
             further = [metric for metric in BOUNDS.values() if metric.section == row.__name__]
             yield from self.remarks(known) if known else ()
-            drawn = group_by(filter(valued.__contains__, known), lambda group: group.family)
+            drawn = group_by(filter(valued.__contains__, known), lambda group: group.workload)
             yield [self._chart(*item) for item in islice(drawn.items(), MOST_DRAWN)]
             yield make_table({"configuration": group.name, **row(group)} for group in known)
             yield make_table(
@@ -106,14 +106,14 @@ class QuantitySection:
 
         return prepend_docstring(contents)
 
-    def _chart(self, family: str, members: Sequence[RunGroup]) -> RowChart:
+    def _chart(self, workload: str, members: Sequence[RunGroup]) -> RowChart:
         """Returns a chart with a row for each configuration. The title contains the parts that the
         names of the configurations have in common.
         """
         shown = newest_groups(members, MOST_DRAWN)
         shared, labels = common_and_distinct_names(shown)
         return process_chart(
-            f"{shared or family}: {self.chart}{shown_count_text(len(shown), len(members))}",
+            f"{shared or workload}: {self.chart}{shown_count_text(len(shown), len(members))}",
             self.axis,
             zip(labels, map(self.values, shown), strict=True),
             limit=self.limit,
@@ -146,7 +146,7 @@ def process_chart(
 def _distribution_row(
     label: str, of_processes: ProcessValues, axis: Axis, unit: str
 ) -> DistributionRow:
-    low, high = of_processes.interval or (None, None)
+    low, high = of_processes.median_confidence_interval or (None, None)
     processes = [*enumerate(of_processes.values, start=1)]
     # If there are too many values, dots show the smallest, the largest, and some between them.
     if len(processes) > _MOST_DOTS:
@@ -173,13 +173,13 @@ def _median_cell(
     return numeric_cell(group.process_values(value).median, text, scale=scale)
 
 
-def _slow_step_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
+def _slow_step_remarks(known: Sequence[RunGroup]) -> Iterable[Paragraph]:
     """Yields a remark for each configuration with slow steps that its median step time does not
     show.
     """
     for group in known:
         if text := median_step_text(group.successful, Policy.threshold):
-            yield Text(f"{group.name}: {text}.", "unsure")
+            yield Paragraph(f"{group.name}: {text}.", "unsure")
 
 
 def _requested_images(run: RunRecord) -> int | None:
@@ -212,7 +212,9 @@ def throughput(group: RunGroup) -> Row:
         **interval_cells(group.throughput),
         "spread": numeric_cell(group.throughput.relative_range, percent),
         "mode": mode or next((place.variable_update for place in placed), ""),
-        "devices": numeric_cell(group.devices or None, f"{group.devices} {group.device}"),
+        "devices": numeric_cell(
+            group.device_count or None, f"{group.device_count} {group.device_kind}"
+        ),
         "images per step": _median_cell(
             group, lambda run: run.batch.global_ if run.batch else None, integer
         ),
@@ -224,16 +226,18 @@ def throughput(group: RunGroup) -> Row:
     }
 
 
-def _peak_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
+def _peak_remarks(known: Sequence[RunGroup]) -> Iterable[Paragraph]:
     if not any(group.process_values(peak_flops_per_sec).values for group in known):
-        yield Text("The peak FLOP/s of the devices is unknown; set it with --peak_flops.", "unsure")
+        yield Paragraph(
+            "The peak FLOP/s of the devices is unknown; set it with --peak_flops.", "unsure"
+        )
     runs = [run for group in known for run in group.successful if peak_flops_per_sec(run)]
     if any(
         (run.summary().achieved_flops_per_sec or 0.0) > (peak_flops_per_sec(run) or 0.0)
         for run in runs
     ):
         message = "Shares above 100 % are left out: all peaks of a machine were measured while it "
-        yield Text(f"{message}was busy, or --peak_flops is too low.", "unsure")
+        yield Paragraph(f"{message}was busy, or --peak_flops is too low.", "unsure")
 
 
 @QuantitySection(
@@ -283,7 +287,7 @@ def memory(group: RunGroup) -> Row:
     return {
         "median peak memory, MiB": numeric_cell(mebibytes.median),
         "range, MiB": interval_cell(mebibytes.range),
-        "of": "one device" if group.device == "gpu" else "the process",
+        "of": "one device" if group.device_kind == "gpu" else "the process",
         "processes": numeric_cell(len(mebibytes.values), integer),
     }
 
@@ -319,13 +323,13 @@ def accuracy(group: RunGroup) -> Row:
     }
 
 
-def _unsteady_remarks(known: Sequence[RunGroup]) -> Iterable[Text]:
+def _unsteady_remarks(known: Sequence[RunGroup]) -> Iterable[Paragraph]:
     names = [group.name for group in known if group.is_unsteady]
     if names:
         message = "In at least one process, not all timed steps were in a steady state: "
         message += first_few(names, _MOST_NAMED)
         advice = "Use more --num_warmup_batches, or a machine with less load."
-        yield Text(f"{message}. {advice}", "unsure")
+        yield Paragraph(f"{message}. {advice}", "unsure")
 
 
 @QuantitySection(
@@ -387,23 +391,31 @@ def best_configurations(results: ReportSubject) -> list[_Reached]:
     )
     alike = group_by(
         (group for group in whole if group.throughput.values),
-        lambda group: (group.family, str(group.flag("precision")), group.device, group.origin),
+        lambda group: (
+            group.workload,
+            str(group.flag("precision")),
+            group.device_kind,
+            group.origin,
+        ),
     )
     rooflines = {
-        _roofline_work_key(results.profiled[roofline.run.run_id]): roofline
+        _roofline_work_key(results.profiled_group_by_run_id[roofline.run.run_id]): roofline
         for roofline in results.rooflines
     }
     reached_rows: list[_Reached] = []
     for members in alike.values():
         best, *others = sorted(members, key=lambda member: -(member.throughput.median or 0.0))
-        low, _ = best.throughput.interval or (0.0, 0.0)
-        near = [other for other in others if low and other.throughput.interval]
+        low, _ = best.throughput.median_confidence_interval or (0.0, 0.0)
+        near = [other for other in others if low and other.throughput.median_confidence_interval]
         as_fast = tuple(
-            other for other in near if (other.throughput.interval or (0.0, 0.0))[1] >= low
+            other
+            for other in near
+            if (other.throughput.median_confidence_interval or (0.0, 0.0))[1] >= low
         )
         reached_rows.append((best, rooflines.pop(_roofline_work_key(best), None), as_fast))
     reached_rows += [
-        (results.profiled[roofline.run.run_id], roofline, ()) for roofline in rooflines.values()
+        (results.profiled_group_by_run_id[roofline.run.run_id], roofline, ())
+        for roofline in rooflines.values()
     ]
     return sorted(reached_rows, key=lambda row: row[0].order)
 
@@ -414,7 +426,14 @@ def _roofline_work_key(group: RunGroup) -> object:
     """
     images = next((run.batch.global_ for run in group.successful if run.batch is not None), None)
     precision = str(group.flag("precision"))
-    return (group.family, precision, group.device, group.devices, images, group.origin.machine)
+    return (
+        group.workload,
+        precision,
+        group.device_kind,
+        group.device_count,
+        images,
+        group.origin.machine,
+    )
 
 
 @prepend_docstring
@@ -427,9 +446,9 @@ def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
     rows = best_configurations(results)
     if not rows:
         return
-    if any(group.throughput.interval is None for group, _, _ in rows):
+    if any(group.throughput.median_confidence_interval is None for group, _, _ in rows):
         message = f"A row without an interval has fewer than {ProcessValues.FEWEST} processes, so "
-        yield Text(f"{message}another configuration may be faster.", "unsure")
+        yield Paragraph(f"{message}another configuration may be faster.", "unsure")
     yield make_table(_best_configuration_row(*row) for row in rows)
     shown = newest_groups([group for group, _, _ in rows], MOST_DRAWN)
     which = shown_count_text(len(shown), len(rows))

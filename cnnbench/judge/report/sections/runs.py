@@ -17,10 +17,10 @@ from cnnbench.base.document import (
     Answer,
     ChartGroup,
     Content,
+    Paragraph,
     Row,
     Table,
     TableCell,
-    Text,
     make_table,
     numeric_cell,
     prepend_docstring,
@@ -78,7 +78,7 @@ def steps_section(results: ReportSubject) -> Iterable[Content]:
     timed = [group for group in results.configured if any(r.step_seconds for r in group.successful)]
     drawn = newest_groups(timed, _DRAWN)
     if len(drawn) < len(timed):
-        yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(timed))} rows.")
+        yield Paragraph(f"The charts are of the newest {_DRAWN} of {integer(len(timed))} rows.")
     charts = (chart for group in drawn for chart in _step_charts(group))
     yield ChartGroup(tuple(charts), pairs=True) if timed else None
     yield make_table(map(_step_statistics_row, timed), hints=_HINTS)
@@ -212,7 +212,7 @@ def resource_use_section(results: ReportSubject) -> Iterable[Content]:
     ]
     drawn = newest_groups(sampled, _DRAWN)
     if len(drawn) < len(sampled):
-        yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(sampled))} rows.")
+        yield Paragraph(f"The charts are of the newest {_DRAWN} of {integer(len(sampled))} rows.")
     charts = (chart for group in drawn for chart in _resource_use_charts(group))
     yield ChartGroup(tuple(charts), pairs=True) if sampled else None
     yield make_table(map(_resource_use_row, sampled))
@@ -354,7 +354,7 @@ def omitted_section(results: ReportSubject) -> Iterable[Content]:
     )
 
 
-def benchmarks_section(results: ReportSubject) -> Iterable[Content]:
+def imported_benchmarks_section(results: ReportSubject) -> Iterable[Content]:
     """Yields a table with the imported results of other benchmark programs: the median and the
     range over processes.
     """
@@ -430,7 +430,7 @@ def reproduction_section(results: ReportSubject) -> Iterable[Content]:
     same kind. A plus after a commit means uncommitted changes. The section Runs and commands
     contains the command of every process.
     """
-    software = group_by(_all_software(results), lambda row: (*row.values(),))
+    software = group_by(_software_rows(results), lambda row: (*row.values(),))
     if not software:
         return
     yield make_table(
@@ -448,7 +448,7 @@ def reproduction_section(results: ReportSubject) -> Iterable[Content]:
     yield make_table(rows, title="Commands", folded=len(commands) > _MOST_UNFOLDED)
 
 
-def _all_software(results: ReportSubject) -> Iterable[Row]:
+def _software_rows(results: ReportSubject) -> Iterable[Row]:
     for _, record in results.processes:
         ab = getattr(record, "ab", None)
         yield _software_row(
@@ -546,7 +546,9 @@ def conditions_section(results: ReportSubject) -> Iterable[Content]:
     if not checked:
         return
     text = f"In {marked} of {checked} processes something may have distorted the values."
-    yield Text(text, "unsure") if marked else Text("No check found a disturbance.", "good")
+    yield (
+        Paragraph(text, "unsure") if marked else Paragraph("No check found a disturbance.", "good")
+    )
     yield make_table(
         {
             "condition": name,
@@ -638,7 +640,7 @@ def environment_section(results: ReportSubject) -> Iterable[Content]:
     yield make_table(runs, title=f"Different from run to run{which}", folded=True)
 
 
-def _mixed_facts_remark(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
+def _mixed_facts_remark(results: ReportSubject, unlike: Sequence[str]) -> Paragraph | None:
     """Returns a remark with the recorded properties that affect speed and differ between runs of
     the same configuration; None if there are none.
     """
@@ -654,7 +656,7 @@ def _mixed_facts_remark(results: ReportSubject, unlike: Sequence[str]) -> Text |
         "Runs of the same configuration differ in properties that affect speed, so their medians "
     )
     message += f"mix different conditions: {', '.join(differing)}."
-    return Text(message, "unsure") if differing else None
+    return Paragraph(message, "unsure") if differing else None
 
 
 def _is_same_everywhere(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:

@@ -22,9 +22,9 @@ from cnnbench.base.charts import (
 )
 from cnnbench.base.document import (
     Content,
+    Paragraph,
     Row,
     TableCell,
-    Text,
     make_table,
     numeric_cell,
     prepend_docstring,
@@ -60,7 +60,7 @@ def all_reduce_section(results: ReportSubject) -> Iterable[Content]:
     """
     rows = [(record, point) for record in results.allreduces for point in record.rows]
     if wrong := sum(point.failed for _, point in rows):
-        yield Text(f"{wrong} reductions failed or summed wrongly.", "bad")
+        yield Paragraph(f"{wrong} reductions failed or summed wrongly.", "bad")
     several = len(results.allreduces) > 1
     yield [chart for record in results.allreduces for chart in _bandwidth_charts(record, several)]
     yield make_table(_bandwidth_row(record, point, several) for record, point in rows)
@@ -215,14 +215,17 @@ class ScalingCurve:
         """
         groups = dict.fromkeys((self.base, *self.members))
         return [
-            (float(group.devices or 1), group.throughput.median or 0.0, group) for group in groups
+            (float(group.device_count or 1), group.throughput.median or 0.0, group)
+            for group in groups
         ]
 
     def efficiency(self, group: RunGroup) -> float | None:
         """Returns the images/sec per device of a group, divided by the images/sec per device of the
         base; None if unknown.
         """
-        speeds = [(of.throughput.median or 0.0) / (of.devices or 1) for of in (group, self.base)]
+        speeds = [
+            (of.throughput.median or 0.0) / (of.device_count or 1) for of in (group, self.base)
+        ]
         return speeds[0] / speeds[1] if all(speeds) else None
 
 
@@ -232,16 +235,18 @@ def scaling_curves(
     """Returns a scaling curve for each configuration that was run on at least two different numbers
     of devices, including its base.
     """
-    measured = [group for group in configured if group.throughput.values and group.devices]
-    singles = {_curve_key(group, _AGGREGATION): group for group in measured if group.devices == 1}
+    measured = [group for group in configured if group.throughput.values and group.device_count]
+    singles = {
+        _curve_key(group, _AGGREGATION): group for group in measured if group.device_count == 1
+    }
     drawn = []
     for members in group_by(measured, _curve_key).values():
-        members.sort(key=lambda group: group.devices or 0)
+        members.sort(key=lambda group: group.device_count or 0)
         base = members[0]
-        if base.devices != 1:
+        if base.device_count != 1:
             # On one device, all modes of aggregation are equal, so any mode can be the base.
             base = singles.get(_curve_key(base, _AGGREGATION), base)
-        if len({group.devices for group in (base, *members)}) > 1:
+        if len({group.device_count for group in (base, *members)}) > 1:
             predicted = _predicted_speeds(base, predictions)
             drawn.append(ScalingCurve(_curve_name(members), tuple(members), base, predicted))
     return drawn
@@ -257,7 +262,7 @@ def _predicted_speeds(
     images = next(
         (record.batch.global_ for record in base.successful if record.batch is not None), None
     )
-    if not speed or not images or base.devices != 1 or base.work_kind != "training":
+    if not speed or not images or base.device_count != 1 or base.work_kind != "training":
         return {}
     speeds: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for row in (
@@ -286,12 +291,12 @@ def scaling_section(results: ReportSubject) -> Iterable[Content]:
             "The predicted time of a step is the time on one device, plus the time of the fastest "
             "reduction of cnnbench allreduce --predict. The prediction does not overlap the two."
         )
-    if any(group.device == "cpu" for curve in drawn for group in curve.members):
+    if any(group.device_kind == "cpu" for curve in drawn for group in curve.members):
         message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
         message += "n times as fast. The cost of aggregation is the difference to 1/n."
-        yield Text(message, "unsure")
-    families = group_by(drawn, lambda curve: curve.members[0].family)
-    yield [chart for family in families.items() for chart in _scaling_charts(*family)]
+        yield Paragraph(message, "unsure")
+    workloads = group_by(drawn, lambda curve: curve.members[0].workload)
+    yield [chart for workload in workloads.items() for chart in _scaling_charts(*workload)]
     yield make_table(_scaling_row(curve, *point) for curve in drawn for point in curve.points)
 
 
@@ -304,7 +309,7 @@ def _curve_key(group: RunGroup, without: frozenset[str] = frozenset()) -> str:
 
 def _curve_name(members: Sequence[RunGroup]) -> str:
     last = members[-1]
-    devices = f"{last.flag('num_gpus')} {last.device}"
+    devices = f"{last.flag('num_gpus')} {last.device_kind}"
     named = unique_configuration_names(group.configuration for group in members)[
         last.configuration.key
     ]
@@ -312,7 +317,7 @@ def _curve_name(members: Sequence[RunGroup]) -> str:
     return ", ".join(parts) or named
 
 
-def _scaling_charts(family: str, drawn: Sequence[ScalingCurve]) -> list[LineChart]:
+def _scaling_charts(workload: str, drawn: Sequence[ScalingCurve]) -> list[LineChart]:
     shared, names = split_off_common_parts([curve.name.split(", ") for curve in drawn])
     named = [*zip(names, drawn, strict=True)]
     speeds = [
@@ -320,7 +325,9 @@ def _scaling_charts(family: str, drawn: Sequence[ScalingCurve]) -> list[LineChar
             name=name,
             points=tuple((devices, speed) for devices, speed, _ in curve.points),
             hints=tuple(f"{of.name}: {number(speed)} images/sec" for _, speed, of in curve.points),
-            spans=tuple(group.throughput.interval for _, _, group in curve.points),
+            spans=tuple(
+                group.throughput.median_confidence_interval for _, _, group in curve.points
+            ),
         )
         for name, curve in named
     ]
@@ -338,14 +345,14 @@ def _scaling_charts(family: str, drawn: Sequence[ScalingCurve]) -> list[LineChar
     spans = any(span for series in speeds for span in series.spans)
     return [
         LineChart(
-            title=f"{shared or family}: median images/sec over devices",
+            title=f"{shared or workload}: median images/sec over devices",
             x=devices,
             y=Axis(label="median images/sec, all devices", zero=True, better=HIGHER),
             series=(*speeds, *_reference_series(drawn, ticks)),
             note=f"A vertical stroke is the {ProcessValues.INTERVAL}." if spans else "",
         ),
         LineChart(
-            title=f"{shared or family}: scaling efficiency",
+            title=f"{shared or workload}: scaling efficiency",
             x=devices,
             y=share,
             series=tuple(efficiencies),

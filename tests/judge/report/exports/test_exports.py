@@ -77,7 +77,7 @@ def test_no_figure_is_of_two_subjects(full_runs):
     )
     assert all(one.judgement is None for one in speeds.values())
     # One series of two commits; formats of one commit name what they leave out.
-    assert len({one.title for one in speeds.values()}) == 1
+    assert len({one.series_name for one in speeds.values()}) == 1
     assert "1 other value left out" in exports.bencher(found)[1]
     for format in FORMATS:
         numbers = re.findall(r"\d+\.\d+", FORMATS[format](found)[0])

@@ -9,7 +9,7 @@ import pytest
 from pages import golden
 
 from cnnbench.judge.compare import SkippedFile, compare_records
-from cnnbench.judge.report.renderers import FORMATS, LIMIT, render, table_text, wants_colour
+from cnnbench.judge.report.renderers import FORMATS, LIMIT, render, terminal_text, wants_colour
 from cnnbench.records.files import KINDS
 from cnnbench.records.run import ModelInfo
 
@@ -106,7 +106,7 @@ def test_golden(everything, format):
 
 
 def test_colours_repeat_what_the_words_say(everything):
-    plain, coloured = table_text(everything), table_text(everything, colour=True)
+    plain, coloured = terminal_text(everything), terminal_text(everything, colour=True)
     assert "\x1b" not in plain
     assert "\x1b[31;1m- slower" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
@@ -115,7 +115,7 @@ def test_colours_repeat_what_the_words_say(everything):
 def test_what_is_worse_but_does_not_gate_is_a_warning_in_all_formats(full_runs):
     found = compare_records(full_runs.with_startup(*[5] * 6), full_runs.with_startup(*[9] * 6))
     assert found.exit_code == 0
-    assert "\x1b[33m- longer" in table_text(found, colour=True)
+    assert "\x1b[33m- longer" in terminal_text(found, colour=True)
     assert "🟡 longer" in render(found, "markdown")
     assert "::warning title=lenet%2C batch 8%2C 1 cpu%3A startup::longer" in render(found, "github")
     (skipped,) = xml.fromstring(render(found, "junit")).iter("skipped")
@@ -126,7 +126,7 @@ def test_changes_within_pairs_are_not_those_of_the_medians(full_runs):
     found = compare_records(
         full_runs.of(*range(100, 108)), full_runs.of(*range(101, 109)), paired=True
     )
-    for format in (table_text(found), render(found, "markdown")):
+    for format in (terminal_text(found), render(found, "markdown")):
         assert "paired change" in format
         assert (
             "a change is estimated from the changes within pairs, not from the medians"
@@ -136,7 +136,7 @@ def test_changes_within_pairs_are_not_those_of_the_medians(full_runs):
 
 def test_the_answer_is_wrapped_to_the_width_of_the_terminal(everything, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
-    text = table_text(everything)
+    text = terminal_text(everything)
     head = text.split("\n\n")[0]
     assert max(map(len, head.splitlines())) <= 60
     assert head.split() == f"{everything.answer} {everything.advice}".split()
