@@ -380,7 +380,7 @@ def get_model(name: str, dataset: str) -> Model:
     if factory is None:
         raise FlagError("model", name, _unknown_model_reason(name, dataset))
     plugin = plugins.plugin_of_object("model_plugin", key)
-    block = plugins.running_plugin_code(plugin) if plugin else contextlib.nullcontext()
+    block = plugins.containing_plugin_code(plugin) if plugin else contextlib.nullcontext()
     with plugins.reporting_plugin_errors(UsageError, plugin or f"--model={name}"), block:
         model = factory()
         if not isinstance(model, Model):

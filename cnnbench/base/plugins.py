@@ -223,7 +223,7 @@ before_loading: list[Callable[[], None]] = []
 """Functions called before code of a plug-in is loaded."""
 
 _around: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
-# The active `running_plugin_code` blocks. The last item is the innermost block.
+# The active `containing_plugin_code` blocks. The last item is the innermost block.
 _running_blocks: list[contextlib.ExitStack] = []
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
@@ -293,7 +293,7 @@ _CHECKED = "_cnnbench_checked"
 
 
 @contextlib.contextmanager
-def running_plugin_code(name: str) -> Iterator[None]:
+def containing_plugin_code(name: str) -> Iterator[None]:
     """Context manager for a block that only runs code of the plug-in `name`.
 
     Afterwards, restores the working directory, because later paths may be relative, and ends
@@ -328,7 +328,7 @@ def add_plugin_code_context(
     make_context: Callable[[], contextlib.AbstractContextManager[Any]],
 ) -> None:
     """Registers a context manager that encloses all plug-in code from now on, including the rest of
-    a `running_plugin_code` block that is active now.
+    a `containing_plugin_code` block that is active now.
     """
     _around.append(make_context)
     if _running_blocks:
@@ -412,7 +412,7 @@ def with_checked_results(function: _F, returns: Any, takes: Sequence[str] | None
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         place = definition_location(function)
-        with running_plugin_code(place):
+        with containing_plugin_code(place):
             result = function(*args, **named)
         wrong = describe_mismatch(result, returns, (*args, *named.values()))
         if returns is Any and (result is None or isinstance(result, (str, bytes, int, float))):
@@ -746,7 +746,7 @@ def _record_registrations(name: str) -> Iterator[Added]:
     known = {flag: [dict(table) for table in kind.tables] for flag, kind in _kinds.items()}
     added: Added = {}
     try:
-        with reporting_plugin_errors(UsageError, name), running_plugin_code(name):
+        with reporting_plugin_errors(UsageError, name), containing_plugin_code(name):
             yield added
     except BaseException:
         for flag, kind in _kinds.items():

@@ -212,7 +212,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessValues:
+class ValuesByProcess:
     """The values of one quantity in several processes, one per process, in the order of their
     start.
 

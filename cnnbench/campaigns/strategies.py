@@ -13,7 +13,7 @@ import numpy as np
 
 from cnnbench.base import plugins
 from cnnbench.base.document import Paragraph, make_table, sections_to_text
-from cnnbench.base.stats import ProcessValues, median
+from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.text import item_count, labels_from_config
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import resolve_run
@@ -432,8 +432,8 @@ def _median_overhead(mode: str, records: Mapping[str, Mapping[int, RunRecord]]) 
 
 def _process_values(
     records: Sequence[RunRecord], value: Callable[[RunRecord], float | None]
-) -> ProcessValues:
-    return ProcessValues(tuple(v for v in map(value, records) if v is not None))
+) -> ValuesByProcess:
+    return ValuesByProcess(tuple(v for v in map(value, records) if v is not None))
 
 
 def has_failures(rows: Sequence[StrategyRow]) -> bool:
@@ -444,8 +444,8 @@ def has_failures(rows: Sequence[StrategyRow]) -> bool:
 def table_text(document: StrategiesDocument, cases: Sequence[StrategyCase]) -> str:
     """The results of all modes as text: a table, and remarks about weights and failures."""
     rows, tolerance = document.rows, document.weights_tolerance
-    is_interval = any(row.processes >= ProcessValues.FEWEST for row in rows)
-    spread = ProcessValues.INTERVAL if is_interval else "range"
+    is_interval = any(row.processes >= ValuesByProcess.FEWEST for row in rows)
+    spread = ValuesByProcess.INTERVAL if is_interval else "range"
     remarks = [text for text, _ in weight_comparison_lines(rows, tolerance)]
     remarks += [f"{case.name}: {case.apart}" for case in cases[1:] if case.apart]
     remarks += [f"failed: {row.mode}: {row.problem}" for row in rows if row.problem]

@@ -380,7 +380,7 @@ class BatchSizeSearch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CpuSettings:
+class CpuVariant:
     """Additional flags and a filter with which a suite for GPUs can run on CPUs."""
 
     flags: FlagNodes = _key_field(_read_flags)  # noqa: RUF009
@@ -429,8 +429,8 @@ class Suite:
     file: str
     name: str = _key_field(_name)
     description: str = _key_field(_text, "")
-    on_cpu: CpuSettings | None = _key_field(  # noqa: RUF009
-        lambda node, what: CpuSettings(**_read_fields(CpuSettings, node, what))
+    on_cpu: CpuVariant | None = _key_field(  # noqa: RUF009
+        lambda node, what: CpuVariant(**_read_fields(CpuVariant, node, what))
     )
     defaults: Mapping[str, Any] = _key_field(
         lambda node, what: _read_fields(EntrySettings, node, what)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from cnnbench.base.document import Paragraph, Row, make_table, numeric_cell, sections_to_text
 from cnnbench.base.inference import standard_deviation
-from cnnbench.base.stats import ProcessValues, median
+from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import (
     count_text,
@@ -382,7 +382,7 @@ class Sweep:
     def run(self) -> list[SweepResult]:
         """Runs all processes without a successful record. Returns the results of all processes."""
         counts = {"cases": len(self.plan.cases), "runs": len(self.items_to_run())}
-        self.store.add_session_event(suite=self.plan.suite, stamp=self.record_timestamp, **counts)
+        self.store.add_session_start(suite=self.plan.suite, stamp=self.record_timestamp, **counts)
         return self.campaign.run_requests(
             self._sweep_requests(ordered_items(self.plan.cases, self.seed))
         )
@@ -650,8 +650,8 @@ class SummaryRow:
     """
 
     name: str
-    throughputs: ProcessValues
-    bandwidths: ProcessValues
+    throughputs: ValuesByProcess
+    bandwidths: ValuesByProcess
     batch_size: int | None
     ok: int
     failed: int
@@ -776,8 +776,8 @@ def _summary_row(
     sizes = {record.batch.per_device for record in records if record.batch is not None}
     return SummaryRow(
         name=case.name,
-        throughputs=ProcessValues(tuple(s for s in throughputs(records) if s is not None)),
-        bandwidths=ProcessValues(tuple(rate for rate in rates if rate is not None)),
+        throughputs=ValuesByProcess(tuple(s for s in throughputs(records) if s is not None)),
+        bandwidths=ValuesByProcess(tuple(rate for rate in rates if rate is not None)),
         batch_size=sizes.pop() if len(sizes) == 1 else None,
         ok=len(good) - lost,
         failed=len(bad) + lost,

@@ -188,7 +188,7 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
     required = plugins.describe_mismatch(pipeline.num_examples, int)
     if required:
         raise UsageError(f"{place}: the attribute {name}.num_examples must be {required}")
-    with plugins.running_plugin_code(place), tf.device(spec.host):
+    with plugins.containing_plugin_code(place), tf.device(spec.host):
         batches = pipeline.tower_batches()
     if not isinstance(batches, tf.data.Dataset):
         shown = plugins.value_text(batches)

@@ -105,7 +105,7 @@ def _make_checked_plan(
     explicit = None if args is None else tuple(args.given)
     params, notices = locate_job(flags, environ, explicit)
     plugins.load_plugins_of_flags(vars(params))
-    plan = _resolve_valid_flags(params, names)
+    plan = _check_and_resolve_flags(params, names)
     if args is None or explicit is None:
         return plan
     # --variable_update=horovod has set --cluster, as if the user had given it.
@@ -115,7 +115,7 @@ def _make_checked_plan(
     return replace(plan, explicit_flags=explicit, notices=notices)
 
 
-def _resolve_valid_flags(params: Params, names: JobFlagNames) -> RunPlan:
+def _check_and_resolve_flags(params: Params, names: JobFlagNames) -> RunPlan:
     """Creates a plan from the flags. Raises FlagError for invalid or contradictory flags."""
     for spec in SPECS.values():
         value = getattr(params, spec.name)
@@ -135,7 +135,7 @@ def plan_before_plugins(
     are wrong with any plug-in.
     """
     try:
-        return _resolve_valid_flags(locate_job(flags, environ)[0], names)
+        return _check_and_resolve_flags(locate_job(flags, environ)[0], names)
     except FlagError as error:
         if error.flag in plugins.NAMED_BY:
             return None

@@ -152,7 +152,7 @@ def _explain_missing_schedule_flags(p: RunPlan) -> str:
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
 
 
-def _explain_gpu_count_mismatch(p: RunPlan) -> str:
+def _explain_gpu_indices_mismatch(p: RunPlan) -> str:
     """Returns a reason if --gpu_indices does not name as many GPUs as --num_gpus; else ""."""
     count, towers = len(p.params.gpu_indices.split(",")), p.params.num_gpus
     return "" if count == towers else f"names {count} GPUs, but {p.place.names.towers}={towers}"
@@ -552,7 +552,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         _needs_mode_reason(lambda mode: mode.uses_cross_device_ops),
     ),
     # Rules about devices and output files.
-    refusal_rule("gpu_indices", always, _explain_gpu_count_mismatch),
+    refusal_rule("gpu_indices", always, _explain_gpu_indices_mismatch),
     refusal_rule(
         "allow_growth",
         lambda p: p.params.allow_growth and p.params.gpus_per_card > 1,
@@ -603,7 +603,7 @@ def _metric_names_text(p: RunPlan) -> str:
     return f"its metrics are {names}" if names else "it has other metrics"
 
 
-def _has_backbone(p: RunPlan) -> bool:
+def _network_has_backbone(p: RunPlan) -> bool:
     """Whether the network has variables of a backbone, which --backbone_model_path restores."""
     prefix = p.network.model.backbone
     return bool(prefix) and any(v.name.startswith(f"{prefix}/") for v in p.network.spec.variables)
@@ -777,7 +777,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
     ),
     refusal_rule(
         "backbone_model_path",
-        lambda p: p.work.trains and not _has_backbone(p),
+        lambda p: p.work.trains and not _network_has_backbone(p),
         lambda p: f"--model={p.network.model.name} has no backbone",
     ),
     refusal_rule(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar
 
-from cnnbench.base.stats import ProcessValues
+from cnnbench.base.stats import ValuesByProcess
 from cnnbench.base.text import number
 from cnnbench.records.codec import (
     ABSENT,
@@ -143,12 +143,12 @@ class StrategiesDocument(Document):
             raise ValueError("rows: none")
 
 
-def images_per_sec_of_mode(processes: Sequence[StrategyProcess], mode: str) -> ProcessValues:
+def images_per_sec_of_mode(processes: Sequence[StrategyProcess], mode: str) -> ValuesByProcess:
     """Returns the images/sec of each process of a mode. Processes with an unknown speed are left
     out.
     """
     of_mode = (process.images_per_sec for process in processes if process.mode == mode)
-    return ProcessValues(tuple(speed for speed in of_mode if speed is not None))
+    return ValuesByProcess(tuple(speed for speed in of_mode if speed is not None))
 
 
 def weight_comparison_lines(

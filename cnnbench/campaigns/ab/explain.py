@@ -85,7 +85,7 @@ class AbProfiler:
         Raises NotExplainedError if A or B cannot be profiled or a process failed.
         """
         self._refuse_unprofilable()
-        self.results.add_session_event()
+        self.results.add_session_start()
         return self.campaign.run_requests(self._profiling_requests())
 
     def _profiling_requests(self) -> ProcessRequests[Explanation]:

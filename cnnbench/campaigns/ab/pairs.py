@@ -628,7 +628,7 @@ class ExperimentRunner:
         A standalone experiment is also judged after an interrupt or a change of the code. As a part
         of another campaign, it raises these exceptions without a judgement.
         """
-        self.results.add_session_event(**self.experiment.judging_settings)
+        self.results.add_session_start(**self.experiment.judging_settings)
         try:
             self.alpha = yield from self._run_until_end()
         except PairFailedError as error:

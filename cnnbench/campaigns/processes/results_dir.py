@@ -264,7 +264,7 @@ class ResultsFolder:
     Processes write to `unfinished_path` paths outside of the folder; `move_finished` moves their
     files into the folder.
 
-    `add_session_event` adds the event of a session, with the campaign's identity, to the journal.
+    `add_session_start` adds the event of a session, with the campaign's identity, to the journal.
     `earlier` contains the events before this session. `within` is the folder of the campaign that
     contains this folder.
 
@@ -344,7 +344,7 @@ class ResultsFolder:
             "replaced or unmounted; nothing more is written there"
         )
 
-    def add_session_event(self, **facts: object) -> None:
+    def add_session_start(self, **facts: object) -> None:
         """Adds an event to the journal that says that this session begins, with the campaign's
         identity.
         """

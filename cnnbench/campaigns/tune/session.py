@@ -615,7 +615,7 @@ def search_requests(
     Returns the document and the result of the races. Measurements in the folder are not repeated.
     """
     space = settings.space
-    folder.add_session_event(minutes=settings.seconds / 60)
+    folder.add_session_start(minutes=settings.seconds / 60)
     bench = RaceBenchmark(folder, campaign, settings)
     yield from bench.measure_first_process()
     outcome = yield from race_groups(space, settings.first, bench, settings.policy.threshold)

@@ -192,7 +192,7 @@ def _run_bisection(
     )
     with ResultsFolder(BISECT, options.results, identity, resume=options.resume) as folder:
         with contextlib.ExitStack() as stack:
-            folder.add_session_event()
+            folder.add_session_start()
             campaign = Campaign(reporter, identity.facts, identity=identity)
             bisection = Bisection(CommitBenchmark(setting, folder, campaign, stack))
             campaign.run_requests(bisection.requests())

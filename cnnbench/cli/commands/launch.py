@@ -296,7 +296,7 @@ def _measure_jobs(
     identity = jobs.identity(facts.collect())
     reporter = ChildProcessReporter(sys.stderr)
     with ResultsFolder(SCALING, options.results, identity, resume=options.resume) as folder:
-        folder.add_session_event()
+        folder.add_session_start()
         line = command_line_with_flags("launch", argv, specs_of(LaunchFlags), resume=True)
         with printing_resume_command(reporter, line):
             campaign = Campaign(reporter, identity.facts, identity=identity)

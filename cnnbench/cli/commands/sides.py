@@ -449,8 +449,8 @@ def _follow_up_command(
         )
     # The records do not say how BASE and NEW differ, so only the user can measure further runs.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
-    base_files = _new_record_path_text("base", comparison.base_label)
-    new_files = _new_record_path_text("new", comparison.new_label)
+    base_files = _shell_path_of_further_records("base", comparison.base_label)
+    new_files = _shell_path_of_further_records("new", comparison.new_label)
     more = max(1, pairs - min(len(result.base), len(result.new)))
     loop = f"for i in $(seq {more}); do {run} --result_json={new_files}"
     return f"{loop}; done  # and in turn with these as many of the other side, to {base_files}"
@@ -465,7 +465,7 @@ def _threshold_and_alpha_flags(comparison: Comparison) -> list[str]:
     return [*flags, *([f"--alpha={policy.alpha!r}"] if policy.alpha != usual.alpha else [])]
 
 
-def _new_record_path_text(side: str, label: str) -> str:
+def _shell_path_of_further_records(side: str, label: str) -> str:
     """Shell text for the names of further records: in the folder of existing records, or next to
     their files.
     """

@@ -123,7 +123,7 @@ def _measure_modes(
         tolerance = weights_tolerance(cases[1].resolved.config["precision"])
     started_at = datetime.now(timezone.utc)
     with ResultsFolder(STRATEGIES, name, identity, resume=options.resume) as folder:
-        folder.add_session_event()
+        folder.add_session_start()
         for notice in notices:
             reporter.notice(notice)
         reporter.notice(f"{len(cases) - 1} modes, seed {seed}, in {folder.folder}")

@@ -254,7 +254,7 @@ def parse_all_reduce_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None
     return tuple(dict.fromkeys(parse_all_reduce_spec(s.strip(), known) for s in text.split(",")))
 
 
-def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
+def packing_combinations(params: AllReduceParams) -> tuple[Packing, ...]:
     """Returns all combinations of the values of the packing flags, without duplicates."""
     combinations = itertools.product(
         _parse_byte_sizes("agg_small_grads_max_bytes", params),

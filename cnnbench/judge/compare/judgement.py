@@ -367,14 +367,14 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
     open_cases = group_by((case for case in cases if case.known is None), _test_family_key)
     kinds = sum(those[0].policy.share is not None for those in open_cases.values())
     sizes = {
-        name: _family_size([_case_weight(case, kinds) for case in family_cases])
+        name: _number_of_tested_configurations([_case_weight(case, kinds) for case in family_cases])
         for name, family_cases in open_cases.items()
     }
     judgements = [_judge_untestable(c, c.policy, sizes.get(_test_family_key(c), 0)) for c in cases]
     tested = (index for index, judgement in enumerate(judgements) if judgement is None)
     for family in group_by(tested, lambda index: _test_family_key(cases[index])).values():
         weights = [_case_weight(cases[index], kinds) for index in family]
-        size = _family_size(weights)
+        size = _number_of_tested_configurations(weights)
         tests = [
             compute_sample_statistics(replace(cases[i], family=size), cases[i].policy)
             for i in family
@@ -397,7 +397,7 @@ def _test_family_key(case: TwoSamples) -> tuple[str, ...]:
     return (metric.name,) if case.policy.share is None else ("kind", next(iter(metric.judged)))
 
 
-def _family_size(weights: Sequence[float]) -> int:
+def _number_of_tested_configurations(weights: Sequence[float]) -> int:
     """Returns the number of configurations that are tested together, from their tests' weights."""
     return max(1, round(sum(weights)))
 

@@ -468,7 +468,7 @@ def recognise_batch_size(sides: ComparedProfiles) -> Iterator[CauseClaim]:
         return
     before, after = sides.total_flops_or_bytes("flops", parts)
     longer = sides.typical_sum(parts).difference
-    if (after - before) * longer > 0 and _have_same_sign(sides, parts):
+    if (after - before) * longer > 0 and _mostly_have_same_sign(sides, parts):
         evidence = [*_amount_ratio_texts(sides, parts, "FLOPs")]
         yield CauseClaim(
             "batch", parts, "all operations", "batches of another size", evidence, facts
@@ -484,7 +484,7 @@ def recognise_threads_or_libraries(sides: ComparedProfiles) -> Iterator[CauseCla
     parts = sides.unclaimed_operations
     if not facts or not parts or sides.by_work:
         return
-    if sides.stands_out(parts, LIKELY) and _have_same_sign(sides, parts):
+    if sides.stands_out(parts, LIKELY) and _mostly_have_same_sign(sides, parts):
         # The number of threads also affects gaps, because it limits which operations run together.
         if GAPS in sides.free:
             parts = (*parts, GAPS)
@@ -504,7 +504,7 @@ def recognise_threads_or_libraries(sides: ComparedProfiles) -> Iterator[CauseCla
         yield CauseClaim("threads", single, place, _slowdown_text(sides, single), facts=facts)
 
 
-def _have_same_sign(sides: ComparedProfiles, parts: Iterable[StepPartKey]) -> bool:
+def _mostly_have_same_sign(sides: ComparedProfiles, parts: Iterable[StepPartKey]) -> bool:
     """Whether the time differences in the given parts of the step mostly have the same sign,
     weighted by their size.
     """

@@ -30,7 +30,7 @@ from cnnbench.base.document import (
     sections_to_text,
 )
 from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
-from cnnbench.base.stats import ProcessValues, median
+from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.terminal import ProgressLine
 from cnnbench.base.text import count_text, first_few, integer, item_count
 from cnnbench.judge.compare.configuration import IMPORTED, imported_measurements_note
@@ -532,7 +532,7 @@ def exported_metrics_of_history(document: HistoryDocument) -> list[ExportedMetri
     return [
         ExportedMetric(
             metric=document.metric,
-            sample=ProcessValues(point.values),
+            sample=ValuesByProcess(point.values),
             configuration=point.runs[0].configuration,
             origin=point.origin,
             started=point.started,

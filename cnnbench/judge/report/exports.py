@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from cnnbench.base.stats import ProcessValues, group_by
+from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.terminal import csv_text
 from cnnbench.base.text import (
     boolean_text,
@@ -233,7 +233,7 @@ class ExportedMetric:
     """
 
     metric: Metric
-    sample: ProcessValues
+    sample: ValuesByProcess
     configuration: Configuration
     origin: Origin
     started: datetime
@@ -346,7 +346,7 @@ def _side_figures(
                 continue
             yield ExportedMetric(
                 metric=result.metric,
-                sample=ProcessValues(values),
+                sample=ValuesByProcess(values),
                 configuration=entry.configuration,
                 origin=origin,
                 started=min(parse_start_time(record.started_at) for record in good),

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from cnnbench.base.document import TableCell, interval_cell
-from cnnbench.base.stats import ProcessValues, group_by
+from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import integer
 from cnnbench.base.time_series import SeriesShape, SteadyState
@@ -54,7 +54,7 @@ _USUAL = ("imagenet", "training")
 S = TypeVar("S", Roofline, StrategiesDocument)
 
 
-def interval_cells(values: ProcessValues) -> dict[str, TableCell]:
+def interval_cells(values: ValuesByProcess) -> dict[str, TableCell]:
     """Returns the table cells with the confidence interval of the median, and with the range of the
     values.
     """
@@ -80,7 +80,7 @@ class RunGroup:
     origin: Origin
     opponent: str = ""
     order: tuple[Any, ...] = ()
-    _samples: dict[str | Callable[[RunRecord], float | None], ProcessValues] = field(
+    _samples: dict[str | Callable[[RunRecord], float | None], ValuesByProcess] = field(
         default_factory=dict, repr=False
     )
 
@@ -89,14 +89,14 @@ class RunGroup:
         """The successful runs. Values are computed only from successful runs."""
         return tuple(record for record in self.records if record.status == "ok")
 
-    def process_values(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
+    def process_values(self, value: str | Callable[[RunRecord], float | None]) -> ValuesByProcess:
         """Returns the finite values of the successful runs. `value` is the name of a metric in
         `HISTORY`, or a function of a run.
         """
         if value not in self._samples:
             of = HISTORY[value].values if isinstance(value, str) else partial(map, value)
             finite = (v for v in of(self.successful) if v is not None and isfinite(v))
-            self._samples[value] = ProcessValues(tuple(finite))
+            self._samples[value] = ValuesByProcess(tuple(finite))
         return self._samples[value]
 
     @property
@@ -107,7 +107,7 @@ class RunGroup:
         )
 
     @property
-    def throughput(self) -> ProcessValues:
+    def throughput(self) -> ValuesByProcess:
         """Images per second of each successful run, computed as in `cnnbench compare`."""
         return self.process_values("throughput")
 

@@ -33,8 +33,8 @@ from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, split_comma_sepa
 from cnnbench.flags.groups.all_reduce import (
     ALL_REDUCE_FLAGS,
     AllReduceParams,
+    packing_combinations,
     parse_all_reduce_specs,
-    parse_packings,
 )
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import RuntimeParams
@@ -263,7 +263,7 @@ def make_plan(
         workloads=_gradient_or_size_workloads(params),
         counts=counts,
         specs=specs,
-        packings=parse_packings(params),
+        packings=packing_combinations(params),
         peers=named,
         run=run,
     )

@@ -93,7 +93,7 @@ class ResultRowFormatter:
             ("devices", "", ">7", lambda p, s: p.devices),
             ("spec", "", f"<{max(specs, 4)}", lambda p, s: p.spec),
             ("packing", "", f"<{max(packings, 7)}", lambda p, s: p.packing),
-            *(_BUILD if build_only else _time_columns(calls)),
+            *(_BUILD if build_only else _measurement_columns(calls)),
         )
 
     def header(self) -> list[str]:
@@ -212,7 +212,7 @@ def _tensors_on_all_devices(point: Point) -> int:
     return point.devices * point.tensors
 
 
-def _time_columns(calls: int) -> tuple[Column, ...]:
+def _measurement_columns(calls: int) -> tuple[Column, ...]:
     return (
         ("time", "(us)", ">11", lambda p, s: _fixed_point_text(p.median_seconds, 1, _MICRO)),
         (

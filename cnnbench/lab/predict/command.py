@@ -19,9 +19,9 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
 from cnnbench.flags.groups.all_reduce import (
     AllReduceParams,
+    packing_combinations,
     params_from_values,
     parse_all_reduce_specs,
-    parse_packings,
 )
 from cnnbench.lab.predict.predict import (
     COLUMNS,
@@ -257,7 +257,7 @@ def _selected_packing(sent: AllReduceParams) -> Packing:
     for name, text in texts.items():
         if "," in text:
             raise FlagError(name, text, "must be one value with --predict")
-    return parse_packings(sent)[0]
+    return packing_combinations(sent)[0]
 
 
 def _print_predictions(

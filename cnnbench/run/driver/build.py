@@ -83,7 +83,7 @@ class InputOnlyStep:
         return result
 
 
-def time_pipeline(inputs: InputSource) -> InputStage:
+def time_whole_pipeline(inputs: InputSource) -> InputStage:
     """Times a whole input pipeline, including copies to devices, after emptying its buffers.
 
     Fetches at least one batch for each tower.

@@ -32,8 +32,8 @@ from cnnbench.run.driver.build import (
     DEVICE_STAGE,
     BuiltRun,
     InputOnlyStep,
-    time_pipeline,
     time_pipeline_up_to_stage,
+    time_whole_pipeline,
 )
 from cnnbench.run.driver.checkpoints import RestoredState, SavedModelExporter
 from cnnbench.run.driver.console import RunContext
@@ -239,7 +239,7 @@ def measure_speed_limits(run: RunContext, built: BuiltRun) -> None:
     plan, job, kind = run.plan, built.devices.job, built.devices.kind
     if plan.params.data_dir is not None and built.inputs is not None:
         try:
-            run.measurements.update_record(input_stages=(time_pipeline(built.inputs),))
+            run.measurements.update_record(input_stages=(time_whole_pipeline(built.inputs),))
         except DataError as error:
             # The timing reads further records, which the run itself has not read.
             text = f"the input pipeline alone was not measured: {error}"

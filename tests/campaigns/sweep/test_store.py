@@ -151,7 +151,7 @@ def test_a_journal_of_1_0_0_is_read_and_goes_on_but_not_with_values_of_other_typ
 def test_records_that_the_journal_does_not_name_are_refused(tmp_path):
     with ResultsFolder(SWEEP, tmp_path) as store:
         known = tmp_path / record_file_name(*RUN, LATER)
-        store.add_session_event(suite="a")
+        store.add_session_start(suite="a")
         store.add_journal_note("started", files=store.journal_names(known))
         store.write(known, b"{}")
         (tmp_path / "comparison.json").write_text("of the user")

@@ -98,7 +98,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
         campaign = Clocked(runs)
         results = ResultsFolder(TUNE, tmp_path / folder, resume=folder != "results")
         held.enter_context(results)
-        results.add_session_event(minutes=seconds / 60)
+        results.add_session_start(minutes=seconds / 60)
         bench = RaceBenchmark(results, campaign, question)
         campaign.run_requests(bench.measure_first_process())
         found = campaign.run_requests(race_groups(space, question.first, bench, 0.01))

@@ -73,7 +73,7 @@ def weights(
         given = ParsedArgs(parse_flag_texts(fixed, SPECS))
         space = Refusing(args=given, allowed=frozenset({"consistency"}), layout=layout)
         with ResultsFolder(TUNE, tmp_path / "results", resume=True) as folder:
-            folder.add_session_event(minutes=0)
+            folder.add_session_start(minutes=0)
             question = SearchSettings(
                 space=space,
                 first=space.make_candidate({}),

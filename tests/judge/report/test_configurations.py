@@ -5,7 +5,7 @@ import random
 import pytest
 import scipy  # which loads scipy.stats when it is used
 
-from cnnbench.base.stats import ProcessValues
+from cnnbench.base.stats import ValuesByProcess
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,13 @@ from cnnbench.base.stats import ProcessValues
 )
 def test_interval_of_the_median_by_hand(values, interval):
     # 6 values: 2 / 2^6 = 3.1 % outside. 9: 2 (1 + 9) / 2^9 = 3.9 %.
-    assert ProcessValues(values).median_confidence_interval == interval
+    assert ValuesByProcess(values).median_confidence_interval == interval
 
 
 @pytest.mark.parametrize("count", [6, 8, 12, 25, 60, 1023, 1024, 2000])
 def test_interval_is_that_of_the_sign_test(count):
     values = [float(i) for i in range(count)]
-    low, high = ProcessValues(tuple(values)).median_confidence_interval
+    low, high = ValuesByProcess(tuple(values)).median_confidence_interval
     # As many values below the interval as the sign test would still take for chance.
     rank = int(low)
     assert high == count - 1 - rank
@@ -40,7 +40,7 @@ def test_intervals_cover_the_median_of_a_skewed_distribution_often_enough():
     true = scipy.stats.lognorm(0.5).median()
     hits = 0
     for _ in range(500):
-        low, high = ProcessValues(
+        low, high = ValuesByProcess(
             tuple(draw.lognormvariate(0, 0.5) for _ in range(8))
         ).median_confidence_interval
         hits += low <= true <= high

@@ -162,7 +162,7 @@ ANOTHER = """
 from cnnbench.base import plugins
 read, write = os.pipe()
 if not os.fork():
-    with plugins.running_plugin_code("another"):
+    with plugins.containing_plugin_code("another"):
         os.closerange(0, 3)
         os.write(write, b".")
         time.sleep(60)

@@ -21,7 +21,7 @@ from cnnbench.base.document import (
     numeric_cell,
     prepend_docstring,
 )
-from cnnbench.base.stats import ProcessValues
+from cnnbench.base.stats import ValuesByProcess
 from cnnbench.base.text import (
     count_text,
     format_bytes,
@@ -145,13 +145,13 @@ def _fastest_text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
     """Returns the text of the answer, with the fastest mode and the modes whose intervals overlap
     with its interval, and the tone of the answer.
     """
-    fewest = min((row.processes for row in measured), default=ProcessValues.FEWEST)
-    if fewest < ProcessValues.FEWEST:
+    fewest = min((row.processes for row in measured), default=ValuesByProcess.FEWEST)
+    if fewest < ValuesByProcess.FEWEST:
         text = (
             f"{count_text(fewest, 'process', 'processes')} of a mode cannot show which one "
             "is fastest"
         )
-        return f"{text}; --rounds={ProcessValues.FEWEST} can", "unsure"
+        return f"{text}; --rounds={ValuesByProcess.FEWEST} can", "unsure"
     if not measured:
         return "", ""
     best, *others = sorted(measured, key=lambda row: -(row.images_per_sec or 0.0))
@@ -336,7 +336,7 @@ def candidate_row(row: TuneRow, with_elimination_reason: bool = True) -> Row:
     return {
         "candidate": row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
         "gain": numeric_cell(None if row.candidate == AS_GIVEN else row.gain, _signed),
-        ProcessValues.INTERVAL: interval_cell((row.low, row.high), _signed),
+        ValuesByProcess.INTERVAL: interval_cell((row.low, row.high), _signed),
         "median images/sec": numeric_cell(row.images_per_sec),
         "processes": numeric_cell(row.processes, integer),
         "left": TableCell(left if row.left else "", kinds="prose"),

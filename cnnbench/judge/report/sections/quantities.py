@@ -25,7 +25,7 @@ from cnnbench.base.document import (
     numeric_cell,
     prepend_docstring,
 )
-from cnnbench.base.stats import ProcessValues, group_by
+from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.text import first_few, integer, number, percent
 from cnnbench.judge.metrics import Policy, median_step_text
 from cnnbench.judge.report.results import (
@@ -65,7 +65,7 @@ class QuantitySection:
         configurations with content.
     """
 
-    values: Callable[[RunGroup], ProcessValues]
+    values: Callable[[RunGroup], ValuesByProcess]
     chart: str
     axis: Axis
     known: Callable[[RunGroup], bool] | None = None
@@ -123,7 +123,7 @@ class QuantitySection:
 def process_chart(
     title: str,
     axis: Axis,
-    values: Iterable[tuple[str, ProcessValues]],
+    values: Iterable[tuple[str, ValuesByProcess]],
     unit: str = "",
     **layout: Any,
 ) -> RowChart:
@@ -138,13 +138,13 @@ def process_chart(
         for label, values_of_row in values
         if values_of_row.values
     )
-    band = f"its {ProcessValues.INTERVAL} (from {ProcessValues.FEWEST} processes on)"
+    band = f"its {ValuesByProcess.INTERVAL} (from {ValuesByProcess.FEWEST} processes on)"
     note = legend_text(rows, dot="a process", centre="the median", band=band)
     return RowChart(title=title, x=axis, rows=rows, note=note, **layout)
 
 
 def _distribution_row(
-    label: str, of_processes: ProcessValues, axis: Axis, unit: str
+    label: str, of_processes: ValuesByProcess, axis: Axis, unit: str
 ) -> DistributionRow:
     low, high = of_processes.median_confidence_interval or (None, None)
     processes = [*enumerate(of_processes.values, start=1)]
@@ -226,7 +226,7 @@ def throughput(group: RunGroup) -> Row:
     }
 
 
-def _peak_remarks(known: Sequence[RunGroup]) -> Iterable[Paragraph]:
+def _doubtful_peak_remarks(known: Sequence[RunGroup]) -> Iterable[Paragraph]:
     if not any(group.process_values(peak_flops_per_sec).values for group in known):
         yield Paragraph(
             "The peak FLOP/s of the devices is unknown; set it with --peak_flops.", "unsure"
@@ -246,7 +246,7 @@ def _peak_remarks(known: Sequence[RunGroup]) -> Iterable[Paragraph]:
     axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
     known=lambda group: bool(group.process_values("achieved_flops_per_sec").values),
     limit=(1.0, "limit: the peak of all devices"),
-    remarks=_peak_remarks,
+    remarks=_doubtful_peak_remarks,
 )
 def mfu(group: RunGroup) -> Row:
     """Model FLOP/s utilisation (MFU) is images/sec at the mean step, times the FLOPs per image,
@@ -281,7 +281,7 @@ def memory(group: RunGroup) -> Row:
     """Peak memory of one device on GPUs, without the memory that TensorFlow reserves in advance; on
     a CPU, peak memory of the whole process. Values are medians over processes.
     """
-    mebibytes = ProcessValues(
+    mebibytes = ValuesByProcess(
         tuple(x / 2**20 for x in group.process_values("peak_memory_bytes").values)
     )
     return {
@@ -399,7 +399,7 @@ def best_configurations(results: ReportSubject) -> list[_Reached]:
         ),
     )
     rooflines = {
-        _roofline_work_key(results.profiled_group_by_run_id[roofline.run.run_id]): roofline
+        _roofline_estimate_key(results.profiled_group_by_run_id[roofline.run.run_id]): roofline
         for roofline in results.rooflines
     }
     reached_rows: list[_Reached] = []
@@ -412,7 +412,7 @@ def best_configurations(results: ReportSubject) -> list[_Reached]:
             for other in near
             if (other.throughput.median_confidence_interval or (0.0, 0.0))[1] >= low
         )
-        reached_rows.append((best, rooflines.pop(_roofline_work_key(best), None), as_fast))
+        reached_rows.append((best, rooflines.pop(_roofline_estimate_key(best), None), as_fast))
     reached_rows += [
         (results.profiled_group_by_run_id[roofline.run.run_id], roofline, ())
         for roofline in rooflines.values()
@@ -420,7 +420,7 @@ def best_configurations(results: ReportSubject) -> list[_Reached]:
     return sorted(reached_rows, key=lambda row: row[0].order)
 
 
-def _roofline_work_key(group: RunGroup) -> object:
+def _roofline_estimate_key(group: RunGroup) -> object:
     """Returns a key that is equal for two configurations if they have the same roofline
     estimate.
     """
@@ -447,7 +447,9 @@ def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
     if not rows:
         return
     if any(group.throughput.median_confidence_interval is None for group, _, _ in rows):
-        message = f"A row without an interval has fewer than {ProcessValues.FEWEST} processes, so "
+        message = (
+            f"A row without an interval has fewer than {ValuesByProcess.FEWEST} processes, so "
+        )
         yield Paragraph(f"{message}another configuration may be faster.", "unsure")
     yield make_table(_best_configuration_row(*row) for row in rows)
     shown = newest_groups([group for group, _, _ in rows], MOST_DRAWN)
@@ -471,13 +473,13 @@ def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
     yield [chart for chart in charts if len(chart.rows) > 1]
 
 
-def _shares_of_estimate(group: RunGroup, roofline: Roofline | None) -> ProcessValues:
+def _shares_of_estimate(group: RunGroup, roofline: Roofline | None) -> ValuesByProcess:
     """Returns the images/sec of each process, divided by the images/sec of the roofline estimate;
     empty if there is no estimate.
     """
     estimate = None if roofline is None else roofline.bound_images_per_sec
     values = (speed / estimate for speed in group.throughput.values) if estimate else ()
-    return ProcessValues(tuple(values))
+    return ValuesByProcess(tuple(values))
 
 
 def _best_configuration_row(

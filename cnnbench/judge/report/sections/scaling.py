@@ -29,7 +29,7 @@ from cnnbench.base.document import (
     numeric_cell,
     prepend_docstring,
 )
-from cnnbench.base.stats import ProcessValues, group_by
+from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.text import format_bytes, integer, number, percent
 from cnnbench.flags.declare import FlagRole, names_of_flags, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
@@ -349,7 +349,7 @@ def _scaling_charts(workload: str, drawn: Sequence[ScalingCurve]) -> list[LineCh
             x=devices,
             y=Axis(label="median images/sec, all devices", zero=True, better=HIGHER),
             series=(*speeds, *_reference_series(drawn, ticks)),
-            note=f"A vertical stroke is the {ProcessValues.INTERVAL}." if spans else "",
+            note=f"A vertical stroke is the {ValuesByProcess.INTERVAL}." if spans else "",
         ),
         LineChart(
             title=f"{shared or workload}: scaling efficiency",
