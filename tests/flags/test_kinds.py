@@ -49,7 +49,7 @@ def test_a_flag_of_two_kinds_takes_values_of_each(text, value):
 )
 def test_what_no_kind_takes_is_refused(value, reason):
     with pytest.raises(FlagError) as caught:
-        EVERY.check(EVERY.read(value))
+        EVERY.check(EVERY.normalise_or_parse(value))
     assert caught.value.reason == reason
 
 

@@ -214,7 +214,7 @@ def test_each_rank_adds_its_halves_and_those_beyond_a_power_of_two_a_half_each(
 
 def test_the_first_rounds_stay_in_a_memory():
     devices = [f"/job:worker/replica:0/task:{t}/device:CPU:{d}" for t in (0, 1) for d in (0, 1)]
-    order = all_reduce.create("rechd", ReduceContext(devices=tuple(devices))).order
+    order = all_reduce.create("rechd", ReduceContext(devices=tuple(devices))).device_order
     assert order() == [devices[i] for i in (0, 2, 1, 3)]
     assert order(5) == [devices[i] for i in (2, 1, 3, 0)]
 
