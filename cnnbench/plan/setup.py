@@ -50,6 +50,7 @@ FILE_SYSTEMS = "cnnbench.file_systems"
 """Group of the Python entry points that register file systems with TensorFlow."""
 
 _ANSWER_SECONDS = 60.0
+_ACCESS_THREAD = "access to a URL"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +164,7 @@ def _explain_unreachable_url(path: str) -> str:
             reasons.append(str(error.strerror))
 
     # In the main thread, TensorFlow's retries would block signals such as Ctrl-C for minutes.
-    thread = threading.Thread(target=access_url, daemon=True)
+    thread = threading.Thread(target=access_url, name=_ACCESS_THREAD, daemon=True)
     thread.start()
     thread.join(_ANSWER_SECONDS)
     return reasons[-1]

@@ -271,5 +271,5 @@ def test_a_file_system_that_does_not_answer(store, monkeypatch, capsys):
     line = refused(capsys, "--data_dir=store://files", "--device=cpu")
     assert line == "--data_dir=store://files: cannot be reached: no answer within 0.1 s"
     for thread in threading.enumerate():
-        if thread.name.endswith("(ask)"):
+        if thread.name == setup._ACCESS_THREAD:
             thread.join()  # before the variables of the file system are gone
