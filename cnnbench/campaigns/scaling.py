@@ -263,7 +263,7 @@ def predict_exchange_seconds(
         try:
             devices = workers * towers
             spec = _all_reduce_spec_with_same_traffic(setup, min(ps, devices))
-            seconds[workers] = model.predict_all_reduce_seconds(spec, tensors, devices, packing)
+            seconds[workers] = model.predict_seconds(spec, tensors, devices, packing)
         except NotPredictedError as error:
             reason = str(error)
     return seconds, reason

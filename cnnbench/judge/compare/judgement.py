@@ -1,4 +1,4 @@
-"""Computes verdicts from plain numbers, and estimates how many processes a verdict needs.
+"""Computes verdicts from plain numbers.
 
 `judge` judges one configuration, with one value per process. `judge_all` judges several
 configurations together and corrects for multiple tests (Holm), per metric or over all requested
@@ -20,25 +20,18 @@ Exchanging BASE and NEW, or inverting all values, reverses the verdict.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cnnbench.base import inference
 from cnnbench.base.inference import (
-    MOST_PROCESSES,
     AnalysisSchedule,
-    InterimAnalysis,
-    interval_end_rank,
-    pair_counts_to_try,
     paired_shift,
     smallest_p,
 )
@@ -58,7 +51,7 @@ from cnnbench.judge.compare.estimate import (
     exceeds_limit,
     is_usable,
     magnitude_text,
-    to_test_scale,
+    processes_for_verdict,
 )
 from cnnbench.judge.metrics import (
     CPU_TIME,
@@ -71,201 +64,6 @@ from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.codec import ABSENT, OPTIONAL, dataclass_from_sources
 from cnnbench.records.metric import Metric
 from cnnbench.records.run import RunRecord
-
-# Estimates the number of further pairs or processes that an inconclusive comparison needs.
-#
-# Future runs are simulated for increasing numbers of runs.
-# Every interim analysis is simulated, at the significance level of that analysis.
-# Measured runs are included unchanged, unless a new experiment begins.
-# Sums of values are simulated instead of single values.
-# If values are normally distributed, sums determine the Hodges-Lehmann estimate and its interval.
-# The k-th smallest of n normal values is about the normal quantile of (k - 0.375) / (n + 0.25).
-# Source: Blom, Statistical Estimates and Transformed Beta-Variables, 1958.
-# Few runs were measured, so the variance is drawn from its posterior distribution.
-
-_CHANCE = 0.82
-"""Minimum probability of a verdict with the recommended number of runs. Because the number is
-rounded up to the next interim analysis, the probability becomes 0.8 to 0.87.
-"""
-
-_DRAWS = 1000
-_VALUES = 101  # One number for the variance, and two for each of up to fifty interim analyses.
-_SEED = 1
-_PLAUSIBLE = 2.0  # The unit is standard errors.
-_KNOWN = 2
-"""Factor for the degrees of freedom in the posterior distribution of the variance. With a factor of
-1, the recommended number of pairs would be twice as high as most experiments need, if few pairs
-with little variation have been measured.
-"""
-# Ratio of the variance of the Hodges-Lehmann estimate to the variance of the mean.
-_EFFICIENCY = math.pi / 3
-
-_Floats: TypeAlias = NDArray[np.float64]
-
-
-def processes_for_verdict(statistics: SampleStatistics, levels: tuple[float, float]) -> int | None:
-    """Estimates the total number of pairs that a verdict needs. Without pairs, estimates the number
-    of processes that BASE or NEW needs, whichever has fewer.
-
-    With this number, the verdict is correct with 80 % power in two cases: "same" if nothing
-    changed; "slower" or "faster" if the change is twice the smallest relevant change or, if larger,
-    the estimate less its standard error. A case more than `_PLAUSIBLE` standard errors from the
-    estimate is ignored. Returns None if the deviation or the margin is 0 or unknown.
-
-    Args:
-      statistics: its plan defines how further pairs are judged.
-      levels: levels for the interval and for the p-value. With a plan, they are shares of the level
-        of each analysis.
-    """
-    floor, margin = (
-        to_test_scale(limit, statistics.metric) for limit in (statistics.floor, statistics.margin)
-    )
-    change = to_test_scale(statistics.change, statistics.metric)
-    if not (statistics.scatter and margin and math.isfinite(change)):
-        return None
-    estimate, scatter = abs(change), statistics.scatter
-    sizes = (
-        (statistics.smaller_sample_size,)
-        if statistics.paired
-        else (len(statistics.base), len(statistics.new))
-    )
-    error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
-    plan = statistics.plan
-    afresh = plan is not None and plan.is_new_experiment
-    if afresh and not statistics.paired:
-        # The difference of a pair varies sqrt(2) times as much as a single value.
-        sizes, scatter = (statistics.smaller_sample_size,), scatter * math.sqrt(2)
-    truths = [0.0] if estimate <= _PLAUSIBLE * error else []
-    if statistics.change_exceeds_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
-        truths.append(max(2 * floor, estimate - error))
-    futures = [
-        _SimulatedEstimates(sizes, estimate, scatter, truth, afresh) for truth in truths or [0.0]
-    ]
-
-    def is_enough(number: int) -> bool:
-        analyses = (InterimAnalysis(number, 1.0),) if plan is None else plan.analyses(number)
-        widths = [
-            [
-                interval_half_width(
-                    [size + analysis.pairs - min(sizes) for size in sizes], analysis.alpha * level
-                )
-                for level in levels
-            ]
-            for analysis in analyses
-        ]
-        return all(
-            draws.verdict_probability(analyses, widths, floor if draws.truth else margin) >= _CHANCE
-            for draws in futures
-        )
-
-    numbers = (
-        pair_counts_to_try(statistics.smaller_sample_size + 1, 1, MOST_PROCESSES)
-        if plan is None
-        else plan.pair_counts_that_can_be_significant(statistics.smaller_sample_size)
-    )
-    choices = list(numbers)
-    return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
-
-
-def interval_half_width(sizes: Sequence[int], alpha: float) -> float:
-    """Returns half of the width of the Hodges-Lehmann confidence interval at level 1 - alpha,
-    divided by the standard deviation of a value.
-
-    `sizes` contains the number of pairs, or the numbers of processes in BASE and NEW. The result is
-    infinite if there are too few values.
-    """
-    left_out = interval_end_rank(sizes, 1 - alpha)
-    if left_out < 1:
-        return math.inf
-    pairs = len(sizes) == 1
-    count = sizes[0] * (sizes[0] + 1) // 2 if pairs else math.prod(sizes)
-    quantile = NormalDist().inv_cdf(1 - (left_out - 0.375) / (count + 0.25))
-    return quantile * (math.sqrt(0.5) if pairs else math.sqrt(2.0))
-
-
-@cache
-def _normal_numbers() -> _Floats:
-    """Returns standard normal random numbers with a fixed seed, shape [_VALUES, _DRAWS]."""
-    return np.random.default_rng(_SEED).standard_normal((_VALUES, _DRAWS))
-
-
-def _chi_square_from_normal(freedom: int, normal: _Floats) -> _Floats:
-    """Converts standard normal numbers to chi-square numbers (Wilson and Hilferty, 1931)."""
-    part = 2 / (9 * freedom)
-    quantile: _Floats = freedom * np.maximum(1 - part + normal * math.sqrt(part), 0.02) ** 3
-    return quantile
-
-
-class _SimulatedEstimates:
-    """Simulates the estimated change and its standard deviation at later interim analyses, for many
-    random draws.
-
-    Args:
-      sizes: the number of measured pairs, or the numbers of measured values in BASE and NEW.
-      centre, scatter: estimates from the measured values.
-      truth: centre of all future values.
-      afresh: whether later analyses exclude the measured values.
-    """
-
-    def __init__(
-        self, sizes: Sequence[int], centre: float, scatter: float, truth: float, afresh: bool
-    ) -> None:
-        self._sides = len(sizes)
-        freedom = sum(sizes) - self._sides
-        squares = scatter**2 * freedom
-        first, *self._normals = _normal_numbers()
-        self._scatter = np.sqrt(_KNOWN * squares / _chi_square_from_normal(_KNOWN * freedom, first))
-        self.truth = truth
-        # Without pairs, the first item is the harmonic mean of the numbers of values.
-        self._start = (
-            (0.0, 0.0, 0.0, 0)
-            if afresh
-            else (self._sides / sum(1 / size for size in sizes), centre, squares, freedom)
-        )
-        self._measured = 0 if afresh else min(sizes)
-
-    def verdict_probability(
-        self, analyses: Sequence[InterimAnalysis], widths: Sequence[Sequence[float]], limit: float
-    ) -> float:
-        """Returns the share of the simulated draws in which at least one interim analysis gives the
-        correct verdict.
-
-        Args:
-          widths: for each analysis, half of the width of the interval, and the size of a
-            significant change, in standard deviations.
-          limit: the margin if `truth` is 0; otherwise the smallest relevant change.
-        """
-        clear = np.zeros(_DRAWS, bool)
-        for (width, certain), (centre, deviation) in zip(
-            widths, self.simulate(analyses), strict=True
-        ):
-            if self.truth:
-                clear |= (centre - width * deviation > limit) & (centre > certain * deviation)
-            else:
-                clear |= np.abs(centre) + width * deviation <= limit
-        return float(clear.mean())
-
-    def simulate(self, analyses: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
-        """Yields the simulated change and standard deviation at each analysis, shape [draws]."""
-        count, start, measured_squares, freedom = self._start
-        centre, squares = (np.full(_DRAWS, value) for value in (start, measured_squares))
-        measured = self._measured
-        for index, analysis in enumerate(analyses):
-            more = analysis.pairs - measured
-            measured = analysis.pairs
-            normal, other = self._normals[2 * index : 2 * index + 2]
-            error = self._scatter * math.sqrt(_EFFICIENCY * self._sides / more)
-            mean = self.truth + error * normal
-            within = self._sides * more - 1
-            squares = squares + self._scatter**2 * (
-                _chi_square_from_normal(within, other) if within else 0.0
-            )
-            squares = squares + count * more / (count + more) * (mean - centre) ** 2 / self._sides
-            centre = (count * centre + more * mean) / (count + more)
-            freedom += self._sides * more - (not count) * self._sides
-            count += more
-            yield centre, np.sqrt(squares / freedom)
-
 
 _DEFAULT = Policy()
 

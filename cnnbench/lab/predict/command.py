@@ -325,7 +325,7 @@ def _time_by_size_curve(
         size = _SMALLEST * (_LARGEST / _SMALLEST) ** (index / (_POINTS_PER_CURVE - 1))
         tensor = Tensor(round(size / 4))
         try:
-            seconds = interconnect.predict_all_reduce_seconds(spec, (tensor,), devices, Packing())
+            seconds = interconnect.predict_seconds(spec, (tensor,), devices, Packing())
         except NotPredictedError:
             return []
         if seconds > 0:  # A logarithmic axis cannot show the time 0.

@@ -498,7 +498,7 @@ class Interconnect:
             return self.link.name
         return f"{self.devices_per_node} x {self.link.name} + {self.inter_link.name}"
 
-    def predict_all_reduce_seconds(
+    def predict_seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> float:
         """Predicts the time in seconds of an all-reduce of the gradients `tensors` of each device,
@@ -581,9 +581,8 @@ class Interconnect:
             wait = self._path_seconds(path) - self._path_seconds(busy)
             if wait > waiting:
                 longest, instead, waiting = path, busy, wait
-        _add_shared_link_load(
-            loads, max(1, formula.roots(layout, shards) * layout.near // layout.devices)
-        )
+        per_node = formula.roots(layout, shards) * layout.near // layout.devices
+        _add_shared_link_load(loads, max(1, per_node))
         load = max(loads, key=self._path_seconds)
         if formula.busy is None:
             return load
@@ -797,11 +796,8 @@ def predict_all(
     """Predicts reduction and step times for all algorithms (specs) and all numbers of devices, in
     the order of `device_counts`.
     """
-    return [
-        _predict_one(interconnect, step, spec, devices)
-        for devices in device_counts
-        for spec in specs
-    ]
+    pairs = itertools.product(device_counts, specs)
+    return [_predict_one(interconnect, step, spec, devices) for devices, spec in pairs]
 
 
 def fastest_predictions(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
@@ -835,9 +831,7 @@ def fastest_by_size(
         times: dict[str, float] = {}
         for spec in specs:
             with contextlib.suppress(NotPredictedError):
-                times[str(spec)] = interconnect.predict_all_reduce_seconds(
-                    spec, (tensor,), devices, Packing()
-                )
+                times[str(spec)] = interconnect.predict_seconds(spec, (tensor,), devices, Packing())
         best = min(times, key=times.__getitem__, default=None)
         if best is not None and known in times and times[best] > _CLEARLY * times[known]:
             return known
@@ -873,7 +867,7 @@ def _predict_one(
     seconds: float | None = None
     not_predicted: str | None = None
     try:
-        seconds = interconnect.predict_all_reduce_seconds(spec, step.tensors, devices, step.packing)
+        seconds = interconnect.predict_seconds(spec, step.tensors, devices, step.packing)
     except NotPredictedError as error:
         not_predicted = str(error)
     compute = step.step_seconds

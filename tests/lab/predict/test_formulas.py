@@ -22,7 +22,7 @@ COPY = 2 / 3 * GAMMA
 def seconds(spec, sizes, devices=8, network=None, **packing):
     """Time to reduce float32 tensors of these sizes in bytes."""
     tensors = [Tensor(size // 4) for size in sizes]
-    return (network or Interconnect(LINK)).predict_all_reduce_seconds(
+    return (network or Interconnect(LINK)).predict_seconds(
         parse_all_reduce_spec(spec), tensors, devices, Packing(**packing)
     )
 

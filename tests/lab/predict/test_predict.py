@@ -54,7 +54,7 @@ def test_halving_doubling_for_small_tensors_ring_for_large_ones():
     assert ranges[-1].up_to is None
     below, above = (
         [
-            network.predict_all_reduce_seconds(
+            network.predict_seconds(
                 spec, (Tensor(round(ranges[0].up_to * factor / 4)),), 6, Packing()
             )
             for spec in candidates
