@@ -6,7 +6,7 @@ ME=scripts/$NAME
 ROOT=$(cd "$(dirname "$0")/.." && pwd -P) || exit 2
 . "$ROOT/scripts/environment.sh"
 case $NAME in
-  typecheck) use_environment test ;;
+  planted_faults | typecheck) use_environment test ;;
   *) use_environment ;;
 esac
 exec "$ENV_BIN/python" "$ROOT/scripts/$NAME.py" "$@"

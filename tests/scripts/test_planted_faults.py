@@ -10,3 +10,14 @@ def test_each_fault_is_at_one_place_and_its_tests_exist(name):
     path, text = fault.site(planted_faults.ROOT)
     assert text != path.read_text("utf-8")
     assert all((planted_faults.ROOT / tests).exists() for tests in fault.tests.split())
+
+
+def test_tests_that_cannot_start_are_no_result(tmp_path, monkeypatch):
+    monkeypatch.setattr(planted_faults.sys, "executable", "/bin/false")
+    with pytest.raises(RuntimeError, match="/bin/false -m pytest"):
+        planted_faults.failed_tests(tmp_path, ["tests"])
+
+
+def test_the_names_of_failed_tests_are_returned(tmp_path):
+    (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): assert 0\n")
+    assert planted_faults.failed_tests(tmp_path, ["test_two.py"]) == ["test_two.py::test_b"]
