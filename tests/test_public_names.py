@@ -49,3 +49,17 @@ def test_examples_import_public_names(place):
         if name not in PUBLIC.get(module, ()) and f"{module}.{name}" not in PUBLIC
     }
     assert missing == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "former", "name"),
+    [
+        ("cnnbench.data.augment", "augmented", "augment_image"),
+        ("cnnbench.data.pipeline", "prepared", "preprocess_example"),
+        ("cnnbench.data.pipeline", "prepared_batch", "preprocess_batch"),
+        ("cnnbench.variable_mgr.gradients", "Column", "VariableGradients"),
+    ],
+)
+def test_former_names_are_there(module, former, name):
+    found = importlib.import_module(module)
+    assert getattr(found, former) is getattr(found, name)

@@ -391,3 +391,6 @@ OPERATIONS: Mapping[str, Callable[[Any, Any, Any, AugmentationSettings], tf.Tens
     "translate_y": _translate_y,
 }
 """The operations of RandAugment and TrivialAugment, by name."""
+
+augmented = augment_image
+"""The former name of `augment_image`; it works until version 2."""

@@ -282,6 +282,11 @@ def preprocess_batch(
     )
 
 
+# The former names of the two functions. They work until version 2.
+prepared = preprocess_example
+prepared_batch = preprocess_batch
+
+
 def with_private_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:
     """Runs ``dataset`` in a private thread pool with this number of threads. With None or 0, it
     runs in the shared pool.

@@ -1,0 +1,44 @@
+"""The Python code of the pages about results runs, on records in the folders that it names."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cnnbench.records.codec import encode
+from cnnbench.records.result_files import load_records
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def results(make_full_runs, tmp_path):
+    """A working folder with three records each in base, results/base and results/new."""
+    full_runs = make_full_runs()
+    for folder, speed in (("base", 100.0), ("results/base", 100.0), ("results/new", 80.0)):
+        (tmp_path / folder).mkdir(parents=True)
+        for number, run in enumerate(full_runs.of(*(speed + n for n in range(5)))):
+            (tmp_path / folder / f"{number}.json").write_text(json.dumps(encode(run)))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [("compare_reference.md", "slower"), ("history.md", ""), ("report.md", "")],
+)
+def test_the_code_of_a_page(page, printed, results):
+    (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
+    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", code]
+    done = subprocess.run(command, cwd=results, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert printed in done.stdout
+    assert (results / "report.html").exists() == (page == "report.md")
+
+
+def test_a_former_name_warns(results):
+    loaded = load_records([results / "base"])
+    with pytest.warns(DeprecationWarning, match="all_records"):
+        assert loaded.everything == loaded.all_records
