@@ -404,12 +404,9 @@ def find_levels(
         part if total_change(part) > floor else Segment(part.start, part.stop) for part in parts
     ]
     while True:
+        medians = [level_of_segment(part).value for part in parts]
         gaps = {
-            place: abs(
-                log_or_absolute_change(
-                    level_of_segment(a).value, level_of_segment(b).value, relative
-                )
-            )
+            place: abs(log_or_absolute_change(medians[place], medians[place + 1], relative))
             for place, (a, b) in enumerate(pairwise(parts))
             if a.trend is None and b.trend is None
         }

@@ -546,17 +546,14 @@ def processes_for_verdict(statistics: SampleStatistics, levels: tuple[float, flo
     if not (statistics.scatter and margin and math.isfinite(change)):
         return None
     estimate, scatter = abs(change), statistics.scatter
-    sizes = (
-        (statistics.smaller_sample_size,)
-        if statistics.paired
-        else (len(statistics.base), len(statistics.new))
-    )
+    smaller = statistics.smaller_sample_size
+    sizes = (smaller,) if statistics.paired else (len(statistics.base), len(statistics.new))
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
     plan = statistics.plan
     afresh = plan is not None and plan.is_new_experiment
     if afresh and not statistics.paired:
         # The difference of a pair varies sqrt(2) times as much as a single value.
-        sizes, scatter = (statistics.smaller_sample_size,), scatter * math.sqrt(2)
+        sizes, scatter = (smaller,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
     if statistics.change_exceeds_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
         truths.append(max(2 * floor, estimate - error))
@@ -581,9 +578,9 @@ def processes_for_verdict(statistics: SampleStatistics, levels: tuple[float, flo
         )
 
     numbers = (
-        pair_counts_to_try(statistics.smaller_sample_size + 1, 1, MOST_PROCESSES)
+        pair_counts_to_try(smaller + 1, 1, MOST_PROCESSES)
         if plan is None
-        else plan.pair_counts_that_can_be_significant(statistics.smaller_sample_size)
+        else plan.pair_counts_that_can_be_significant(smaller)
     )
     choices = list(numbers)
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]

@@ -139,10 +139,8 @@ def _find_recurring_pauses(
         for base, runs in zip(usual, runs_of_processes, strict=True)
     ]
     # Parts of the step that vary little are skipped: their slow steps have no relevant effect.
-    if (
-        max(fmean(values) - min(values) for values in series)
-        < SMALLEST * sides.step.means_by_side[0]
-    ):
+    variation = max(fmean(values) - min(values) for values in series)
+    if variation < SMALLEST * sides.step.means_by_side[0]:
         return None
     of_a, of_b = slice(len(sides.a.profiles)), slice(len(sides.a.profiles), None)
     left = [(n, step) for n, seconds in enumerate(series) for step in range(len(seconds))]
@@ -176,12 +174,8 @@ def _find_recurring_pauses(
             slowed = [*zip(profiles, slow_steps, strict=True)][more]
             place, evidence = _pause_place_and_evidence(slowed, part)
             text = f"of {side}, {shared.text}"
-            return RecurringPauses(
-                place,
-                text,
-                (*evidence, *_cpu_time_evidence(profile for profile, _ in slowed)),
-                others,
-            )
+            cpu_time = _cpu_time_evidence(profile for profile, _ in slowed)
+            return RecurringPauses(place, text, (*evidence, *cpu_time), others)
     return None
 
 

@@ -319,8 +319,8 @@ class AllReduceBenchmark:
           BenchmarkError: sums were wrong or a reduction failed. The files contain the details.
           KeyboardInterrupt: the run was interrupted. The files contain all measurements so far.
         """
-        # ConditionMonitor imports a module in a thread. A fork during an import copies a locked
-        # import lock.
+        # The monitor imports a module in a thread. A fork during an import copies a locked import
+        # lock.
         self._watch = ConditionMonitor(gpus=self.params.device != "cpu")
         self._conditions = self._watch.observed_conditions
         for notice in no_effect_notices(UNUSED, self.plan, self._so_far.explicit_flags):

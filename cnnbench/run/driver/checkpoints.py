@@ -183,16 +183,11 @@ class Checkpoints:
         stored.check_shapes({**model, _GLOBAL_STEP: self._global_step})
         averages = {n: slot for n, slot in self._slots.items() if n.endswith(f"/{AVERAGE}")}
         other_slots = {n: slot for n, slot in self._slots.items() if n not in averages}
-        slots = {
-            _checkpoint_key_of_variable("slots", n): slot.primary for n, slot in other_slots.items()
-        }
-        average_variables = {
-            _checkpoint_key_of_variable("slots", n): slot.primary for n, slot in averages.items()
-        }
-        scale = {
-            _checkpoint_key_of_variable("loss_scale", name): v
-            for name, v in self._loss_scale.items()
-        }
+        slots, average_variables = (
+            _by_checkpoint_key("slots", {n: slot.primary for n, slot in group.items()})
+            for group in (other_slots, averages)
+        )
+        scale = _by_checkpoint_key("loss_scale", self._loss_scale)
         before = stored.read_optimizer_name() if self._optimizer else None
         has_slots = before == self._optimizer and stored.has_keys(slots)
         has_averages, has_scale = stored.has_keys(average_variables), stored.has_keys(scale)
@@ -454,6 +449,10 @@ def _checkpoint_key_of_variable(checkpoint_part: str, name: str) -> str:
     """Returns the key of `name` in a part of a checkpoint: "model", "slots" or "loss_scale"."""
     # tf.train.Checkpoint escapes '/' in a name as '.S', and '.' as '..'.
     return f"{checkpoint_part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
+
+
+def _by_checkpoint_key(checkpoint_part: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+    return {_checkpoint_key_of_variable(checkpoint_part, n): v for n, v in variables.items()}
 
 
 def _variable_name_of_key(key: str) -> str:

@@ -84,10 +84,8 @@ def weights(
             )
             bench = RaceBenchmark(folder, Standing(ChildProcessReporter(io.StringIO())), question)
             proven = tuning(weights="", trains_alike=None)
-            comparison = session.FinalComparison(bench).compare_weights(
-                proven, space.make_candidate(leader)
-            )
-            document = bench.campaign.run_requests(comparison)
+            final, candidate = session.FinalComparison(bench), space.make_candidate(leader)
+            document = bench.campaign.run_requests(final.compare_weights(proven, candidate))
         assert not (tmp_path / "results" / "checkpoints").exists()
         assert (document.command == proven.command) == (document.trains_alike is not False)
         return (document.weights, document.trains_alike), started
