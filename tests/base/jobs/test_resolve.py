@@ -105,10 +105,30 @@ def test_tf_config_without_them_has_its_chief_as_first_worker():
     )
 
 
-@pytest.mark.parametrize("text", [None, "", " ", "{}", '{"cluster": {}, "environment": "cloud"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "", " ", "{}", '{"cluster": {}, "environment": "cloud"}'),
+        '{"task": {"type": "chief", "index": 0}, "job": {}, "trial": "1"}',
+        '{"task": {"type": "worker", "index": "0"}}',
+    ],
+)
 def test_a_job_of_one_replica_has_no_cluster(text):
     """Kubeflow sets no TF_CONFIG then, and others one without addresses."""
     assert resolve_job("tf_config", 0, {} if text is None else {"TF_CONFIG": text}) == (Job(), None)
+
+
+def test_a_sparse_cluster_that_lists_all_workers_is_read():
+    sparse = {"worker": {"1": "b:1", "0": "a:1"}, "ps": ["c:1"]}
+    task = {"type": "worker", "index": 1}
+    environ = {"TF_CONFIG": json.dumps({"sparseCluster": sparse, "task": task})}
+    job, _ = resolve_job("tf_config", 0, environ)
+    assert (job.task, job.worker_addresses) == (Task("worker", 1), ("a:1", "b:1"))
+    assert job.ps_addresses == ("c:1",)
+
+
+def without_cluster(job, index=0, **others):
+    return json.dumps({"task": {"type": job, "index": index}, **others})
 
 
 def test_an_evaluator_is_in_no_cluster():
@@ -294,6 +314,25 @@ MALFORMED = {
         (worker_at(-1), "from 0"),
         (worker_at(f'"{"1" * 6000}"'), "from 0"),
         (worker_at("1" * 4000), "from 0"),
+        (without_cluster("worker", 0, Cluster=ONE), "the key 'Cluster' is unknown"),
+        (without_cluster("worker", 1), "worker:1 cannot be its only task"),
+        (without_cluster("ps"), "ps:0 cannot be its only task"),
+        (without_cluster("tester"), "tester:0 cannot be"),
+        (without_cluster("worker", 0, sparseCluster=[]), "does not list all workers"),
+        # An operator lets each process know only itself and the parameter servers.
+        (
+            without_cluster("worker", 0, sparseCluster={"worker": {"0": "a:1"}, "ps": ["b:1"]}),
+            "does not list all workers",
+        ),
+        (without_cluster("ps", 0, sparseCluster={"worker": {}, "ps": ["b:1"]}), "does not list"),
+        (
+            without_cluster("worker", 0, sparseCluster={"worker": {"0": "a:1", "2": "b:1"}}),
+            "must have the keys 0 to 1",
+        ),
+        (
+            without_cluster("worker", 0, sparseCluster={"worker": {"0": "a:1", "1": 5}}),
+            "cluster.worker must be",
+        ),
     ],
     "SLURM_PROCID": [("", "is not set"), ("x", ""), ("١", ""), ("5", "block"), ("2", "block")],
     "SLURM_NTASKS": [("65536", "from 0 to 65535")],
