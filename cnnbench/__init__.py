@@ -5,47 +5,7 @@ Importing this package imports neither TensorFlow nor any network; names are loa
 
 from __future__ import annotations
 
-import os
 import sys
-
-
-def _exit_interrupted(*_: object) -> None:
-    """Ends the process after a signal that arrives before the command has begun.
-
-    At this time there is nothing to undo.
-    """
-    try:
-        os.write(2, b"cnnbench: error: interrupted\n")
-    finally:
-        os._exit(130)
-
-
-def _exit_on_signals() -> None:
-    """Makes signals end this process if it runs a cnnbench command. Other programs that import
-    cnnbench keep their own signal handling.
-    """
-    # Campaigns start the processes of commands with python -c.
-    if sys.orig_argv[1:2] == ["-c"]:
-        is_command = "entry_point()" in sys.orig_argv[2]
-    else:
-        # While Python looks for the module of the option -m, the name of the program is "-m".
-        is_command = os.path.basename(sys.argv[0]) in ("cnnbench", "-m")
-    if not is_command:
-        return
-    try:
-        import signal
-
-        for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"):
-            number = signal.Signals[f"SIG{name}"]
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _exit_interrupted)
-    except KeyboardInterrupt:  # Python's own signal handler, which was not replaced yet, raised it.
-        _exit_interrupted()
-
-
-# All other modules are imported after this call: a signal during an import prints a traceback.
-_exit_on_signals()
-
 import warnings
 from importlib import import_module
 from importlib.machinery import ModuleSpec

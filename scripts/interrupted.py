@@ -182,7 +182,7 @@ class SignalCase:
         if not self.moment:
             return [sys.executable, "-m", "cnnbench", *words]
         event, part, delay = {
-            "first line": ("import", "'cnnbench.version'", 0.0),
+            "first line": ("import", "'cnnbench.cli'", 0.0),
             "import": ("import", f"'{command.loads}'", 0.0),
             "work": (*command.works, command.delay),
             "last file": ("os.rename", command.writes, 0.0),

@@ -44,7 +44,7 @@ _HELP_FLAGS = frozenset({"help", "help=true", _EVERYTHING, _XML, "helpshort", "h
 
 
 def entry_point() -> NoReturn:
-    """Main function of the console script: runs a command and exits with its exit code."""
+    """Main function of a process: runs the command in `sys.argv`, and exits with its exit code."""
     _open_closed_streams()
     # `fork_before_plugins` comes first, because it forks this process.
     plugins.before_loading += (

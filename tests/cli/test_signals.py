@@ -61,10 +61,33 @@ def test_a_signal_that_the_caller_ignores_stays_ignored(number: signal.Signals) 
     assert done.stderr == ""
 
 
-def test_a_program_that_imports_cnnbench_keeps_its_handlers() -> None:
-    code = "import signal; before = [*map(signal.getsignal, signal.valid_signals())]; "
-    code += "import cnnbench.cli; assert before == [*map(signal.getsignal, signal.valid_signals())]"
-    finished([sys.executable, "-c", code])
+OTHER = """
+import signal
+from cnnbench import __main__, cli
+
+def entry_point():
+    assert [*map(signal.getsignal, signal.valid_signals())] == before
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        print("saved")
+
+entry_point()
+"""
+
+
+@pytest.mark.parametrize("way", ["-c", "-m"])
+def test_a_program_that_imports_cnnbench_keeps_its_handlers(way: str, tmp_path: Path) -> None:
+    """Also one that looks like a cnnbench command: a part of the package that -m imports first, and
+    a text with the name of cnnbench's main function.
+    """
+    before = "import signal; before = [*map(signal.getsignal, signal.valid_signals())]\n"
+    package = tmp_path / "own"
+    package.mkdir()
+    (package / "__init__.py").write_text(before + "import cnnbench")
+    (package / "bench.py").write_text("from own import before\n" + OTHER)
+    words = ["-m", "own.bench"] if way == "-m" else ["-c", before + OTHER]
+    assert finished([sys.executable, *words], cwd=tmp_path).stdout == "saved\n"
 
 
 IN_TEXT = """

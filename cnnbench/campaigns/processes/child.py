@@ -70,7 +70,7 @@ _LAUNCH = (
     "sys.path[:] = [path for path in (root, *sys.path) if path]; "
 )
 
-COMMAND_LINE = "from cnnbench.cli import entry_point; entry_point()"
+COMMAND_LINE = "from cnnbench.__main__ import entry_point; entry_point()"
 """Code for `launcher_code` that runs cnnbench with the command line in sys.argv."""
 
 
