@@ -33,7 +33,7 @@ from cnnbench.base.inference import (
     interim_analyses,
     paired_shift_intervals,
 )
-from cnnbench.base.text import percent
+from cnnbench.base.text import count_text, percent
 from cnnbench.campaigns.ab.side import (
     AbSide,
     StepCountEstimate,
@@ -72,7 +72,7 @@ from cnnbench.judge.compare.estimate import (
     relevance_floor_and_same_margin,
 )
 from cnnbench.judge.compare.judgement import mostly_disturbed
-from cnnbench.judge.compare.result import with_second_experiment
+from cnnbench.judge.compare.result import with_second_experiment, without_tests
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import decode, encode
@@ -171,15 +171,14 @@ class ExperimentState:
         """For each number of pairs, the last interim analysis of exactly this number of pairs."""
         ends: dict[int, Mapping[str, Any]] = {}
         for events, end in zip(self.sessions, self._end_events, strict=True):
-            # If a session was killed, the next session repeats the analysis after the last pair.
+            # If a session was stopped, the next session repeats the analysis after the last pair.
             last = max(map(_pair_number_of, events)) if end is None else end["pairs"]
             ends |= {
                 analysis["pairs"]: analysis
                 for analysis in events[0]["looks"]
                 if analysis["pairs"] < last
             }
-            # The event at the end of a session is an analysis, unless a process failed.
-            if end and end["pairs"] and Verdict.FAILED.value not in end.get("verdicts", ()):
+            if end and end["pairs"] and not _is_stop(end):
                 ends[end["pairs"]] = end
         return dict(sorted(ends.items()))
 
@@ -278,11 +277,27 @@ class ExperimentState:
         )
         again = None if self.confirmation is None else self.confirmation.final_comparison()
         comparison = comparison if again is None else with_second_experiment(comparison, again)
+        if _is_stop(self.last_end_event):
+            comparison = without_tests(comparison, _stop_reason(self.last_end_event["pairs"]))
         with contextlib.suppress(LookupError, ValueError):
             events = itertools.chain.from_iterable(self.sessions)
             *_, note = (event for event in events if event.get("note") == EXPLANATION)
             comparison = replace(comparison, explanation=Explanation.from_dict(note["document"]))
         return comparison
+
+
+def _is_stop(end: Mapping[str, Any]) -> bool:
+    """Whether a session was stopped, by an interrupt or a failure: the event `end` is no analysis.
+
+    An experiment that is stopped and resumed must be able to prove as much as one that is not
+    stopped, so a stop uses no part of the significance level.
+    """
+    failed = Verdict.FAILED.value in end.get("verdicts", ())
+    return bool(end.get("interrupted") or end.get("failure") or failed)
+
+
+def _stop_reason(pairs: int) -> str:
+    return f"stopped after {count_text(pairs, 'pair', 'pairs')}, before a verdict"
 
 
 def _pair_number_of(event: Mapping[str, Any]) -> int:
@@ -485,16 +500,6 @@ class ExperimentSettings:
         """Maximum number of pairs: the number at the last interim analysis."""
         return self.analyses[-1].pairs
 
-    def level_of_unplanned_analysis(self, pairs: int) -> float:
-        """The significance level of an unplanned analysis, after an interrupt or a failure.
-
-        `pairs` is the number of complete pairs.
-        """
-        analyses = self.analyses
-        if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
-            return analyses[0].alpha
-        return self._analysis_schedule(self._completed_analyses(pairs)).analyses(pairs)[-1].alpha
-
     def analysis_schedule_after(self, last: InterimAnalysis) -> AnalysisSchedule:
         """The significance levels for pairs that are measured after the interim analysis `last`.
 
@@ -586,7 +591,7 @@ class ExperimentRunner:
       earlier: number of pairs of earlier sessions, which the folder already contains.
       records: records of all pairs, by "a" and "b".
       comparison, alpha: comparison of all complete pairs, and its significance level; both are set
-        by `requests`.
+        by `requests`. Without tests if the experiment was stopped.
       failure: the error that ended the experiment, or "".
       lost: whether processes were killed from outside too often.
       interrupted: whether Ctrl-C ended the experiment. False if another campaign contains it.
@@ -623,10 +628,11 @@ class ExperimentRunner:
             self._steps = int(like.config["num_batches"]) if chosen else None
 
     def requests(self) -> ProcessRequests[None]:
-        """Requests the processes of all pairs, and judges the pairs, even if a process failed.
+        """Requests the processes of all pairs, and judges the pairs.
 
-        A standalone experiment is also judged after an interrupt or a change of the code. As a part
-        of another campaign, it raises these exceptions without a judgement.
+        After a failure, an interrupt or a change of the code, the pairs so far are compared without
+        tests. As a part of another campaign, the experiment raises the exceptions of interrupts and
+        changes of the code instead.
         """
         self.results.add_session_start(**self.experiment.judging_settings)
         try:
@@ -639,9 +645,9 @@ class ExperimentRunner:
             self.interrupted = isinstance(error, KeyboardInterrupt)
             self.failure = "" if self.interrupted else str(error)
         pairs = len(self.records["a"])
-        if self.failure or self.interrupted:
-            self.alpha = self.experiment.level_of_unplanned_analysis(pairs)
         self.comparison = self._compare_measured_pairs(self.alpha)
+        if self.is_stopped:
+            self.comparison = without_tests(self.comparison, _stop_reason(pairs))
         self.results.journal.add(
             END,
             pairs=pairs,
@@ -651,6 +657,11 @@ class ExperimentRunner:
             lost=self.lost,
             interrupted=self.interrupted,
         )
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether an interrupt or a failure ended the experiment before its verdict."""
+        return bool(self.failure) or self.interrupted
 
     def _run_until_end(self) -> ProcessRequests[float]:
         """Runs pairs until the experiment ends. Returns the significance level of the last interim

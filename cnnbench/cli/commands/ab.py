@@ -24,6 +24,7 @@ from cnnbench.campaigns.ab.pairs import (
     ExperimentState,
     confirmation_folder,
     find_experiment,
+    load_complete_pairs,
 )
 from cnnbench.campaigns.ab.side import LENGTHS, AbSide, choose_time_slice_seconds
 from cnnbench.campaigns.launch import flags_to_arguments
@@ -69,7 +70,7 @@ Flags, interpreters, code and variables that A and B define differently may alwa
 
 Exit codes: 0 no regression; 1 B is slower or computes something else (or what --fail_on names); 3
 inconclusive, not comparable, or not confirmed; 4 a process failed, or processes were killed too
-often; 2 wrong use; 130 interrupted: the verdict on the pairs so far is printed (continue with
+often; 2 wrong use; 130 interrupted: the change so far is printed without a verdict (continue with
 --resume).
 """
 
@@ -187,8 +188,9 @@ def main(argv: Sequence[str], make_command_line: CommandLineFactory | None = Non
         command = earlier.last_session_settings["command"]
         then, common = _parse_flags(command)
         values = {**then, "pairs": _maximum_pairs_to_resume(earlier), **values}
-        if earlier.past_analyses and values["pairs"] < earlier.past_analyses[-1].pairs:
-            reason = f"{values['results']} has {earlier.past_analyses[-1].pairs} pairs already"
+        there = len(load_complete_pairs(earlier.folder))
+        if values["pairs"] < there:
+            reason = f"{values['results']} has {there} pairs already"
             raise FlagError("pairs", values["pairs"], reason)
         if earlier.has_clear_verdict:
             values["pairs"] = earlier.most_pairs_of_last_session
@@ -342,10 +344,10 @@ def _run_experiment(
         runner = ExperimentRunner(experiment, results, campaign)
         campaign.run_requests(runner.requests())
         judged = replace(runner.comparison, fail_on=parse_fail_on(options.fail_on))
-        if options.confirm and not (runner.failure or runner.interrupted):
+        if options.confirm and not runner.is_stopped:
             judged = _confirm_changes(judged, runner, options)
         explanation = None
-        if not (runner.failure or runner.interrupted) and _should_explain(judged, options):
+        if not runner.is_stopped and _should_explain(judged, options):
             profiled = partial(_explain_by_profiles, experiment, results, reporter)
             explanation = explain_or_notice(profiled, "verdict", reporter.notice)
     code = _exit_code(runner, options.aa, judged)
@@ -383,7 +385,7 @@ def _report_comparison(
             "to use this A/A experiment in a comparison: cnnbench compare BASE NEW "
             f"--baseline_aa={shlex.quote(str(results.folder))}"
         )
-    if runner.comparison.entries:
+    if runner.comparison.entries and not runner.is_stopped:
         reporter.notice(
             f"to judge the records again: {shlex.join(_command_to_judge_again(runner, options))}"
         )

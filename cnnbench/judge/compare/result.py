@@ -764,6 +764,48 @@ def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
     return replace(first, entries=tuple(entries))
 
 
+_TESTED = (*_DIRECTIONS, Verdict.SAME, Verdict.INCONCLUSIVE)
+_UNTESTED: Mapping[str, Any] = dict.fromkeys(
+    (
+        "low",
+        "high",
+        "p",
+        "p_adjusted",
+        "needed",
+        "more",
+        "at_least",
+        "verdict_needs",
+        "provable_change",
+        "new_experiment",
+        "decided_by",
+    )
+)
+
+
+def without_tests(comparison: Comparison, reason: str) -> Comparison:
+    """Returns the comparison of an unfinished experiment: with the estimated changes so far, but
+    without tests and their verdicts.
+
+    A test before the end of the experiment would use a part of the significance level. Verdicts
+    that follow from records, such as "failed", are kept. `reason` says why there is no verdict.
+    """
+
+    def untested(result: MetricResult) -> MetricResult:
+        judgement = result.judgement
+        if judgement.verdict not in _TESTED:
+            return result
+        so_far = ""
+        if judgement.change is not None:
+            so_far = f"; so far {words.estimate_text(result.metric, judgement.change, None, None)}"
+        withheld = {**_UNTESTED, "verdict": Verdict.INCONCLUSIVE, "reason": f"{reason}{so_far}"}
+        return replace(result, judgement=replace(judgement, **withheld))
+
+    entries = (
+        replace(one, results=tuple(map(untested, one.results))) for one in comparison.entries
+    )
+    return replace(comparison, entries=tuple(entries))
+
+
 def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> str:
     base, new = comparison.names
     result = entry.main

@@ -17,9 +17,13 @@ PLAN = ((8, 0.008), (12, 0.01), (16, 0.014))
 LATER = ((16, 0.012), (20, 0.006))
 
 
-def end(pairs: int, *verdicts: str) -> dict[str, Any]:
+def end(pairs: int, *verdicts: str, **more: Any) -> dict[str, Any]:
     """The event that ends a session, at a level that no planned analysis has."""
-    return {"pairs": pairs, "alpha": 0.002, "verdicts": verdicts or ("inconclusive",)}
+    return {"pairs": pairs, "alpha": 0.002, "verdicts": verdicts or ("inconclusive",), **more}
+
+
+INTERRUPTED = {"interrupted": True}
+CHANGED = {"failure": "the measured code was changed"}
 
 
 @pytest.mark.parametrize(
@@ -31,11 +35,14 @@ def end(pairs: int, *verdicts: str) -> dict[str, Any]:
         ([(PLAN, 13, None)], (8, 12), False),
         ([(PLAN, 8, end(8, "slower"))], (8,), True),
         ([(PLAN, 16, end(16))], (8, 12, 16), False),
-        ([(PLAN, 14, end(13))], (8, 12, 13), False),  # interrupted in pair 14
+        # A stop is no analysis: the next session repeats the analysis after the last pair.
+        ([(PLAN, 14, end(13, **INTERRUPTED))], (8, 12), False),
+        ([(PLAN, 9, end(8, **INTERRUPTED))], (), False),
+        ([(PLAN, 14, end(13, **CHANGED))], (8, 12), False),
         ([(PLAN, 13, end(13, "failed"))], (8, 12), False),
         ([(PLAN, 13, None), (LATER, 20, end(20, "same"))], (8, 12, 16, 20), True),
-        ([(PLAN, 14, end(13)), (LATER, 18, None)], (8, 12, 13, 16), False),
-        ([(PLAN, 14, end(13)), (LATER, 0, None)], (8, 12, 13), False),
+        ([(PLAN, 14, end(13, **INTERRUPTED)), (LATER, 18, None)], (8, 12, 16), False),
+        ([(PLAN, 14, end(13, **INTERRUPTED)), (LATER, 0, None)], (8, 12), False),
     ],
 )
 def test_analyses_follow_from_the_plan_and_the_pairs(

@@ -197,12 +197,28 @@ def test_few_pairs_are_warned_of_and_inconclusive(ab):
     assert re.search(r"^cnnbench: \[1/8\] pair 1 .* images/sec \(", done.err, re.MULTILINE)
 
 
-def test_the_reason_and_the_command_after_an_interrupt_name_one_number_of_pairs(ab):
-    say = {"interrupt": ["0003-a", "0003-b"]}
-    done = ab("--pairs=4", a=say, b=say, code=130)
-    assert "needs at least 6 pairs, not 4, or 12 if more pairs are added later" in done.err
-    assert set(re.findall(r"needs at least (\d+) pairs", done.out)) == {"8"}
-    assert re.findall(r"--resume --results=results --pairs=(\d+)", done.err) == ["8"]
+def test_interrupts_use_no_part_of_the_significance_level(ab, call):
+    flags = ("--pairs=6", "--seed=1", "--format=json")
+    whole = json.loads(ab(*flags, b={"speed": 90}, results="whole", code=1).out)
+    for interrupted in ("0003", "0005"):
+        say = {"interrupt": [f"{interrupted}-{side}" for side in "ab"]}
+        if interrupted == "0003":
+            done = ab(*flags, a=say, b={"speed": 90, **say}, code=130)
+        else:
+            sides = told(a=say, b={"speed": 90, **say})
+            done = call("ab", "--resume", "--results=results", *flags[2:], *sides, code=130)
+        (entry,) = json.loads(done.out)["configurations"]
+        judged = next(one for one in entry["results"] if one["metric"] == "throughput")
+        pairs = int(interrupted) - 1
+        assert judged["reason"].startswith(f"stopped after {pairs} pairs, before a verdict; so far")
+        assert judged["change"] == pytest.approx(-0.1, abs=0.02)
+        assert [judged[name] for name in ("verdict", "p", "low")] == ["inconclusive", None, None]
+        assert re.findall(r"--resume --results=results --pairs=(\d+)", done.err) == ["6"]
+    sides = told(a={}, b={"speed": 90})
+    done = call("ab", "--resume", "--results=results", *flags[2:], *sides, code=1)
+    document = json.loads(done.out)
+    assert document["answer"] == whole["answer"]
+    assert journal("end")[-1]["alpha"] == journal("end", "whole")[-1]["alpha"]
 
 
 @pytest.mark.parametrize(
@@ -339,11 +355,11 @@ def test_a_pair_that_lost_a_process_in_turn_is_measured_again(ab, tmp_path):
     ("where", "flags", "pairs", "verdict"),
     [
         (["0001-a", "0001-b"], (), 0, None),
-        (["0007-b"], ("--nosequential",), 6, "slower"),  # six pairs reach p = 0.031
+        (["0007-b"], ("--nosequential",), 6, "inconclusive"),
         (["0002-b"], ("--pairing=turns",), 1, "inconclusive"),
     ],
 )
-def test_an_interrupt_gives_the_verdict_on_whole_pairs(ab, where, flags, pairs, verdict):
+def test_an_interrupt_keeps_whole_pairs_without_a_verdict(ab, where, flags, pairs, verdict):
     say = {"interrupt": where, "turns": True}
     done = ab("--format=json", *flags, a=say, b={"speed": 50, **say}, code=130)
     document = json.loads(done.out)
@@ -351,9 +367,8 @@ def test_an_interrupt_gives_the_verdict_on_whole_pairs(ab, where, flags, pairs, 
     assert [one["verdict"] for one in document["configurations"]] == ([verdict] if pairs else [])
     assert len(names("a")) == len(names("b")) == pairs
     assert done.err.endswith("error: interrupted\n")
-    assert ("to judge the records again" in done.err) == bool(pairs)
-    goes_on = document["next_step"].startswith("cnnbench ab --resume --results=results --pairs=")
-    assert goes_on == (verdict == "inconclusive") or not pairs
+    assert "to judge the records again" not in done.err
+    assert document["next_step"].startswith("cnnbench ab --resume --results=results --pairs=16")
     assert journal("end")[0]["interrupted"]
 
 
