@@ -189,6 +189,50 @@ def test_a_smallest_batch_that_does_not_fit_is_an_error(tmp_path, flags, batches
     assert error_of(told) == "cnnbench: error: out of memory"
 
 
+PLUGIN = """
+from cnnbench.models import LearningRateSpec, Model, register_model
+from cnnbench.run.driver import scenarios
+
+
+class Tiny(Model):
+    name, dataset, image_size, batch_size = "tiny", "imagenet", 8, 8
+    learning_rate = LearningRateSpec(0.01)
+
+    def build(self, net, images):
+        return net.logits(net.global_avg_pool(images))
+
+
+register_model("tiny", "imagenet", Tiny)
+ran = scenarios.train
+
+
+def train(run, built):
+    if run.plan.length.batch_per_device > 2:
+        raise MemoryError
+    return ran(run, built)
+
+
+scenarios.train = train
+"""
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["", "import tensorflow"])
+def test_a_batch_of_a_plugin_is_halved_and_each_notice_is_printed_once(tmp_path, first):
+    (tmp_path / "tiny.py").write_text(first + PLUGIN)
+    flags = ("--plugin=tiny.py", "--model=tiny", "--device=cpu", "--num_batches=2")
+    flags += ("--batch_size=8", "--find_batch_size", "--result_json=r.json", "--sync_on_finish")
+    command = (sys.executable, "-m", "cnnbench", *flags)
+    done = finished(command, None, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    record = record_from_json(json.loads((tmp_path / "r.json").read_text()))
+    assert record.batch == Batch(per_device=2, global_=2, requested_per_device=8)
+    assert "cuInit" not in done.stderr
+    for words in ("--sync_on_finish=true has no", "out of memory", "trying 4", "trying 2"):
+        assert done.stderr.count(words) == 1, done.stderr
+
+
 def _unmapped():
     error = ImportError("IMPORTANT: PLEASE READ THIS\nfor advice")
     error.__cause__ = ImportError("libblas.so: failed to map segment from shared object")

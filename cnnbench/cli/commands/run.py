@@ -29,7 +29,7 @@ from cnnbench.records.files import (
     report_failed_writes,
     write_training_status,
 )
-from cnnbench.records.measurements import Measurements
+from cnnbench.records.measurements import Measurements, SharedValue
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console, print_notices
@@ -42,10 +42,16 @@ _FIND = "find_batch_size"
 def main(argv: Sequence[str]) -> int:
     """Runs the benchmark that the flags describe. Raises an exception if the run fails."""
     measurements = Measurements(command=["cnnbench", *argv])
+    written = _SharedTexts()
+
+    def start_sharing() -> None:
+        measurements.start_sharing_with_forks()
+        written.start_sharing_with_forks()
+
     fork = partial(
         fork_supervised,
         partial(_write_missing_record, measurements),
-        measurements.start_sharing_with_forks,
+        start_sharing,
         measurements.longest_execution_seconds,
         lambda: measurements.can_halve_batch,
     )
@@ -54,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     )
     _prepare_plugins(fork, args)
     progress = ProgressLine(sys.stderr, args.params.progress)
-    messages = MessageWriter(sys.stderr, progress)
+    messages = _AttemptMessages(written, progress)
     if args.given.get(ONLY_CHECK):
         print_result(_plan_and_flags_text(args, messages))
         return ExitCode.OK
@@ -93,11 +99,55 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
+class _SharedTexts:
+    """Texts that the attempts of --find_batch_size have written, each with the number of its first
+    attempt. Before the first fork, it stores nothing.
+    """
+
+    def __init__(self) -> None:
+        self._shared: SharedValue | None = None
+
+    def start_sharing_with_forks(self) -> None:
+        """Starts to share the texts with all processes that are forked later."""
+        self._shared = self._shared or SharedValue()
+
+    def add(self, text: str) -> bool:
+        """Adds a text of this attempt. Returns whether no earlier attempt has written it."""
+        if self._shared is None:
+            return True
+        attempts = self._shared.get() or {}
+        first = attempts.setdefault(text, state.attempt)
+        self._shared.set(attempts)
+        return bool(first == state.attempt)
+
+
+class _AttemptMessages(MessageWriter):
+    """Writes the messages of a run, except those of earlier attempts of --find_batch_size."""
+
+    def __init__(self, written: _SharedTexts, progress: ProgressLine) -> None:
+        super().__init__(sys.stderr, progress)
+        self._written = written
+
+    def notice(self, text: str) -> None:
+        """Writes a notice unless an earlier attempt has written it."""
+        if self._written.add(text):
+            super().notice(text)
+
+    def warning(self, text: str, name: str) -> None:
+        """Writes a warning unless an earlier attempt has written one of the same name. The numbers
+        in the text may be different in each attempt.
+        """
+        if self._written.add(f"warning {name}"):
+            super().warning(text, name)
+
+
 def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
     """Prepares the process for plug-ins that run TensorFlow operations while they are loaded."""
     if not args.given.get(ONLY_CHECK):
         remember_output_state(args.params.result_json or "")
-        register_plugin_import_hooks(fork, args.params, partial(plan_before_plugins, args.params))
+        # Each attempt of --find_batch_size is a run without this flag.
+        params = args.params.replace(**{_FIND: False})
+        register_plugin_import_hooks(fork, params, partial(plan_before_plugins, params))
 
 
 def _fork_batch_size_attempt(

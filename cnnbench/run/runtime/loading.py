@@ -269,10 +269,11 @@ def _import_and_measure(execute: Callable[[ModuleType], None], module: ModuleTyp
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     start = time.perf_counter()
     try:
-        with contextlib.ExitStack() as stack:
+        # The devices, which are configured at the end of the stack, also write informational lines.
+        with without_info_lines(), contextlib.ExitStack() as stack:
             for enter in early_setup:
                 stack.enter_context(enter())
-            with without_info_lines(), faster_tensorflow_import():
+            with faster_tensorflow_import():
                 execute(module)
                 if not early_setup:
                     # A command that only plans a run must not occupy GPUs.
