@@ -282,16 +282,26 @@ class AbSide:
             **shown,
             **({} if self.python is None else _library_versions(self)),
         )
-        # The path of a checkout is removed, because it may differ in later sessions.
-        place = f"{self.checkout}{os.sep}"
-        identity = {
-            name: value.removeprefix(place) if isinstance(value, str) else value
-            for name, value in identity.items()
-        }
+        if self.checkout is not None:
+            # A worktree has another path in a later session.
+            identity = _without_folder(encode(identity), f"{self.checkout}{os.sep}")
         return ConfigurationIdentity(identity, self._config, self.checkout, self.resolved.parts)
 
     def _contains_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
+
+
+def _without_folder(value: Any, folder: str) -> Any:
+    """Returns a copy of a JSON value in which the path `folder` is removed from all texts and
+    names.
+    """
+    if isinstance(value, str):
+        return value.replace(folder, "")
+    if isinstance(value, Mapping):
+        return {name.replace(folder, ""): _without_folder(v, folder) for name, v in value.items()}
+    if isinstance(value, Sequence):
+        return [_without_folder(item, folder) for item in value]
+    return value
 
 
 def run_code(

@@ -102,6 +102,27 @@ def test_annotations_on_runners_of_github_and_resuming(call, monkeypatch, tmp_pa
     assert "regression" in comment.read_text()
 
 
+@pytest.mark.usefixtures("measured")
+def test_a_gate_with_a_plug_in_of_the_repository_is_resumed(call, repository, git, tmp_path):
+    plugin = repository / "bench" / "nets.py"
+    plugin.parent.mkdir()
+    plugin.write_bytes((Path(__file__).parents[3] / "docs/examples/tiny_plugin.py").read_bytes())
+    git(repository, "add", "bench")
+    git(repository, "commit", "--quiet", "-m", "a plug-in")
+    git(repository, "branch", "base")
+    with plugin.open("a") as file:
+        file.write("# changed\n")
+    git(repository, "commit", "--quiet", "-am", "the plug-in changes")
+    results = f"--results={tmp_path}/results"
+    words = (results, *FLAGS[:-1], "--pairs=2", "--", "--plugin=bench/nets.py", "--model=tiny")
+    call("gate", "base", *words, code=3)
+    # The worktrees of this session have other paths.
+    done = call("gate", "--resume", results, "--pairs=3", code=3)
+    assert "[1/2] pair 3" in done.err
+    (repository / "bench" / "nets.py").write_text("# not committed, and not measured\n")
+    call("gate", "--resume", results, "--pairs=4", code=3)
+
+
 @pytest.fixture
 def again(monkeypatch):
     """again(stop=NUMBER, speed=...): what the processes of a second experiment do."""
