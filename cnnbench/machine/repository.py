@@ -144,6 +144,11 @@ def find_commit_hash(text: str, folder: str | Path | None = None) -> str:
         raise GitError(missing_commit_reason(folder) or str(error)) from None
 
 
+def is_full_hash(text: str) -> bool:
+    """Whether a text is an unabbreviated hash. Git then never takes it for a branch or a tag."""
+    return len(text) in _HASH_LENGTHS and _HASH.fullmatch(text) is not None
+
+
 def missing_commit_reason(folder: str | Path | None = None) -> str:
     """Explains why a repository may lack a commit, and how to get the commit. Returns "" if the
     reason is unknown.
@@ -304,6 +309,9 @@ _AT_ONCE = 500
 _FIELDS = 5
 
 _HASH = re.compile("[0-9a-f]{7,64}")
+_HASH_LENGTHS = (40, 64)
+"""Digits of a full hash in repositories with SHA-1 and with SHA-256."""
+
 _REVERTED = re.compile(r"^This reverts commit ([0-9a-f]{7,64})", re.MULTILINE)
 _FORM = "--format=%H%x00%T%x00%an %ae %at%x00%s%x00{}%x00"
 

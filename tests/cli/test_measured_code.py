@@ -265,7 +265,7 @@ def test_gate(at, call, monkeypatch):
         assert said.startswith("cnnbench: error: HEAD~1 HEAD: ")
         assert at.refused in said
     else:
-        assert f"--a_checkout={at.commits[-2][:12]}" in given
+        assert f"--a_checkout={at.commits[-2]}" in given
 
 
 @everywhere()

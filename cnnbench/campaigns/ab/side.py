@@ -51,10 +51,12 @@ from cnnbench.machine import repository
 from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import (
     GitError,
+    abbreviate_hash,
     environment_for_git,
     find_commit_hash,
     git,
     git_error_reason,
+    is_full_hash,
     safe_git_command,
 )
 from cnnbench.records.codec import decode, encode
@@ -99,15 +101,21 @@ class StepCountEstimate:
 def resolve_commit(flag: str, text: str) -> str | None:
     """The commit that a flag's value names as a git revision; None if the value is a folder.
 
-    Raises FlagError if the value is neither of these.
+    A full hash is always a commit. Raises FlagError if the value is neither a folder nor a
+    revision, or is the name of both.
     """
-    if os.path.isdir(text):
-        return None
+    is_folder = os.path.isdir(text) and not is_full_hash(text)
     try:
-        return find_commit_hash(text)
+        commit = find_commit_hash(text)
     except GitError as error:
+        if is_folder:
+            return None
         where = "is neither a folder nor a revision of the repository you are in"
         raise FlagError(flag, text, f"{where}: {error}") from None
+    if is_folder:
+        both = f"is a folder and a revision; use ./{text} for the folder, or {commit[:12]}"
+        raise FlagError(flag, text, both)
+    return commit
 
 
 @contextlib.contextmanager
@@ -170,6 +178,7 @@ class AbSide:
       python: absolute path of an interpreter; None for the interpreter of this process.
       checkout: working directory. If it is a checkout of cnnbench, its code runs.
       revision: text with which the user named the checkout.
+      commit: hash of the commit that is checked out into a temporary worktree; None for a folder.
       variables: environment variables that only A or only B has.
       resolved: the flags as resolved before the first process. Records of processes that leave no
         record contain them.
@@ -183,6 +192,7 @@ class AbSide:
     python: str | None = None
     checkout: Path | None = None
     revision: str | None = None
+    commit: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     resolved: ResolvedRun = field(default_factory=ResolvedRun)
     subject: Subject | None = None
@@ -249,7 +259,8 @@ class AbSide:
         """
         parts = [shlex.join(self.own)] if self.own else []
         parts += [f"python {self.python}"] if self.python else []
-        parts += [f"checkout {self.revision or self.checkout}"] if self.checkout else []
+        code = abbreviate_hash(self.revision or str(self.checkout))
+        parts += [f"checkout {code}"] if self.checkout else []
         parts += [f"variable {name}" for name in self.variables]
         return ", ".join(parts) or "no flags of its own"
 

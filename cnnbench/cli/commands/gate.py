@@ -137,9 +137,10 @@ def _make_ab_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str
             raise GitError(f"{reason}: {missing}" if missing else reason) from None
     except GitError as error:
         raise UsageError(f"{base} {head}: {error}") from None
-    name = tip[:12] if os.path.isdir(head) else head
-    rules = rules_flag_at_commit(start[:12], rules)
-    return [f"--a_checkout={start[:12]}", f"--b_checkout={name}", f"--rules={rules}"]
+    # A full hash is never the name of a folder, of a branch or of a tag, which a change may add.
+    name = tip if os.path.isdir(head) else head
+    rules = rules_flag_at_commit(start, rules)
+    return [f"--a_checkout={start}", f"--b_checkout={name}", f"--rules={rules}"]
 
 
 @contextlib.contextmanager

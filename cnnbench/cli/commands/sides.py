@@ -41,7 +41,7 @@ from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.result import undecided_results
 from cnnbench.judge.metrics import MeasuredReduction, Measurement
 from cnnbench.machine.facts import may_record_variable
-from cnnbench.machine.repository import find_commit_hash
+from cnnbench.machine.repository import abbreviate_hash
 from cnnbench.plan.place import ADDRESSES
 
 # Command lines of commands that measure A and B, each with its own flags.
@@ -261,9 +261,9 @@ def refuse_equal_sides(both: Mapping[str, AbSide], advice: str) -> None:
 
 def _code_identity(side: AbSide) -> str:
     """Identifies the code of A or B by its folder, or by the commit of a temporary worktree."""
-    if side.checkout is None or side.revision is None or Path(side.revision).is_dir():
+    if side.commit is None:
         return str(side.checkout or "")
-    return f"commit {find_commit_hash(side.revision)[:12]}"
+    return f"commit {abbreviate_hash(side.commit)}"
 
 
 @contextlib.contextmanager
@@ -274,7 +274,8 @@ def make_sides(
     names: Sequence[str] = "ab",
 ) -> Iterator[dict[str, AbSide]]:
     """Context manager: creates A and B from their flags, with temporary worktrees."""
-    variables, by_name, commits = options.environment_variables, {}, {}
+    variables = options.environment_variables
+    by_name: dict[str, AbSide] = {}
     for side, name in zip("ab", names, strict=True):
         text, python, checkout = (
             getattr(options, flag) for flag in (name, f"{name}_python", f"{name}_checkout")
@@ -293,14 +294,16 @@ def make_sides(
             python=python,
             checkout=None if checkout is None else Path(checkout).resolve(),
             revision=checkout,
+            commit=commit,
             variables=variables[name],
         )
         if commit is not None:
             check_flags_of_commit(by_name[side], commit)
-            commits[side] = commit
     with contextlib.ExitStack() as stack:
-        for side, commit in commits.items():
-            by_name[side] = replace(by_name[side], checkout=stack.enter_context(worktree(commit)))
+        for side, planned in by_name.items():
+            if planned.commit is not None:
+                folder = stack.enter_context(worktree(planned.commit))
+                by_name[side] = replace(planned, checkout=folder)
         yield by_name
 
 

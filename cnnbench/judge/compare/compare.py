@@ -558,7 +558,7 @@ def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Itera
         title = rules.title(place)
         names = [entry.name for entry in entries if entry.rule == title]
         what = f"decides {first_few(names, _NAMED)}" if names else "fits no configuration"
-        yield f"{rules.source}, digest {rules.digest}: {title} {what}"
+        yield f"{rules.short_source}, digest {rules.digest}: {title} {what}"
     for entry in entries:
         for result in entry.results:
             if (acceptance := result.accepted) is not None:

@@ -12,7 +12,6 @@ tests the metrics as one family.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -23,13 +22,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime, timezone
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeVar, cast
 
+from cnnbench.base.files import read_text
 from cnnbench.base.text import unknown_key_message
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics import Policy
-from cnnbench.machine.repository import GitError, find_commit_hash, git
+from cnnbench.machine.repository import GitError, abbreviate_hash, find_commit_hash, git
 from cnnbench.records.codec import ABSENT, OPTIONAL, decode, key_metadata
 from cnnbench.records.metric import METRICS, Metric
 
@@ -43,6 +43,7 @@ FAILURES = ("slower", "faster", "changed")
 """Words that `fail_on` accepts, except "never"."""
 
 _COMMIT = re.compile("[0-9a-f]{7,64}")
+_FILE_PREFIXES = ("/", "./", "../")
 _LIST: Mapping[str, Any] = {**key_metadata(if_any=True), **ABSENT}
 _ALL = ("*",)
 
@@ -168,6 +169,12 @@ class Rules:
             if _matches_any_pattern(configuration, rule.configurations)
         )
         return next(fitting, (0, ConfigurationRule()))
+
+    @property
+    def short_source(self) -> str:
+        """The file that the rules were read from, with an abbreviated commit."""
+        file = RulesFile.parse(self.source)
+        return str(replace(file, commit=file.commit and abbreviate_hash(file.commit)))
 
     def title(self, number: int) -> str:
         """Returns text with the number and the patterns of a rule: "rule 2 (vgg*)"."""
@@ -295,6 +302,69 @@ def _matches_any_pattern(configuration: str, patterns: Sequence[str]) -> bool:
 # Reads rules in TOML, from a file or from a commit.
 
 
+@dataclass(frozen=True, kw_only=True)
+class RulesFile:
+    """Where rules are read from: a file, or a file in a commit.
+
+    The text COMMIT:FILE always means a file in a commit, whatever files exist. The name of a file
+    that contains a colon therefore begins with "/", "./" or "../".
+
+    Attributes:
+      path: path of the file; in a commit, the path from the top of the repository.
+      commit: name of the commit; None for a file on disk.
+    """
+
+    path: str
+    commit: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> RulesFile:
+        """Parses the value of --rules, except NO_RULES."""
+        commit, colon, path = text.partition(":")
+        if not colon or text.startswith(_FILE_PREFIXES):
+            return cls(path=text)
+        return cls(path=path, commit=commit)
+
+    def __str__(self) -> str:
+        """The value of --rules that selects the file."""
+        return self.path if self.commit is None else f"{self.commit}:{self.path}"
+
+    def read_table(self) -> Any:
+        """Reads the TOML file as JSON values. Of pyproject.toml, only the section [tool.cnnbench]
+        is returned; None if there is no such section.
+
+        Raises UsageError with the name of the file if it cannot be read or is not valid TOML.
+        """
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+        try:
+            # The conversion to JSON and back converts dates to strings.
+            table = json.loads(json.dumps(tomllib.loads(self._read_text()), default=str))
+        except ValueError as error:
+            raise UsageError(f"{self}: is not valid TOML: {error}") from None
+        except RecursionError:
+            raise UsageError(f"{self}: is not valid TOML: tables are nested too deeply") from None
+        if PurePath(self.path).name != PROJECT:
+            return table
+        tools = table.get("tool")
+        return tools.get("cnnbench") if isinstance(tools, dict) else None
+
+    def _read_text(self) -> str:
+        if self.commit is None:
+            return read_text(self.path, "rules")
+        try:
+            commit = find_commit_hash(self.commit)
+        except GitError as error:
+            hint = f"; the file of this name is ./{self}" if os.path.exists(str(self)) else ""
+            raise FlagError("rules", str(self), f"{error}{hint}") from None
+        try:
+            return git("cat-file", "blob", f"{commit}:{self.path}").removeprefix("\ufeff")
+        except GitError as error:
+            raise FlagError("rules", str(self), str(error)) from None
+
+
 def load_rules(flag_value: str | None) -> Rules:
     """Reads the rules from a file, from COMMIT:FILE, or from the current folder if `flag_value`
     (the value of --rules) is None.
@@ -303,74 +373,67 @@ def load_rules(flag_value: str | None) -> Rules:
     """
     if flag_value == NO_RULES:
         return Rules()
-    for name in (FILE, PROJECT) if flag_value is None else (flag_value,):
-        if flag_value is None and not Path(name).is_file():
-            continue
-        table = _read_rules_table(name)
-        if table is not None:
-            return _rules_from_table(name, table)
-        if flag_value is not None:
+    if flag_value is not None:
+        file = RulesFile.parse(flag_value)
+        table = file.read_table()
+        if table is None:
             raise FlagError("rules", flag_value, "has no section [tool.cnnbench]")
+        return _rules_from_table(str(file), table)
+    for name in (FILE, PROJECT):
+        if os.path.lexists(name):
+            table = RulesFile(path=name).read_table()
+            if table is not None:
+                return _rules_from_table(name, table)
     return Rules()
 
 
 def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
     """Returns the value COMMIT:FILE of --rules that selects the version of the rules file in
-    `commit`.
+    `commit`, which is a full hash.
 
     Without --rules, it selects the rules in the current folder. Values that do not name a file of
     the repository are returned unchanged. Raises FlagError if the commit does not contain the file.
     """
-    here = Path.cwd().resolve()
-    if flag_value is not None:
-        top = Path(git("rev-parse", "--show-toplevel")).resolve()
-        if (
-            flag_value == NO_RULES
-            or _is_in_commit(flag_value)
-            or top not in Path(flag_value).resolve().parents
-        ):
-            return flag_value
     prefix = git("rev-parse", "--show-prefix")
-    for name in (FILE, PROJECT) if flag_value is None else (flag_value,):
-        path = os.path.normpath(prefix + os.path.relpath(Path(name).resolve(), here))
-        place = f"{commit}:{Path(path).as_posix()}"
-        with contextlib.suppress(GitError):
-            git("cat-file", "-e", place)
-            if flag_value is not None or _read_rules_table(place) is not None:
-                return place
-    if flag_value is not None:
-        raise FlagError("rules", flag_value, f"the merge base (commit {commit}) lacks this file")
-    return NO_RULES
+    if flag_value is None:
+        for name in (FILE, PROJECT):
+            file = RulesFile(path=f"{prefix}{name}", commit=commit)
+            if _is_in_commit(file) and file.read_table() is not None:
+                return str(file)
+        return NO_RULES
+    given = RulesFile.parse(flag_value)
+    if flag_value == NO_RULES or given.commit is not None:
+        return flag_value
+    path = _path_in_repository(given.path)
+    if path is None:
+        return flag_value
+    file = RulesFile(path=path, commit=commit)
+    if not _is_in_commit(file):
+        reason = f"the merge base (commit {commit[:12]}) lacks this file"
+        raise FlagError("rules", flag_value, reason)
+    return str(file)
 
 
-def _is_in_commit(name: str) -> bool:
-    """Whether a value of --rules names a file in a commit (COMMIT:FILE)."""
-    return ":" in name and not Path(name).exists()
+def _path_in_repository(path: str) -> str | None:
+    """Returns the path of a file from the top of the repository; None if the file is outside.
 
-
-def _read_rules_table(name: str) -> Any:
-    """Reads a TOML file as JSON values. For pyproject.toml, only the section [tool.cnnbench] is
-    returned; None if there is no such section.
+    Links within the repository are not followed: a change could replace a file by a link to a file
+    outside, and would then choose the rules by which it is judged.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    top = git("rev-parse", "--show-toplevel")
+    absolute = Path(os.path.abspath(path))
+    for folder in reversed(absolute.parents):
+        if folder.exists() and folder.samefile(top):
+            return absolute.relative_to(folder).as_posix()
+    return None
+
+
+def _is_in_commit(file: RulesFile) -> bool:
     try:
-        if _is_in_commit(name):
-            commit, _, path = name.partition(":")
-            text = git("cat-file", "blob", f"{find_commit_hash(commit)}:{path}")
-        else:
-            text = Path(name).read_text("utf-8")
-        # The conversion to JSON and back converts dates to strings.
-        table = json.loads(json.dumps(tomllib.loads(text), default=str))
-    except GitError as error:
-        raise FlagError("rules", name, str(error)) from None
-    except OSError as error:
-        raise FlagError("rules", name, f"cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{name}: is not valid TOML: {error}") from None
-    return table.get("tool", {}).get("cnnbench") if name.endswith(PROJECT) else table
+        git("cat-file", "-e", str(file))
+    except GitError:
+        return False
+    return True
 
 
 def _rules_from_table(source: str, table: Any) -> Rules:

@@ -13,8 +13,10 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.ab.side import AbSide, resolve_commit
 from cnnbench.cli.commands import ab, gate
+from cnnbench.errors import FlagError
+from cnnbench.judge.metrics.rules import load_rules
 
 FLAGS = ("--burn_in=0", "--pairing=alternate", "--explain=never", "--seed=3", "--pairs=8")
 SHORT = (*FLAGS[:-1], "--pairs=6")
@@ -219,7 +221,7 @@ def test_where_results_go(call, given, monkeypatch, tmp_path):
 def test_a_branch_with_the_name_of_a_folder_is_a_branch(call, given, repository, git):
     (repository / "change").mkdir()
     call("gate", "main", "change")
-    assert f"--b_checkout={git(repository, 'rev-parse', 'change')[:12]}" in given[0]
+    assert f"--b_checkout={git(repository, 'rev-parse', 'change')}" in given[0]
 
 
 @pytest.mark.parametrize(
@@ -361,7 +363,7 @@ def test_rules_are_those_of_the_merge_base(call, given, repository, git):
     git(repository, "switch", "--quiet", "-c", "later")
     (repository / "fake.json").write_text("{}")
     git(repository, "commit", "--quiet", "-am", "a later change")
-    tip = git(repository, "rev-parse", "change")[:12]
+    tip = git(repository, "rev-parse", "change")
     call("gate", "change", *NETWORK)
     assert f"--rules={tip}:cnnbench.toml" in given[-1]
     call("gate", "change", "--rules=none", *NETWORK)
@@ -388,3 +390,35 @@ def test_a_change_cannot_loosen_the_rules_by_which_it_is_judged(call, repository
     again = next(line for line in done.err.splitlines() if "to judge the records again" in line)
     call("compare", *shlex.split(again.partition("cnnbench compare ")[2]), code=1)
     assert "An unexpected gain: " in call("report", f"{tmp_path}/results", "--format=markdown").out
+
+
+def test_a_change_cannot_choose_its_rules_or_its_base_by_the_names_of_its_files(
+    call, given, repository, git, tmp_path
+):
+    git(repository, "switch", "--quiet", "main")
+    for name in ("cnnbench.toml", "ci/rules.toml"):
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_text("[[rules]]\nthreshold = 1\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "rules")
+    tip = git(repository, "rev-parse", "HEAD")
+    git(repository, "switch", "--quiet", "-c", "loose")
+    for commit in (tip, tip[:12]):
+        (repository / f"{commit}:cnnbench.toml").write_text("[[rules]]\nthreshold = 999\n")
+        (repository / commit).mkdir()
+        (repository / commit / "fake.json").write_text("{}")
+    (repository / "ci/rules.toml").unlink()
+    (repository / "ci/rules.toml").symlink_to("/dev/null")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "loose rules")
+    call("gate", "main", *NETWORK)
+    assert {f"--rules={tip}:cnnbench.toml", f"--a_checkout={tip}"} <= {*given[-1]}
+    for name in ("cnnbench.toml", "ci/rules.toml"):
+        for words in ((f"--rules={name}",), (f"--rules={repository / name}",)):
+            call("gate", "main", *words, *NETWORK)
+            assert f"--rules={tip}:{name}" in given[-1]
+            (text,) = (word.partition("=")[2] for word in given[-1] if word.startswith("--rules"))
+            assert load_rules(text).rules[0].threshold == 1
+    assert resolve_commit("a_checkout", tip) == tip
+    with pytest.raises(FlagError, match="is a folder and a revision; use "):
+        resolve_commit("a_checkout", tip[:12])

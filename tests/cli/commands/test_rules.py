@@ -177,3 +177,9 @@ def test_rules_of_a_commit(call, sides, tmp_path):
     rules("[[rules]]\nfail_on = 'never'\n")
     call(*sides("slower"))
     call(*sides("slower"), "--rules=main:cnnbench.toml", code=1)
+    rules("[[rules]]\nfail_on = 'never'\n", "main:cnnbench.toml")
+    call(*sides("slower"), "--rules=main:cnnbench.toml", code=1)
+    call(*sides("slower"), "--rules=./main:cnnbench.toml")
+    rules("", "own:rules.toml")
+    err = call(*sides("slower"), "--rules=own:rules.toml", code=2).err
+    assert "the file of this name is ./own:rules.toml" in err
