@@ -27,21 +27,17 @@ from cnnbench.base.text import parse_labels
 from cnnbench.errors import UsageError
 from cnnbench.records import readers
 from cnnbench.records.codec import is_valid_amount
+from cnnbench.records.launchers import Line, ProcessLines, lines_of_processes
 from cnnbench.records.run import BENCHMARKS, Imported, RunRecord, Subject
 
 ENTRY_POINT_GROUP = "cnnbench.readers"
 
-Line: TypeAlias = "tuple[int, str]"
-"""Line number (from 1), and text without the line end."""
-
-# mpirun --tag-output adds prefixes like "[1,0]<stdout>:"; kubectl logs --timestamps adds times.
-_PREFIX = re.compile(r"(?:\[\d+,(\d+)\](?:<std(?:out|err)>)?: ?)?(?:(\d{4}-\d\d-\d\dT[\d:.]+Z) )?")
-# Log lines of TensorFlow, absl, glog and Python's warnings are not results.
-_LOGGED = re.compile(
-    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\d.,]*: [IWEF] |[IWEF]\d{4,8} \d\d:\d\d:\d\d|"
-    r"(?:DEBUG|INFO|WARNING|ERROR)(?::tensorflow)?:|.*\.py:\d+: \w*Warning: |"
-    r"Instructions for updating:"
+MIXED = (
+    "repeats a value, so lines of several processes are mixed, which cannot be told apart; print "
+    "lines with the rank, as srun --label and mpirun --tag-output do"
 )
+"""Why the lines of a log are left out if several processes wrote into it without tags."""
+
 _MOST_SHOWN = 60
 
 
@@ -95,29 +91,11 @@ class ResultFile:
         text = self.data.decode("utf-8-sig", "replace")
         return enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
 
-    def processes(self) -> Iterator[tuple[Sequence[Line], str]]:
+    def processes(self, known: str) -> Sequence[ProcessLines]:
         """Returns the lines of each process in a log, without prefixes of launchers, log lines of
-        libraries and empty lines.
-
-        Also returns the time of the first line, ISO 8601; "" if lines have no time.
+        libraries and empty lines. `known` is as in `lines_of_processes`.
         """
-        by_rank: dict[str, list[Line]] = {}
-        times: dict[str, str] = {}
-        is_logged: dict[str, bool] = {}
-        for number, whole in self.lines:
-            match = _PREFIX.match(whole)
-            # The pattern of a prefix always matches, because all parts of the pattern are optional.
-            assert match is not None
-            rank, text = match[1] or "", whole[match.end() :].rstrip()
-            times.setdefault(rank, match[2] or "")
-            lines = by_rank.setdefault(rank, [])
-            if _LOGGED.match(text):
-                is_logged[rank] = True
-            # An indented line after a log line continues the log line.
-            elif text and not (is_logged.get(rank) and text[:2] == "  "):
-                is_logged[rank] = False
-                lines.append((number, text))
-        yield from ((lines, times[rank]) for rank, lines in by_rank.items())
+        return lines_of_processes(self.data.decode("utf-8-sig", "replace"), known)
 
     def skip(self, line: int, text: str, reason: str = "is not understood") -> None:
         """Reports a line that the reader could not read or, if `line` is 0, a value of the whole

@@ -11,16 +11,21 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from cnnbench.records.codec import is_valid_amount
-from cnnbench.records.readers import Line, ResultFile, register_reader
+from cnnbench.records.launchers import Line, with_prefixes
+from cnnbench.records.readers import MIXED, ResultFile, register_reader
 from cnnbench.records.run import Batch, PrintedSpeed, RunRecord
 
 PROGRAM = "horovod"
 
-_NUMBER = r"(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
-_HEADER = re.compile(r"(Model|Batch size|Number of (?:GPU|CPU)s): *(\S+)$")
-_ITERATION = re.compile(rf"Iter #(\d+): {_NUMBER} img/sec per \S+$")
-_MEAN = re.compile(rf"Img/sec per \S+: {_NUMBER} ?\+-{_NUMBER}$")
-_TOTAL = re.compile(rf"Total img/sec on (\d+) (\S+)\(s\): {_NUMBER} ?\+-{_NUMBER}$")
+# All patterns are bounded in length, so that the time is linear in the size of a line.
+_NUMBER = r"(\d{1,40}(?:\.\d{1,40})?(?:[eE][-+]?\d{1,4})?)"
+_KNOWN = r"Model: {1,9}\S|Iter #\d{1,15}: |Img/sec per |Running warmup\."
+_HEADER = re.compile(r"(Model|Batch size|Number of (?:GPU|CPU)s): {0,9}(\S{1,200})$")
+_ITERATION = re.compile(rf"Iter #(\d{{1,15}}): {_NUMBER} img/sec per \S{{1,20}}$")
+_MEAN = re.compile(rf"Img/sec per \S{{1,20}}: {_NUMBER} ?\+-{_NUMBER}$")
+_TOTAL = re.compile(
+    rf"Total img/sec on (\d{{1,15}}) ([^\s(]{{1,20}})\(s\): {_NUMBER} ?\+-{_NUMBER}$"
+)
 _OTHER = re.compile(r"Running (?:warmup|benchmark)\.\.\.$")
 _UNKNOWN = (
     *("precision", "optimizer", "num_batches", "framework", "commit", "machine"),
@@ -28,18 +33,36 @@ _UNKNOWN = (
 )
 
 
-@register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Iter #\d+: |Img/sec per |Running warmup\.)")
+@register_reader(PROGRAM, with_prefixes(r"Iter #\d{1,15}: |Img/sec per |Running warmup\."))
 def read(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each run in a log of Horovod. In a job, only the first process prints
     results.
     """
     part = 0
-    for lines, time in file.processes():
-        for run in _split_runs(lines):
+    for lines, time in file.processes(_KNOWN):
+        runs = [*_split_runs(lines)]
+        mixed = next(filter(None, map(_mixed_line, runs)), None)
+        if mixed:
+            file.skip(*mixed, MIXED)
+            continue
+        for run in runs:
             record = _run_record(file, run, part + 1, time)
             if record is not None:
                 part += 1
                 yield record
+
+
+def _mixed_line(lines: Sequence[Line]) -> Line | None:
+    """Returns the first line that repeats a value of the run, so that lines of several processes
+    are mixed; None if there is none.
+    """
+    seen = set()
+    for line in lines:
+        match = _HEADER.match(line[1]) or _ITERATION.match(line[1])
+        if match and match[1] in seen:
+            return line
+        seen.add(match and match[1])
+    return None
 
 
 def _split_runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:

@@ -7,7 +7,6 @@ mpirun tags it; messages of TensorFlow may be mixed in.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import os
 import re
@@ -16,56 +15,71 @@ from typing import Any
 
 from cnnbench.base.files import parse_json, read_file
 from cnnbench.records.codec import is_valid_amount
-from cnnbench.records.readers import Line, ResultFile, register_reader
+from cnnbench.records.launchers import Line, with_prefixes
+from cnnbench.records.readers import MIXED, ResultFile, register_reader
 from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
 
 PROGRAM = "tf_cnn_benchmarks"
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
+# All patterns are bounded in length, so that the time is linear in the size of a line.
+_NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
+_STEP = r"\d{1,15}"
+_KNOWN = rf"Model: {{3,9}}\S|{_STEP}\s{{1,9}}images/sec: "
+"""How lines of every run begin, from which the prefixes of a launcher are learned."""
 _HEADER = re.compile(
     r"(TensorFlow|Model|Dataset|Mode|SingleSess|Batch size|Num batches|Num epochs|Devices|"
     r"NUMA bind|Data format|Data type|Input image|Layout optimizer|RewriterConfig|Optimizer|"
-    r"Variables|Use NCCL|AllReduce|Sync|Staged vars|Horovod on):(?:\s+(.*))?$"
+    r"Variables|Use NCCL|AllReduce|Sync|Staged vars|Horovod on):(?:\s{1,20}(.*))?$"
 )
 _GROUP = "batches per prepocessing group"
-_MORE = re.compile(rf"\s{{2,}}(\S+) (per device|{_GROUP})$")
+_MORE = re.compile(rf"\s{{2,40}}(\S{{1,40}}) (per device|{_GROUP})$")
 _ROW = re.compile(
-    rf"(\d+)\s+images/sec: ({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)"
-    rf"((?:\s+{_NUMBER})*)$"
+    rf"({_STEP})\s{{1,9}}images/sec: ({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)"
+    rf"((?:\s{{1,9}}{_NUMBER}){{0,40}})$"
 )
 # The first versions of tf_cnn_benchmarks called top-1 accuracy "precision", and top-5 "recall".
 _ACCURACY = re.compile(
     rf"(?:Accuracy|Precision) @ 1 = ({_NUMBER}) (?:Accuracy|recall) @ 5 = ({_NUMBER}) "
-    r"\[\d+ examples\]$"
+    rf"\[{_STEP} examples\]$"
 )
 _PRECISIONS = {"float32": "fp32", "float16": "fp16"}
 _TOTAL = re.compile(rf"total images/sec: ({_NUMBER})$")
-_GPU = re.compile(rb"device:GPU:(\d+) with .*-> physical GPU \(device: \d+, name: ([^,\n]+),")
+_GPU = re.compile(
+    rb"device:GPU:(\d{1,4}) with .{1,60}-> physical GPU \(device: \d{1,4}, name: ([^,\n]{1,80}),"
+)
 # These lines of tf_cnn_benchmarks contain no value for the record.
 _OTHER = re.compile(
     r"=+$|-+$|Generating (?:training |evaluation )?model$|Initializing graph$|Running warm up$|"
     r"Done warm up$|Waiting for other replicas to finish warm up$|Round up warm up steps|"
-    r"Starting real work at step|Finishing real work at step|Step\s+Img/sec|"
-    r"Running (?:final )?evaluation at global_step \d+$|Resuming training$|Done with training$|"
+    r"Starting real work at step|Finishing real work at step|Step\s{1,9}Img/sec|"
+    rf"Running (?:final )?evaluation at global_step {_STEP}$|Resuming training$|"
+    r"Done with training$|"
     r"Stopping, as (?:eval accuracy at least|the model indicates)|Successfully loaded model from|"
     r"Checkpoint not found in|"
-    rf"Attempting to restore|\d+\s+{_NUMBER} examples/sec$|:::MLP|Running parameter server|"
+    rf"Attempting to restore|{_STEP}\s{{1,9}}{_NUMBER} examples/sec$|:::ML|"
+    r"Running parameter server|"
     r"Starting worker \d|Writing (?:partitioned )?GraphDef as|Dumping (?:trace|ProfileProto) to|"
     r"The (?:TensorBoard debugger plugin|CLI TensorFlow debugger) will be used"
 )
+# A run prints each of these lines once.
+_ONCE = re.compile("Generating training model$|Running warm up$|Done warm up$|total images/sec: ")
 _UNKNOWN = ("commit", "step_seconds", "memory", "startup")
 
 
-@register_reader(PROGRAM, rb"^(?:\[.*>: ?)?(?:.*Z )?(?:Model: {3,}\S|.*total images/sec: )")
+@register_reader(PROGRAM, with_prefixes(rf"{_KNOWN}|total images/sec: "))
 def read(file: ResultFile) -> Iterable[RunRecord]:
     """Creates a record for each run in a log of tf_cnn_benchmarks, with the values that the run
     printed.
     """
     gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}
     part = 0
-    for lines, time in file.processes():
-        for run in _split_runs(lines):
-            log = _ParsedLog(file, run)
+    for lines, time in file.processes(_KNOWN):
+        logs = [_ParsedLog(file, run) for run in _split_runs(lines)]
+        mixed = [log.mixed for log in logs if log.mixed]
+        if mixed:
+            file.skip(*mixed[0], MIXED)
+            continue
+        for log in logs:
             if log.header or log.rows:
                 part += 1
                 yield log.make_record(part, time, gpus)
@@ -179,11 +193,15 @@ class _ParsedLog:
         self.rows: list[PrintedSpeed] = []
         self.values: dict[str, float] = {}
         self.is_complete = False
+        self._seen: set[str] = set()
+        self.mixed: Line | None = None
+        """The first line that shows that the lines of several processes are mixed."""
         for number, text in lines:
             self._parse_line(number, text)
 
     def _parse_line(self, number: int, text: str) -> None:
         if match := _HEADER.match(text):
+            self._note_repetition(match[1] in self.header, number, text)
             self.header[match[1]] = (match[2] or "").strip()
         elif match := _MORE.match(text):
             self.header[match[2]] = match[1]
@@ -193,11 +211,10 @@ class _ParsedLog:
             )
             if not is_valid_amount(speed):
                 return self.file.skip(number, text, "is not a speed")
-            if self.rows and int(match[1]) <= self.rows[-1].step:
-                reason = "repeats a step, so it comes from another process; use mpirun --tag-output"
-                return self.file.skip(number, text, reason)
+            step = int(match[1])
+            self._note_repetition(bool(self.rows) and step <= self.rows[-1].step, number, text)
             of = {"uncertainty": uncertainty, "jitter": jitter, "loss": loss[0] if loss else None}
-            self.rows.append(PrintedSpeed(step=int(match[1]), images_per_sec=speed, **of))
+            self.rows.append(PrintedSpeed(step=step, images_per_sec=speed, **of))
         elif match := _ACCURACY.match(text):
             top_1, top_5 = map(float, match.groups())
             self.values |= {"accuracy": top_1, "top_1": top_1, "top_5": top_5}
@@ -208,9 +225,16 @@ class _ParsedLog:
             self.is_complete = True
         elif not _OTHER.match(text):
             self.file.skip(number, text)
+        if match := _ONCE.match(text):
+            self._note_repetition(match[0] in self._seen, number, text)
+            self._seen.add(match[0])
         # A training with evaluations prints no total speed; these lines show that it is complete.
         self.is_complete |= text.startswith(("Running final evaluation", "Done with training"))
         return None
+
+    def _note_repetition(self, is_repeated: bool, number: int, text: str) -> None:
+        if is_repeated and self.mixed is None:
+            self.mixed = number, text
 
     def fill_header_and_return_machine_facts(self, run_log: dict[str, Any]) -> dict[str, Any]:
         """Fills in the header from the content of benchmark_run.log (`run_log`). Returns properties
@@ -323,10 +347,7 @@ class _ParsedLog:
         return {name: value for name, value in flags.items() if value is not None}
 
     def _device_names(self) -> list[str]:
-        try:
-            return [str(device) for device in ast.literal_eval(self.header.get("Devices", "[]"))]
-        except (SyntaxError, ValueError):
-            return []
+        return re.findall(r"'([^']{1,200})'", self.header.get("Devices", ""))
 
     def _header_number(self, name: str) -> int | None:
         """Reads a whole number from the header (early versions print 32 as 32.0); None if there is

@@ -25,6 +25,7 @@ WARNING:tensorflow:From /usr/lib/python3/x.py:12: Supervisor is deprecated.
 Instructions for updating:
   Please switch to tf.train.MonitoredTrainingSession
 I0301 10:00:01.123456 139 tf_logging.py:115] Running local_init_op.
+cnnbench: the machine is busy
 """
 OLD = {  # as before TensorFlow 1.8, with GPUs
     "TensorFlow:  2.21": "TensorFlow:  1.4",
@@ -203,15 +204,70 @@ def test_logs_of_other_versions(version, tmp_path):
     assert [one.step for one in record.imported.printed][:2] in ([1, 10], [])
 
 
-def test_output_of_several_processes_without_tags_is_not_mixed_up(imported):
-    # As Horovod's processes print into one terminal; each prints the total of the job.
-    head, table = TRAINING.split("1\timages", 1)
-    rows = ("1\timages" + table).splitlines(keepends=True)
-    (record,), err = imported(head + "".join(line for line in rows for _ in (0, 1)), code=3)
-    assert [one.step for one in record.imported.printed] == [1, 10, 20]
-    assert "repeats a step, so it comes from another process" in err
-    assert len(record.imported.skipped_lines) == 3
-    assert throughput(record) == 706.17
+def interleaved(text, head_once=False, block=1):
+    """What two processes print into one terminal, in blocks of lines."""
+    lines = text.splitlines(keepends=True)
+    head = lines[: lines.index("==========\n")] if head_once else []
+    rest = lines[len(head) :]
+    blocks = [rest[at : at + block] for at in range(0, len(rest), block)]
+    return "".join(head + [line for part in blocks for line in part * 2])
+
+
+@pytest.mark.parametrize(
+    ("text", "of"),
+    [
+        *[("TRAINING", of) for of in ({}, {"head_once": True}, {"block": 3}, {"block": 15})],
+        *[("HOROVOD", of) for of in ({}, {"block": 3})],
+    ],
+)
+def test_output_of_several_processes_without_tags_is_refused(imported, text, of):
+    records, err = imported(interleaved(globals()[text], **of), code=3)
+    assert records == ()
+    assert "lines of several processes are mixed" in err
+    assert err.count("line ") == 1
+
+
+LAUNCHERS = {
+    "mpirun --tag-output": "[1,{rank}]<stdout>:",
+    "Open MPI 5": "[prterun-host-4711@1,{rank}]<stdout>: ",
+    "Open MPI 5 with times": "Thu May  7 10:00:{s:02} 2026 [host:1,{rank}]<stdout>: ",
+    "horovodrun": "[{rank}]<stdout>:",
+    "horovodrun with times": "Thu May  7 10:00:{s:02} 2026[{rank}]<stdout>:",
+    "srun --label": "{rank:>2}: ",
+    "torchrun": "[default{rank}]:",
+    "kubectl": "2026-05-07T10:00:{s:02}.{s:09}Z ",
+    "kubectl, another zone": "2026-05-07T10:00:{s:02}.5+05:30 ",
+    "kubectl --prefix": "[pod/job-worker-{rank}/main] ",
+    "kubectl --prefix --timestamps": "[pod/job-{rank}/main] 2026-05-07T10:00:{s:02}.5-07:00 ",
+    "launcher of an operator": "[pod/job-launcher-x7k/m] 2026-05-07T10:00:01Z [1,{rank}]<stdout>:",
+    "docker compose": "train-{rank}  | ",
+    "docker compose, colours": "\x1b[36mtrain-{rank}   |\x1b[0m ",
+    "ts": "May 07 10:00:{s:02} ",
+    "ts %.s": "1778140800.{s:06} ",
+    "ts with a date": "[2026-05-07 10:00:{s:02}] ",
+}
+
+
+@pytest.mark.parametrize("text", ["TRAINING", "HOROVOD"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_prefixes_of_launchers(imported, launcher, text):
+    prefix = LAUNCHERS[launcher]
+    ranks = range(8, 11) if "{rank" in prefix else (0,)
+    lines = [
+        prefix.format(rank=rank, s=second) + line + "\n"
+        for second, line in enumerate((NOISE + globals()[text]).splitlines())
+        for rank in ranks
+    ]
+    records, err = imported("".join(lines))
+    assert "left out" not in err
+    assert [one.status for one in records] == ["ok"] * len(ranks)
+    total, batch = (706.17, 8) if text == "TRAINING" else (882.8, 128)
+    assert {throughput(one) for one in records} == {total}
+    assert {one.batch.global_ for one in records} == {batch}
+    times = {one.started_at for one in records}
+    zones = ("Z ", "+05:30 ", "-07:00 ")
+    if prefix.endswith(zones):
+        assert {time[:16] for time in times} == {"2026-05-07T10:00"}
 
 
 def test_tagged_output_of_two_processes_and_times_of_a_cluster(imported):

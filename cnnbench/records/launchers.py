@@ -1,0 +1,134 @@
+"""Removes the prefixes that launchers and log collectors write before each line of a process.
+
+No list of launchers is needed. A reader knows how some lines of its program begin, so the text
+before such a line is a prefix. The prefixes of all other lines have the same shape: only times and
+numbers, such as the rank, differ. Lines belong to the same process if their prefixes are equal
+except for times, for spaces that align columns, and for the name of the stream.
+
+All patterns are bounded in length, so the time is linear in the size of the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+Line: TypeAlias = "tuple[int, str]"
+"""Line number (from 1), and text without the line end."""
+
+_LONGEST, _MOST_SHAPES = 200, 50
+_BEFORE = rf'^[^{{"\n]{{0,{_LONGEST}}}?'
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_ISO = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?"
+_MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_NAMED_DAY = rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?{_MONTH} [ \d]\d {_CLOCK}(?: \d{{4}})?"
+_TIME = rf"{_ISO}|{_NAMED_DAY}|{_CLOCK}|\d{{10}}\.\d{{1,9}}"
+_TIMES = re.compile(_TIME)
+_STREAM = "<std(?:out|err)>"
+_END = re.compile(rf"(?:[\]>:|]|{_TIME})\s{{0,2}}$")
+_COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
+
+# Log lines of TensorFlow, absl, glog and Python's warnings are not results, nor are the messages of
+# cnnbench on standard error.
+_LOGGED = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\d.,]{0,10}: [IWEF] |[IWEF]\d{4,8} \d\d:\d\d:\d\d|"
+    r"(?:DEBUG|INFO|WARNING|ERROR)(?::tensorflow)?:|[^:]{1,400}\.py:\d{1,6}: \w{0,40}Warning: |"
+    r"Instructions for updating:|cnnbench: "
+)
+
+
+class ProcessLines(NamedTuple):
+    """The lines of one process in a log.
+
+    Attributes:
+      lines: the lines without prefixes; log lines of libraries and empty lines are left out.
+      time: time of the first line with its offset from UTC, ISO 8601; "" if lines have no time.
+    """
+
+    lines: list[Line]
+    time: str
+
+
+def with_prefixes(known: str) -> bytes:
+    """Returns a regular expression that finds a line that begins with `known` (a regular expression
+    of bounded length), perhaps after a prefix of a launcher.
+    """
+    return rf"{_BEFORE}(?:{known})".encode()
+
+
+def lines_of_processes(text: str, known: str) -> list[ProcessLines]:
+    """Splits a log into the lines of its processes, in the order of their first lines.
+
+    Args:
+      text: the whole log. ANSI colours are removed.
+      known: regular expression of bounded length for the beginning of lines that the program
+        prints, from which the prefixes are learned.
+    """
+    text = _COLOURS.sub("", text.replace("\r\n", "\n")) if "\x1b" in text or "\r" in text else text
+    shapes = _learn_shapes(text, known)
+    found: dict[str, ProcessLines] = {}
+    is_logged: dict[str, bool] = {}
+    for number, whole in enumerate(text.split("\n"), start=1):
+        prefix = next((m[0] for shape in shapes if (m := shape.match(whole))), "")
+        name = _name_of_process(prefix) if prefix else ""
+        line = whole[len(prefix) :].rstrip()
+        if name not in found:
+            found[name] = ProcessLines([], _first_time(prefix))
+        if _LOGGED.match(line):
+            is_logged[name] = True
+        # An indented line after a log line continues the log line.
+        elif line and not (is_logged.get(name) and line[:2] == "  "):
+            is_logged[name] = False
+            found[name].lines.append((number, line))
+    return list(found.values())
+
+
+def _learn_shapes(text: str, known: str) -> list[re.Pattern[str]]:
+    """Returns a pattern for each shape of the prefixes in the log, the longest first."""
+    lines = re.compile(f"({_BEFORE})(?:{known})", re.MULTILINE)
+    prefixes = {prefix for match in lines.finditer(text) if _is_prefix(prefix := match[1])}
+    shapes = {_shape(prefix, r"\d+") for prefix in prefixes}
+    if len(shapes) > _MOST_SHAPES:  # The names of hundreds of pods differ in their letters, too.
+        shapes = {_shape(prefix, r"[\w.-]+") for prefix in prefixes}
+    longest_first = sorted(shapes, key=lambda shape: (-len(shape), shape))
+    return [re.compile(shape) for shape in longest_first[:_MOST_SHAPES]]
+
+
+def _is_prefix(text: str) -> bool:
+    return bool(text.strip() and _END.search(text) and not _LOGGED.match(text))
+
+
+def _shape(prefix: str, word: str) -> str:
+    """Returns a pattern that a prefix with other times, and other words in the places of its words,
+    matches. `word` is a regular expression.
+    """
+    end = len(prefix.rstrip())
+    parts = [r"\s{0,20}"]
+    for part in re.finditer(rf"({_TIME})|({_STREAM})|({word})|(\s+)|.", prefix):
+        time, stream, name, spaces = part.groups()
+        if time:
+            parts.append(f"(?:{_TIME})")
+        elif stream:
+            parts.append(_STREAM)
+        elif name:
+            parts.append(word.replace("+", "{1,80}"))
+        elif not spaces:
+            parts.append(re.escape(part[0]))
+        # Spaces within a prefix align columns; spaces at its end may be part of the line.
+        elif 0 < part.start() < end:
+            parts.append(r"\s{1,20}")
+        elif part.start():
+            parts.append(re.escape(spaces))
+    return "".join(parts)
+
+
+def _name_of_process(prefix: str) -> str:
+    without_times = _TIMES.sub("", prefix)
+    return " ".join(without_times.replace("<stderr>", "<stdout>").split())
+
+
+def _first_time(prefix: str) -> str:
+    """Returns the first time in a prefix that names its offset from UTC; "" if there is none."""
+    times: Iterable[str] = _TIMES.findall(prefix)
+    return next((time for time in times if re.search(r"T.*(?:Z|[+-]\d\d:?\d\d)$", time)), "")
