@@ -361,7 +361,8 @@ class FlagSpec:
       path: "file", "folder" or "file prefix" if the value is a path or a list of paths, otherwise
         "". " or URL" is appended if it may be a URL of a TensorFlow file system. Shells complete
         paths.
-      empty_is_none: an empty value on the command line means None instead of being refused.
+      unset: a value that means None ("not given"), as in tf_cnn_benchmarks: "" or 0. Without it, an
+        empty text for an optional flag is refused.
       known: values (or items of a list) for shell completion, if there are no choices.
       alone: for a flag with choices, its value if the flag is given without a value.
       repeated: whether the flag may be repeated; its value is then the tuple of all values.
@@ -392,7 +393,7 @@ class FlagSpec:
     fault: Callable[[Any], str] = lambda value: ""
     lower: bool = False
     path: str = ""
-    empty_is_none: bool = False
+    unset: str | int | None = None
     known: Callable[[], Iterable[str]] | None = None
     alone: str = ""
     repeated: bool = False
@@ -416,7 +417,7 @@ class FlagSpec:
     def parse(self, text: str) -> Any:
         """Converts the text of a command line to a value of the flag. Does not check the range.
 
-        Empty text for an optional flag (an unset shell variable) is refused unless `empty_is_none`.
+        Empty text for an optional flag (an unset shell variable) is refused unless it is `unset`.
         """
         # File names cannot contain a null character, and error messages must show it.
         if "\0" in text:
@@ -427,7 +428,7 @@ class FlagSpec:
         if of_text and text in _EMPTY:
             return None if self.optional and not self.repeated else self.kind.read("")
         if of_text and self.optional and not text.strip():
-            if self.empty_is_none:
+            if self.unset == "":
                 return None
             raise FlagError(self.name, text, "is empty; give a value or leave the flag out")
         try:
@@ -449,7 +450,8 @@ class FlagSpec:
         """Converts a value to the form in which it is stored. Values of a wrong type are returned
         unchanged.
         """
-        return None if value == "" and self.optional else self.kind.stored(value)
+        is_unset = self.optional and (value == "" or (value == 0 and self.unset == 0))
+        return None if is_unset else self.kind.stored(value)
 
     def check(self, value: Any) -> None:
         """Checks the type, choices and range of a normalised value. If the value is invalid, raises
@@ -467,8 +469,12 @@ class FlagSpec:
                     make_temporary_folders_permanent(path)
 
     def text(self, value: Any) -> str:
-        """Formats a value as on the command line; "" for None."""
-        value = "" if value is None else self.kind.stored(value)
+        """Formats a value as on the command line. None is the value that means None (`unset`), or
+        "".
+        """
+        if value is None:
+            return str("" if self.unset is None else self.unset)
+        value = self.kind.stored(value)
         return self.kind.text(value) if self.kind.has(value) else str(value)
 
 

@@ -201,6 +201,17 @@ def renamed_notices(names: Container[str]) -> tuple[str, ...]:
     return tuple(f"--{old} was renamed to --{new}" for old, new in RENAMED.items() if old in names)
 
 
+def unset_notices(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns a notice for every flag whose value means that it is not given, because the value may
+    come from a shell variable that is not set.
+    """
+    return tuple(
+        f"--{name}={SPECS[name].unset} is the same as no --{name}, as in tf_cnn_benchmarks"
+        for name, value in values.items()
+        if value is None and name in SPECS and SPECS[name].unset is not None
+    )
+
+
 def accept_obsolete_arguments(params: type[T]) -> type[T]:
     """Class decorator for parameters: obsolete flags and old names of flags are accepted as
     arguments, with a warning.

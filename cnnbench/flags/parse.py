@@ -29,6 +29,7 @@ from cnnbench.flags.params import (
     obsolete_notices,
     refuse_fp16_contradiction,
     renamed_notices,
+    unset_notices,
 )
 
 FLAG_FILE = "flagfile"
@@ -89,7 +90,8 @@ def parse_args(
     Pass `of_run` if the caller supports --only_check_args. See `BeforePlugins`.
     """
     values, _, texts = _read_command_line(argv, ACCEPTED, before_plugins=before_plugins)
-    return ParsedArgs(values, obsolete_notices(values, of_run=of_run) + renamed_notices(texts))
+    notices = obsolete_notices(values, of_run=of_run) + renamed_notices(texts)
+    return ParsedArgs(values, notices + unset_notices(values))
 
 
 def args_from_values(values: Mapping[str, Any]) -> ParsedArgs:

@@ -121,7 +121,7 @@ run --max_seconds=3 --num_epochs=1           | --max_seconds=3: cannot be used w
 run --max_seconds=3 --eval --train_dir=/tmp  | --max_seconds=3: cannot be used with --eval
 run --max_seconds=0                          | --max_seconds=0: must be greater than 0
 run --num_eval_batches=3 --num_eval_epochs=1 | --num_eval_batches=*--num_eval_epochs
-run --stop_at_top_1_accuracy=0               | --stop_at_top_1_accuracy=*eval_during_training
+run --stop_at_top_1_accuracy=1               | --stop_at_top_1_accuracy=*eval_during_training
 run --stop_at=loss:2                         | --stop_at=loss:2: needs an evaluation to stop at
 run DURING --stop_at=top_1                   | --stop_at=top_1: *METRIC:VALUE, as in top_1:0.759
 run DURING --stop_at=0.759                   | --stop_at=0.759: *METRIC:VALUE, as in top_1:0.759

@@ -309,3 +309,23 @@ def test_every_text_of_a_repeated_flag_is_parsed():
     assert parse_run(["--batch_size=2", "--batch_size=3"]).params.batch_size == 3
     with pytest.raises(UsageError, match=r"^--batch_size=x: must be an integer$"):
         parse_run(["--batch_size=x", "--batch_size=3"])
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("--data_dir=", "--data_name=", "--train_dir=", "--checkpoint_directory="),
+        *("--all_reduce_spec=", "--piecewise_learning_rate_schedule=", "--tfprof_file="),
+        *("--partitioned_graph_file_prefix=", "--stop_at_top_1_accuracy=0"),
+        *("--eval_during_training_every_n_steps=0", "--eval_during_training_every_n_epochs=0.0"),
+    ],
+)
+def test_empty_values_of_tf_cnn_benchmarks_mean_not_given(word):
+    parsed = parse_run([word])
+    assert parsed.params == parse_run([]).params
+    *_, notice = parsed.notices
+    assert re.match(r"--(\w+)=0? is the same as no --\1, as in tf_cnn_benchmarks", notice)
+    # Campaigns write flags for their processes.
+    name = parsed.explicit_flags[0]
+    text = SPECS[name].text(getattr(parsed.params, name))
+    assert parse_run([f"--{name}={text}"]).params == parsed.params

@@ -37,6 +37,7 @@ class DataParams:
         "Folder with the data set. If not given, synthetic images are used.",
         path="folder or URL",
         role=FlagRole.PLACE,
+        unset="",
     )
     data_name: str | None = flag(
         None,
@@ -45,6 +46,7 @@ class DataParams:
         "its files. Without --data_dir, the data set of --model is used, or imagenet if the model "
         "has several.",
         known=datasets,
+        unset="",
     )
     dataset_plugin: str | None = flag(
         None,

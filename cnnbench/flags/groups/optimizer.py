@@ -106,6 +106,7 @@ class OptimizerParams:
         "0.3 for ten epochs, 0.2 until epoch 25, then 0.1. In general: LR0;E1;LR1;...;En;LRn.",
         parser=parse_piecewise,
         part=RunPart.UPDATE | RunPart.LEARNING_RATE,
+        unset="",
     )
     learning_rate_schedule: str = _schedule(
         "staircase",

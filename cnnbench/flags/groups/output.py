@@ -83,6 +83,7 @@ class OutputParams:
         fault=_invalid_folder_reason,
         role=FlagRole.PLACE,
         part=RunPart.PER_PROCESS,
+        unset="",
     )
     export_dir: str | None = _output(
         None,
@@ -139,6 +140,7 @@ class OutputParams:
         "Profile the same step as --trace_file, and write its operations, sorted by time, to "
         "this file.",
         path="file",
+        unset="",
     )
     profile_layers: str | None = _profile(
         None,
@@ -173,6 +175,7 @@ class OutputParams:
         "optimized and partitioned it in the first warm-up step. If PREFIX has a suffix, such as "
         ".txt, the number is inserted before the suffix. Files that end in txt contain text.",
         path="file prefix",
+        unset="",
     )
     benchmark_log_dir: str | None = _output(
         None,

@@ -64,11 +64,13 @@ class RunParams:
         None,
         "Pause training after every N global steps, evaluate, and continue.",
         minimum=1,
+        unset=0,
     )
     eval_during_training_every_n_epochs: float | None = _evaluating(
         None,
         "Pause training after every N epochs, evaluate, and continue.",
         above=0,
+        unset=0,
     )
     eval_during_training_at_specified_steps: tuple[int, ...] = _evaluating(
         (),
@@ -96,6 +98,7 @@ class RunParams:
         "Older spelling of --stop_at=top_1:VALUE; for ssd300, of --stop_at=map:VALUE.",
         minimum=0,
         maximum=1,
+        unset=0,
     )
     collect_eval_results_async: bool = flag(
         False,

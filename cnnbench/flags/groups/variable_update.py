@@ -114,8 +114,7 @@ class VariableUpdateParams:
         parser=parse_all_reduce_spec,
         known=names,
         part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.TUNABLE,
-        # Scripts for tf_cnn_benchmarks pass --all_reduce_spec= for the default algorithm.
-        empty_is_none=True,
+        unset="",
     )
     all_reduce_group_size: int = _algorithm(
         0,
