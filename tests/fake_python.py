@@ -142,6 +142,10 @@ def record_of(say, name, flags, values):
     speed *= 1 + draw * say.get("scatter", 0.003)
     for flag in flags:
         speed *= say.get("by_flag", {}).get(flag, 1)
+    for name, value in say.get("by_variable", {}).items():
+        if name in os.environ:
+            speed *= value
+            document["environment"][f"env_{name}"] = os.environ[name]
     document["run_id"] = uuid.uuid4().hex
     document["command"] = ["cnnbench", "run", *flags]
     for key, value in values.items():

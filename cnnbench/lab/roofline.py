@@ -19,7 +19,7 @@ from cnnbench.base.stats import faster_half
 from cnnbench.base.terminal import csv_text
 from cnnbench.base.text import format_bytes
 from cnnbench.errors import BenchmarkError
-from cnnbench.machine.cpu import available_cpu_count
+from cnnbench.machine.cpu import Host, available_cpu_count, convolution_kernels
 from cnnbench.models.declaration import FlopCounts
 from cnnbench.plan.run_plan import Runnable, RunPlan
 from cnnbench.records.codec import encode
@@ -95,12 +95,14 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
         peak_flops_source=machine.flops_source,
     )
     of_steps = [steps[step].seconds for step in kept]
+    on_cpu = record.placement is not None and record.placement.kind == "cpu"
     roofline = Roofline(
         roofline_rows(of_steps, profiler.work_finder, profiler.flops, machine, seconds),
         machine,
         seconds,
         fmean(record.step_seconds[step] for step in plain),
         dataclasses.replace(record, measured=figures),
+        convolution_kernels(Host()) if on_cpu else None,
     )
     return roofline, plan
 

@@ -180,6 +180,14 @@ def convolution_kernels(host: Host) -> str:
     return _choose_convolution_kernels(isa if isinstance(isa, list) else (), host.environ)
 
 
+def describe_kernels(kernels: str) -> str:
+    """Describes a result of `convolution_kernels` in words."""
+    family, _, width = kernels.partition("-")
+    named = {"onednn": "oneDNN's convolutions", "eigen": "TensorFlow's own convolutions"}
+    text = named.get(family, "TensorFlow's own convolutions, without oneDNN")
+    return f"{text} ({width.upper().replace('AVX512', 'AVX-512')})" if width else text
+
+
 def _choose_convolution_kernels(isa: Collection[str], environ: Mapping[str, str]) -> str:
     asked = environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower()
     if asked in ("0", "false"):

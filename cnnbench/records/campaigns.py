@@ -188,12 +188,13 @@ AS_GIVEN = "as given"
 
 @dataclass(frozen=True, kw_only=True)
 class TuneRow:
-    """A candidate (a set of flags) of `cnnbench tune`, with its speed. Values that were not
-    measured are None.
+    """A candidate (a set of flags and environment variables) of `cnnbench tune`, with its speed.
+    Values that were not measured are None.
 
     Attributes:
-      candidate: the flags that the candidate adds, or "as given".
+      candidate: the settings that the candidate adds, or "as given".
       flags: all flags of the candidate.
+      variables: environment variables of the candidate, by name.
       changes: values of --allow for what the candidate trains differently.
       group: name of the group in which the candidate was measured first.
       processes: number of measured processes.
@@ -212,6 +213,7 @@ class TuneRow:
 
     candidate: str
     flags: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict, metadata=OPTIONAL)
     changes: tuple[str, ...] = ()
     group: str = ""
     processes: int = 0
@@ -255,7 +257,8 @@ class TuneDocument(Document):
     Attributes:
       started_at: start of the first session of the search, ISO 8601 with offset, UTC.
       search_command: argv of the search.
-      command: argv of the fastest proven command line; for a job, of `cnnbench launch`.
+      command: argv of the fastest proven command line; for a job, of `cnnbench launch`. With
+        environment variables, the program is `env`.
       verdict: verdict on the leader against the flags as given: "faster", "same", "slower", "open"
         (also if no candidate was tried), or "none" if the flags as given lead.
       reason: reason of the verdict.

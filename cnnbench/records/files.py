@@ -447,7 +447,7 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
             *("roofline", "strategies", "step_profile", "explanation", "tune"),
         )
     },
-    "table of tune": _beginning_matcher(rb"cnnbench (--|run|launch)[^\n]*\n\n"),
+    "table of tune": _beginning_matcher(rb"(env [^\n]* )?cnnbench (--|run|launch)[^\n]*\n\n"),
     "table of space": _beginning_matcher(rb"[^\n]*: \d+ candidates?\n"),
     "flag file": _beginning_matcher(rb"# cnnbench tune: "),
     ".html": _beginning_matcher(rb"\s*<!doctype html.*cnnbench"),

@@ -326,6 +326,8 @@ class Roofline(Document):
       step_seconds: mean seconds of the profiled steps.
       unprofiled_step_seconds: mean seconds of the faster half of the steps without a profiler.
       run: the record of the process; its timed steps are those without a profiler.
+      kernels: kind of kernels that computed the convolutions on a CPU, such as "onednn-avx512";
+        absent on GPUs.
     """
 
     kind: ClassVar[str] = "roofline"
@@ -337,6 +339,7 @@ class Roofline(Document):
     step_seconds: float
     unprofiled_step_seconds: float
     run: RunRecord
+    kernels: str | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
         if not self.rows:

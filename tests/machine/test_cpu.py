@@ -214,3 +214,15 @@ def test_memory_of_a_control_group(machine, group, folder, names):
     machine.put(f"{folder}/{used}", 3 * GIB)
     machine.put(f"{folder}/memory.stat", f"anon 5\n{file_pages} {GIB}")
     assert read_memory_capacity(machine.host) == MemoryCapacity(total=5 * GIB, available=2 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "text"),
+    [
+        ("onednn-avx512", "oneDNN's convolutions (AVX-512)"),
+        ("eigen-avx2", "TensorFlow's own convolutions (AVX2)"),
+        ("library", "TensorFlow's own convolutions, without oneDNN"),
+    ],
+)
+def test_kernels_are_described(kernels, text):
+    assert cpu.describe_kernels(kernels) == text

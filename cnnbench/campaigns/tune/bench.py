@@ -52,7 +52,7 @@ from cnnbench.campaigns.ab.side import (
 )
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, RequestBatch
-from cnnbench.campaigns.processes.child import ProcessResult, ResolvedRun
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import (
     LOGS,
     PROCESS,
@@ -259,6 +259,7 @@ def unmeasured_row(candidate: Candidate, group: str) -> TuneRow:
     return TuneRow(
         candidate=candidate.name,
         flags=flags_to_arguments(candidate.flags),
+        variables=candidate.variables,
         changes=candidate.changes,
         group=group,
     )
@@ -419,9 +420,15 @@ class SearchSettings:
     seed: int = 0
     lanes: int = 1
 
-    def make_side(self, flags: Mapping[str, object], resolved: ResolvedRun) -> AbSide:
-        """Creates an `AbSide`, which runs with these flags as one process or as a job."""
-        return AbSide(layout=self.space.layout, resolved=resolved).with_added_flags(flags)
+    def make_side(self, candidate: Candidate, flags: Mapping[str, object]) -> AbSide:
+        """Creates an `AbSide`, which runs with `flags` and with the environment variables of a
+        candidate, as one process or as a job.
+        """
+        return AbSide(
+            layout=self.space.layout,
+            variables=candidate.variables,
+            resolved=candidate.resolved,
+        ).with_added_flags(flags)
 
     @property
     def turn_seconds(self) -> float:
@@ -641,7 +648,7 @@ class RaceBenchmark:
                 make_process_request(
                     self.folder,
                     name,
-                    self.settings.make_side({**candidate.flags, **length}, candidate.resolved),
+                    self.settings.make_side(candidate, {**candidate.flags, **length}),
                     label=f"{label}: {candidate.name}",
                     key=later_keys[0] if later_keys else label,
                     target=self.folder.folder / _RACE / f"{name}.json",

@@ -187,7 +187,12 @@ def candidates_csv(tuning: TuneDocument) -> str:
     """Results of a search as CSV with one line for each candidate. Numbers are not rounded."""
     header = [field.name for field in fields_of(TuneRow)]
     rows = (
-        {**asdict(row), "flags": shlex.join(row.flags), "changes": " ".join(row.changes)}
+        {
+            **asdict(row),
+            "flags": shlex.join(row.flags),
+            "variables": shlex.join(_assignments(row.variables)),
+            "changes": " ".join(row.changes),
+        }
         for row in tuning.rows
     )
     return csv_text(header, (row.values() for row in rows))
@@ -206,11 +211,26 @@ def processes_csv(outcome: SearchOutcome) -> str:
 
 
 def flag_file_text(tuning: TuneDocument) -> str:
-    """The flags of a search's best command line, in the format of ``--flagfile``."""
+    """The flags of a search's best command line, in the format of ``--flagfile``.
+
+    A flag file cannot set environment variables, so they are in comments.
+    """
     # In the command line of a job, the flags of its processes follow "--".
     behind = tuning.command.index("--") if "--" in tuning.command else 0
     flags = [word for word in tuning.command[behind + 1 :] if word.startswith("--")]
-    return "\n".join([f"{FLAG_FILE_HEAD}: {_answer_text(tuning)}", *flags]) + "\n"
+    variables = [
+        f"# Set this environment variable, too: {one}" for one in command_variables(tuning)
+    ]
+    return "\n".join([f"{FLAG_FILE_HEAD}: {_answer_text(tuning)}", *variables, *flags]) + "\n"
+
+
+def command_variables(tuning: TuneDocument) -> tuple[str, ...]:
+    """The environment variables of a search's best command line, such as "LD_PRELOAD=lib.so"."""
+    return tuple(map(shlex.quote, tuning.command[1 : tuning.command.index("cnnbench")]))
+
+
+def _assignments(variables: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in variables.items()]
 
 
 def _gain_estimates(
@@ -445,8 +465,13 @@ class FinalComparison:
         """The cnnbench command line that runs with a candidate's flags."""
         layout, flags = self.settings.space.layout, flags_to_arguments(candidate.flags)
         words = run_command_words(layout, flags)
+        variables = _assignments(candidate.variables)
         # The word "run" is omitted, because it is the default command.
-        return ("cnnbench", *(words[1:] if layout is None and flags else words))
+        return (
+            *(("env", *variables) if variables else ()),
+            "cnnbench",
+            *(words[1:] if layout is None and flags else words),
+        )
 
     def _alpha_of_final(self, final_number: int) -> float:
         """Significance level for all interim analyses together in a final comparison, by its number
@@ -490,9 +515,10 @@ class FinalComparison:
                 **candidate.flags,
                 **self.bench.lengths.step_count_flags(FINAL, candidate.resolved.global_batch),
             }
+            own = {n: text for n, text in candidate.settings.items() if n in candidate.flags}
             sides[name] = replace(
-                self.settings.make_side(flags, candidate.resolved),
-                own=flags_to_arguments(candidate.settings),
+                self.settings.make_side(candidate, flags),
+                own=flags_to_arguments(own),
                 subject=replace(repository.measured_code(candidate.resolved.config), side=name),
             )
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
@@ -579,10 +605,11 @@ class FinalComparison:
         """
         flags = flags_of_weights_process(candidate.flags, WEIGHTS_STEPS)
         flags["train_dir"] = str(self.folder.unfinished_path(target))
+        resolved = replace(candidate.resolved, explicit_flags=())
         training = make_process_request(
             self.folder,
             f"weights-{candidate.key}",
-            self.settings.make_side(flags, replace(candidate.resolved, explicit_flags=())),
+            self.settings.make_side(candidate._replace(resolved=resolved), flags),
             label=f"weights: {name}",
             key="weights",
             leaves=target,

@@ -1,4 +1,6 @@
-"""The flags that `cnnbench tune` varies, and the candidates that it makes from them.
+"""The settings that `cnnbench tune` varies, and the candidates that it makes from them.
+
+A setting is a flag of a run or, on CPUs, an environment variable.
 
 All dimensions in a group are combined with each other. Groups are searched one after the other;
 each starts with the best flags of the previous groups (docs/tune.md explains why).
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.text import format_bytes
@@ -20,6 +23,7 @@ from cnnbench.campaigns.processes.child import (
     resolved_run_of_plan,
 )
 from cnnbench.campaigns.suite import SuiteEntry, expand_entry, load_yaml_file, parse_suite
+from cnnbench.campaigns.tune import environment
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, parse_flag_texts
 from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags, specs_of
@@ -38,7 +42,9 @@ from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Mode, Processes, Redu
 # The dimensions of a search: flags with the values to try, and when they apply.
 
 Settings: TypeAlias = Mapping[str, str]
-"""Values of flags as texts, by flag name."""
+"""Values of flags and of environment variables as texts, by name. The names of the variables are
+`environment.VARIABLES`.
+"""
 
 CHANGES: Mapping[str, str] = {
     "precision": "precision",
@@ -49,8 +55,9 @@ CHANGES: Mapping[str, str] = {
     "variable_consistency": "consistency",
     "staged_vars": "consistency",
     "gradient_reduction": "gradient_reduction",
+    environment.ONEDNN: "environment",
 }
-"""Flags that change what is trained, and the word of --allow that permits varying them."""
+"""Settings that change what is trained, and the word of --allow that permits varying them."""
 
 ALLOWABLE = tuple(dict.fromkeys(CHANGES.values()))
 
@@ -59,7 +66,7 @@ COMPUTING = frozenset(names_of_flags(specs_of(RuntimeParams), RunPart.TUNABLE))
 numbers.
 """
 
-TUNABLE = frozenset({*CHANGES, *names_of_flags(FLAGS, RunPart.TUNABLE)})
+TUNABLE = frozenset({*CHANGES, *names_of_flags(FLAGS, RunPart.TUNABLE)}) - environment.VARIABLES
 """Flags that may vary: flags that do not change the work, and the flags in `CHANGES`."""
 
 
@@ -84,7 +91,7 @@ def _is_all_reduce_mode(mode: Mode) -> bool:
 def search_dimensions(
     resolved: ResolvedRun, workers: int, *, on_gpu: bool, cpus: int
 ) -> dict[str, list[Dimension]]:
-    """The flags and values to try with the given flags, by group, in the order of the search.
+    """The settings to try with the given flags, by group, in the order of the search.
 
     `resolved` contains the given flags.
     """
@@ -121,6 +128,10 @@ def search_dimensions(
         "threads": [(values, _accept_any_mode) for values in threads],
         "input": [
             (values, _accept_any_mode) for values in reading if config["data_dir"] is not None
+        ],
+        # The last group, so that only its candidates have other variables than the user's.
+        "environment": [
+            (values, _accept_any_mode) for values in ([] if on_gpu else environment.dimensions())
         ],
     }
 
@@ -196,13 +207,14 @@ _NEAR = 0.9  # Runs print a warning if they need more than this share of the mem
 
 
 class Candidate(NamedTuple):
-    """A combination of flags for a run or a job. `cnnbench tune` measures its speed.
+    """Settings of a run or a job. `cnnbench tune` measures its speed.
 
     Attributes:
-      name: the flags that are added to the given flags, as text.
-      settings: the flags that are added, as texts by name.
+      name: the settings that are added to the given flags, as text.
+      settings: the settings that are added.
       flags: all flags by name.
-      key: equal for equivalent flags.
+      key: equal for equivalent settings.
+      variables: environment variables that its processes get.
       changes: the words of `ALLOWABLE` for differences in what is trained.
       resolved: properties of the run with these flags.
     """
@@ -211,6 +223,7 @@ class Candidate(NamedTuple):
     settings: Settings
     flags: Settings
     key: str
+    variables: Settings = MappingProxyType({})
     changes: tuple[str, ...] = ()
     resolved: ResolvedRun = ResolvedRun()
 
@@ -276,10 +289,15 @@ class SearchSpace:
         Raises UsageError or DataError if the candidate cannot run. The given flags are accepted
         even if they may need too much memory.
         """
-        own = {**({} if _MODE in settings else self.assumed_mode_flags), **settings}
+        variables = {name: settings[name] for name in settings if name in environment.VARIABLES}
+        flags = {name: settings[name] for name in settings if name not in variables}
+        for name, value in variables.items():
+            if reason := environment.why_unusable(name, value):
+                raise UsageError(reason)
+        own = {**({} if _MODE in settings else self.assumed_mode_flags), **flags}
         args = self.args.including(parse_flag_texts(own, SPECS))
         setup = plan_chief(args.including(STORED), self.layout)
-        without_effect = unused_flag_notices(setup, tuple(settings))
+        without_effect = unused_flag_notices(setup, tuple(flags))
         if without_effect:
             raise UsageError(without_effect[0])
         resolved = resolved_run_of_plan(make_plan(setup))
@@ -297,22 +315,25 @@ class SearchSpace:
             name=candidate_name(settings),
             settings=dict(settings),
             flags={**self.given_texts, **own},
-            key=json_digest({"config": resolved.identity}),
+            key=json_digest({"config": resolved.identity, "variables": variables}),
+            variables=variables,
             changes=changed,
             resolved=resolved,
         )
 
 
 def candidate_name(settings: Settings) -> str:
-    """Returns the name of a candidate: the flags that the candidate adds to the given flags, such
-    as "precision=bf16 xla=true".
+    """Returns the name of a candidate: the settings that the candidate adds to the given flags,
+    such as "precision=bf16 xla=true".
     """
-    return " ".join(f"{name}={text}" for name, text in settings.items()) or AS_GIVEN
+    texts = (environment.short_text(name, text) for name, text in settings.items())
+    return " ".join(texts) or AS_GIVEN
 
 
 def _changed_properties(settings: Settings) -> Iterator[str]:
     for name, text in settings.items():
-        if name in CHANGES and text != SPECS[name].text(SPECS[name].default):
+        spec = SPECS.get(name)
+        if name in CHANGES and (spec is None or text != spec.text(spec.default)):
             yield CHANGES[name]
     if _MODE in settings:
         mode = modes.find_mode(settings[_MODE])

@@ -18,7 +18,7 @@ from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import ConditionCheckFlags, parse_silenced_conditions
-from cnnbench.machine.cpu import Host
+from cnnbench.machine.cpu import Host, convolution_kernels
 from cnnbench.machine.watch import ConditionMonitor
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.plan.setup import card_numbers
@@ -92,14 +92,17 @@ class EnvDocument:
 
     Attributes:
       facts: properties of machine and software, as in the environment of a record.
+      advice: settings that may make training faster on this machine; absent without any.
       conditions: result of --check; absent without it.
     """
 
     facts: Mapping[str, Any]
+    advice: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
     conditions: FoundConditions | None = field(default=None, metadata=ABSENT)
 
 
 _SPECS = specs_of(EnvFlags)
+_ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 
 _ABOUT = """\
 Usage: cnnbench env [--json] [--tensorflow]
@@ -136,12 +139,25 @@ def main(argv: Sequence[str]) -> int:
     if flags.check:
         return _check_conditions(flags, quiet, run_flags)
     sections = environment.collect_facts_by_section()
+    advice = _advice(Host())
     if flags.json:
         facts = {name: fact for section in sections.values() for name, fact in section.items()}
-        print_result(json.dumps(encode(EnvDocument(facts=facts)), indent=2))
+        print_result(json.dumps(encode(EnvDocument(facts=facts, advice=advice or None)), indent=2))
     else:
-        print_result("\n".join(map(disable_ci_commands, _fact_lines(sections))))
+        lines = [*_fact_lines(sections), *(f"\n{text}" for text in advice)]
+        print_result("\n".join(map(disable_ci_commands, lines)))
     return ExitCode.OK
+
+
+def _advice(host: Host) -> tuple[str, ...]:
+    """Returns texts about settings that may make training faster on this machine."""
+    kernels = convolution_kernels(host)
+    if not kernels.startswith("eigen") or host.environ.get(_ONEDNN):
+        return ()
+    return (
+        "TensorFlow does not use oneDNN's convolutions on this CPU by default. To measure the "
+        f"speed with them: cnnbench ab --b_env={_ONEDNN}=1 -- --model=resnet50 --batch_size=8",
+    )
 
 
 def _load_tensorflow() -> None:

@@ -100,7 +100,8 @@ class TuneFlags(JobLayoutFlags, OutputFlags, sides.CampaignFlags):
     allow: str = flag(
         "",
         "Settings that may vary, although they change the result of the training, "
-        "comma-separated: precision, batch_size, consistency, gradient_reduction.",
+        "comma-separated: precision, batch_size, consistency, gradient_reduction, environment "
+        "(variables that change rounding).",
         known=lambda: ALLOWABLE,
     )
     threshold: float = flag(
@@ -250,7 +251,7 @@ def _run_search(
             )
         choices = sum(map(len, settings.space.groups.values()))
         reporter.notice(
-            f"{count_text(choices, 'combination', 'combinations')} of flags in "
+            f"{count_text(choices, 'combination', 'combinations')} of settings in "
             f"{count_text(len(settings.space.groups), 'group', 'groups')}, about "
             f"{format_duration(settings.seconds)}, seed {seed}, in {folder.folder}"
         )
@@ -276,6 +277,11 @@ def _write_and_report_outcome(
 ) -> int:
     if options.write_flagfile is not None:
         write_text("write_flagfile", options.write_flagfile, session.flag_file_text(outcome))
+        if variables := session.command_variables(outcome):
+            reporter.notice(
+                f"{options.write_flagfile} contains only flags; also set the environment: "
+                f"export {' '.join(variables)}"
+            )
     written = {
         "table": session.table_text,
         "csv": session.candidates_csv,

@@ -159,14 +159,14 @@ def fact_differences(
             differing.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     explicit = {flag for record in (*base.records, *new.records) for flag in record.explicit_flags}
     # Differences that prevent a verdict are first.
-    # Within each group, an imported program is first, followed by flags that the user set.
+    # Within each group, an imported program is first, followed by flags and variables of the user.
     explicit.add(IMPORTED)
     return tuple(
         sorted(
             differing,
             key=lambda difference: (
                 not difference.blocks,
-                difference.fact not in explicit,
+                difference.fact not in explicit and not difference.fact.startswith("env_"),
                 difference.fact != IMPORTED,
             ),
         )

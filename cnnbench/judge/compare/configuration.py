@@ -280,7 +280,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     **{name: (name, "conv_gradients") for name in ("data_format", "xla_compile")},
     "xla": ("xla", "conv_gradients", "env_TF_XLA_FLAGS"),
-    "environment_variables": ("env_*",),
+    # The kernels determine the fastest algorithms of gradients.
+    "env_TF_ENABLE_ONEDNN_OPTS": ("env_TF_ENABLE_ONEDNN_OPTS", "conv_gradients"),
+    "environment_variables": ("env_*", "conv_gradients"),
 }
 """Groups of properties that change together, by their names in --allow_different."""
 

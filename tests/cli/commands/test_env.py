@@ -20,6 +20,7 @@ SECTIONS = {
 @pytest.fixture
 def facts(monkeypatch):
     monkeypatch.setattr(environment, "collect_facts_by_section", lambda host=None: SECTIONS)
+    monkeypatch.setattr(env, "convolution_kernels", lambda host: "onednn-avx512")
 
 
 def test_facts_are_grouped_and_readable(call, facts):
@@ -43,6 +44,20 @@ def test_json_has_the_names_of_the_record(call, facts, holds):
     holds("env", document)
     (machine, gpus, software) = SECTIONS.values()
     assert document == {"facts": {**machine, **gpus, **software}}
+
+
+def test_a_cpu_without_onednns_convolutions_is_told_how_to_measure_them(
+    call, facts, holds, monkeypatch
+):
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
+    monkeypatch.setattr(env, "convolution_kernels", lambda host: "eigen-avx2")
+    document = json.loads(call("env", "--json").out)
+    holds("env", document)
+    (advice,) = document["advice"]
+    assert "cnnbench ab --b_env=TF_ENABLE_ONEDNN_OPTS=1 -- --model=" in advice
+    assert call("env").out.endswith(f"\n\n{advice}\n")
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")  # The user has decided.
+    assert "advice" not in json.loads(call("env", "--json").out)
 
 
 def test_this_machine(call):

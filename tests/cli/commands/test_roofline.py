@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.lab import roofline
+from cnnbench.machine import cpu
 from cnnbench.models import get_model
 from cnnbench.models.declaration import declare
 from cnnbench.records.profiles import FORWARD, TO_INPUT, TO_KERNEL
@@ -37,6 +38,9 @@ def test_all_flops_of_a_training_step_have_a_row(call, quick_start, limits, tmp_
     assert sum(seconds) == pytest.approx(document["step_seconds"])
     assert document["run"]["command"][:3] == ["cnnbench", *RUN[:2]]
     assert document["run"]["measured"]["peak_flops_per_sec"] == 1e11
+    kernels = cpu.convolution_kernels(cpu.Host())
+    assert document["kernels"] == kernels
+    assert f"\nconvolutions: {cpu.describe_kernels(kernels)}\n" in out
     page = call("report", str(files[0]), "--format=markdown").out
     assert "## What the machine reaches" in page
     assert "lenet, batch 4, 2 cpu, replicated: by kind of operation" in page

@@ -17,11 +17,12 @@ from edits import rewrite
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.ab.pairs import find_experiment
 from cnnbench.campaigns.processes.results_dir import Journal
-from cnnbench.campaigns.tune import bench, session
+from cnnbench.campaigns.tune import bench, environment, session
 from cnnbench.campaigns.tune import bench as race
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
 from cnnbench.plan import parse_run
+from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.records.files import KINDS
 
 pytestmark = pytest.mark.timeout(300)
@@ -39,9 +40,10 @@ FAST = {"--variable_update=replicated": 1.2, "--variable_update=mirrored_strateg
 def search(fake_python):
     """search(FOLDER, FLAG...): exit code of a search over a few modes, of a folder with a space."""
 
-    def run(folder, *flags, distance=(0.0, ""), **say):
+    def run(folder, *flags, given=GIVEN, distance=(0.0, ""), **say):
         (folder / "space.yaml").write_text(SPACE)
-        words = [f"--space={folder / 'space.yaml'}", "--minutes=2", f"--results={folder / 'r'}"]
+        words = [f"--space={folder / 'space.yaml'}"] if given is GIVEN else []
+        words += ["--minutes=2", f"--results={folder / 'r'}"]
         words += [] if "--resume" in flags else ["--seed=5"]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
@@ -49,7 +51,7 @@ def search(fake_python):
             patch.setattr(session, "stored_weight_distances", lambda *_: {"tuned": distance})
             told = {"parent": os.getpid(), "trace": str(folder / "trace"), **say}
             patch.setenv("FAKE", json.dumps(told))
-            return main(["tune", *GIVEN[:2], *words, *flags, "--", *GIVEN[2:]])
+            return main(["tune", *given[:2], *words, *flags, "--", *given[2:]])
 
     return run
 
@@ -308,6 +310,47 @@ def test_a_leader_that_is_proven_stays_until_another_one_is(again, tmp_path, mon
     assert 0 < found["seconds"] == pytest.approx(sum(processes), abs=0.1)
     plans = [event["plan"] for event in events if event.get("note") == "final"]
     assert {(plan["number"], plan["alpha"]) for plan in plans} == {(1, 0.04), (2, 0.02)}
+
+
+ONE_TOWER = ("--model=lenet", "--batch_size=4", "--device=cpu")
+FIXED = ("--xla=false", "--xla_compile=false", "--num_intra_threads=1", "--num_inter_threads=1")
+ALLOCATOR = "LD_PRELOAD=libtcmalloc_minimal.so.4"
+
+
+def test_an_environment_that_wins_is_part_of_the_command_line(tune, tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "why_unusable", lambda name, value: "")
+    # With a real library, the processes of this test would load it.
+    monkeypatch.setattr(environment, "_ALLOCATORS", {ALLOCATOR.partition("=")[2]: "none"})
+    before, file = dict(os.environ), tmp_path / "fast.flags"
+    fast = {"LD_PRELOAD": 1.2, "GLIBC_TUNABLES": 0.9}
+    words = (*ONE_TOWER, *FIXED)
+    code, out, err = tune(f"--write_flagfile={file}", given=words, by_variable=fast)
+    assert code == 0, err
+    line, _, text = out.partition("\n")
+    command = shlex.split(line)
+    assert command[:3] == ["env", ALLOCATOR, "cnnbench"]
+    assert {*command[3:]} == {*words}
+    assert f"{ALLOCATOR} " in text
+    assert KINDS["table of tune"](out.encode())
+    head, variable, *flags = file.read_text().splitlines()
+    assert variable == f"# Set this environment variable, too: {ALLOCATOR}"
+    assert (head[0], flags) == ("#", command[3:])
+    assert f"{file} contains only flags; also set the environment: export {ALLOCATOR}" in err
+    # Each process had only the variables of its candidate, and this process has none of them.
+    assert dict(os.environ) == before
+    seen = []
+    for path in tmp_path.glob("r/*/**/*.json"):
+        facts = json.loads(path.read_text())["environment"]
+        seen.append({name for name in fast if f"env_{name}" in facts})
+    assert {frozenset(names) for names in seen} == {
+        frozenset(),
+        frozenset({"LD_PRELOAD"}),
+        frozenset({"GLIBC_TUNABLES"}),
+    }
+    found = json.loads(tune("--format=json", "--resume", given=words, by_variable=fast)[1])
+    rows = {row["candidate"]: row["variables"] for row in found["rows"]}
+    assert rows[AS_GIVEN] == {}
+    assert rows[ALLOCATOR] == dict([ALLOCATOR.split("=")])
 
 
 OF_JOBS = """\

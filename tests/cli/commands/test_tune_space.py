@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from cnnbench.campaigns.tune import environment
 from cnnbench.campaigns.tune.space import TUNABLE
 from cnnbench.flags import FLAGS
-from cnnbench.machine import facts
+from cnnbench.machine import cpu, facts
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import Mode
 from cnnbench.variable_mgr import modes as registry
@@ -66,7 +67,7 @@ def varied(found: dict[str, list[str]], dropped: dict[str, str]) -> set[str]:
 
 def test_the_space_of_several_towers_on_a_cpu(listed: Listed) -> None:
     found, _ = listed(*LENET)
-    assert list(found) == ["computing", "aggregation", "threads"]
+    assert list(found) == ["computing", "aggregation", "threads", "environment"]
     assert found["computing"] == [AS_GIVEN, "xla_compile=true", "xla=true"]
     first, *aggregation = found["aggregation"]
     assert first == AS_GIVEN
@@ -160,7 +161,7 @@ def test_flags_that_are_given_are_fixed(listed: Listed) -> None:
 
 def test_what_applies_follows_from_the_situation(listed: Listed, cifar10: Path) -> None:
     for flags in (ONE_EACH, (*LENET, "--forward_only")):
-        assert [*listed(*flags)[0]] == ["computing", "threads"]
+        assert [*listed(*flags)[0]] == ["computing", "threads", "environment"]
     found, _ = listed("--model=trivial", "--device=cpu", f"--data_dir={cifar10}")
     assert "datasets_num_private_threads=4" in found["input"]
     assert "datasets_prefetch_buffer_size=2" in found["input"]
@@ -172,7 +173,28 @@ def test_what_applies_to_gpus(listed: Listed, monkeypatch: pytest.MonkeyPatch) -
     assert "data_format=NHWC" in found["computing"]
     assert "variable_update=replicated all_reduce_spec=nccl" in found["aggregation"]
     assert "gpu_thread_mode=global" in found["threads"]
+    assert "environment" not in found
     assert varied(found, dropped) <= TUNABLE
+
+
+def test_the_environment_varies_on_cpus(listed: Listed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
+    monkeypatch.setattr(cpu, "convolution_kernels", lambda host: "eigen-avx2")
+    monkeypatch.setattr(
+        environment, "why_unusable", lambda name, value: "no" if "jemalloc" in value else ""
+    )
+    memory = ["GLIBC_TUNABLES=<kept_memory>", "GLIBC_TUNABLES=<huge_pages>"]
+    memory += ["LD_PRELOAD=libtcmalloc_minimal.so.4"]
+    found, dropped = listed(*ONE_EACH)
+    assert found["environment"] == [AS_GIVEN, *memory]
+    assert dropped == {"LD_PRELOAD=libjemalloc.so.2": "no"}
+    found, _ = listed(*ONE_EACH, "--allow=environment")
+    both = {f"TF_ENABLE_ONEDNN_OPTS={value} {memory[0]} (environment)" for value in (0, 1)}
+    assert {AS_GIVEN, "TF_ENABLE_ONEDNN_OPTS=1 (environment)", *memory} | both <= {
+        *found["environment"]
+    }
+    monkeypatch.setenv("LD_PRELOAD", "")
+    assert "environment" not in listed(*ONE_EACH)[0]
 
 
 def test_what_changes_the_result_varies_only_where_that_is_allowed(listed: Listed) -> None:
@@ -282,4 +304,5 @@ def test_a_file_that_cannot_be_searched(listed: Any, entry: str, message: str) -
 
 def test_all_candidates_are_of_flags_that_exist_and_may_vary(listed: Listed) -> None:
     found, dropped = listed(*OWN_BATCH, "--allow=precision,batch_size,consistency")
-    assert varied(found, dropped) <= TUNABLE <= {spec.name for spec in FLAGS}
+    assert varied(found, dropped) - environment.VARIABLES <= TUNABLE
+    assert {spec.name for spec in FLAGS} >= TUNABLE

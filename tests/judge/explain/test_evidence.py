@@ -25,6 +25,7 @@ def reorder(calls=3):
     return primitive("reorder", "", calls, layouts="src ab, dst ba", implementation="jit:uni")
 
 
+ONEDNN = "env_TF_ENABLE_ONEDNN_OPTS"
 KERNEL = primitive()
 OTHER = primitive(implementation="gemm:jit")
 FORWARDS = primitive(propagation="forward_training")
@@ -67,6 +68,24 @@ def test_another_implementation_is_evidence_of_a_kernel_and_listed(profiles):
         "oneDNN convolution backward_weights": ("4 jit:avx2 (f32)", "4 gemm:jit (f32)"),
         "oneDNN reorder": ("3 jit:uni (f32)", "5 jit:uni (f32)"),
     }
+
+
+def test_a_variable_is_the_reason_for_the_algorithms_that_follow_from_it(profiles):
+    base, new = profiles.side(), profiles.side(slower_everywhere())
+    sides = []
+    for side, variable, gradients in ((base, {}, "fastest"), (new, {ONEDNN: "0"}, "library")):
+        record = side[0].record
+        sides.append(
+            with_records(
+                side,
+                environment=[{**record.environment, **variable}] * len(side),
+                config=[{**record.config, "conv_gradients": gradients}] * len(side),
+            )
+        )
+    found = explain(*sides)
+    reasons = [line for cause in found.causes for line in cause.evidence if "in A" in line]
+    assert reasons == [f"{ONEDNN}: none in A, 0 in B"]
+    assert next(iter(facts(found))) == ONEDNN
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from cnnbench.base.stats import group_by
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import count_text, format_bytes, number, percent, selection_text
 from cnnbench.judge.report.results import ReportSubject, distinguish_by_start_time
+from cnnbench.machine.cpu import describe_kernels
 from cnnbench.records.profiles import (
     ACTIVITIES,
     COPIES,
@@ -98,6 +99,7 @@ def _roofline_process_row(name: str, document: Roofline) -> Row:
         "memory, GB/s": numeric_cell(machine.bytes_per_sec, scale=1e-9),
         "they meet at, FLOP/byte": numeric_cell(machine.ridge_flops_per_byte),
         "source": TableCell(sources, kinds="prose"),
+        "kernels": "" if document.kernels is None else describe_kernels(document.kernels),
     }
 
 
@@ -140,6 +142,9 @@ def terminal_text(document: Roofline, title: str, most: int) -> str:
             f"{number(machine.bytes_per_sec / 1e9)} GB/s read and written "
             f"({machine.bytes_source}), which meet at "
             f"{number(machine.ridge_flops_per_byte)} FLOP/byte",
+            None
+            if document.kernels is None
+            else f"convolutions: {describe_kernels(document.kernels)}",
         ),
         (
             make_table(
