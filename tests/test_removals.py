@@ -20,7 +20,7 @@ OF_MODULES = (
 ALLOWED = {
     "base/files.py release": "its own lock file, locked",
     "base/files.py __exit__": "the temporary folder that this process has made",
-    "base/files.py remove_abandoned_temporaries": "a temporary folder by name, owner and lock",
+    "base/files.py remove_if_abandoned": "a temporary folder by name, owner and lock",
     "records/files.py write_atomically": "its own temporary file; replaces the target",
     "base/files.py unlink": "as its caller says",
     "records/files.py _prove_writable": "its own file, which shows that files can be written",

@@ -310,6 +310,9 @@ SCRATCH_OF_PARENT = "CNNBENCH_SCRATCH"
 SCRATCH_NAME = re.compile(r"(cnnbench-[a-z]+|unfinished)-[a-z0-9_]{8}")
 """Pattern of the names of temporary folders."""
 
+CHECKOUT = "cnnbench-checkout-"
+"""Beginning of the names of temporary folders that contain a git worktree."""
+
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Error numbers of file systems that do not support locks."""
 
@@ -442,13 +445,18 @@ def make_temporary_folders_permanent(path: str | Path) -> None:
     automatically: all such folders that are parents of `path`, or `path` itself.
 
     BlockingIOError if the process that created the folder is still running, because it will remove
-    the folder. The folder in `SCRATCH_OF_PARENT` is left unchanged.
+    the folder. The folder in `SCRATCH_OF_PARENT` is left unchanged, and so is a `CHECKOUT` in use,
+    because programs may write to the worktree in which they are measured.
     """
     ours = os.environ.get(SCRATCH_OF_PARENT)
     real = Path(os.path.realpath(path))
     for folder in (real, *real.parents):
         if os.path.lexists(folder / SCRATCH) and str(folder) != ours:
-            FolderLock(folder, file=SCRATCH).release()
+            try:
+                FolderLock(folder, file=SCRATCH).release()
+            except BlockingIOError:
+                if not folder.name.startswith(CHECKOUT):
+                    raise
 
 
 def _read_lock_file(descriptor: int) -> tuple[str, str, str]:
@@ -498,24 +506,30 @@ class TemporaryFolder:
 
 
 def remove_abandoned_temporaries(parent: Path) -> None:
-    """Removes temporary folders that killed processes of this user on this machine have left
-    behind.
+    """Removes temporary folders in `parent` that killed processes of this user on this machine have
+    left behind.
+    """
+    for folder in parent.iterdir():
+        remove_if_abandoned(folder)
 
-    A folder is removed if its name matches `SCRATCH_NAME` and it contains an unlocked file
+
+def remove_if_abandoned(folder: Path) -> None:
+    """Removes a temporary folder that a killed process of this user on this machine has left.
+
+    The folder is removed if its name matches `SCRATCH_NAME` and it contains an unlocked file
     `SCRATCH` with the names of the folder and of this machine. Copies, links, and folders that were
     kept or claimed do not fulfil these conditions.
     """
-    for folder in parent.iterdir():
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            about = folder.lstat()
-            own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
-            if not (own and SCRATCH_NAME.fullmatch(folder.name)):
-                continue
-            # FolderLock is not used here, because it would create a missing lock file.
-            # An empty lock file is ignored: its creator may be about to lock and write it.
-            file = os.open(folder / SCRATCH, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-            stack.callback(os.close, file)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            made = _read_lock_file(file)[1:] == (socket.gethostname(), folder.name)
-            if made and os.fstat(file).st_nlink:
-                shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        about = folder.lstat()
+        own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+        if not (own and SCRATCH_NAME.fullmatch(folder.name)):
+            return
+        # FolderLock is not used here, because it would create a missing lock file.
+        # An empty lock file is ignored: its creator may be about to lock and write it.
+        file = os.open(folder / SCRATCH, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        stack.callback(os.close, file)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        made = _read_lock_file(file)[1:] == (socket.gethostname(), folder.name)
+        if made and os.fstat(file).st_nlink:
+            shutil.rmtree(folder, ignore_errors=True)

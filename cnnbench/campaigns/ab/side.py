@@ -12,16 +12,25 @@ import itertools
 import json
 import math
 import os
+import re
 import shlex
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.files import is_url
+from cnnbench.base.files import (
+    CHECKOUT,
+    SCRATCH_NAME,
+    TemporaryFolder,
+    is_url,
+    remove_if_abandoned,
+)
 from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter
@@ -120,31 +129,76 @@ def resolve_commit(flag: str, text: str) -> str | None:
 
 @contextlib.contextmanager
 def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
-    """Context manager: a temporary git worktree of a commit, removed even if this process dies."""
-    process = subprocess.Popen(
-        [sys.executable, "-IS", guard.__file__, "worktree", commit, *safe_git_command(repository)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=environment_for_git(),
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
+    """Context manager: a temporary git worktree of a commit, removed even if this process dies.
+
+    First removes the worktrees that killed commands on this machine have left in the repository.
+    """
+    git_command = safe_git_command(repository)
+    with contextlib.ExitStack() as stack:
         try:
-            answer = json.loads(process.stdout.readline())
-        except ValueError:
-            raise BenchmarkError(f"git worktree add {commit}: did not finish") from None
-        if answer["error"]:
-            raise BenchmarkError(f"git worktree add {commit}: {git_error_reason(answer['error'])}")
-        yield Path(answer["folder"])
-    finally:
-        # After Ctrl-C, `subprocess.Popen.__exit__` would not wait until the process has ended.
-        with delaying_interrupts():
-            process.stdin.close()
-            process.stdout.close()
-            process.wait()
+            parent = stack.enter_context(TemporaryFolder(CHECKOUT)).path.resolve()
+        except OSError as error:
+            place = f"{tempfile.gettempdir()}: no worktree can be created"
+            raise BenchmarkError(f"{place}: {error.strerror or error}") from error
+        _remove_abandoned_worktrees(git_command)
+        folder = parent / f"{commit[:12]}{_on_this_machine()}"
+        process = subprocess.Popen(
+            [sys.executable, "-IS", guard.__file__, "worktree", commit, str(folder), *git_command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=environment_for_git(),
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            try:
+                answer = json.loads(process.stdout.readline())
+            except ValueError:
+                raise BenchmarkError(f"git worktree add {commit}: did not finish") from None
+            if answer["error"]:
+                reason = git_error_reason(answer["error"])
+                raise BenchmarkError(f"git worktree add {commit}: {reason}")
+            yield folder
+        finally:
+            # After Ctrl-C, `subprocess.Popen.__exit__` would not wait until the process has ended.
+            with delaying_interrupts():
+                process.stdin.close()
+                process.stdout.close()
+                process.wait()
+
+
+def _on_this_machine() -> str:
+    """End of the names of this machine's worktrees.
+
+    A repository may be shared by machines, and only the machine of a worktree can tell whether its
+    folder exists.
+    """
+    return "-" + re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
+
+
+def _remove_abandoned_worktrees(git_command: Sequence[str]) -> None:
+    """Removes the worktrees of a repository that killed processes on this machine have left."""
+
+    def run(*words: str) -> bytes:
+        return subprocess.run(
+            [*git_command, "worktree", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environment_for_git(),
+            check=False,
+        ).stdout
+
+    for line in os.fsdecode(run("list", "--porcelain")).splitlines():
+        folder = Path(line.removeprefix("worktree "))
+        ours = SCRATCH_NAME.fullmatch(folder.parent.name) and folder.name.endswith(
+            _on_this_machine()
+        )
+        if line.startswith("worktree ") and ours and folder.parent.name.startswith(CHECKOUT):
+            remove_if_abandoned(folder.parent)
+            if not folder.parent.exists():
+                run("remove", "--force", "--force", str(folder))
 
 
 # Class `AbSide`: A or B of an experiment, with its code, its flags, and its processes.

@@ -9,9 +9,10 @@ inherits may follow. When the program ends, the guard sends a line of JSON with 
 the parent. The parent then kills the group, which includes the guard. If the socket closes before
 that, the parent is dead, and the guard kills the group. Otherwise, the guard sleeps.
 
-``python -IS guard.py worktree COMMIT GIT...`` keeps a temporary worktree. GIT is the beginning of a
-git command (`cnnbench.machine.repository.safe_git_command`). The guard prints a line of JSON with
-the folder or the error, and removes the worktree when standard input is closed: by the parent when
+``python -IS guard.py worktree COMMIT FOLDER GIT...`` keeps a worktree in FOLDER, which must not
+exist, in a temporary folder of the parent. GIT is the beginning of a git command
+(`cnnbench.machine.repository.safe_git_command`). The guard prints a line of JSON with the error,
+and removes the worktree and the temporary folder when standard input is closed: by the parent when
 it is done, or by the system when the parent is dead.
 """
 
@@ -60,26 +61,20 @@ def guard_worktree(arguments: Sequence[str]) -> None:
     """Creates a git worktree, and removes the worktree when the parent process closes standard
     input or dies.
     """
-    # Only guards of worktrees need these modules, so they are imported here.
-    import shutil
-    import tempfile
-    from pathlib import Path
+    import shutil  # Only guards of worktrees need this module.
 
-    commit, *git = arguments
+    commit, folder, *git = arguments
     _handle_signals(signal.SIG_IGN)
-    parent = Path(tempfile.mkdtemp(prefix="cnnbench-checkout-")).resolve()
-    folder = parent / commit[:12]
     try:
-        error = _run_and_get_errors(
-            *git, "worktree", "add", "--detach", "--quiet", str(folder), commit
-        )
-        with contextlib.suppress(BrokenPipeError):  # The parent process may have died.
-            print(json.dumps({"folder": str(folder), "error": error}), flush=True)
+        error = _run_and_get_errors(*git, "worktree", "add", "--detach", "--quiet", folder, commit)
+        # The parent process may have died. A buffer would be written again at the end.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(sys.stdout.fileno(), json.dumps({"error": error}).encode() + b"\n")
         sys.stdin.buffer.read()
     finally:
-        shutil.rmtree(parent, ignore_errors=True)
+        shutil.rmtree(os.path.dirname(folder), ignore_errors=True)
         # Git locks an unfinished worktree, and removes a locked worktree only with two --force.
-        _run_and_get_errors(*git, "worktree", "remove", "--force", "--force", str(folder))
+        _run_and_get_errors(*git, "worktree", "remove", "--force", "--force", folder)
 
 
 def _handle_signals(handler: Any) -> None:
