@@ -29,6 +29,7 @@ from cnnbench.base.text import (
     NONE,
     count_text,
     escape_markdown,
+    first_few,
     item_count,
     markdown_code,
     to_plain_line,
@@ -358,11 +359,16 @@ def _summary_contents(comparison: Comparison) -> Iterator[Content]:
 # Writes Markdown for a pull request.
 # Text from records and paths is untrusted, and is therefore formatted as code.
 
-LIMIT = 65_536
-"""Maximum number of characters in a GitHub comment."""
+LIMIT = 60_000
+"""Maximum number of characters in a comment. GitHub accepts 65,536, and counts some of them
+twice.
+"""
 
-# Maximum numbers of characters for tables and for remarks. Reasons get the rest of `LIMIT`.
-_TABLES, _REMARKS = 32_000, 12_000
+# Maximum numbers of characters of tables and of remarks. Reasons and remarks together get the rest
+# of `LIMIT`, at least `_DETAILS`.
+_TABLES, _DETAILS, _REMARKS = 28_000, 16_000, 10_000
+# Longer names, sentences and commands are cut. A character may become an entity of six characters.
+_LONGEST_NAME, _LONGEST_SENTENCE, _LONGEST_COMMAND = 200, 600, 2_000
 
 _SYMBOLS, _CHANGED_WORK = {"good": "🟢", "bad": "🔴", "unsure": "🟡", "": "⚪"}, "🔵"
 """Symbols of verdicts by their tone, and the symbol for changed work."""
@@ -372,58 +378,75 @@ _MOST_ANSWERS = 3
 
 
 def markdown_comment(comparison: Comparison) -> str:
-    """Returns a comparison as Markdown for a pull request: heading, tables and folded details. It
-    is shortened to the maximum size of a GitHub comment.
+    """Returns a comparison as Markdown for a pull request: heading, tables and folded details.
+
+    It has at most `LIMIT` characters. Whole lines or sections are left out, which the text says.
     """
-    lines_shown = [
-        escape_markdown(line)
-        for line in (comparison.answer, comparison.explanation_sentence, comparison.advice)
-        if line
-    ]
-    lines_shown += [f"Next: {markdown_code(comparison.next_step)}"] if comparison.next_step else []
-    lines = [
-        f"### cnnbench: {exit_code_meaning(comparison)}",
-        "",
-        "\n\n".join(lines_shown),
-        "",
-        f"{markdown_code(comparison.base_label)} → {markdown_code(comparison.new_label)}: "
-        f"{all_verdict_counts_text(comparison)}.",
-        "",
-    ]
-    answers = [
-        f"- {_CHANGED_WORK} {markdown_code(entry.name)}: "
-        f"{escape_markdown(entry.main.judgement.reason)}"
-        for entry in comparison.deciding_configurations
-        if entry.main.verdict is Verdict.CHANGED_WORK
-    ]
-    lines += [*answers[:_MOST_ANSWERS], ""] if answers else []
+    lines = _answer_lines(comparison)
+    left_out = []
+    room = min(_TABLES, LIMIT - _DETAILS - _character_count(lines))
     for metric, pairs in metric_tables(comparison):
         if not pairs:
             continue
-        rows = []
-        for entry, result in pairs:
-            _, _, *numbers = result_cells(comparison, entry, result).values()
-            symbol = _SYMBOLS[verdict_tone(comparison, entry, result)]
-            symbol = _CHANGED_WORK if result.verdict is Verdict.CHANGED_WORK else symbol
-            verdict = f"{symbol} {result.word}"
-            rows.append(
-                markdown_row((verdict, markdown_code(entry.name), *(cell.text for cell in numbers)))
-            )
         _, *heads = result_cells(comparison, *pairs[0])
         head = markdown_row((f"{metric.name}, median {metric.unit_text}", *heads))
-        rows = _lines_that_fit(
-            rows, _TABLES - _character_count(lines), markdown_row(("…", "{} more", *[""] * 6))
-        )
-        lines += [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
+        rows = [_result_row(comparison, entry, result) for entry, result in pairs]
+        rows = _lines_that_fit(rows, room, markdown_row(("…", "{} more", *[""] * 6)))
+        table = [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
+        if _character_count(table) > room + _LONGEST_NAME:
+            left_out.append(f"the table of {metric.name}")
+        else:
+            lines += table
+            room -= _character_count(table)
     if comparison.explanation is not None:
-        lines += [*markdown_body(comparison.explanation), ""]
+        body = [*markdown_body(comparison.explanation), ""]
+        if _character_count([*lines, *body]) > LIMIT - _DETAILS:
+            left_out.append("the explanation")
+        else:
+            lines += body
+    if left_out:
+        names = first_few(left_out, _MOST_ANSWERS, ", ")
+        lines += [f"This comment is too long for {names}. cnnbench compare shows them.", ""]
     details = _folded_details(comparison, LIMIT - _character_count(lines))
     return "\n".join([*lines, *details]) + "\n"
 
 
+def _answer_lines(comparison: Comparison) -> list[str]:
+    """The heading of a comment, the answer, and the configurations with changed work."""
+    sentences = (comparison.answer, comparison.explanation_sentence, comparison.advice)
+    shown = [escape_markdown(_cut(line, _LONGEST_SENTENCE)) for line in sentences if line]
+    if comparison.next_step:
+        shown.append(f"Next: {_code(comparison.next_step, _LONGEST_COMMAND)}")
+    lines = [
+        f"### cnnbench: {exit_code_meaning(comparison)}",
+        "",
+        "\n\n".join(shown),
+        "",
+        f"{_code(comparison.base_label)} → {_code(comparison.new_label)}: "
+        f"{all_verdict_counts_text(comparison)}.",
+        "",
+    ]
+    answers = [
+        f"- {_CHANGED_WORK} {_code(entry.name)}: "
+        f"{escape_markdown(_cut(entry.main.judgement.reason, _LONGEST_SENTENCE))}"
+        for entry in comparison.deciding_configurations
+        if entry.main.verdict is Verdict.CHANGED_WORK
+    ]
+    return [*lines, *answers[:_MOST_ANSWERS], ""] if answers else lines
+
+
+def _result_row(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
+    _, _, *numbers = result_cells(comparison, entry, result).values()
+    symbol = _SYMBOLS[verdict_tone(comparison, entry, result)]
+    symbol = _CHANGED_WORK if result.verdict is Verdict.CHANGED_WORK else symbol
+    return markdown_row(
+        (f"{symbol} {result.word}", _code(entry.name), *(cell.text for cell in numbers))
+    )
+
+
 def _folded_details(comparison: Comparison, room: int) -> list[str]:
     reasons = [
-        f"- {markdown_code(entry.name)}: {_reason_markdown(result)}"
+        f"- {_code(entry.name)}: {_reason_markdown(result)}"
         for _, rows in metric_tables(comparison)
         for entry, result in rows
         if result.verdict is not Verdict.SAME
@@ -437,23 +460,35 @@ def _folded_details(comparison: Comparison, room: int) -> list[str]:
         and (text := verdict_counts_text(comparison, metric))
     ]
     lines.append(f"- {pairing_and_floors_sentence(comparison)}")
-    lines += [f"- note: {markdown_code(note)}" for note in comparison.notes]
+    remarks = {
+        "note": comparison.notes,
+        "also different": mentioned_differences(comparison),
+        "skipped": [str(file) for file in comparison.skipped],
+    }
     lines += [
-        f"- also different: {markdown_code(mention)}"
-        for mention in mentioned_differences(comparison)
+        f"- {kind}: {_code(text, _LONGEST_SENTENCE)}"
+        for kind, texts in remarks.items()
+        for text in texts
     ]
-    lines += [f"- skipped: {markdown_code(str(file))}" for file in comparison.skipped]
-    remarks = _lines_that_fit(lines, _REMARKS, "- … and {} lines more")
+    shown = _lines_that_fit(lines, _REMARKS, "- … and {} lines more")
     reasons = _lines_that_fit(
-        reasons, room - _character_count([*head, *remarks]) - 100, "- … and {} reasons more"
+        reasons, room - _character_count([*head, *shown]) - 100, "- … and {} reasons more"
     )
-    return [*head, *reasons, *remarks, "", "</details>"]
+    return [*head, *reasons, *shown, "", "</details>"]
 
 
 def _reason_markdown(result: MetricResult) -> str:
     if result.judgement.p is None:
-        return f"{result.word}: {markdown_code(result.judgement.reason)}"
+        return f"{result.word}: {_code(result.judgement.reason, _LONGEST_SENTENCE)}"
     return verdict_with_reason(result)
+
+
+def _code(text: str, longest: int = _LONGEST_NAME) -> str:
+    return markdown_code(_cut(text, longest))
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _character_count(lines: Sequence[str]) -> int:
