@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,17 @@ from validation.advice import ADVICE
 from validation.confirmations import CONFIRMATIONS
 from validation.histories import HISTORY
 from validation.metrics import SEVERAL_METRICS
+from validation.other_rules import OTHER_RULES, chart_cases, power_chart, simulate_tool
 from validation.pauses import PAUSES
 from validation.pool import Pool, PoolError
 from validation.races import RACES
-from validation.studies import POLICY, Requirement, Study, table
+from validation.studies import POLICY, Requirement, Study, simulate_and_sum, table
 from validation.verdicts import RATES, SAMPLES
 
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags.declare import flag
 from cnnbench.machine import facts as environment
+from cnnbench.records.files import write_plot
 
 STUDIES: Mapping[str, tuple[str, Sequence[Study]]] = {
     "verdicts": ("Simulated, {} draws of each", (RATES, SAMPLES)),
@@ -42,6 +45,7 @@ STUDIES: Mapping[str, tuple[str, Sequence[Study]]] = {
     "advice": ("Advice", (ADVICE,)),
     "races": ("Races", (RACES,)),
     "history": ("History", HISTORY),
+    "rules": ("Rules of other tools", (OTHER_RULES,)),
 }
 """Simulations by name, each with a title and its studies."""
 
@@ -63,8 +67,8 @@ class Options:
     only: str = flag(
         "all",
         "The only simulation: verdicts, confirmations by a second experiment, several metrics, "
-        "pauses between steps, advice for inconclusive comparisons, races of tune, or level "
-        "changes in history.",
+        "pauses between steps, advice for inconclusive comparisons, races of tune, level changes "
+        "in history, or the rules of other tools.",
         choices=("all", *STUDIES),
     )
     gates: int = flag(20000, "Maximum number of gates that are formed from the pool.", minimum=1)
@@ -83,6 +87,12 @@ class Options:
     threshold: float = flag(3.0, "Threshold of gates from real processes, in per cent.")
     seed: int = flag(1, "Seed of all draws.")
     output: str | None = flag(None, "Also write the tables to this file.", path="file")
+    plot: str | None = flag(
+        None,
+        "Only draw a chart into this file, .svg, .png or .pdf: how often cnnbench and other tools "
+        "call B slower, against the true slowdown.",
+        path="file",
+    )
 
     def check(self) -> None:
         """Raises UsageError if options contradict each other."""
@@ -131,6 +141,16 @@ def open_pool(options: Options) -> Pool | None:
     return pool
 
 
+def draw_power_chart(options: Options, path: str) -> None:
+    """Simulates experiments with cnnbench and with other tools, and draws the results."""
+    cases = chart_cases()
+    sums = partial(simulate_and_sum, simulate_tool, draws=options.draws, seed=options.seed)
+    with ProcessPoolExecutor() as processes:
+        found = dict(zip(cases, processes.map(sums, cases), strict=True))
+    shares = {case: sums_of_case["slower"] / options.draws for case, sums_of_case in found.items()}
+    write_plot(path, [power_chart(shares)], "power of rules")
+
+
 def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
     """Runs the simulations; returns the lines of all tables, and the exit code."""
     lines: list[str] = []
@@ -165,6 +185,9 @@ def main(argv: Sequence[str]) -> int:
     options = parse_options(Options, __doc__, argv, Options.check)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if options.plot is not None:
+            draw_power_chart(options, options.plot)
+            return ExitCode.OK
         pool = open_pool(options)
         lines, code = report(options, pool)
         text = "\n".join(lines) + "\n"
