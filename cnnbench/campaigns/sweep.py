@@ -749,14 +749,13 @@ def detection_advice(
     change = f"a change of {percent(FOUND, 0)} in every configuration"
     if fewest >= needed:
         return f"{text}: {fewest} processes of BASE and of NEW find {change}"
+    if needed > _MANY:
+        return f"{text}: {change} is found on a quieter machine, not by more processes"
     more = count_text(
         sum(max(0, needed - row.ok) for row in rows), "process more", "processes more"
     )
     text += f": to find {change}, a comparison needs about {needed} processes of BASE and of NEW, "
-    text += f"{more} in all"
-    if needed > _MANY:
-        return f"{text}; use a quieter machine"
-    return f"{text}; a quieter machine, or {command(needed)}"
+    return f"{text}{more} in all; a quieter machine, or {command(needed)}"
 
 
 def _summary_row(

@@ -14,7 +14,7 @@ pipeline {
         '''
         script {
           def status = sh returnStatus: true, script: '''
-            .benchmark/bin/cnnbench gate "origin/$CHANGE_TARGET" HEAD --timeout=300 --results=gate -- @FLAGS@
+            .benchmark/bin/cnnbench gate "origin/$CHANGE_TARGET" HEAD --timeout=300 --results=gate @FLAGS@
           '''
           if (status == 3) {
             unstable('benchmark: undecided, see gate/comment.md')

@@ -17,6 +17,7 @@ from cnnbench.base.terminal import print_notice, print_result
 from cnnbench.cli.commands import ab, sides
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
+from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.judge.metrics.rules import rules_flag_at_commit
 from cnnbench.machine import repository
 from cnnbench.machine.repository import GitError, find_commit_hash, git, missing_commit_reason
@@ -24,7 +25,7 @@ from cnnbench.records.files import raising_flag_errors
 
 _ABOUT = """\
 Usage: cnnbench gate BASE [HEAD] [FLAGS] [-- FLAGS OF cnnbench run]
-       cnnbench gate --init=github|gitlab|jenkins [-- FLAGS OF cnnbench run]
+       cnnbench gate --init=github|gitlab|jenkins [FLAGS] [-- FLAGS OF cnnbench run]
 
 Answers whether a change made training slower: measures the commit HEAD (the current one if not
 given) and its merge base with BASE, each in a temporary worktree, in interleaved pairs of fresh
@@ -51,6 +52,9 @@ OUTPUT = "GATE_OUTPUT"
 _RUNS = "runs"
 _EXAMPLE = ("--model=lenet",)
 
+# Flags that the files of --init cannot contain, because they set them or belong to one gate.
+_OF_ONE_GATE = ("results", "resume")
+
 # Paths of the files that --init writes, by CI system and by the name of a file's template.
 _WORKFLOWS = ".github/workflows"
 _CI_FILES = {
@@ -69,8 +73,8 @@ class GateFlags(ab.AbFlags):
 
     init: str | None = flag(
         None,
-        "Write the files with which this CI system measures every change, using the flags after "
-        "--. Measure nothing. Existing files are not replaced.",
+        "Write the files with which this CI system measures every change, using the other flags "
+        "and the flags after --. Measure nothing. Existing files are not replaced.",
         choices=tuple(_CI_FILES),
     )
     results: str | None = redeclare_flag(
@@ -96,9 +100,13 @@ def main(argv: Sequence[str]) -> int:
     """Measures two commits, or writes the files of a CI system."""
     values, commits, common = sides.split_command_and_run_flags(argv, _SPECS, "gate BASE HEAD")
     if values.get("init"):
-        if rest := [*commits, *(f"--{name}" for name in values if name != "init")]:
-            raise UsageError(f"{rest[0]}: --init writes files only; put flags of runs after --")
-        _write_ci_files(values["init"], common or _EXAMPLE)
+        of_one_gate = [*commits, *(f"--{name}" for name in _OF_ONE_GATE if name in values)]
+        if of_one_gate:
+            reason = "--init writes files for gates of all changes; leave this out"
+            raise UsageError(f"{of_one_gate[0]}: {reason}")
+        GateFlags(**values).check_values()
+        own = sides.replace_flags(split_at_double_dash(argv)[0], _SPECS, ("init",))
+        _write_ci_files(values["init"], [*own, "--", *(common or _EXAMPLE)])
         if not common:
             print_notice(f"the files measure {' '.join(_EXAMPLE)}: replace this by your own flags")
         return ExitCode.OK
@@ -166,13 +174,16 @@ def _gate_results_folder(results: str | None, is_resumed: bool) -> Iterator[Path
 
 
 def _write_ci_files(system: str, flags: Sequence[str]) -> None:
-    """Writes the files of a CI system into the repository. Raises an error if a file exists."""
+    """Writes the files of a CI system into the repository. Raises an error if a file exists.
+
+    `flags` contains flags of a gate, then "--" and flags of runs.
+    """
     try:
         top = Path(git("rev-parse", "--show-toplevel"))
     except GitError as error:
         raise UsageError(f"--init={system}: needs a git repository: {error}") from None
     if "\n" in "".join(flags):
-        raise UsageError(f"--init={system}: a flag of runs contains a line break")
+        raise UsageError(f"--init={system}: a flag contains a line break")
     made, requirement = {}, _pip_requirement()
     for template, name in _CI_FILES[system].items():
         if (top / name).exists() or (top / name).is_symlink():

@@ -238,10 +238,11 @@ def test_a_branch_with_the_name_of_a_folder_is_a_branch(call, given, repository,
         (("main", "--resume", "--results=x"), "takes no commits with --resume"),
         (("main", "--b_checkout=x"), "unknown flag --b_checkout"),
         (("main", "--model=lenet"), "--model is a flag of cnnbench run, not of gate"),
-        (("main", "--init=github"), "main: --init writes files only"),
-        (("--init=github", "--pairs=7"), "--pairs: --init writes files only"),
+        (("main", "--init=github"), "main: --init writes files for gates of all changes"),
+        (("--init=github", "--results=x"), "--results: --init writes files for gates of all"),
+        (("--init=github", "--pairs=0"), "--pairs=0: must be"),
         (("--init=travis",), "--init=travis: must be one of github, gitlab, jenkins"),
-        (("--init=gitlab", "--", "--model=a\nb"), "--init=gitlab: a flag of runs contains a line"),
+        (("--init=gitlab", "--", "--model=a\nb"), "--init=gitlab: a flag contains a line"),
         (("main", "other"), "main other have no common ancestor"),
         (("main", "--results=fake.json"), "--results=fake.json: "),
     ],
@@ -257,12 +258,13 @@ def test_wrong_use(call, given, repository, git, words, reason):
     assert (given, git(repository, "status", "--porcelain")) == ([], "")
 
 
+GATE = ("--seconds=3.0", "--confirm=true")
 OWN = ("--plugin=bench/nets.py", "--model=ours", "--result_label=it's=$x\\")
 
 
 def init(call, repository, system):
     """The files that --init writes, by their names."""
-    done = call("gate", f"--init={system}", "--", *OWN)
+    done = call("gate", *GATE, f"--init={system}", "--", *OWN)
     files = [Path(line) for line in done.out.splitlines()]
     return {str(file.relative_to(repository)): file.read_text() for file in files}
 
@@ -287,7 +289,7 @@ def commands(text):
 def test_gitlab_runs_what_is_asked(call, repository):
     job = yaml.safe_load(init(call, repository, "gitlab")[".gitlab-ci.yml"])["benchmark"]
     words = commands(job["script"][1])
-    assert words[words.index("--") + 1 :] == [*OWN]
+    assert words[-6:] == [*GATE, "--", *OWN]
     assert job["artifacts"]["reports"]["junit"] == "gate/junit.xml"
     assert job["allow_failure"] == {"exit_codes": 3}
 
@@ -296,7 +298,7 @@ def test_jenkins_runs_what_is_asked(call, repository):
     text = init(call, repository, "jenkins")["Jenkinsfile"]
     assert text.count("'''") == 4
     words = commands(text.replace("\\'", "'").replace("\\\\", "\\"))  # as Groovy reads it
-    assert words[words.index("--") + 1 :] == [*OWN]
+    assert words[-6:] == [*GATE, "--", *OWN]
 
 
 def workflows(call, repository):
@@ -325,7 +327,7 @@ def test_no_expression_is_written_into_a_script(call, repository):
             for step in job["steps"]:
                 assert "${{" not in step.get("run", "")
                 if "cnnbench gate" in step.get("run", ""):
-                    assert commands(step["run"])[-3:] == [*OWN]
+                    assert commands(step["run"])[-6:] == [*GATE, "--", *OWN]
 
 
 GH = """#!{python}
