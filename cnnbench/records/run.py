@@ -43,6 +43,7 @@ class Subject:
       dirty: whether the code differed from the commit; None if unknown.
       changes: digest of all uncommitted changes and of uncommitted plug-ins; None if there are none
         or they are unknown. If the revision is unknown, only plug-ins are included.
+      committed_at: time of the commit, ISO 8601, as another program wrote it; None if unknown.
       unknown: why the revision is unknown although there is a repository; otherwise None.
       side: "a" or "b" in an experiment of `cnnbench ab`; otherwise None.
       labels: labels of --result_label.
@@ -52,11 +53,14 @@ class Subject:
     revision: str | None = None
     dirty: bool | None = None
     changes: str | None = field(default=None, metadata=ABSENT)
+    committed_at: str | None = field(default=None, metadata={**ABSENT, **TIME})
     unknown: str | None = field(default=None, metadata=ABSENT)
     side: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.committed_at is not None:
+            parse_start_time(self.committed_at)
         for name, value in self.labels.items():
             if not isinstance(value, str):
                 raise ValueError(f"subject.labels.{name}: expected a string, got {value!r}")
@@ -669,12 +673,16 @@ class PrintedSpeed:
     loss: float | None = None
 
 
+BENCHMARK_SCORE = "benchmark_score"
 BENCHMARKS: Mapping[str, str] = {
     "benchmark_seconds": "s",
     "benchmark_bytes": "bytes",
     "benchmark_number": "number",
+    BENCHMARK_SCORE: "score",
 }
-"""Kinds of imported measurements that are not runs of networks, with the units of their values."""
+"""Kinds of imported measurements that are not runs of networks, with the units of their values. For
+`BENCHMARK_SCORE`, larger values are better.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

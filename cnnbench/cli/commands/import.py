@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cnnbench.base import plugins
 from cnnbench.base.document import Row, TableCell, make_table, sections_to_text
+from cnnbench.base.files import read_file
 from cnnbench.base.terminal import (
     ProgressLine,
     natural_key,
@@ -16,7 +19,7 @@ from cnnbench.base.terminal import (
     print_result,
     print_warning,
 )
-from cnnbench.base.text import count_text, first_few, result_label_fault
+from cnnbench.base.text import count_text, first_few, nearest_word, result_label_fault
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
@@ -25,8 +28,16 @@ from cnnbench.judge.compare.configuration import Configuration, configuration_na
 from cnnbench.judge.metrics import kind_of
 from cnnbench.records.files import check_folder_writable, write_atomically
 from cnnbench.records.metric import ALL
-from cnnbench.records.readers import READERS, SkippedLine, load_readers, read_results
-from cnnbench.records.run import RunRecord
+from cnnbench.records.readers import (
+    CLOCKS,
+    READERS,
+    START,
+    ReadOptions,
+    SkippedLine,
+    load_readers,
+    read_results,
+)
+from cnnbench.records.run import Imported, RunRecord
 
 _ABOUT = """\
 Usage: cnnbench import FILE... --results=DIR [FLAGS]
@@ -43,6 +54,7 @@ use, or with --strict lines or files that are not understood (then nothing is wr
 could not be written.
 """
 _MOST_NAMED = 3
+NEW, REPLACED, KNOWN = "new", "replaced, because their flags were different", "were there already"
 
 
 def _reader_names() -> Sequence[str]:
@@ -66,6 +78,16 @@ class ImportFlags(PluginFlags):
         "lines.",
         known=_reader_names,
     )
+    higher_is_better: tuple[str, ...] = flag(
+        (),
+        "Names or patterns of imported benchmarks, comma-separated, for which larger values are "
+        "better, such as *accuracy*. Their metric is benchmark_score.",
+    )
+    clock: str = flag(
+        CLOCKS[0],
+        "Which time to import from google/benchmark: real time or CPU time.",
+        choices=CLOCKS,
+    )
     strict: bool = flag(
         False, "If a file has a line that cannot be understood, refuse the file and write nothing."
     )
@@ -88,6 +110,7 @@ def main(argv: Sequence[str]) -> int:
         raise FlagError("reader", options.reader, f"must be one of {', '.join(names)}")
     files = [*_find_files(paths)]
     records, skipped, copies = _read_records(files, options)
+    _check_names(options, records)
     if skipped and options.strict:
         raise UsageError(f"{skipped[0]}{_and_more_text(len(skipped) - 1)} (--strict)")
     if not records and not skipped:
@@ -96,18 +119,24 @@ def main(argv: Sequence[str]) -> int:
         check_folder_writable("results", options.results)
     for text in _skipped_line_warnings(skipped):
         print_warning(text, "skipped")
+    if undated := [record for record in records if _has_no_time(record)]:
+        names = sorted({_imported(record).file for record in undated}, key=natural_key)
+        which = first_few(names, _MOST_NAMED)
+        print_notice(f"{which}: no time of the run; the time of the file's last change is used")
     if options.dry_run:
         print_result(
             sections_to_text([[make_table(map(_record_row, records))]]) if records else "no records"
         )
     else:
-        new = sum(_write_record(Path(options.results), record) for record in records)
+        written = Counter(_write_record(Path(options.results), record) for record in records)
         # `sync` is called only once: calls for thousands of single records would take minutes.
         os.sync()
-        known = f"; {len(records) - new} were there already" if new < len(records) else ""
+        texts = [f"{count_text(written[NEW], 'record', 'records')} written to {options.results}"]
+        for outcome in (REPLACED, KNOWN):
+            texts += [f"{written[outcome]} {outcome}"] if written[outcome] else []
         if copies:
-            known += f"; {count_text(copies, 'copy', 'copies')} with the same content left out"
-        print_notice(f"{count_text(new, 'record', 'records')} written to {options.results}{known}")
+            texts.append(f"{count_text(copies, 'copy', 'copies')} with the same content left out")
+        print_notice("; ".join(texts))
     return ExitCode.INCONCLUSIVE if skipped else ExitCode.OK
 
 
@@ -132,12 +161,15 @@ def _read_records(
     records: dict[str, RunRecord] = {}
     copies = 0
     skipped: list[SkippedLine] = []
+    said = ReadOptions(
+        labels=options.label, higher_is_better=options.higher_is_better, clock=options.clock
+    )
     progress = ProgressLine()
     progress.start("reading", len(files))
     for number, path in enumerate(files):
         progress.update(number)
         try:
-            records_read, problems = read_results(path, options.label, options.reader)
+            records_read, problems = read_results(path, said, options.reader)
         except PathError as error:
             records_read, problems = (), (SkippedLine(path, 0, error.reason),)
         for record in records_read:
@@ -162,26 +194,59 @@ def _and_more_text(number: int) -> str:
     return f" and {number} more" if number else ""
 
 
-def _write_record(folder: Path, record: RunRecord) -> bool:
-    """Writes a record if it does not exist yet. Returns whether it is new."""
-    # Subfolders keep folders small, because writing a file lists its folder.
+def _check_names(options: ImportFlags, records: Sequence[RunRecord]) -> None:
+    """Raises FlagError if a pattern of --higher_is_better matches no imported benchmark."""
+    names = {str(record.config.get("benchmark")) for record in records}
+    for pattern in options.higher_is_better:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            close = nearest_word(pattern, names)
+            hint = f"did you mean {close}?" if close else "--dry_run lists their names"
+            raise FlagError("higher_is_better", pattern, f"no imported benchmark; {hint}")
+
+
+def _has_no_time(record: RunRecord) -> bool:
+    """Whether a file contains neither the time of a run nor the date of the measured commit."""
+    dated = record.subject is not None and record.subject.committed_at is not None
+    return START in _imported(record).unknown and not dated
+
+
+def _imported(record: RunRecord) -> Imported:
     assert record.imported is not None
-    path = folder / record.imported.sha256[:2] / f"{record.run_id}.json"
-    if path.exists():
-        return False
+    return record.imported
+
+
+def _write_record(folder: Path, record: RunRecord) -> str:
+    """Writes a record, unless the folder already has an equal one. Returns NEW, REPLACED or KNOWN.
+
+    A record that was imported with other flags, such as another label, is replaced.
+    """
+    # Subfolders keep folders small, because writing a file lists its folder.
+    path = folder / _imported(record).sha256[:2] / f"{record.run_id}.json"
+    exists = path.exists()
+    if exists and _is_equal(path, record):
+        return KNOWN
     path.parent.mkdir(exist_ok=True)
     write_atomically(path.resolve(), record.to_json().encode(), durable=False)
-    return True
+    return REPLACED if exists else NEW
+
+
+def _is_equal(path: Path, record: RunRecord) -> bool:
+    """Whether a file contains a record, apart from the name and the time of the imported file."""
+    try:
+        there = RunRecord.from_json(read_file(path))
+    except ValueError:
+        return False
+    if START in _imported(record).unknown:
+        there = replace(there, started_at=record.started_at)
+    imported = there.imported and replace(there.imported, file=_imported(record).file)
+    return replace(there, imported=imported).to_json() == record.to_json()
 
 
 def _record_row(record: RunRecord) -> Row:
-    imported, metric = (
-        record.imported,
-        ALL["throughput" if (kind := kind_of(record)) == "run" else kind],
-    )
-    assert imported is not None
+    kind = kind_of(record)
+    metric = ALL["throughput" if kind == "run" else kind]
     return {
-        "file": TableCell(imported.file, kinds="code"),
+        "file": TableCell(_imported(record).file, kinds="code"),
         "measures": configuration_name(Configuration.of(record)),
         "status": record.status,
         "value": metric.value_text(metric.value(record)),

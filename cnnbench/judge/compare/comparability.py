@@ -28,6 +28,7 @@ from cnnbench.judge.compare.configuration import (
     Configuration,
     DifferenceEffect,
     FactRule,
+    benchmark_fact_rule,
     fact_rule,
     is_allowed_to_differ,
 )
@@ -137,10 +138,11 @@ def fact_differences(
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
     unlike_flags = set(base.configuration.differing_flags(new.configuration))
+    is_benchmark = base.configuration.kind in BENCHMARKS
     differing = []
     for name in dict.fromkeys((*sides[0], *sides[1])):
         if name in unlike_flags:
-            rule = FLAG
+            rule = (benchmark_fact_rule(name) if is_benchmark else None) or FLAG
         elif name in _PLACES:
             rule = FLAG_PLACE
         elif name in flags:

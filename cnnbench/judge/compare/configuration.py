@@ -227,6 +227,23 @@ PATTERNS: dict[str, FactRule] = {
 
 _UNLISTED = _mentioned("not known to affect speed")
 
+OF_BENCHMARKS: dict[str, FactRule] = {
+    "benchmark_version": _blocks("the code of the benchmark has changed", NOTHING),
+    "python_version": _blocks("another version of Python", NOTHING),
+    "python_implementation": _blocks("another implementation of Python", NOTHING),
+    "environment_name": _blocks("another environment", NOTHING),
+    "requirement_*": _blocks("another version of a library", NOTHING),
+    "env_*": _blocks("environment variables are part of the environment", NOTHING),
+    "build_*": _blocks("another compiler or other flags of the compiler", NOTHING),
+    "context_*": _blocks("the program declares that its context affects results", NOTHING),
+    "clock": _blocks("CPU time and real time are different values", NOTHING),
+    "garbage_collection": _blocks("collections are part of the time", NOTHING),
+    "unit": _blocks("values in different units are different values", NOTHING),
+}
+"""Rules for recorded properties of imported benchmarks, by pattern. The properties are part of the
+configuration of a benchmark, so that values from different environments are never combined.
+"""
+
 _PRECISION = ("precision", "fp16_*")
 
 REDUCING = names_of_flags(FLAGS, RunPart.ALGORITHM)
@@ -283,6 +300,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     # The kernels determine the fastest algorithms of gradients.
     "env_TF_ENABLE_ONEDNN_OPTS": ("env_TF_ENABLE_ONEDNN_OPTS", "conv_gradients"),
     "environment_variables": ("env_*", "conv_gradients"),
+    # The name of an environment often contains the versions of its libraries.
+    "benchmark_environment": (
+        *("environment_name", "python_*", "requirement_*", "env_*", "build_*", "context_*"),
+    ),
 }
 """Groups of properties that change together, by their names in --allow_different."""
 
@@ -299,6 +320,14 @@ def fact_rule(name: str) -> FactRule:
         return FACTS[name]
     matching = (value for pattern, value in PATTERNS.items() if fnmatchcase(name, pattern))
     return next(matching, _UNLISTED)
+
+
+def benchmark_fact_rule(name: str) -> FactRule | None:
+    """Returns the rule for a recorded property that is part of the configuration of an imported
+    benchmark; None for other properties.
+    """
+    matching = (rule for pattern, rule in OF_BENCHMARKS.items() if fnmatchcase(name, pattern))
+    return next(matching, None)
 
 
 def expand_fact_names(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -603,6 +632,9 @@ class Configuration:
             for name, value in measurement.config.items()
             if name not in usual or usual[name] != value or type(usual[name]) is not type(value)
         }
+        if kind in BENCHMARKS:
+            facts = measurement.environment.items()
+            changed |= {name: value for name, value in facts if benchmark_fact_rule(name)}
         counted = json.dumps(identity_flags(changed))
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
         return _make_configuration(kind, counted, resolved, measurement.explicit_flags)

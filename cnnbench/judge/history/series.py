@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TypeAlias
 
 from cnnbench.base.slow_steps import SlowSteps, find_slow_steps, median_slow_steps
@@ -490,8 +491,8 @@ class RevisionOrder:
     order, A or B may have been measured first. `pairs` contains the pairs of all experiments.
 
     `order` maps commits to positions, such as their positions in the history of a repository. A
-    commit that is not in `order` follows the commit that was measured before it. If `order` is
-    None, revisions are in order of time.
+    commit that is not in `order` follows the commit before it in the order without `order`: the
+    order of commit dates, as far as they are known, otherwise of the first measurements.
     """
 
     def __init__(
@@ -510,8 +511,8 @@ class RevisionOrder:
                 self._heads[base] = head
                 bases.setdefault(head, []).append(base)
         placed = _order_bases_first(dict.fromkeys(map(revision_of, entries)), bases)
-        if order is not None:
-            placed = sort_by_optional_place(placed, lambda revision: order.get(revision[1]))
+        for places in (_places_by_date(entries), order or {}):
+            placed = sort_by_optional_place(placed, partial(_place, places))
         self._places = {revision: place for place, revision in enumerate(placed)}
 
     def sort_key(self, entry: HistoryEntry) -> tuple[int, str]:
@@ -540,6 +541,22 @@ class RevisionOrder:
         if newest is None or revision[:-1] != newest[:-1]:
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
+
+
+def _place(places: Mapping[str, int], revision: Revision) -> int | None:
+    return places.get(revision[1])
+
+
+def _places_by_date(entries: Sequence[HistoryEntry]) -> dict[str, int]:
+    """Maps commits to their positions in the order of their dates. Only records of other programs
+    contain commit dates. Commits with the same date have the same position.
+    """
+    dates: dict[str, datetime] = {}
+    for entry in entries:
+        if entry.subject is not None and entry.subject.committed_at is not None:
+            dates.setdefault(entry.commit, parse_start_time(entry.subject.committed_at))
+    places = {date: place for place, date in enumerate(sorted({*dates.values()}))}
+    return {commit: places[date] for commit, date in dates.items()}
 
 
 def _order_bases_first(

@@ -34,6 +34,7 @@ from cnnbench.records.metric import (
 )
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import (
+    BENCHMARK_SCORE,
     BENCHMARKS,
     ErrorInfo,
     ModelInfo,
@@ -436,11 +437,12 @@ for _kind, _unit in BENCHMARKS.items():
     register_metric(
         _unit,
         name=_kind,
-        about=f"Value of a benchmark of another program in {_unit}",
+        about="Value of a benchmark of another program"
+        + (" whose larger values are better" if _kind == BENCHMARK_SCORE else f" in {_unit}"),
         kinds=(_kind,),
         judged={_kind: THROUGHPUT.name},
         gates=True,
-        **(QUICKER if _unit == "s" else LESS),
+        **({} if _kind == BENCHMARK_SCORE else QUICKER if _unit == "s" else LESS),
     )(partial(lambda kind, record: record.imported.values.get(kind), _kind))
 
 SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)

@@ -14,11 +14,14 @@ import importlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from functools import cache, cached_property
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from statistics import fmean
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.files import read_file
@@ -28,7 +31,7 @@ from cnnbench.errors import UsageError
 from cnnbench.records import readers
 from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.launchers import Line, ProcessLines, lines_of_processes
-from cnnbench.records.run import BENCHMARKS, Imported, RunRecord, Subject
+from cnnbench.records.run import BENCHMARK_SCORE, Imported, RunRecord, Subject
 
 ENTRY_POINT_GROUP = "cnnbench.readers"
 
@@ -39,6 +42,24 @@ MIXED = (
 """Why the lines of a log are left out if several processes wrote into it without tags."""
 
 _MOST_SHOWN = 60
+# Words for infinity and NaN that C libraries write into JSON, which JSON does not know.
+_BARE_WORD = re.compile(rb"(?<=[:\[,\s])-?(?:inf|nan)(?=\s*[,}\]])")
+
+CLOCKS = ("real", "cpu")
+"""Values of --clock: real time, or CPU time."""
+
+START = "started_at"
+"""Name of the start time in `Imported.unknown`."""
+
+_UNITS: Mapping[str, tuple[str, float]] = {
+    "s": ("benchmark_seconds", 1.0),
+    "ms": ("benchmark_seconds", 1e-3),
+    "us": ("benchmark_seconds", 1e-6),
+    "ns": ("benchmark_seconds", 1e-9),
+    "bytes": ("benchmark_bytes", 1.0),
+    "B": ("benchmark_bytes", 1.0),
+}
+"""Kind of a benchmark, and the factor for its values, by the unit in the file."""
 
 
 class SkippedLine(NamedTuple):
@@ -55,6 +76,21 @@ class SkippedLine(NamedTuple):
         return f"{where}: {self.reason}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What users say about result files, because the files do not.
+
+    Attributes:
+      labels: labels of the records, in the form of --result_label.
+      higher_is_better: patterns for the names of benchmarks whose larger values are better.
+      clock: which time to read if a file has both, one of `CLOCKS`.
+    """
+
+    labels: str = ""
+    higher_is_better: tuple[str, ...] = ()
+    clock: str = CLOCKS[0]
+
+
 @dataclass
 class ResultFile:
     """A result file of another program, from which a reader creates records.
@@ -62,16 +98,20 @@ class ResultFile:
     Attributes:
       path: its path.
       data: its content.
-      labels: labels of the records, in the form of --result_label.
+      options: what the user says about the file.
       skipped: the parts that the reader did not understand.
-      others: paths of further files that are part of the same results.
+      only_describes: whether the file only describes results in other files, so that no record is
+        expected from it.
     """
 
     path: str
     data: bytes
-    labels: str = ""
+    options: ReadOptions = field(default_factory=ReadOptions)
     skipped: list[SkippedLine] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
+    only_describes: bool = False
+
+    def __post_init__(self) -> None:
+        self._names: Counter[str] = Counter()
 
     @cached_property
     def sha256(self) -> str:
@@ -149,10 +189,12 @@ class ResultFile:
         unit: str,
         part: int,
         *,
+        position: int = 1,
+        higher_is_better: bool = False,
         parameters: Mapping[Any, Any] | None = None,
         environment: Mapping[str, Any] | None = None,
         subject: Subject | None = None,
-        started_at: str | None = None,
+        started_at: object = None,
     ) -> Iterator[RunRecord]:
         """Yields the record of a benchmark that is not a run of a network. Yields nothing if the
         value is not a positive number.
@@ -160,38 +202,74 @@ class ResultFile:
         Args:
           program: program that wrote the file.
           name: name of the benchmark.
-          value: its value in one process; less is better.
-          unit: unit of the value: "s", "bytes" or "number".
+          value: its value in one process.
+          unit: unit of the value, as in the file; "" if the value is a number. Times and sizes are
+            converted to seconds and bytes. Other units are recorded.
           part: number of the value in the file, from 1.
+          position: see `position`.
+          higher_is_better: whether larger values are better. Users can also say so.
           parameters: parameters of the benchmark by name.
           environment: properties of machine and software; None where unknown.
           subject: the measured code.
-          started_at: ISO 8601, without an offset in UTC; None: `changed_at`.
+          started_at: ISO 8601, without an offset in UTC, or seconds since 1970; None: `changed_at`.
         """
-        if not isinstance(value, (int, float)) or not is_valid_amount(value):
+        if not _is_amount(value):
             self.skip(0, name, f"has no value: {value!r}")
             return
-        kind = next(kind for kind, of in BENCHMARKS.items() if of == unit)
-        config = {"benchmark": name}
+        patterns = self.options.higher_is_better
+        if higher_is_better or any(fnmatchcase(name, pattern) for pattern in patterns):
+            kind, factor = BENCHMARK_SCORE, 1.0
+        else:
+            kind, factor = _UNITS.get(unit, ("benchmark_number", 1.0))
+        config: dict[str, Any] = {"benchmark": name}
         config |= {f"parameter_{key}": str(value) for key, value in (parameters or {}).items()}
+        config |= {"position": position} if position > 1 else {}
         known = {key: value for key, value in (environment or {}).items() if value is not None}
+        if unit and (kind == BENCHMARK_SCORE or unit not in _UNITS):
+            known["unit"] = unit
+        time = time_text(started_at)
+        if started_at is not None and not time:
+            self.skip(0, name, f"has the time {started_at!r}, which is not understood")
         yield self._make_record(
             program,
             config,
-            _with_utc_offset(started_at),
+            time,
             "ok",
             part,
             known,
             subject or Subject(),
             kind=kind,
-            values={kind: float(value)},
+            values={kind: factor * value},
         )
 
-    def json(self) -> Any:
-        """Parses the file as JSON. The words Infinity and NaN, which asv writes, are accepted.
-        ValueError if the content is not JSON.
+    def position(self, name: str, parameters: Mapping[Any, Any] | None = None) -> int:
+        """Counts the benchmarks of the file that have the same name and parameters: 1 for the first
+        call with them, 2 for the second one. They may be different benchmarks, so values of
+        different positions are never combined.
         """
-        return json.loads(self.data)
+        key = repr((name, parameters))
+        self._names[key] += 1
+        return self._names[key]
+
+    def json(self) -> Any:
+        """Parses the file as JSON. The words for infinity and NaN that asv and old versions of
+        google/benchmark write are accepted. ValueError if the content is not JSON.
+        """
+        try:
+            return json.loads(self.data)
+        except ValueError:
+            words = {b"inf": b"Infinity", b"-inf": b"-Infinity"}
+            return json.loads(_BARE_WORD.sub(lambda at: words.get(at[0], b"NaN"), self.data))
+
+    @cached_property
+    def document(self) -> Any:
+        """The content of the file as JSON; None if the content is not JSON."""
+        if self.data[:_BEGINNING].lstrip()[:1] not in (b"{", b"["):
+            return None
+        try:
+            return self.json()
+        except (RecursionError, ValueError):
+            return None
 
     def _make_record(
         self,
@@ -205,8 +283,10 @@ class ResultFile:
         **imported: Any,
     ) -> RunRecord:
         known = {key: imported.pop(key) for key in ("batch", "placement") if key in imported}
-        labels = {RESULT_LABEL: self.labels} if self.labels else {}
-        config = {**config, "imported_from": program, **labels}
+        labels = self.options.labels
+        config = {**config, "imported_from": program, **({RESULT_LABEL: labels} if labels else {})}
+        if not started_at:
+            imported["unknown"] = (*imported.get("unknown", ()), START)
         return RunRecord(
             run_id=f"{program}-{self.sha256[:20]}-{part}",
             started_at=started_at or self.changed_at,
@@ -214,7 +294,7 @@ class ResultFile:
             command=(),
             config=config,
             environment=environment or {},
-            subject=subject.with_labels(parse_labels(self.labels)),
+            subject=subject.with_labels(parse_labels(labels)),
             imported=Imported(
                 program=program,
                 file=os.path.basename(self.path),
@@ -227,13 +307,34 @@ class ResultFile:
         )
 
 
-def _with_utc_offset(time: str | None) -> str:
-    """Adds +00:00 (UTC) to an ISO 8601 time that has no offset. Returns "" for an unknown time."""
+def time_text(time: object) -> str:
+    """Converts a time to ISO 8601 with an offset. A text without an offset is in UTC, and a number
+    is in seconds since 1970. Returns "" for other values.
+    """
     try:
-        moment = datetime.fromisoformat((time or "").replace("Z", "+00:00"))
-    except ValueError:
+        if isinstance(time, str):
+            moment = datetime.fromisoformat(time.replace("Z", "+00:00"))
+        elif _is_amount(time):
+            moment = datetime.fromtimestamp(time, timezone.utc)
+        else:
+            return ""
+        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).isoformat()
+    except (OSError, OverflowError, ValueError):
         return ""
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).isoformat()
+
+
+def mean_amount(values: Sequence[object]) -> object:
+    """Returns the mean of values, or the first value that cannot be in a record."""
+    amounts = [value for value in values if _is_amount(value)]
+    if len(amounts) < len(values):
+        return next(value for value in values if not _is_amount(value))
+    return fmean(amounts) if amounts else None
+
+
+def _is_amount(value: object) -> TypeGuard[float]:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return is_valid_amount(value)
 
 
 Read: TypeAlias = "Callable[[ResultFile], Iterable[RunRecord]]"
@@ -245,29 +346,59 @@ class Reader(NamedTuple):
 
     Attributes:
       name: name of the program, as in --reader.
-      pattern: regular expression that matches the beginning of its files only.
+      pattern: regular expression that matches the beginning of its files only; None for a reader of
+        JSON.
       read: makes the records of a file.
+      fits: whether a JSON document is from the program; None for a reader of text.
     """
 
     name: str
-    pattern: re.Pattern[bytes]
+    pattern: re.Pattern[bytes] | None
     read: Read
+    fits: Callable[[Any], bool] | None = None
+
+    def can_read(self, file: ResultFile) -> bool:
+        """Whether a file is from the program."""
+        if self.fits is not None:
+            return file.document is not None and self.fits(file.document)
+        return self.pattern is not None and bool(self.pattern.search(file.data[:_BEGINNING]))
 
 
 READERS: dict[str, Reader] = {}
-"""All readers by name. A file is read by the first reader whose pattern matches."""
+"""All readers by name. A file is read by the first reader that can read it."""
 
 
-def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
+def has_keys(*paths: str) -> Callable[[Any], bool]:
+    """Returns a function that says whether a JSON document has all the given keys. A path such as
+    "results.command" is a key of a key. Of a list, the first item is used.
+    """
+
+    def has_key(document: Any, path: str) -> bool:
+        for key in path.split("."):
+            if isinstance(document, list):
+                document = document[0] if document else None
+            if not isinstance(document, dict) or key not in document:
+                return False
+            document = document[key]
+        return True
+
+    return lambda document: all(has_key(document, path) for path in paths)
+
+
+def register_reader(
+    name: str, pattern: bytes | None = None, *, fits: Callable[[Any], bool] | None = None
+) -> Callable[[_R], _R]:
     """Decorator that registers a function of a `ResultFile` as a reader.
 
     Args:
       name: name of the program.
-      pattern: regular expression that is searched in the first 64 KiB of a file; ^ matches at every
-        line.
+      pattern: for files of text: regular expression that is searched in the first 64 KiB of a file;
+        ^ matches at every line.
+      fits: for files of JSON, instead of a pattern: whether a document is from the program, such as
+        `has_keys("results.command")`. The order of keys and white space do not matter.
 
     Raises:
-      UsageError: the name is already registered, or the pattern is invalid.
+      UsageError: the name is already registered, or the pattern is invalid or missing.
     """
 
     def register(read: _R) -> _R:
@@ -277,14 +408,16 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
         plugins.check_name("a reader", name)
         if name in READERS:
             raise UsageError(f"reader {name!r} is registered already; choose another name")
+        if (pattern is None) == (fits is None):
+            raise UsageError(f"reader {name!r}: either a pattern or fits= must be given")
         try:
-            compiled = re.compile(pattern, re.MULTILINE)
+            compiled = None if pattern is None else re.compile(pattern, re.MULTILINE)
         except (re.error, TypeError) as error:
             raise UsageError(
                 f"reader {name!r}: {pattern!r} is not a regular expression: {error}"
             ) from None
         checked = plugins.with_checked_results(read, Iterable[RunRecord], ("file",))
-        READERS[name] = Reader(name, compiled, checked)
+        READERS[name] = Reader(name, compiled, checked, fits)
         return read
 
     return register
@@ -301,25 +434,25 @@ _BEGINNING = 1 << 16
 
 
 def read_results(
-    path: str, labels: str = "", reader: str = ""
+    path: str, options: ReadOptions | None = None, reader: str = ""
 ) -> tuple[Sequence[RunRecord], Sequence[SkippedLine]]:
     """Reads the records in a result file of another program. Also returns the lines that could not
     be read.
 
     Args:
       path: path of the file.
-      labels: labels of the records, in the form of --result_label.
-      reader: name of the reader; "" means the first one whose pattern matches.
+      options: what the user says about the file.
+      reader: name of the reader; "" means the first one that can read the file.
 
     Raises:
       PathError: the file cannot be read.
     """
     load_readers()
     plugins.load_entry_points(ENTRY_POINT_GROUP)
-    file = ResultFile(path, read_file(path), labels)
-    beginning = file.data[:_BEGINNING]
-    fitting = (reader for reader in READERS.values() if reader.pattern.search(beginning))
-    chosen = READERS[reader] if reader else next(fitting, None)
+    file = ResultFile(path, read_file(path), options or ReadOptions())
+    with plugins.reporting_plugin_errors(UsageError):
+        fitting = (reader for reader in READERS.values() if reader.can_read(file))
+        chosen = READERS[reader] if reader else next(fitting, None)
     if chosen is None:
         return (), (SkippedLine(path, 0, "no reader knows this kind of file"),)
     try:
@@ -330,7 +463,7 @@ def read_results(
             raise
         what = f"is not a complete file of {chosen.name}: {type(error).__name__}: {error}"
         return (), (*file.skipped, SkippedLine(path, 0, what))
-    if not records and not file.skipped and not file.others:
+    if not records and not file.skipped and not file.only_describes:
         return (), (SkippedLine(path, 0, f"contains no complete result of {chosen.name}"),)
     return records, tuple(file.skipped)
 

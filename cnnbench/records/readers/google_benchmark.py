@@ -2,46 +2,161 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from statistics import fmean
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 
-from cnnbench.base.stats import group_by
-from cnnbench.records.readers import ResultFile, register_reader
-from cnnbench.records.run import RunRecord
+from cnnbench.records.readers import (
+    CLOCKS,
+    ResultFile,
+    has_keys,
+    mean_amount,
+    register_reader,
+    time_text,
+)
+from cnnbench.records.run import RunRecord, Subject
 
 GOOGLE_BENCHMARK = "google-benchmark"
-_SECONDS_OF_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+_UNITS = ("ns", "us", "ms", "s")
+_TIMES = dict(zip(CLOCKS, ("real_time", "cpu_time"), strict=True))
+# Versions up to 1.4 mark the aggregates of repetitions only by their names.
+_AGGREGATE = re.compile(r"(.*)_(mean|median|stddev|cv)")
+_COMPLEXITY = re.compile(r".*_(BigO|RMS)")
+# The program that is measured may add such values to the context.
+_COMMIT = re.compile(r"(?:git|vcs)?_?(?:commit|rev|revision|hash|sha)(?:_?(?:id|hash|sha1?))?")
+_COMMIT_DATE = re.compile(r"(?:git|commit)_?(?:commit_?)?(?:date|time|timestamp)")
+_BUILD = re.compile(r"compiler.*|.*flags|.*version|.*build_?type", re.IGNORECASE)
+_OF_PROGRAM = ("library_version", "json_schema_version")
 
 
-@register_reader(GOOGLE_BENCHMARK, rb'^\s*"context": \{')
+@dataclass
+class _Benchmark:
+    """The rows of one benchmark: its repetitions, and the aggregates of the repetitions."""
+
+    name: str
+    repetitions: list[Mapping[str, Any]] = field(default_factory=list)
+    aggregates: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@register_reader(GOOGLE_BENCHMARK, fits=has_keys("context.date", "benchmarks"))
 def read_google_benchmark(file: ResultFile) -> Iterator[RunRecord]:
-    """Creates a record for each benchmark, with the mean wall time of the repetitions (all in one
-    process).
+    """Creates a record for each benchmark, with the mean time of the repetitions (all in one
+    process). --clock selects the real time or the CPU time.
 
     Aggregates in the file are ignored, because they follow from the repetitions. If the file
     contains no repetitions, its mean is used.
     """
     content = file.json()
-    context = content["context"]
-    environment = {"hostname": context.get("host_name"), "logical_cpus": context.get("num_cpus")}
-    rows = group_by(content["benchmarks"], lambda row: str(row.get("run_name", row["name"])))
-    for part, (name, alike) in enumerate(rows.items(), start=1):
-        if errors := [row for row in alike if row.get("error_occurred") or row.get("skipped")]:
+    context, clock = content["context"], file.options.clock
+    environment, subject = _environment(context), _subject(context)
+    for part, benchmark in enumerate(_benchmarks(content["benchmarks"]), start=1):
+        name, position = benchmark.name, file.position(benchmark.name)
+        rows: Sequence[Mapping[str, Any]] = benchmark.repetitions
+        every = [*rows, *benchmark.aggregates.values()]
+        if errors := [row for row in every if row.get("error_occurred") or row.get("skipped")]:
             file.skip(0, name, f"failed: {errors[0].get('error_message', 'skipped')}")
             continue
-        single = [row for row in alike if row.get("run_type", "iteration") == "iteration"]
-        single = single or [row for row in alike if row.get("aggregate_name") == "mean"]
-        units = {row.get("time_unit") for row in single}
-        if len(units) != 1 or not units <= _SECONDS_OF_UNIT.keys():
+        rows = rows or [row for key, row in benchmark.aggregates.items() if key == "mean"]
+        units = {row.get("time_unit") for row in rows}
+        if len(units) != 1 or not units <= {*_UNITS}:
             file.skip(0, name, "has no mean time in ns, us, ms or s")
             continue
-        seconds = fmean(row["real_time"] for row in single) * _SECONDS_OF_UNIT[units.pop()]
         yield from file.benchmark(
             GOOGLE_BENCHMARK,
             name,
-            seconds,
-            "s",
+            mean_amount([row.get(_TIMES[clock]) for row in rows]),
+            str(units.pop()),
             part,
-            environment=environment,
-            started_at=context.get("date"),
+            position=position,
+            environment={**environment, "clock": clock},
+            subject=subject,
+            started_at=_start(context),
         )
+
+
+def _benchmarks(rows: Sequence[Mapping[str, Any]]) -> Sequence[_Benchmark]:
+    """Groups the rows of a file by benchmark. Two benchmarks may have the same name.
+
+    Rows for complexities are left out. They contain no times.
+    """
+    names = {str(row["name"]) for row in rows}
+    made: list[_Benchmark] = []
+    last: dict[object, _Benchmark] = {}
+    for row in rows:
+        name, aggregate = _name_and_aggregate(row, names)
+        if _COMPLEXITY.fullmatch(name) or aggregate in ("BigO", "RMS"):
+            continue
+        key = name, row.get("family_index"), row.get("per_family_instance_index")
+        known = last.get(key)
+        if known is None or (not aggregate and not _is_next_repetition(row, known, names)):
+            known = last[key] = _Benchmark(name)
+            made.append(known)
+        if aggregate:
+            known.aggregates[aggregate] = row
+        else:
+            known.repetitions.append(row)
+    return made
+
+
+def _name_and_aggregate(row: Mapping[str, Any], names: set[str]) -> tuple[str, str]:
+    """Returns the name of the benchmark of a row, and the name of the aggregate; "" if the row is a
+    repetition.
+    """
+    name = str(row["name"])
+    if "run_type" in row:
+        is_aggregate = row["run_type"] == "aggregate"
+        aggregate = str(row.get("aggregate_name")) if is_aggregate else ""
+        return str(row.get("run_name", name)), aggregate
+    match = _AGGREGATE.fullmatch(name)
+    if match and (
+        match[1] in names or names.issuperset(f"{match[1]}_{key}" for key in ("mean", "stddev"))
+    ):
+        return match[1], match[2]
+    return name, ""
+
+
+def _is_next_repetition(row: Mapping[str, Any], known: _Benchmark, names: set[str]) -> bool:
+    """Whether a row is a further repetition of `known`, and not a benchmark with the same name."""
+    if known.aggregates:
+        return False
+    before = known.repetitions[-1].get("repetition_index")
+    if before is not None:
+        return bool(row.get("repetition_index", 0) > before)
+    # Versions up to 1.4 do not number repetitions, but write their mean.
+    return "run_type" not in row and f"{known.name}_mean" in names
+
+
+def _environment(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the properties of machine and software in the context of a file."""
+    return {
+        "hostname": context.get("host_name"),
+        "logical_cpus": context.get("num_cpus"),
+        "cpu_max_mhz": context.get("mhz_per_cpu"),
+        "program_version": context.get("library_version"),
+        **{
+            f"build_{name.removeprefix('build_')}": value
+            for name, value in context.items()
+            if name not in _OF_PROGRAM and isinstance(value, str) and _BUILD.fullmatch(name)
+        },
+    }
+
+
+def _subject(context: Mapping[str, Any]) -> Subject:
+    """Returns the commit that the measured program added to the context."""
+    named = {name.lower().replace("-", "_"): value for name, value in context.items()}
+    texts = {name: value for name, value in named.items() if isinstance(value, str) and value}
+    revision = next((texts[name] for name in texts if _COMMIT.fullmatch(name)), None)
+    date = next((texts[name] for name in texts if _COMMIT_DATE.fullmatch(name)), None)
+    return Subject(revision=revision, committed_at=(time_text(date) or None) if revision else None)
+
+
+def _start(context: Mapping[str, Any]) -> object:
+    date = context.get("date")
+    try:
+        # Early versions write 2016/10/21-22:05:27.
+        return datetime.strptime(str(date), "%Y/%m/%d-%H:%M:%S").isoformat()
+    except ValueError:
+        return date

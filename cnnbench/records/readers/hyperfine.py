@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cnnbench.records.readers import ResultFile, register_reader
+from cnnbench.records.readers import ResultFile, has_keys, register_reader
 from cnnbench.records.run import RunRecord
 
 HYPERFINE = "hyperfine"
 
 
-@register_reader(HYPERFINE, rb'^\s*"results": \[\s*\{\s*"command": ')
+@register_reader(HYPERFINE, fits=has_keys("results.command"))
 def read_hyperfine(file: ResultFile) -> Iterator[RunRecord]:
-    """Creates a record for each process that hyperfine has timed. Failed processes have no
-    value.
+    """Creates a record for each process that hyperfine has timed. Processes that failed or were
+    killed have no value.
     """
     part = 0
     for result in file.json()["results"]:
         name, codes = str(result["command"]), result.get("exit_codes") or []
+        parameters = result.get("parameters")
+        position = file.position(name, parameters)
         # An export without the times of single processes contains only the mean.
         times: list[Any] = result.get("times") or [result.get("mean")]
         for number, seconds in enumerate(times):
             part += 1
-            if number < len(codes) and codes[number]:
-                file.skip(0, name, f"failed in run {number + 1} with exit code {codes[number]}")
+            code = codes[number] if number < len(codes) else 0
+            if code != 0:
+                # hyperfine writes null for a process that a signal has ended.
+                how = "was killed" if code is None else f"failed with exit code {code}"
+                file.skip(0, name, f"{how} (run {number + 1})")
                 continue
-            parameters = result.get("parameters")
-            yield from file.benchmark(HYPERFINE, name, seconds, "s", part, parameters=parameters)
+            yield from file.benchmark(
+                HYPERFINE, name, seconds, "s", part, position=position, parameters=parameters
+            )

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from statistics import fmean
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from cnnbench.records.readers import ResultFile, register_reader
-from cnnbench.records.run import RunRecord
+from cnnbench.records.readers import (
+    ResultFile,
+    has_keys,
+    mean_amount,
+    register_reader,
+    time_text,
+)
+from cnnbench.records.run import RunRecord, Subject
 
 PYPERF = "pyperf"
-_PYPERF_UNITS = {"second": "s", "byte": "bytes", "integer": "number"}
+_UNITS = {"second": "s", "byte": "bytes", "integer": ""}
+# pyperf was called perf. These versions do not change what is measured.
+_OF_PROGRAM = ("pyperf_version", "perf_version")
+_LIBRARY = "_version"
 
 
-@register_reader(PYPERF, rb'"perf_version":|"calibrate_loops":')
+@register_reader(PYPERF, fits=has_keys("benchmarks.runs"))
 def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each process with values. The record contains the mean of the values.
     Calibration processes have no values.
@@ -21,26 +30,52 @@ def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
     for benchmark in content["benchmarks"]:
         # pyperf writes the metadata that all runs have in common only once, at the top of the file.
         shared = {**(content.get("metadata") or {}), **(benchmark.get("metadata") or {})}
+        position = file.position(str(shared.get("name")))
         for run in benchmark["runs"]:
             part += 1
             facts = {**shared, **(run.get("metadata") or {})}
             name, unit = str(facts.get("name")), str(facts.get("unit", "second"))
-            if unit not in _PYPERF_UNITS:
+            if unit not in _UNITS:
                 file.skip(0, name, f"has the unit {unit}, which is not known")
             elif run.get("values"):
                 yield from file.benchmark(
                     PYPERF,
                     name,
-                    fmean(run["values"]),
-                    _PYPERF_UNITS[unit],
+                    mean_amount(run["values"]),
+                    _UNITS[unit],
                     part,
-                    environment={
-                        "hostname": facts.get("hostname"),
-                        "platform": facts.get("platform"),
-                        "cpu_model": facts.get("cpu_model_name"),
-                        "logical_cpus": facts.get("cpu_count"),
-                        "python_version": str(facts["python_version"]).split(" ")[0]
-                        if "python_version" in facts
-                        else None,
-                    },
+                    position=position,
+                    environment=_environment(facts),
+                    subject=Subject(
+                        revision=facts.get("commit_id"),
+                        committed_at=time_text(facts.get("commit_date")) or None,
+                    ),
+                    started_at=facts.get("date"),
                 )
+
+
+def _environment(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the properties of machine and software in the metadata of a process."""
+    environment = {
+        "hostname": facts.get("hostname"),
+        "platform": facts.get("platform"),
+        "cpu_model": facts.get("cpu_model_name"),
+        "logical_cpus": facts.get("cpu_count"),
+        "python_version": facts["python_version"].split(" ")[0]
+        if "python_version" in facts
+        else None,
+        "python_implementation": facts.get("python_implementation"),
+        "python_compiler": facts.get("python_compiler"),
+        # "perf_counter(), resolution: 1.00 ns": the resolution is a property of the machine.
+        "clock": str(facts["timer"]).partition(",")[0] if "timer" in facts else None,
+        "program_version": next((facts[name] for name in _OF_PROGRAM if name in facts), None),
+        # The version of pyperformance, a suite of benchmarks.
+        "benchmark_version": facts.get("performance_version"),
+    }
+    # Benchmarks of pyperformance name the libraries that they use, as in django_version.
+    known = (*_OF_PROGRAM, "python_version", "performance_version")
+    return environment | {
+        f"requirement_{name.removesuffix(_LIBRARY)}": value
+        for name, value in facts.items()
+        if name.endswith(_LIBRARY) and name not in known
+    }

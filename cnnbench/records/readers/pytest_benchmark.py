@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from cnnbench.records.readers import ResultFile, register_reader
+from cnnbench.records.readers import ResultFile, has_keys, register_reader, time_text
 from cnnbench.records.run import RunRecord, Subject
 
 PYTEST_BENCHMARK = "pytest-benchmark"
@@ -13,32 +14,53 @@ _NO_COMMITS = ("unknown", "unversioned")
 """Words that pytest-benchmark writes instead of a commit, for example outside of a repository."""
 
 
-@register_reader(PYTEST_BENCHMARK, rb'"machine_info": \{')
+@register_reader(PYTEST_BENCHMARK, fits=has_keys("machine_info", "benchmarks"))
 def read_pytest_benchmark(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each test, with the mean time of the test's rounds."""
     content = file.json()
-    machine, commit = content["machine_info"], content.get("commit_info") or {}
-    cpu = machine.get("cpu") or {}
-    environment = {
-        "hostname": machine.get("node"),
-        "architecture": machine.get("machine"),
-        "python_version": machine.get("python_version"),
-        "cpu_model": cpu.get("brand_raw") or cpu.get("brand"),
-        "logical_cpus": cpu.get("count"),
-    }
+    environment, commit = _environment(content), content.get("commit_info") or {}
     subject = Subject()
     if commit.get("id") not in (*_NO_COMMITS, None):
         subject = Subject(
-            repository=commit.get("project"), revision=commit["id"], dirty=commit.get("dirty")
+            repository=commit.get("project"),
+            revision=commit["id"],
+            dirty=commit.get("dirty"),
+            committed_at=time_text(commit.get("time")) or None,
         )
     for part, row in enumerate(content["benchmarks"], start=1):
+        name, options = str(row["fullname"]), row.get("options") or {}
         yield from file.benchmark(
             PYTEST_BENCHMARK,
-            str(row["fullname"]),
+            name,
             row["stats"]["mean"],
             "s",
             part,
-            environment=environment,
+            position=file.position(name),
+            environment={
+                **environment,
+                "clock": options.get("timer"),
+                "garbage_collection": None
+                if "disable_gc" not in options
+                # With disable_gc, Python's garbage collector does not run in a round.
+                else not options["disable_gc"],
+            },
             subject=subject,
             started_at=content.get("datetime"),
         )
+
+
+def _environment(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the properties of machine and software that a file contains."""
+    machine = content["machine_info"]
+    cpu = machine.get("cpu") or {}
+    return {
+        "hostname": machine.get("node"),
+        "architecture": machine.get("machine"),
+        "platform": " ".join(filter(None, map(machine.get, ("system", "release")))) or None,
+        "python_version": machine.get("python_version"),
+        "python_implementation": machine.get("python_implementation"),
+        "python_compiler": machine.get("python_compiler"),
+        "cpu_model": cpu.get("brand_raw") or cpu.get("brand"),
+        "logical_cpus": cpu.get("count"),
+        "program_version": content.get("version"),
+    }

@@ -127,7 +127,7 @@ def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
         facts = _parse_json_line(about) or {}
         # The records depend on both files, so both files are included in the digest.
         path = os.path.join(folder, _METRIC_LOG)
-        own = ResultFile(path, metrics, file.labels, file.skipped)
+        own = ResultFile(path, metrics, file.options, file.skipped)
         own.sha256 = hashlib.sha256(metrics + about).hexdigest()
         file = own
     runs: list[_ParsedLog] = []
