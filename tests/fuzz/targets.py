@@ -284,6 +284,76 @@ def suites(generator: random.Random, folder: Path) -> None:
     refused(lambda: plan_sweep(parse_suite(load_yaml_file(str(path))), {}))
 
 
+# Rules ----------------------------------------------------------------------------------------
+
+_RULES = """\
+ignore = ["*.txt", "notes/**"]
+
+[[rules]]
+configurations = ["lenet*", "vgg*"]
+threshold = 5
+fail_on = ["slower", "faster"]
+judge = ["throughput", "memory"]
+metrics.memory = { threshold = 5, share = 0.25, fail_on = "never" }
+metrics.throughput = { threshold = 1.5 }
+
+[[rules]]
+fail_on = "never"
+
+[[accept]]
+commit = "3f2a1bc09"
+reason = "a wider stem"
+until = 2999-12-31
+configurations = "lenet*"
+metrics = ["throughput"]
+
+[tool.cnnbench]
+rules = []
+"""
+_TOML_VALUES = (
+    *("1", "-1", "1e-17", "1e308", "nan", "inf", "true", "''", "'x'", "[]", "{}", "[1]", "[[]]"),
+    *("{a = 1}", "[{name = 'throughput'}]", "'throughput'", "['memory', 'memory']", "2999-12-31"),
+    *("2030-01-01T00:00:00", "07:00:00", "9" * 400, "[" * 2000 + "]" * 2000, "{x = " * 2000),
+)
+
+
+def rules(generator: random.Random, folder: Path) -> None:
+    """Files of rules with lines, values and bytes exchanged: rules that are read can be used."""
+    from cnnbench.judge.compare import Policy, processes_needed
+    from cnnbench.judge.metrics.rules import load_rules
+    from cnnbench.records.metric import METRICS
+
+    lines = _RULES.splitlines()
+    for _ in range(generator.randint(1, 4)):
+        at = generator.randrange(len(lines))
+        kind = generator.randrange(5)
+        head, equals, _ = lines[at].partition(" = ")
+        if kind == 0 and equals:
+            lines[at] = f"{head} = {generator.choice(_TOML_VALUES)}"
+        elif kind == 1:
+            lines.insert(at, generator.choice(lines))
+        elif kind == 2:
+            lines[at] = generator.choice(("tool = 1", "rules = 1", "[rules]", "[tool]", ""))
+        elif kind == 3:
+            lines[at] = text_of(mutated(generator, lines[at].encode(errors="replace")))
+        else:
+            lines[at] = lines[at].replace("throughput", generator.choice([*METRICS]))
+    data = "\n".join(lines).encode(errors="replace")
+    data = data if generator.random() < 0.8 else mutated(generator, data)
+    path = folder / generator.choice(("cnnbench.toml", "pyproject.toml"))
+    path.write_bytes(data)
+
+    def use() -> None:
+        found = load_rules(str(path))
+        for rule in found.rules:
+            rule.effects()
+        for metric in METRICS.values():
+            found.policy_for(Policy(), "lenet, batch 8", metric, [metric])
+        processes_needed(Policy(), paired=True, share=found.smallest_share)
+
+    refused(use)
+
+
 # Run records ----------------------------------------------------------------------------------
 
 
@@ -445,6 +515,7 @@ TARGETS: dict[str, Try] = {
     "pickles": pickles,
     "records": records,
     "suites": suites,
+    "rules": rules,
     "run_records": run_records,
     "journals": journals,
     "plug_ins": plug_ins,

@@ -16,6 +16,7 @@ CASES = {
     "pickles": 100,
     "records": 4,
     "suites": 4,
+    "rules": 200,
     "run_records": 40,
     "journals": 100,
     "plug_ins": 40,

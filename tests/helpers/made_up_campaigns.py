@@ -95,7 +95,6 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         for owner in (bisect, sides):
             patch.setattr(owner, "worktree", worktree)
         patch.setattr(sides, "resolve_commit", lambda flag, text: text)
-        patch.setattr(sides, "find_commit_hash", lambda text: text)
         patch.setattr(repository, "read_repository_state", subject)
         patch.setattr(repository, "measured_code", lambda *_: Subject(revision="a" * 40))
         yield patch

@@ -418,8 +418,10 @@ def compare_records(
     if unknown := set(metrics or ()).difference(METRICS):
         raise KeyError(", ".join(sorted(unknown)))
     rules, patterns = rules or Rules(), expand_fact_names(tuple(allow_different))
+    if metrics is not None:
+        rules = rules.without_judged_metrics()
     processes = (tuple(base), tuple(new))
-    names = {*DEFAULT_METRICS, *rules.named_metrics} if metrics is None else {*metrics}
+    names = {*DEFAULT_METRICS, *rules.judged_metrics} if metrics is None else {*metrics}
     matched, left_out, aa_notes = _match_runs(processes, aa or (), names, policy, patterns)
     drafts = [
         _prepare_configuration(
@@ -496,11 +498,7 @@ def _make_empty_samples(
     chosen: list[tuple[tuple[Metric, ...], tuple[Metric, ...]]] = []
     for kind, name in zip(kinds, names, strict=True):
         _, rule = rules.rule_for(name)
-        requested = (
-            requested_metrics
-            if requested_metrics is not None
-            else {metric.name for metric in rule.metrics}
-        )
+        requested = rule.judge if requested_metrics is None else requested_metrics
         metrics = asked = metrics_to_judge(requested, {kind})
         if requested_metrics is None and not asked:
             metrics = metrics_to_judge(DEFAULT_METRICS, {kind})
@@ -509,10 +507,7 @@ def _make_empty_samples(
     deciding = [
         () if kind in CONTEXT else asked for kind, (_, asked) in zip(kinds, chosen, strict=True)
     ]
-    shares_alpha = (
-        rules.metrics_share_alpha
-        or len({metric.name for asked in deciding for metric in asked}) > 1
-    )
+    shares_alpha = len({metric.name for asked in deciding for metric in asked}) > 1
     number = len({kind for kind, asked in zip(kinds, deciding, strict=True) if asked})
     for name, sharing, (metrics, asked) in zip(names, deciding, chosen, strict=True):
         shared = (sharing if shares_alpha else (), number)
@@ -557,7 +552,9 @@ def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Itera
     for place in range(1, len(rules.rules) + 1):
         title = rules.title(place)
         names = [entry.name for entry in entries if entry.rule == title]
-        what = f"decides {first_few(names, _NAMED)}" if names else "fits no configuration"
+        what = "fits no configuration"
+        if names:
+            what = f"applies to {first_few(names, _NAMED)}: {rules.rules[place - 1].effects()}"
         yield f"{rules.short_source}, digest {rules.digest}: {title} {what}"
     for entry in entries:
         for result in entry.results:

@@ -438,7 +438,7 @@ class Comparison(Document):
             return False
         if result.verdict is Verdict.CHANGED_WORK:
             return not self.allow_changed_work
-        return result.asked or result.metric.gates
+        return result.asked or result.metric.gates or result.policy.gates
 
     def annotation_level(
         self, entry: ComparedConfiguration, result: MetricResult

@@ -514,6 +514,8 @@ class Policy:
       memory_bytes: smallest relevant change of peak memory, in bytes.
       own_threshold, fail_on: settings of rules for one metric of one configuration: the smallest
         relevant change, and which verdicts set exit code 1; None without rules.
+      gates: whether rules name verdicts on this metric that set exit code 1. They then do so even
+        if the metric was not requested.
       share: share of alpha for one metric of one configuration; None if alpha is not shared.
     """
 
@@ -530,6 +532,7 @@ class Policy:
     own_threshold: float | None = field(default=None, metadata=_OF_RULES)
     share: float | None = field(default=None, metadata=_OF_RULES)
     fail_on: tuple[str, ...] | None = field(default=None, metadata=_OF_RULES)
+    gates: bool = field(default=False, metadata=_OF_RULES)
 
     def __post_init__(self) -> None:
         for name, level in (("alpha", self.alpha), ("further_alpha", self.further_alpha)):

@@ -5,9 +5,9 @@ and metric.
 from the section [tool.cnnbench] of pyproject.toml in the current folder, or from the file in
 --rules. Flags have priority over rules. docs/rules.md explains the keys.
 
-If rules name metrics, or if the user requests several metrics, these metrics share the significance
-level alpha: for each configuration, the shares add up to 1. `cnnbench.judge.compare.judgement`
-tests the metrics as one family.
+If the key `judge` of a rule, or the user, requests several metrics, these metrics share the
+significance level alpha: for each configuration, the shares add up to 1.
+`cnnbench.judge.compare.judgement` tests the metrics as one family.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime, timezone
 from fnmatch import fnmatchcase
@@ -28,21 +28,29 @@ from typing import Any, TypeVar, cast
 from cnnbench.base.files import read_text
 from cnnbench.base.text import unknown_key_message
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.judge.metrics import Policy
+from cnnbench.judge.metrics import DEFAULT_METRICS, Policy
 from cnnbench.machine.repository import GitError, abbreviate_hash, find_commit_hash, git
 from cnnbench.records.codec import ABSENT, OPTIONAL, decode, key_metadata
 from cnnbench.records.metric import METRICS, Metric
 
 FILE, PROJECT = "cnnbench.toml", "pyproject.toml"
-"""Files with rules in the current folder. The first one that contains rules is used."""
+"""Files with rules in a folder. The first one that contains rules is used."""
 
 NO_RULES = "none"
 """With this value of --rules, no rules are read."""
+
+LEAST_SHARE = 0.001
+"""Smallest share of alpha of a metric. With an even smaller share, a verdict would need so many
+pairs that no experiment could find a change.
+"""
 
 FAILURES = ("slower", "faster", "changed")
 """Words that `fail_on` accepts, except "never"."""
 
 _COMMIT = re.compile("[0-9a-f]{7,64}")
+_MOST_FOLDERS = 64
+"""Maximum number of folders that are searched for the top of a repository."""
+
 _FILE_PREFIXES = ("/", "./", "../")
 _LIST: Mapping[str, Any] = {**key_metadata(if_any=True), **ABSENT}
 _ALL = ("*",)
@@ -76,23 +84,52 @@ class ConfigurationRule:
       configurations: patterns that match names of configurations.
       threshold: like --threshold, in per cent. If it is absent, the threshold is 3 %.
       fail_on: like --fail_on. If it is absent, slower and changed set exit code 1.
-      metrics: metrics by which the configurations are judged. If absent, the default metrics.
+      judge: metrics by which the configurations are judged, like --metrics. If it is absent, they
+        are judged as without rules.
+      metrics: settings of single metrics. They do not change which metrics are judged.
     """
 
     configurations: tuple[str, ...] = field(default=_ALL, metadata=OPTIONAL)
     threshold: float | None = field(default=None, metadata=ABSENT)
     fail_on: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
+    judge: tuple[str, ...] = field(default=(), metadata=_LIST)
     metrics: tuple[MetricRule, ...] = field(default=(), metadata=_LIST)
 
     def alpha_shares(self) -> dict[str, float]:
-        """Maps each metric of the rule to its share of the significance level. The shares add up to
+        """Maps each metric in `judge` to its share of the significance level. The shares add up to
         1.
         """
         explicit = {
             metric.name: metric.share for metric in self.metrics if metric.share is not None
         }
-        others = [metric.name for metric in self.metrics if metric.share is None]
+        others = {name for name in self.judge if name not in explicit}
         return explicit | dict.fromkeys(others, (1 - sum(explicit.values())) / max(1, len(others)))
+
+    def effects(self) -> str:
+        """Describes what the rule changes, and which metrics it removes: "threshold 5 %; judges
+        memory, not throughput, startup or accuracy".
+        """
+        parts = [*_threshold_and_failure_texts(self, " %")]
+        if self.judge:
+            removed = [name for name in DEFAULT_METRICS if name not in self.judge]
+            without = f", not {' or '.join(removed)}" if removed else ""
+            parts.append(f"judges {' and '.join(self.judge)}{without}")
+        for metric in self.metrics:
+            own = [*_threshold_and_failure_texts(metric)]
+            own += [] if metric.share is None else [f"share {metric.share:g}"]
+            judged = metric.name in (self.judge or DEFAULT_METRICS)
+            own += [] if judged else ["used only if judge or --metrics names it"]
+            parts.append(f"{metric.name}: {', '.join(own) or 'no change'}")
+        return "; ".join(parts) or "no change"
+
+
+def _threshold_and_failure_texts(
+    rule: ConfigurationRule | MetricRule, unit: str = ""
+) -> Iterator[str]:
+    if rule.threshold is not None:
+        yield f"threshold {rule.threshold:g}{unit}"
+    if rule.fail_on is not None:
+        yield f"fails on {' and '.join(rule.fail_on) or 'nothing'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,12 +189,14 @@ class Rules:
       digest: first 12 digits of the SHA-256 of the rules, without comments and layout.
       rules: rules for configurations. The first rule that matches a configuration is used.
       accept: commits whose regressions are accepted.
+      ignore: patterns of files that no run loads, relative to the top of the repository.
     """
 
     source: str = field(default="", metadata=OPTIONAL)
     digest: str = field(default="", metadata=OPTIONAL)
     rules: tuple[ConfigurationRule, ...] = field(default=(), metadata=_LIST)
     accept: tuple[AcceptedCommit, ...] = field(default=(), metadata=_LIST)
+    ignore: tuple[str, ...] = field(default=(), metadata=_LIST)
 
     def rule_for(self, configuration: str) -> tuple[int, ConfigurationRule]:
         """Returns the number (from 1) and the rule for a configuration. If no rule matches, the
@@ -188,21 +227,14 @@ class Rules:
         return self.title(number) if number else ""
 
     @property
-    def named_metrics(self) -> set[str]:
-        """Names of all metrics that any of the rules contains."""
-        return {metric.name for rule in self.rules for metric in rule.metrics}
-
-    @property
-    def metrics_share_alpha(self) -> bool:
-        """Whether any rule contains metrics. If so, the tests of these metrics share the
-        significance level alpha.
-        """
-        return bool(self.named_metrics)
+    def judged_metrics(self) -> set[str]:
+        """Names of all metrics by which any of the rules judges."""
+        return {name for rule in self.rules for name in rule.judge}
 
     @property
     def smallest_share(self) -> float:
         """The smallest share of the significance level that any rule gives to a metric; 1 if no
-        rule contains metrics.
+        rule selects metrics.
         """
         return min(
             (one for rule in self.rules for one in rule.alpha_shares().values()), default=1.0
@@ -228,17 +260,19 @@ class Rules:
         _, rule = self.rule_for(configuration)
         own = _metric_rule(rule, metric)
         threshold, fail_on = rule.threshold if metric.threshold is None else None, rule.fail_on
-        share = 1 / len(metrics_sharing_alpha) if metric in metrics_sharing_alpha else None
         if own is not None:
             threshold = threshold if own.threshold is None else own.threshold
             fail_on = fail_on if own.fail_on is None else own.fail_on
-            if share is not None and all(
-                _metric_rule(rule, metric) for metric in metrics_sharing_alpha
-            ):
-                share = rule.alpha_shares()[own.name]
-        share = None if share is None else share / number_of_kinds
+        share = None
+        if metric in metrics_sharing_alpha:
+            names, shares = _names_selecting_metric(metric), rule.alpha_shares()
+            own_shares = [shares[name] for name in rule.judge if name in names]
+            share = (own_shares or [1 / len(metrics_sharing_alpha)])[0] / number_of_kinds
         scaled = None if threshold is None else threshold * metric.threshold_scale
-        return default_policy.replace(own_threshold=scaled, share=share, fail_on=fail_on)
+        gates = own is not None and bool(own.fail_on)
+        return default_policy.replace(
+            own_threshold=scaled, share=share, fail_on=fail_on, gates=gates
+        )
 
     def threshold(self, configuration: str, metric: Metric) -> float | None:
         """Returns the smallest relevant change of a metric according to the rules; None if the
@@ -257,6 +291,16 @@ class Rules:
                 for metric in rule.metrics
             ]
             rules.append(replace(rule, threshold=None, metrics=tuple(metrics)))
+        return replace(self, rules=tuple(rules))
+
+    def without_judged_metrics(self) -> Rules:
+        """Returns a copy without the metrics, and their shares of alpha, that --metrics
+        overrides.
+        """
+        rules = []
+        for rule in self.rules:
+            metrics = tuple(replace(metric, share=None) for metric in rule.metrics)
+            rules.append(replace(rule, judge=(), metrics=metrics))
         return replace(self, rules=tuple(rules))
 
     def accepted_commit_between(
@@ -369,6 +413,9 @@ def load_rules(flag_value: str | None) -> Rules:
     """Reads the rules from a file, from COMMIT:FILE, or from the current folder if `flag_value`
     (the value of --rules) is None.
 
+    If the current folder contains no rules, the folders above it are searched, up to the top of the
+    repository.
+
     Raises UsageError with the file and the key if the file cannot be read or a key is invalid.
     """
     if flag_value == NO_RULES:
@@ -379,27 +426,42 @@ def load_rules(flag_value: str | None) -> Rules:
         if table is None:
             raise FlagError("rules", flag_value, "has no section [tool.cnnbench]")
         return _rules_from_table(str(file), table)
-    for name in (FILE, PROJECT):
-        if os.path.lexists(name):
-            table = RulesFile(path=name).read_table()
+    for path in _paths_of_rules():
+        if os.path.lexists(path):
+            table = RulesFile(path=path).read_table()
             if table is not None:
-                return _rules_from_table(name, table)
+                return _rules_from_table(path, table)
     return Rules()
+
+
+def _paths_of_rules() -> list[str]:
+    """Paths of files that may contain rules: in the current folder, then in the folders above it
+    that belong to the same repository.
+    """
+    # The paths are relative, because the current folder may have been removed.
+    folders = ["../" * up for up in range(_MOST_FOLDERS)]
+    tops = (
+        up for up, folder in enumerate(folders) if os.path.lexists(os.path.join(folder, ".git"))
+    )
+    up = next(tops, 0)
+    return [os.path.join(folder, name) for folder in folders[: up + 1] for name in (FILE, PROJECT)]
 
 
 def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
     """Returns the value COMMIT:FILE of --rules that selects the version of the rules file in
     `commit`, which is a full hash.
 
-    Without --rules, it selects the rules in the current folder. Values that do not name a file of
-    the repository are returned unchanged. Raises FlagError if the commit does not contain the file.
+    Without --rules, it selects the rules in the current folder or in the folders above it. Values
+    that do not name a file of the repository are returned unchanged. Raises FlagError if the commit
+    does not contain the file.
     """
-    prefix = git("rev-parse", "--show-prefix")
     if flag_value is None:
-        for name in (FILE, PROJECT):
-            file = RulesFile(path=f"{prefix}{name}", commit=commit)
-            if _is_in_commit(file) and file.read_table() is not None:
-                return str(file)
+        here = PurePath(git("rev-parse", "--show-prefix"))
+        for folder in (here, *here.parents):
+            for name in (FILE, PROJECT):
+                file = RulesFile(path=(folder / name).as_posix(), commit=commit)
+                if _is_in_commit(file) and file.read_table() is not None:
+                    return str(file)
         return NO_RULES
     given = RulesFile.parse(flag_value)
     if flag_value == NO_RULES or given.commit is not None:
@@ -439,9 +501,9 @@ def _is_in_commit(file: RulesFile) -> bool:
 def _rules_from_table(source: str, table: Any) -> Rules:
     digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:12]
     try:
-        _check_keys(table, ("rules", "accept"), source)
-        for key in table:
-            if not isinstance(table[key], list):
+        _check_keys(table, ("rules", "accept", "ignore"), source)
+        for key in ("rules", "accept"):
+            if not isinstance(table.get(key, []), list):
                 raise ValueError(f"{source}: {key}: must be an array of tables, [[{key}]]")
         rules, accept = (enumerate(table.get(key, ()), 1) for key in ("rules", "accept"))
         return Rules(
@@ -454,9 +516,20 @@ def _rules_from_table(source: str, table: Any) -> Rules:
                 _acceptance_from_table(table, f"{source}: accept {number}")
                 for number, table in accept
             ),
+            ignore=_patterns(table.get("ignore", []), f"{source}: ignore"),
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def _patterns(value: Any, where: str) -> tuple[str, ...]:
+    patterns = [value] if isinstance(value, str) else value
+    if not isinstance(patterns, list) or not all(isinstance(one, str) for one in patterns):
+        raise ValueError(f"{where}: must be a list of patterns of file names")
+    for pattern in patterns:
+        if not pattern.isprintable() or ".." in pattern.split("/") or pattern[:1] in ("", "/"):
+            raise ValueError(f"{where}: {pattern!r}: must be relative to the top of the repository")
+    return tuple(patterns)
 
 
 def _check_keys(table: Any, known: Collection[str], where: str) -> None:
@@ -472,7 +545,7 @@ def _dataclass_from_table(cls: type[_T], table: Any, where: str) -> _T:
     list, a string means a list with one item.
     """
     _check_keys(table, [key.name for key in fields(cast("Any", cls))], where)
-    lists = ("configurations", "metrics", "fail_on")
+    lists = ("configurations", "judge", "metrics", "fail_on")
     values = {
         key: [value] if key in lists and isinstance(value, str) else value
         for key, value in table.items()
@@ -507,37 +580,40 @@ def exit_code_words(words: Sequence[str]) -> tuple[str, ...]:
 
 def _rule_from_table(table: Any, where: str) -> ConfigurationRule:
     metrics = table.get("metrics", {}) if isinstance(table, dict) else {}
-    names = [metrics] if isinstance(metrics, str) else metrics
-    if isinstance(names, list):
-        _check_metrics(names, where)
-        metrics = {name: {} for name in names}
-    _check_metrics(metrics, where)
+    if not isinstance(metrics, dict):
+        reason = "must be a table for each metric; judge = [...] selects the judged metrics"
+        raise ValueError(f"{where}: metrics: {reason}")
+    _check_metrics(metrics, f"{where}: metrics")
     own = []
     for name, value in metrics.items():
         place = f"{where}: metrics.{name}"
         _check_keys(value, ("threshold", "share", "fail_on"), place)
         own.append(_dataclass_from_table(MetricRule, {**value, "name": name}, place))
-    rule = _dataclass_from_table(
-        ConfigurationRule, {**table, "metrics": []} if own else table, where
-    )
-    rule = replace(rule, metrics=tuple(own))
+    others = {key: value for key, value in table.items() if key != "metrics"} if own else table
+    rule = replace(_dataclass_from_table(ConfigurationRule, others, where), metrics=tuple(own))
+    _check_metrics(rule.judge, f"{where}: judge")
+    if "judge" in others and not rule.judge:
+        raise ValueError(f"{where}: judge: is empty; fail_on = 'never' never fails")
+    for metric in own:
+        if metric.share is not None and metric.name not in rule.judge:
+            reason = f"only metrics in judge share alpha; add judge = ['{metric.name}', ...]"
+            raise ValueError(f"{where}: metrics.{metric.name}: share: {reason}")
     shares = rule.alpha_shares().values()
-    if own and (min(shares) <= 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6)):
-        raise ValueError(f"{where}: metrics: shares must be above 0 and add up to 1")
+    if shares and not (min(shares) >= LEAST_SHARE and math.isclose(sum(shares), 1, abs_tol=1e-6)):
+        reason = f"shares must be at least {LEAST_SHARE:g} and add up to 1"
+        raise ValueError(f"{where}: metrics: {reason}")
     return rule
 
 
-def _check_metrics(names: Any, where: str) -> None:
-    if not isinstance(names, list | dict):
-        raise ValueError(f"{where}: metrics: must be a list of metrics, or a table for each metric")
+def _check_metrics(names: Iterable[str], where: str) -> None:
     for name in names:
         if name not in METRICS:
-            raise ValueError(f"{where}: metrics: {unknown_key_message(str(name), METRICS)}")
+            raise ValueError(f"{where}: {unknown_key_message(name, METRICS)}")
 
 
 def _acceptance_from_table(table: Any, where: str) -> AcceptedCommit:
     acceptance = _dataclass_from_table(AcceptedCommit, table, where)
-    _check_metrics([*acceptance.metrics], where)
+    _check_metrics(acceptance.metrics, f"{where}: metrics")
     if not _COMMIT.fullmatch(acceptance.commit):
         raise ValueError(f"{where}: commit: {acceptance.commit}: must be a hash of 7 to 64 digits")
     if not acceptance.reason.strip():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 
 import pytest
@@ -47,6 +48,7 @@ def test_the_first_rule_that_fits_decides_and_the_answer_names_it(call, sides):
     out = call(*sides("faster"), code=1).out
     assert out.endswith("exit code 1: an unexpected gain\n")
     assert "rule 1 (vgg*) fits no configuration" in out
+    assert "fails on slower and faster" in " ".join(out.split())
     document = json.loads(call(*sides("slower"), "--format=json", code=1).out)
     (entry,) = document["configurations"]
     assert entry["rule"] == "rule 2 (resnet*, lenet*)"
@@ -68,13 +70,78 @@ def test_thresholds_and_flags_that_override_them(call, sides):
     call(*sides("faster"), "--threshold=3", "--fail_on=never")
 
 
-def test_a_metric_that_a_rule_names_is_asked_for_and_has_its_own_rule(call, save, sides, tmp_path):
-    rules("[[rules]]\nmetrics = {throughput = {fail_on = 'never'}, memory = {share = 0.25}}\n")
+def test_a_rule_for_a_metric_changes_only_this_metric(call, sides):
+    without = json.loads(call(*sides("slower"), "--format=json", code=1).out)
+    rules("[[rules]]\nmetrics.memory = { threshold = 5 }\n")
+    document = json.loads(call(*sides("slower"), "--format=json", code=1).out)
+    assert document["configurations"][0]["results"] == without["configurations"][0]["results"]
+    assert document["metrics"] == without["metrics"]
+    (note,) = (note for note in document["notes"] if "rule 1" in note)
+    assert note.endswith("applies to lenet, batch 8, 1 cpu: memory: threshold 5")
+    rules("[[rules]]\nmetrics.throughput = { threshold = 15 }\n")
+    assert "= same" in call(*sides("slower")).out
+
+
+def test_judge_selects_metrics_and_the_answer_says_what_it_removes(call, sides):
+    rules(
+        "[[rules]]\njudge = ['throughput', 'memory']\n"
+        "metrics = {throughput = {fail_on = 'never'}, memory = {share = 0.25}}\n"
+    )
     document = json.loads(call(*sides("slower"), "--format=json", code=3).out)
     asked = {one["metric"]: one["verdict"] for one in document["configurations"][0]["results"]}
     assert asked == {"throughput": "slower", "memory": "not measured"}
+    (note,) = (note for note in document["notes"] if "rule 1" in note)
+    assert "judges throughput and memory, not startup or accuracy; " in note
+    assert note.endswith("throughput: fails on nothing; memory: share 0.25")
     usual = call(*sides("slower"), "--metrics=throughput", "--format=json").out
     assert [*json.loads(usual)["metrics"]] == ["throughput"]
+    assert "judges" not in usual
+    # A single metric has the level that it has with --metrics.
+    rules("[[rules]]\njudge = 'throughput'\n")
+    (by_rule,) = json.loads(call(*sides("slower"), "--format=json", code=1).out)["configurations"]
+    words = ("--rules=none", "--metrics=throughput", "--format=json")
+    (by_flag,) = json.loads(call(*sides("slower"), *words, code=1).out)["configurations"]
+    assert by_rule["results"] == by_flag["results"]
+
+
+def test_a_rule_can_make_a_metric_fail_that_is_judged_but_not_requested(
+    call, lenet_runs, saved, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    make = lenet_runs()
+    sides = (
+        make.with_startup(*(factor * 0.01 + 5 * slower for factor in range(5))) for slower in (1, 2)
+    )
+    folders = [saved(tmp_path / name, runs) for name, runs in zip("ab", sides, strict=True)]
+    words = ("compare", *folders)
+    call(*words)
+    rules("[[rules]]\nmetrics.startup.fail_on = 'slower'\n")
+    assert "exit code 1: a regression" in call(*words, code=1).out
+    rules("[[rules]]\nmetrics.startup = {fail_on = 'slower', threshold = 200}\n")
+    call(*words)
+
+
+def test_rules_of_a_folder_above_are_used_up_to_the_top_of_the_repository(
+    call, sides, tmp_path, monkeypatch
+):
+    top, below = tmp_path / "top", tmp_path / "top/bench/nets"
+    below.mkdir(parents=True)
+    rules("[[rules]]\nfail_on = 'never'\n", top / "cnnbench.toml")
+    monkeypatch.chdir(below)
+    call(*sides("slower"), code=1)
+    (top / ".git").mkdir()
+    assert "../../cnnbench.toml, digest" in call(*sides("slower")).out
+    rules("[tool.cnnbench]\nrules = []\n", top / "bench/pyproject.toml")
+    call(*sides("slower"), code=1)
+
+
+def test_files_of_rules_that_are_no_files(call, sides):
+    os.mkfifo("pipe")
+    for name, reason in {"pipe": "is a pipe without a writer", "/dev/zero": "is a device"}.items():
+        err = call(*sides("slower"), f"--rules={name}", code=2).err
+        assert f"--rules={name}: cannot be read: {reason}" in err
+    rules("\ufeff[[rules]]\nfail_on = 'never'\n")
+    call(*sides("slower"))
 
 
 def test_metrics_that_are_asked_for_share_alpha(call, sides):
@@ -114,10 +181,23 @@ def test_cnnbench_toml_comes_before_pyproject_toml(call, sides):
         ("[[rules]]\nthreshold = -1", "rule 1: threshold: -1.0: must be at least 0 and less"),
         ("[[rules]]\nfail_on = 'step'", "rule 1: fail_on: step: must be one or more of slower"),
         ("[[rules]]\nfail_on = ['never', 'slower']", "rule 1: fail_on: must be one or more of"),
-        ("[[rules]]\nmetrics = 'speed'", 'rule 1: metrics: unknown key "speed"'),
+        ("[[rules]]\njudge = 'speed'", 'rule 1: judge: unknown key "speed"'),
+        ("[[rules]]\njudge = []", "rule 1: judge: is empty"),
+        ("[[rules]]\nmetrics.speed = {}", 'rule 1: metrics: unknown key "speed"'),
+        ("[[rules]]\nmetrics = ['memory']", "rule 1: metrics: must be a table for each metric"),
+        ("[[rules]]\nmetrics = [{name = 'memory'}]", "rule 1: metrics: must be a table for each"),
+        ("[[rules]]\nthreshold = " + "[" * 9000, "is not valid TOML: tables are nested too"),
         ("[[rules]]\nmetrics.memory.shares = 1", 'rule 1: metrics.memory: unknown key "shares"'),
-        ("[[rules]]\nmetrics.memory.share = 0.5", "rule 1: metrics: shares must be above 0 and"),
-        ("[[rules]]\nmetrics = {memory = {share = 1}, throughput = {}}", "shares must be above 0"),
+        ("[[rules]]\nmetrics.memory.share = 0.5", "metrics.memory: share: only metrics in judge"),
+        (
+            "[[rules]]\njudge = 'memory'\nmetrics.memory.share = 0.5",
+            "rule 1: metrics: shares must be at least 0.001 and add up to 1",
+        ),
+        (
+            "[[rules]]\njudge = ['memory', 'startup']\nmetrics.memory.share = 1e-17",
+            "rule 1: metrics: shares must be at least 0.001",
+        ),
+        ("ignore = ['/x']", "cnnbench.toml: ignore: '/x': must be relative to the top"),
         ("[[accept]]\ncommit = 'main'\nreason = 'x'\nuntil = 2030-01-01", "accept 1: commit: main"),
         ("[[accept]]\ncommit = 'abcdef0'\nuntil = 2030-01-01", "accept 1.reason: missing"),
         ("[[accept]]\ncommit = 'abcdef0'\nreason = ' '\nuntil = 2030-01-01", "reason: is empty"),
