@@ -48,7 +48,7 @@ from cnnbench.base.job import (
     host_and_port,
     is_address,
 )
-from cnnbench.base.text import to_terminal_line
+from cnnbench.base.text import count_text, to_terminal_line
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 
 # Functions that wait for other processes of a job and report which processes are missing.
@@ -512,7 +512,8 @@ def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
     nodes = expand_node_list(environ, list_name)
     counts = _tasks_per_node(environ, counts_name)
     if len(counts) != len(nodes):
-        raise _invalid_variable_error(environ, counts_name, f"{list_name} has {len(nodes)} nodes")
+        reason = f"{list_name} has {count_text(nodes, 'node', 'nodes')}"
+        raise _invalid_variable_error(environ, counts_name, reason)
     if sum(counts) != size:
         raise _invalid_variable_error(environ, counts_name, f"SLURM_NTASKS is {size}")
     places = [(node, i) for node, count in zip(nodes, counts, strict=True) for i in range(count)]

@@ -402,6 +402,16 @@ def counted_names(names: Iterable[object]) -> str:
     return ", ".join(f"{times} x {name}" if times > 1 else name for name, times in counts.items())
 
 
+def alternatives(texts: Sequence[str], most: int = 3) -> str:
+    """Lists texts of which one applies: "a or b", or "a, b, c or 1,048 others" if there are more
+    than `most`.
+    """
+    more = len(texts) - most
+    if more <= 1:
+        return " or ".join(texts)
+    return f"{', '.join(texts[:most])} or {more:,} others"
+
+
 def first_few(names: Sequence[str], most: int, separator: str = "; ") -> str:
     """Lists the first `most` names and the number of further names, such as "a; b and 3 more"."""
     more = len(names) - most

@@ -19,7 +19,7 @@ from cnnbench.base.interrupts import AT_ONCE, raise_if_interrupted, signal_name
 from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, Task
 from cnnbench.base.rendezvous import REFUSED
 from cnnbench.base.terminal import MessageWriter
-from cnnbench.base.text import error_line, fatal_message, to_terminal_line
+from cnnbench.base.text import count_text, error_line, fatal_message, to_terminal_line
 from cnnbench.campaigns.processes.child import (
     STORED,
     Child,
@@ -262,9 +262,8 @@ def divide_cores(tasks: int) -> list[set[int]]:
     """Divides the CPUs of this process among processes, which get neighbouring CPU numbers."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < tasks:
-        raise FlagError(
-            "affinity", "true", f"{len(cores)} processors cannot be divided among {tasks} processes"
-        )
+        cpus = count_text(cores, "CPU", "CPUs")
+        raise FlagError("affinity", "true", f"{cpus} cannot be divided among {tasks} processes")
     edges = [len(cores) * i // tasks for i in range(tasks + 1)]
     return [set(cores[a:b]) for a, b in itertools.pairwise(edges)]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from cnnbench.base.stats import faster_half
 from cnnbench.base.terminal import csv_text
-from cnnbench.base.text import format_bytes
+from cnnbench.base.text import count_text, format_bytes
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.cpu import Host, available_cpu_count, convolution_kernels
 from cnnbench.models.declaration import FlopCounts
@@ -134,7 +134,7 @@ def _measure_memory_bandwidth(device_kind: str, device: str) -> tuple[float, str
     """
     if device_kind == "cpu":
         threads = available_cpu_count()
-        seconds, how = _host_copy_seconds(threads), f"{threads} threads"
+        seconds, how = _host_copy_seconds(threads), count_text(threads, "thread", "threads")
     else:
         seconds, how = _gpu_copy_seconds(device), "one GPU"
     return 2 * _COPIED_BYTES / seconds, f"measured: copying {format_bytes(_COPIED_BYTES)}, {how}"

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from cnnbench.base.text import nearest_word
+from cnnbench.base.text import count_text, nearest_word
 from cnnbench.errors import FlagError
 from cnnbench.machine.gpu import GpuStates, new_processes, processes_text
 
@@ -162,7 +162,7 @@ def load(now: ConditionCheckInput) -> Finding:
         problem = f"other processes keep {busy}"
         problem += "" if average is None else f" (load average {average:.1f})"
     elif others is None and average is not None and average > _LOAD_PER_CPU * cpus:
-        problem = f"the load average is {average:.1f} on {cpus} CPUs"
+        problem = f"the load average is {average:.1f} on {count_text(cpus, 'CPU', 'CPUs')}"
     else:
         return None
     left, flags = now.usable_cpu_count - math.ceil(others or 0), now.flags
@@ -198,7 +198,8 @@ def threads(now: ConditionCheckInput) -> Finding:
     wanted, usable = now.flags.intra_threads, now.usable_cpu_count
     if not now.flags.intra_threads_given or wanted <= usable:
         return None
-    problem = f"--num_intra_threads={wanted} is more than the {usable} CPUs this process may use"
+    allowed = f"the {usable} CPUs" if usable > 1 else "the one CPU"
+    problem = f"--num_intra_threads={wanted} is more than {allowed} this process may use"
     return problem, f"use --num_intra_threads={usable} or less"
 
 
@@ -214,7 +215,8 @@ def quota(now: ConditionCheckInput) -> Finding:
         f"--num_intra_threads={running}" if now.flags.intra_threads else "TensorFlow's own"
     )
     problem = (
-        f"a control group allows {limit:g} CPUs, and {threads_flag} threads keep {running} busy"
+        f"a control group allows {limit:g} {'CPU' if limit == 1 else 'CPUs'}, and {threads_flag} "
+        f"threads keep {running} busy"
     )
     return problem, f"use --num_intra_threads={max(1, math.floor(limit))}, or raise the quota"
 
@@ -361,7 +363,7 @@ def _cpus_busy_with_others(situation: ConditionCheckInput) -> str | None:
     others = situation.interval.get("other_cpus")
     if others is None or others < max(0.1, _OTHERS_SHARE * cpus):
         return None
-    return f"{others:.1f} of {cpus} CPUs busy"
+    return f"{others:.1f} of {count_text(cpus, 'CPU', 'CPUs')} busy"
 
 
 def _stolen_cpu_share(situation: ConditionCheckInput) -> float:

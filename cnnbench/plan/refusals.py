@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from cnnbench.base import plugins
-from cnnbench.base.text import format_bytes
+from cnnbench.base.text import count_text, format_bytes
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagRole, RunPart, names_of_flags
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
@@ -155,7 +155,8 @@ def _explain_missing_schedule_flags(p: RunPlan) -> str:
 def _explain_gpu_indices_mismatch(p: RunPlan) -> str:
     """Returns a reason if --gpu_indices does not name as many GPUs as --num_gpus; else ""."""
     count, towers = len(p.params.gpu_indices.split(",")), p.params.num_gpus
-    return "" if count == towers else f"names {count} GPUs, but {p.place.names.towers}={towers}"
+    gpus = count_text(count, "GPU", "GPUs")
+    return "" if count == towers else f"names {gpus}, but {p.place.names.towers}={towers}"
 
 
 def _refuse_shared_files(p: RunPlan) -> None:
@@ -676,8 +677,8 @@ def _explain_file_sharding_refusal(p: RunPlan) -> str:
     files = len(dataset.files_by_subset(p.params.data_dir or "")["train"])
     if not dataset.skips_bad_records:
         return f"every worker reads the files of data set {dataset.name} whole; use data or off"
-    few = f"there are {files} training files for {workers} workers; use data or off"
-    return few if files < workers else ""
+    few = count_text(files, "training file", "training files")
+    return f"{few} for {workers} workers; use data or off" if files < workers else ""
 
 
 NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (

@@ -190,7 +190,7 @@ def main(argv: Sequence[str], make_command_line: CommandLineFactory | None = Non
         values = {**then, "pairs": _maximum_pairs_to_resume(earlier), **values}
         there = len(load_complete_pairs(earlier.folder))
         if values["pairs"] < there:
-            reason = f"{values['results']} has {there} pairs already"
+            reason = f"{values['results']} has {count_text(there, 'pair', 'pairs')} already"
             raise FlagError("pairs", values["pairs"], reason)
         if earlier.has_clear_verdict:
             values["pairs"] = earlier.most_pairs_of_last_session

@@ -19,6 +19,7 @@ from cnnbench.base.terminal import (
     print_result,
     print_warning,
 )
+from cnnbench.base.text import count_text
 from cnnbench.campaigns import scaling
 from cnnbench.campaigns.launch import (
     JobLayout,
@@ -234,7 +235,8 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     shared = available_cpu_count() < largest
     if shared:
         print_notice(
-            f"{largest} processes share {available_cpu_count()} processors: it is assumed that n "
+            f"{largest} processes share {count_text(available_cpu_count(), 'CPU', 'CPUs')}: it is "
+            "assumed that n "
             "workers need n times as long for the computation as one worker"
         )
     predicted: dict[int, float] = {}

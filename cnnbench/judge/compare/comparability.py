@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Protocol, TypeAlias
 
 from cnnbench.base.stats import group_by
-from cnnbench.base.text import nearest_word
+from cnnbench.base.text import alternatives, nearest_word
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
 from cnnbench.flags.declare import RepetitionMatch, RunPart, names_of_flags
@@ -180,7 +180,7 @@ def differing_values_text(name: str, base: tuple[str, ...], new: tuple[str, ...]
     "cpu_model is Fast CPU in BASE and Slow CPU in NEW".
     """
     before, after = (
-        " or ".join(readable_fact(name, value) for value in side) for side in (base, new)
+        alternatives([readable_fact(name, value) for value in side]) for side in (base, new)
     )
     if base == new:
         return f"{name} is {before} within BASE and within NEW"

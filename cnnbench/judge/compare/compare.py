@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from cnnbench.base.inference import AnalysisSchedule
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import count_text, first_few, integer, number, percent
+from cnnbench.base.text import alternatives, count_text, first_few, integer, number, percent
 from cnnbench.judge.compare.comparability import (
     Difference,
     MeasurementGroup,
@@ -233,8 +233,9 @@ def _incomparable_outcomes(
         yield Verdict.NOT_COMPARABLE, first_few([*map(str, blocking)], _FACTS_NAMED)
     for side, group in sides:
         if mixed := varying_parts(group.by_origin()):
-            parts = ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in mixed.items())
-            yield Verdict.NOT_COMPARABLE, f"{parts} within {side}; select runs with one value"
+            parts = ", ".join(f"{name} is {alternatives(texts)}" for name, texts in mixed.items())
+            how = f"give the files of one as {side}: a subfolder or a quoted pattern"
+            yield Verdict.NOT_COMPARABLE, f"{parts} within {side}; {how}"
 
 
 def _incomplete_outcomes(
@@ -247,10 +248,9 @@ def _incomplete_outcomes(
     """
     for side, group in (("BASE", base), ("NEW", new)):
         if stopped := sum(record.status == "interrupted" for record in group.records):
-            yield (
-                Verdict.INCONCLUSIVE,
-                f"{_share_of_runs_text(stopped, side, group)} was interrupted",
-            )
+            verb = "was" if stopped == 1 else "were"
+            text = f"{_share_of_runs_text(stopped, side, group)} {verb} interrupted"
+            yield Verdict.INCONCLUSIVE, text
         if wrong := sum(map(_has_alternating_step_times, group.records)):
             verb = "has" if wrong == 1 else "have"
             yield (

@@ -464,10 +464,13 @@ def too_few_values_text(statistics: SampleStatistics, needed_runs: int, size: fl
     """Returns text that says that there are too few values to prove a change, and that
     `needed_runs` pairs (or processes) could prove a change of size `size`.
     """
-    counts = f"{item_count(statistics.base)} against {item_count(statistics.new)} processes"
-    text = f"{item_count(statistics.base)} pairs" if statistics.paired else counts
+    processes = count_text(statistics.new, "process", "processes")
+    text = f"{item_count(statistics.base)} against {processes}"
+    if statistics.paired:
+        text = count_text(statistics.base, "pair", "pairs")
     among = f" among {statistics.family} configurations" if statistics.family > 1 else ""
-    text += f" are too few to prove a change{among}, of whatever size"
+    verb = "is" if text == "1 pair" else "are"
+    text += f" {verb} too few to prove a change{among}, of whatever size"
     if statistics.plan is not None and statistics.plan.is_new_experiment:
         text += f"; a new experiment of {needed_runs} pairs could prove one"
     else:

@@ -302,7 +302,9 @@ def _judge_untestable(case: TwoSamples, policy: Policy, family: int) -> Judgemen
     statistics = compute_sample_statistics(unpaired, policy)
     judgement = _judgement_without_reason(statistics, Verdict.INCONCLUSIVE, p=None, **tested)
     if judgement.verdict_needs is None:
-        sizes = f"{item_count(case.base)} values in BASE and {item_count(case.new)} in NEW"
+        sizes = (
+            f"{count_text(case.base, 'value', 'values')} in BASE and {item_count(case.new)} in NEW"
+        )
         return _add_reason(statistics, judgement, f"{sizes} make no pairs")
     needs = estimate.minimum_processes_text(case, judgement.verdict_needs)
     few = f"{count_text(fewest, 'process', 'processes')} in {side}; a verdict needs {needs}"
@@ -446,7 +448,8 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
         + (f" ({amount})" if (amount := _disturbance_amount_text(name, runs)) else "")
         for name, runs in sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
     ]
-    return f"{disturbed} of {len(checked)} runs {verb} disturbed: {', '.join(causes)}"
+    runs = count_text(checked, "run", "runs")
+    return f"{disturbed} of {runs} {verb} disturbed: {', '.join(causes)}"
 
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:

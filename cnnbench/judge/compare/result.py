@@ -811,9 +811,9 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
     result = entry.main
     judgement = result.judgement
     n = (
-        f"{item_count(result.base)} pairs"
+        count_text(result.base, "pair", "pairs")
         if comparison.paired
-        else f"{item_count(result.base)} and {item_count(result.new)} processes"
+        else f"{item_count(result.base)} and {count_text(result.new, 'process', 'processes')}"
     )
     beside = slow_steps_and_median_change_text(
         judgement.median_change, result.slow, comparison.names

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from cnnbench.base.stats import group_by, median
-from cnnbench.base.text import NONE, first_few, format_bytes, integer, number, percent
+from cnnbench.base.text import NONE, alternatives, first_few, format_bytes, integer, number, percent
 from cnnbench.judge.compare.comparability import Difference, MeasurementGroup, fact_differences
 from cnnbench.judge.compare.configuration import (
     REDUCING,
@@ -192,7 +192,7 @@ def fact_change_text(change: FactChange) -> str:
 
 
 def _values_text(name: str, values: Iterable[str]) -> str:
-    return " or ".join(readable_fact(name, value) for value in values) or NONE
+    return alternatives([readable_fact(name, value) for value in values]) or NONE
 
 
 def _condition_reader(name: str) -> Callable[[StepProfile], float | None]:

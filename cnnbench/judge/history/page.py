@@ -435,12 +435,11 @@ def history_remarks(
             names |= {point.runs[0].commit: None} if point.runs[0].commit else {}
     texts = []
     if len(machines) > 1:
-        shares = (
+        shares = [
             f"{count_text(len(at), 'point', 'points')} on {name}" for name, at in machines.items()
-        )
-        texts.append(
-            f"{len(machines)} machines are not compared with each other: {'; '.join(shares)}."
-        )
+        ]
+        listed = first_few(shares, _MOST_NAMED)
+        texts.append(f"{len(machines)} machines are not compared with each other: {listed}.")
     runs = (run for trend in trends for point in trend.series.points for run in point.runs)
     if imported := imported_measurements_note(
         run.configuration.flags.get(IMPORTED) for run in runs

@@ -27,6 +27,7 @@ from cnnbench.base.levels import (
 )
 from cnnbench.base.slow_steps import SlowSteps, median_slow_steps, slow_step_cost_increase
 from cnnbench.base.stats import group_by
+from cnnbench.base.text import alternatives
 from cnnbench.judge.compare.configuration import DifferenceEffect, fact_rule
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
 from cnnbench.judge.metrics import THROUGHPUT, Policy
@@ -318,7 +319,7 @@ def _fact_texts(point: SeriesPoint) -> Mapping[str, str]:
     for run in point.runs:
         for name, value in run.facts.items():
             values_by_fact.setdefault(name, set()).add(value)
-    return {name: " or ".join(sorted(values)) for name, values in values_by_fact.items()}
+    return {name: alternatives(sorted(values)) for name, values in values_by_fact.items()}
 
 
 @dataclass(frozen=True)

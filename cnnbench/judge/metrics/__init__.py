@@ -366,7 +366,7 @@ def machine_name(facts: Mapping[str, str]) -> str:
         return gpus
     cpus, limit = facts.get("usable_cpus"), facts.get("cgroup_cpu_limit")
     parts = [facts.get("cpu_model", "unknown machine")]
-    parts += [f"{cpus} CPUs"] if cpus else []
+    parts += [f"{cpus} {'CPU' if cpus == '1' else 'CPUs'}"] if cpus else []
     parts += [f"limited to {limit}"] if limit else []
     return ", ".join(parts)
 

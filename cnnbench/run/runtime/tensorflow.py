@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
 from cnnbench.base.job import Job
+from cnnbench.base.text import count_text
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.machine.cpu import (
     LIBRARY,
@@ -329,9 +330,9 @@ def _set_threads(tf: Any, flags: MachineFlags, intra: int, inter: int) -> None:
             # TensorFlow is already initialised, which is an error if the flag requests other sizes.
             have = getattr(tf.config.threading, f"get_{pool}_parallelism_threads")()
             if threads not in (None, have):
-                raise FlagError(
-                    flag, threads, f"this process already runs TensorFlow with {have} threads"
-                ) from None
+                number = count_text(have, "thread", "threads")
+                reason = f"this process already runs TensorFlow with {number}"
+                raise FlagError(flag, threads, reason) from None
 
 
 def _make_gpus_visible(tf: Any, flags: MachineFlags, gpus: Sequence[Any]) -> None:

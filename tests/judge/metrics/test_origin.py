@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cnnbench.judge.compare import Verdict, compare_records, judge
 from cnnbench.judge.metrics import Origin, machine_name, origin_titles, varying_parts
 from cnnbench.judge.report.exports import frame
+from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.results import gather as report_of
 from cnnbench.judge.report.results import group_runs
 from cnnbench.records.result_files import Loaded
@@ -138,7 +139,22 @@ def test_a_mixture_is_named_with_what_differs(made):
     base = made([(Subject(revision="a" * 40, side=side), {}, 100.0) for side in "ab" * 4])
     new = made([(Subject(revision="b" * 40, side="b"), {}, 100.0) for _ in range(8)])
     (entry,) = compare_records(base, new, metrics=["throughput"]).entries
-    assert entry.main.judgement.reason == "side is A or B within BASE; select runs with one value"
+    assert entry.main.judgement.reason == (
+        "side is A or B within BASE; give the files of one as BASE: a subfolder or a quoted pattern"
+    )
+
+
+def test_of_many_revisions_three_are_named(made):
+    revisions = [f"{number:040x}" for number in range(1051)]
+    base = made([(Subject(revision=revision), {}, 100.0) for revision in revisions])
+    new = made([(Subject(revision="b" * 40), {}, 100.0) for _ in range(8)])
+    found = compare_records(base, new, metrics=["throughput"])
+    reason = found.entries[0].main.judgement.reason
+    assert " or 1,048 others within BASE; give the files of one as BASE" in reason
+    for format in ("table", "markdown", "junit", "github"):
+        text = render(found, format)
+        assert text.count("0" * 12) < 20
+        assert max(map(len, text.splitlines())) < 1_000
 
 
 def test_facts_of_any_type_are_read(made):

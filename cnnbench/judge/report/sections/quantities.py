@@ -26,7 +26,7 @@ from cnnbench.base.document import (
     prepend_docstring,
 )
 from cnnbench.base.stats import ValuesByProcess, group_by
-from cnnbench.base.text import first_few, integer, number, percent
+from cnnbench.base.text import alternatives, first_few, integer, number, percent
 from cnnbench.judge.metrics import Policy, median_step_text
 from cnnbench.judge.report.results import (
     MOST_DRAWN,
@@ -359,7 +359,7 @@ def warmup(group: RunGroup) -> Row:
         "import, s": _median_cell(group, lambda run: run.startup_seconds.import_),
         "build, s": _median_cell(group, lambda run: run.startup_seconds.build),
         "first step, s": _median_cell(group, lambda run: run.startup_seconds.first_step),
-        "warm-up steps": numeric_cell(counts[-1], " or ".join(map(str, counts))),
+        "warm-up steps": numeric_cell(counts[-1], alternatives([str(count) for count in counts])),
         "steady from timed step": numeric_cell(
             max(ends, default=None), " to ".join(map(str, ends))
         ),

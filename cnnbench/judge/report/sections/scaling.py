@@ -30,7 +30,7 @@ from cnnbench.base.document import (
     prepend_docstring,
 )
 from cnnbench.base.stats import ValuesByProcess, group_by
-from cnnbench.base.text import format_bytes, integer, number, percent
+from cnnbench.base.text import alternatives, format_bytes, integer, number, percent
 from cnnbench.flags.declare import FlagRole, names_of_flags, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS
@@ -380,7 +380,7 @@ def _reference_series(drawn: Sequence[ScalingCurve], devices: Sequence[float]) -
 
 def _scaling_row(curve: ScalingCurve, devices: float, speed: float, group: RunGroup) -> Row:
     predicted = [of[int(devices)] for of in curve.predicted.values() if devices in of]
-    texts = " or ".join(map(number, predicted))
+    texts = alternatives([number(value) for value in predicted])
     return {
         "configuration": curve.name,
         "devices": numeric_cell(devices, integer),
