@@ -43,10 +43,11 @@ _ABOUT = """\
 Usage: cnnbench import FILE... --results=DIR [FLAGS]
 
 Converts results that other programs have written to records, one for each process, for history,
-report and compare: logs of tf_cnn_benchmarks and Horovod, JSON of hyperfine, pytest-benchmark,
-pyperf, asv and google/benchmark. All files of a folder are read. The name of a record depends on
-the content of its file, so importing twice changes nothing. Values that a file does not contain
-stay unknown, and lines that are not understood are named. docs/integrations.md lists what is read.
+report and compare: logs of tf_cnn_benchmarks, Horovod, MLPerf and DLLogger, JSON of hyperfine,
+pytest-benchmark, pyperf, asv, google/benchmark and Conbench. All files of a folder are read. The
+name of a record depends on the content of its file, so importing twice changes nothing. Values that
+a file does not contain stay unknown, and lines that are not understood are named.
+docs/integrations.md lists what is read.
 """
 _EXIT_CODES = """\
 Exit codes: 0 everything was imported; 3 lines or files were not understood and left out; 2 wrong

@@ -216,8 +216,7 @@ class ResultFile:
         if not _is_amount(value):
             self.skip(0, name, f"has no value: {value!r}")
             return
-        patterns = self.options.higher_is_better
-        if higher_is_better or any(fnmatchcase(name, pattern) for pattern in patterns):
+        if higher_is_better or self.says_higher_is_better(name):
             kind, factor = BENCHMARK_SCORE, 1.0
         else:
             kind, factor = _UNITS.get(unit, ("benchmark_number", 1.0))
@@ -241,6 +240,10 @@ class ResultFile:
             kind=kind,
             values={kind: factor * value},
         )
+
+    def says_higher_is_better(self, name: str) -> bool:
+        """Whether the user says that larger values of a benchmark are better."""
+        return any(fnmatchcase(name, pattern) for pattern in self.options.higher_is_better)
 
     def position(self, name: str, parameters: Mapping[Any, Any] | None = None) -> int:
         """Counts the benchmarks of the file that have the same name and parameters: 1 for the first
@@ -331,6 +334,24 @@ def mean_amount(values: Sequence[object]) -> object:
     return fmean(amounts) if amounts else None
 
 
+def parse_object(text: str) -> dict[str, Any] | None:
+    """Parses a text that is a JSON object, such as a line of a log; None for other texts."""
+    try:
+        parsed = json.loads(text)
+    except (RecursionError, ValueError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def scalars(mapping: object) -> Iterator[tuple[str, Any]]:
+    """Yields the items of a mapping whose values are texts, numbers or booleans. Yields nothing if
+    `mapping` is no mapping.
+    """
+    for key, value in mapping.items() if isinstance(mapping, dict) else ():
+        if isinstance(value, (str, int, float, bool)):
+            yield key, value
+
+
 def _is_amount(value: object) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
@@ -350,12 +371,14 @@ class Reader(NamedTuple):
         JSON.
       read: makes the records of a file.
       fits: whether a JSON document is from the program; None for a reader of text.
+      after: names of readers that have priority.
     """
 
     name: str
     pattern: re.Pattern[bytes] | None
     read: Read
     fits: Callable[[Any], bool] | None = None
+    after: tuple[str, ...] = ()
 
     def can_read(self, file: ResultFile) -> bool:
         """Whether a file is from the program."""
@@ -386,7 +409,11 @@ def has_keys(*paths: str) -> Callable[[Any], bool]:
 
 
 def register_reader(
-    name: str, pattern: bytes | None = None, *, fits: Callable[[Any], bool] | None = None
+    name: str,
+    pattern: bytes | None = None,
+    *,
+    fits: Callable[[Any], bool] | None = None,
+    after: tuple[str, ...] = (),
 ) -> Callable[[_R], _R]:
     """Decorator that registers a function of a `ResultFile` as a reader.
 
@@ -396,6 +423,7 @@ def register_reader(
         ^ matches at every line.
       fits: for files of JSON, instead of a pattern: whether a document is from the program, such as
         `has_keys("results.command")`. The order of keys and white space do not matter.
+      after: names of readers that read a file if both can read it.
 
     Raises:
       UsageError: the name is already registered, or the pattern is invalid or missing.
@@ -417,7 +445,7 @@ def register_reader(
                 f"reader {name!r}: {pattern!r} is not a regular expression: {error}"
             ) from None
         checked = plugins.with_checked_results(read, Iterable[RunRecord], ("file",))
-        READERS[name] = Reader(name, compiled, checked, fits)
+        READERS[name] = Reader(name, compiled, checked, fits, after)
         return read
 
     return register
@@ -431,6 +459,13 @@ def load_readers() -> None:
 
 
 _BEGINNING = 1 << 16
+
+
+def _find_reader(file: ResultFile) -> Reader | None:
+    for reader in READERS.values():
+        if reader.can_read(file) and not any(READERS[name].can_read(file) for name in reader.after):
+            return reader
+    return None
 
 
 def read_results(
@@ -451,8 +486,7 @@ def read_results(
     plugins.load_entry_points(ENTRY_POINT_GROUP)
     file = ResultFile(path, read_file(path), options or ReadOptions())
     with plugins.reporting_plugin_errors(UsageError):
-        fitting = (reader for reader in READERS.values() if reader.can_read(file))
-        chosen = READERS[reader] if reader else next(fitting, None)
+        chosen = READERS[reader] if reader else _find_reader(file)
     if chosen is None:
         return (), (SkippedLine(path, 0, "no reader knows this kind of file"),)
     try:

@@ -1,0 +1,101 @@
+"""Reads the JSON of Conbench: results as they are sent to a server, and as its API returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cnnbench.records.readers import (
+    ResultFile,
+    has_keys,
+    mean_amount,
+    register_reader,
+    scalars,
+    time_text,
+)
+from cnnbench.records.run import RunRecord, Subject
+
+CONBENCH = "conbench"
+
+_HAS_RESULTS = has_keys("tags.name", "batch_id")
+_HAS_PAGE = has_keys("data.tags.name", "data.batch_id")
+# Properties of the machine, by the name in Conbench.
+_MACHINE = {
+    **{"name": "hostname", "architecture_name": "architecture", "kernel_name": "platform"},
+    **{"cpu_model_name": "cpu_model", "cpu_core_count": "physical_cores"},
+    **{"cpu_thread_count": "logical_cpus", "memory_bytes": "memory_bytes"},
+}
+
+
+def _fits(document: Any) -> bool:
+    return _HAS_RESULTS(document) or _HAS_PAGE(document)
+
+
+@register_reader(CONBENCH, fits=_fits)
+def read_conbench(file: ResultFile) -> Iterator[RunRecord]:
+    """Creates a record for each result, with the mean of its values. The tags of a result are the
+    parameters of the benchmark. The unit of a result says whether larger values are better.
+    """
+    for part, result in enumerate(_results(file.json()), start=1):
+        parameters = dict(result["tags"])
+        name = str(parameters.pop("name"))
+        parameters.pop("id", None)  # The server adds an id to the tags.
+        # The same benchmark in another run is a repetition.
+        position = file.position(name, {**parameters, "run": result.get("run_id")})
+        stats = result.get("stats") or {}
+        if result.get("error") or not stats.get("unit"):
+            file.skip(0, name, "failed")
+            continue
+        unit = str(stats["unit"])
+        yield from file.benchmark(
+            CONBENCH,
+            name,
+            mean_amount([_number(value) for value in stats.get("data") or ()]),
+            unit,
+            part,
+            position=position,
+            higher_is_better=unit.endswith("/s"),
+            parameters=parameters,
+            environment=_environment(result),
+            subject=_subject(result),
+            started_at=result.get("timestamp"),
+        )
+
+
+def _results(document: Any) -> Sequence[Mapping[str, Any]]:
+    if isinstance(document, list):
+        return document
+    return document["data"] if _HAS_PAGE(document) else [document]
+
+
+def _number(value: Any) -> Any:
+    """Converts a number that is written as text. Other values are returned unchanged."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _environment(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the properties of machine and software of a result. Conbench compares only results
+    with the same context.
+    """
+    machine = result.get("machine_info") or result.get("hardware") or {}
+    names = {"context": result.get("context"), "info": result.get("info")}
+    return {
+        **{name: machine.get(key) for key, name in _MACHINE.items()},
+        **{f"{of}_{key}": value for of, said in names.items() for key, value in scalars(said)},
+    }
+
+
+def _subject(result: Mapping[str, Any]) -> Subject:
+    """Returns the measured commit: the key is `github` before the result is sent, then `commit`."""
+    commit = result.get("github") or result.get("commit") or {}
+    revision = commit.get("commit") or commit.get("sha")
+    if not revision:
+        return Subject()
+    return Subject(
+        repository=commit.get("repository") or result.get("commit_repo_url"),
+        revision=str(revision),
+        committed_at=time_text(commit.get("timestamp")) or None,
+    )

@@ -1,0 +1,155 @@
+"""Reads the logs of MLPerf Training: lines that begin with :::MLLOG or, in the first rounds, with
+:::MLPv0.5.0 and :::MLPv0.6.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cnnbench.records.launchers import Line, with_prefixes
+from cnnbench.records.readers import (
+    ResultFile,
+    mean_amount,
+    parse_object,
+    register_reader,
+    scalars,
+)
+from cnnbench.records.run import RunRecord
+
+MLPERF = "mlperf"
+
+_MARK = ":::MLLOG "
+_KNOWN = r":::MLLOG \{|:::MLPv0\.[56]\.\d "
+_EARLY = re.compile(
+    r":::MLPv0\.[56]\.\d (\S{1,80}) (\d{1,15}\.\d{1,9}) \([^)]{0,400}\) (\w{1,80})(?:: (.*))?$"
+)
+# Values that describe the submission, or that differ between repetitions.
+_NO_CONTEXT = re.compile(r"submission_\w+|seed|cache_clear|global_batch_size|\w+_(?:start|stop)")
+
+
+class _Event(NamedTuple):
+    """A line of the log; `seconds` is its time since 1970."""
+
+    key: str
+    value: Any
+    metadata: Mapping[str, Any]
+    seconds: float
+    benchmark: str = ""
+
+
+@dataclass
+class _Run:
+    """The values of one run."""
+
+    benchmark: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    throughputs: list[Any] = field(default_factory=list)
+    started: float | None = None
+    seconds: float | None = None
+    status: str = "has no end (run_stop)"
+
+    def add(self, event: _Event) -> None:
+        """Adds an event that belongs to the run."""
+        value = event.value
+        self.benchmark = event.benchmark or self.benchmark
+        if event.key == "submission_benchmark":
+            self.benchmark = str(value)
+        if event.key == "run_start":
+            self.started = event.seconds
+        elif event.key == "run_stop" and self.started is not None:
+            self.seconds = event.seconds - self.started
+            is_success = isinstance(value, dict) and value.get("success") is True
+            status = event.metadata.get("status", "success" if is_success else "unknown")
+            self.status = "" if status == "success" else f"ended with the status {status}"
+        elif event.key == "throughput":
+            self.throughputs.append(value)
+        elif event.key == "tracked_stats" and isinstance(value, dict) and "throughput" in value:
+            self.throughputs.append(value["throughput"])
+        elif self.started is None:
+            self.values[event.key] = value
+
+
+@register_reader(MLPERF, with_prefixes(_KNOWN), after=("tf_cnn_benchmarks",))
+def read_mlperf(file: ResultFile) -> Iterator[RunRecord]:
+    """Creates two records for each run that reached its quality target: the time to train and, if
+    the log contains it, the mean throughput. The direction of eval_accuracy differs between
+    benchmarks and is not in the log, so it is not read.
+    """
+    part = 0
+    for lines, _ in file.processes(_KNOWN):
+        for run in _runs(_events(file, lines)):
+            name = run.benchmark or "run"
+            if run.status:
+                file.skip(0, name, run.status)
+                continue
+            for metric, value, unit in (
+                ("time to train", run.seconds, "s"),
+                ("throughput", mean_amount(run.throughputs), "samples/s"),
+            ):
+                part += 1
+                if value is None:
+                    continue
+                yield from file.benchmark(
+                    MLPERF,
+                    f"{name} {metric}",
+                    value,
+                    unit,
+                    part,
+                    higher_is_better=unit.endswith("/s"),
+                    parameters=_parameters(run),
+                    environment=_environment(run),
+                    started_at=run.started,
+                )
+
+
+def _runs(events: Iterable[_Event]) -> Iterator[_Run]:
+    """Splits the events of a process into its runs. The last event of a run is run_stop."""
+    run = _Run()
+    for event in events:
+        run.add(event)
+        if event.key == "run_stop":
+            yield run
+            run = _Run(benchmark=run.benchmark)
+    if run.started is not None:
+        yield run
+
+
+def _events(file: ResultFile, lines: Iterable[Line]) -> Iterator[_Event]:
+    """Yields the events of a process. Lines of other programs are ignored."""
+    for number, text in lines:
+        if not text.startswith(":::ML"):
+            continue
+        content = parse_object(text.removeprefix(_MARK)) if text.startswith(_MARK) else None
+        if content is not None and isinstance(content.get("time_ms"), (int, float)):
+            metadata = content.get("metadata")
+            yield _Event(
+                str(content.get("key")),
+                content.get("value"),
+                metadata if isinstance(metadata, dict) else {},
+                content["time_ms"] / 1000,
+            )
+        elif early := _EARLY.match(text):
+            value = parse_object(early[4] or "") or early[4]
+            yield _Event(early[3], value, {}, float(early[2]), early[1])
+        else:
+            file.skip(number, text)
+
+
+def _parameters(run: _Run) -> dict[str, Any]:
+    batch = run.values.get("global_batch_size")
+    return {} if batch is None else {"global_batch_size": batch}
+
+
+def _environment(run: _Run) -> dict[str, Any]:
+    """Returns the system, and the hyperparameters and settings that were logged before the run."""
+    return {
+        "environment_name": run.values.get("submission_platform"),
+        **{
+            f"context_{key}": value
+            for key, value in scalars(run.values)
+            if not _NO_CONTEXT.fullmatch(key)
+        },
+    }

@@ -1,0 +1,80 @@
+"""Logs of MLPerf Training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from imports import benchmark_rows, read
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def event(key, value=None, seconds=0.0, **metadata):
+    time = {"time_ms": 1_700_000_000_000 + int(1000 * seconds), "event_type": "POINT_IN_TIME"}
+    content = {"namespace": "", **time, "key": key, "value": value, "metadata": metadata}
+    return f":::MLLOG {json.dumps(content)}\n"
+
+
+def log(status="success", *, lr=10.0, seed=1):
+    return "".join(
+        [
+            event("submission_benchmark", "resnet"),
+            event("submission_platform", "8x Fast"),
+            *(event("global_batch_size", 4096), event("opt_base_learning_rate", lr)),
+            *(event("seed", seed), event("run_start", seconds=10.0)),
+            "Epoch 1, some other line\n",
+            *(event("tracked_stats", {"throughput": one}, 20.0, step=1) for one in (900.0, 1100.0)),
+            *(event("eval_accuracy", 0.759, 70.0), event("run_stop", seconds=71.5, status=status)),
+        ]
+    )
+
+
+def test_time_to_train_and_throughput(tmp_path):
+    records, reasons = read(tmp_path, log())
+    assert reasons == []
+    assert benchmark_rows(records) == [
+        ("resnet time to train 4096", 61.5, None),
+        ("resnet throughput 4096", 1000.0, None),
+    ]
+    assert [one.imported.kind for one in records] == ["benchmark_seconds", "benchmark_score"]
+    assert records[0].environment == {
+        **{"environment_name": "8x Fast", "context_opt_base_learning_rate": 10.0}
+    }
+    assert records[0].started_at == "2023-11-14T22:13:30+00:00"
+
+
+def test_runs_without_success_have_no_value(tmp_path):
+    text = log("aborted") + log(seed=2) + log().partition("Epoch")[0]
+    records, reasons = read(tmp_path, text)
+    assert len(records) == 2
+    assert reasons == [
+        "'resnet' ended with the status aborted",
+        "'resnet' has no end (run_stop)",
+    ]
+
+
+def test_a_log_of_a_launcher(tmp_path):
+    text = "".join(f"0: {line}\n" for line in log().splitlines())
+    assert len(read(tmp_path, text)[0]) == 2
+
+
+def test_the_first_rounds(tmp_path):
+    lines = [
+        ":::MLPv0.5.0 resnet 1541000000.500000000 (a.py:1) run_start",
+        ':::MLPv0.5.0 resnet 1541000100.500000000 (a.py:9) run_stop: {"success": true}',
+    ]
+    records, reasons = read(tmp_path, "\n".join(lines))
+    assert benchmark_rows(records) == [("resnet time to train", 100.0, None)]
+    assert reasons == []
+
+
+@pytest.mark.parametrize("name", ["training", "evaluation"])
+def test_a_log_of_tf_cnn_benchmarks_with_such_lines_is_its_own(tmp_path, name):
+    text = (
+        ":::MLPv0.5.0 resnet 1541000000.5 (a.py:1) run_start\n"
+        + (GOLDEN / f"{name}.txt").read_text()
+    )
+    (record,), _ = read(tmp_path, text)
+    assert record.imported.program == "tf_cnn_benchmarks"
