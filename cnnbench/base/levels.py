@@ -299,15 +299,20 @@ def detect_two_machines(
     The hosts, sorted by their medians, are divided at the largest gap. The difference must be
     larger than `least` and than five standard errors of means of independent values.
     """
-    known = {host for host in hosts if hosts.count(host) >= _LEAST_RUNS}
-    if len(hosts) != len(deviations) or len(known) < 2 or len(known) * _LEAST_RUNS > len(hosts):
+    runs_by_host: dict[str, list[float]] = {}
+    for host, value in zip(hosts, deviations.tolist(), strict=False):
+        runs_by_host.setdefault(host, []).append(value)
+    middles = {
+        host: median(runs) for host, runs in runs_by_host.items() if len(runs) >= _LEAST_RUNS
+    }
+    if len(hosts) != len(deviations) or len(middles) < 2:
         return None
-    is_of = {host: np.array([name == host for name in hosts]) for host in known}
-    middles = {host: median(deviations[chosen].tolist()) for host, chosen in is_of.items()}
-    order = sorted(known, key=middles.__getitem__)
+    order = sorted(middles, key=middles.__getitem__)
     place = max(range(1, len(order)), key=lambda i: middles[order[i]] - middles[order[i - 1]])
-    upper = np.any([is_of[host] for host in order[place:]], axis=0)
-    lower = np.any([is_of[host] for host in order[:place]], axis=0)
+    lower, upper = (
+        np.array([host in part for host in hosts])
+        for part in (frozenset(order[:place]), frozenset(order[place:]))
+    )
     sides = [deviations[chosen] for chosen in (lower, upper)]
     centres = [median(side.tolist()) for side in sides]
     inside = np.concatenate([side - centre for side, centre in zip(sides, centres, strict=True)])

@@ -344,6 +344,8 @@ def _is_plugin_code(code: types.CodeType) -> bool:
 
 def is_defined_by_cnnbench(definition: Any) -> bool:
     """Whether a function or class belongs to cnnbench, so that its results need not be checked."""
+    if isinstance(definition, functools.partial):
+        definition = definition.func
     return str(getattr(definition, "__module__", "")).startswith("cnnbench.")
 
 

@@ -44,6 +44,7 @@ _REGULAR = 0.6
 
 _ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _MANY = 0.3
+_FEW = 3
 """Share of slow steps above which they have no useful mean distance."""
 
 
@@ -231,6 +232,8 @@ def undisturbed_step_weights(processes: Sequence[Sequence[float]]) -> list[list[
     Args:
       processes: the positive times in seconds of at least one step of each process.
     """
+    if len(processes) <= _FEW:
+        return [[1.0] * len(seconds) for seconds in processes]
     disturbances = [*map(largest_disturbance, processes)]
     rare = excess_disturbance_shares([share for share, _ in disturbances])
     weights = []

@@ -88,19 +88,24 @@ class RunningSpeed:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, seconds: float) -> None:
-        """Adds a step with its wall time in seconds. ValueError if the time is not positive."""
-        if not seconds > 0.0:
-            raise ValueError(f"step time {seconds}: must be positive")
-        self._weighted_time = self._keep * self._weighted_time + seconds
-        self._weight = self._keep * self._weight + 1.0
-        # Welford's algorithm avoids cancellation if the speeds differ little from their mean.
-        speed = self._images / seconds
-        self._count += 1
-        delta = speed - self._speed_mean
-        self._speed_mean += delta / self._count
-        self._speed_squares += delta * (speed - self._speed_mean)
-        self._pending.append(speed)
+    def add(self, *step_seconds: float) -> None:
+        """Adds steps with their wall times in seconds. ValueError if a time is not positive."""
+        # Local variables, because histories add the steps of thousands of records.
+        keep, images, add = self._keep, self._images, self._pending.append
+        count, mean, squares = self._count, self._speed_mean, self._speed_squares
+        for seconds in step_seconds:
+            if not seconds > 0.0:
+                raise ValueError(f"step time {seconds}: must be positive")
+            self._weighted_time = keep * self._weighted_time + seconds
+            self._weight = keep * self._weight + 1.0
+            # Welford's algorithm avoids cancellation if the speeds differ little from their mean.
+            speed = images / seconds
+            count += 1
+            delta = speed - mean
+            mean += delta / count
+            squares += delta * (speed - mean)
+            add(speed)
+        self._count, self._speed_mean, self._speed_squares = count, mean, squares
 
     def current(self) -> Speed:
         """The speed statistics of all steps that were added so far. ValueError if there are
@@ -125,8 +130,7 @@ class RunningSpeed:
 def compute_speed(images_per_step: int, step_seconds: Iterable[float]) -> Speed:
     """Computes the speed statistics of a complete series of step times; see `RunningSpeed`."""
     running = RunningSpeed(images_per_step)
-    for seconds in step_seconds:
-        running.add(seconds)
+    running.add(*step_seconds)
     return running.current()
 
 

@@ -597,7 +597,7 @@ def optimal_segmentation(
     import numpy as np
 
     numbers = np.asarray(values, dtype=np.float64)
-    numbers = numbers - np.median(numbers)
+    numbers = numbers - median(values)
     exponent = int(np.frexp(np.abs(numbers).max())[1])
     unit = math.ldexp(1.0, max(exponent - _DIGITS, -1022))
     whole = np.rint(numbers / unit).astype(np.int64)

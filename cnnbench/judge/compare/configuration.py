@@ -630,7 +630,8 @@ class Configuration:
         changed = {
             name: value
             for name, value in measurement.config.items()
-            if name not in usual or usual[name] != value or type(usual[name]) is not type(value)
+            if (default := usual.get(name, ...)) is not value
+            and (default != value or type(default) is not type(value))
         }
         if kind in BENCHMARKS:
             facts = measurement.environment.items()

@@ -166,7 +166,7 @@ def encode_content(path: str, data: bytes) -> Encoded:
     if not entries:
         return EncodedProcess(loaded.run_id, "", None, "", "", ())
     first = entries[0]
-    source = [encode(first.origin), encode(first.subject), first.labels]
+    source = [_encoded_origin(first.origin), encode(first.subject), first.labels]
     return EncodedProcess(
         loaded.run_id,
         first.started.isoformat(),
@@ -186,6 +186,9 @@ def encode_content(path: str, data: bytes) -> Encoded:
         ],
     )
 
+
+_encoded_origin = functools.lru_cache(maxsize=1024)(encode)
+"""Like `encode`. Cached, because all processes of a commit have equal origins."""
 
 _CONFIGURATIONS: dict[int, tuple[Configuration, str]] = {}
 """Caches the JSON text of each configuration by its `id`. Equal configurations are the same object.
@@ -355,7 +358,7 @@ class MeasurementCache:
                             self._useless.add(block)
                             continue
                         decoded = decoder(f"{top}{row.path}", row.content)
-                        self.known[row.path] = row._replace(content=decoded)
+                        self.known[row.path] = CachedFile(*row[:-1], decoded)
         except _UNUSABLE as error:
             self._is_damaged = _shows_damage(error)
             self._is_locked = "is locked" in str(error)

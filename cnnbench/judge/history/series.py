@@ -4,12 +4,13 @@ contains the measurements of one commit, day or label.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 from cnnbench.base.slow_steps import SlowSteps, find_slow_steps, median_slow_steps
@@ -95,11 +96,7 @@ class HistoryEntry:
         """
         (rows,) = records_to_measurements([record])
         labels = labels_from_config(record.config)
-        facts = {
-            name: fact_text(value, name)
-            for name, value in record.environment.items()
-            if fact_rule(name).effect is not DifferenceEffect.IGNORED
-        }
+        facts = _facts(json.dumps(record.environment))
         origin = Origin.of(record)
         pair = pair_id_of(record) if isinstance(record, RunRecord) else None
         return [
@@ -145,6 +142,18 @@ class HistoryEntry:
         The first of these that is known is used; "" if none is known.
         """
         return self.origin.revision
+
+
+@lru_cache(maxsize=1024)
+def _facts(environment: str) -> Mapping[str, str]:
+    """Returns the texts of recorded properties, which are given as JSON. Cached, because most
+    records in a folder have equal properties.
+    """
+    return {
+        name: fact_text(value, name)
+        for name, value in json.loads(environment).items()
+        if fact_rule(name).effect is not DifferenceEffect.IGNORED
+    }
 
 
 def _metric_values(row: Measurement, metrics: Collection[str]) -> dict[str, float]:
@@ -372,12 +381,13 @@ def _selected_entries(
     configurations = unique_configuration_names(entry.configuration for entry in entries)
     machines = machine_names(entry.origin for entry in entries)
     chosen = []
+    every = wanted == Selection()
     for entry in entries:
         key = entry.configuration.key
         several = len(networks[key]) > 1
         name = f"{configurations[key]}, {entry.network}" if several else configurations[key]
         place = (name, machines[entry.origin])
-        if wanted == Selection() or _is_selected(entry, *place, wanted):
+        if every or _is_selected(entry, *place, wanted):
             chosen.append((place, entry))
     return chosen
 

@@ -6,7 +6,7 @@ from cnnbench.flags import FLAGS
 from cnnbench.judge.compare.configuration import FACTS, GROUPS, PATTERNS, fact_rule
 from cnnbench.judge.metrics import DEFAULT_METRICS, KINDS, THROUGHPUT, Policy, metrics_to_judge
 from cnnbench.machine import facts
-from cnnbench.records.metric import BOUNDS, HISTORY, METRICS
+from cnnbench.records.metric import ALL, BOUNDS, HISTORY, METRICS
 from cnnbench.records.metrics.figures import accuracy, startup, throughput
 from cnnbench.records.run import Batch, Evaluation, StartupSeconds
 
@@ -108,3 +108,10 @@ def test_facts_have_roles_and_reasons():
     # A fact that somebody adds must be given a role: blocking, mentioned or ignored.
     found = [name for name in facts.collect() if fact_rule(name).reason.startswith("not known")]
     assert found == []
+
+
+def test_calls_of_own_metrics_are_not_checked_as_those_of_plug_ins():
+    """Each check costs more than most metrics; a partial has no module of its own."""
+    runs = [(name, metric) for name, metric in ALL.items() if "run" in metric.kinds]
+    checked = [name for name, metric in runs if hasattr(metric.value, "_cnnbench_checked")]
+    assert checked == []
