@@ -55,7 +55,7 @@ use, or with --strict lines or files that are not understood (then nothing is wr
 could not be written.
 """
 _MOST_NAMED = 3
-NEW, REPLACED, KNOWN = "new", "replaced, because their flags were different", "were there already"
+NEW, REPLACED, KNOWN = "new", "replaced, because they were different", "were there already"
 
 
 def _reader_names() -> Sequence[str]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -244,6 +245,14 @@ OF_BENCHMARKS: dict[str, FactRule] = {
 configuration of a benchmark, so that values from different environments are never combined.
 """
 
+_OF_UNKNOWN_PROCESSORS = dict.fromkeys(
+    ("hostname", "logical_cpus"), _blocks("the processor is unknown, so the machine may be another")
+)
+"""Further rules for benchmarks if their records do not contain the processor."""
+
+_CONTAINER = re.compile("[0-9a-f]{12}")
+"""Host names that Docker gives to containers. They differ from run to run on the same machine."""
+
 _PRECISION = ("precision", "fp16_*")
 
 REDUCING = names_of_flags(FLAGS, RunPart.ALGORITHM)
@@ -322,12 +331,25 @@ def fact_rule(name: str) -> FactRule:
     return next(matching, _UNLISTED)
 
 
+@lru_cache(maxsize=4096)
 def benchmark_fact_rule(name: str) -> FactRule | None:
     """Returns the rule for a recorded property that is part of the configuration of an imported
     benchmark; None for other properties.
     """
-    matching = (rule for pattern, rule in OF_BENCHMARKS.items() if fnmatchcase(name, pattern))
-    return next(matching, None)
+    rules = {**OF_BENCHMARKS, **_OF_UNKNOWN_PROCESSORS}
+    return next((rule for pattern, rule in rules.items() if fnmatchcase(name, pattern)), None)
+
+
+def _benchmark_flags(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the recorded properties that are part of the configuration of a benchmark."""
+    ignored = {*_OF_UNKNOWN_PROCESSORS} if "cpu_model" in environment else set[str]()
+    if _CONTAINER.fullmatch(str(environment.get("hostname"))):
+        ignored.add("hostname")
+    return {
+        name: value
+        for name, value in environment.items()
+        if benchmark_fact_rule(name) and name not in ignored
+    }
 
 
 def expand_fact_names(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -634,8 +656,7 @@ class Configuration:
             and (default != value or type(default) is not type(value))
         }
         if kind in BENCHMARKS:
-            facts = measurement.environment.items()
-            changed |= {name: value for name, value in facts if benchmark_fact_rule(name)}
+            changed |= _benchmark_flags(measurement.environment)
         counted = json.dumps(identity_flags(changed))
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
         return _make_configuration(kind, counted, resolved, measurement.explicit_flags)

@@ -209,11 +209,11 @@ class ResultFile:
           position: see `position`.
           higher_is_better: whether larger values are better. Users can also say so.
           parameters: parameters of the benchmark by name.
-          environment: properties of machine and software; None where unknown.
+          environment: properties of machine and software; None or "" where unknown.
           subject: the measured code.
           started_at: ISO 8601, without an offset in UTC, or seconds since 1970; None: `changed_at`.
         """
-        if not _is_amount(value):
+        if not is_amount(value):
             self.skip(0, name, f"has no value: {value!r}")
             return
         if higher_is_better or self.says_higher_is_better(name):
@@ -223,7 +223,8 @@ class ResultFile:
         config: dict[str, Any] = {"benchmark": name}
         config |= {f"parameter_{key}": str(value) for key, value in (parameters or {}).items()}
         config |= {"position": position} if position > 1 else {}
-        known = {key: value for key, value in (environment or {}).items() if value is not None}
+        items = (environment or {}).items()
+        known = {key: value for key, value in items if value not in (None, "")}
         if unit and (kind == BENCHMARK_SCORE or unit not in _UNITS):
             known["unit"] = unit
         time = time_text(started_at)
@@ -317,7 +318,7 @@ def time_text(time: object) -> str:
     try:
         if isinstance(time, str):
             moment = datetime.fromisoformat(time.replace("Z", "+00:00"))
-        elif _is_amount(time):
+        elif is_amount(time):
             moment = datetime.fromtimestamp(time, timezone.utc)
         else:
             return ""
@@ -328,9 +329,9 @@ def time_text(time: object) -> str:
 
 def mean_amount(values: Sequence[object]) -> object:
     """Returns the mean of values, or the first value that cannot be in a record."""
-    amounts = [value for value in values if _is_amount(value)]
+    amounts = [value for value in values if is_amount(value)]
     if len(amounts) < len(values):
-        return next(value for value in values if not _is_amount(value))
+        return next(value for value in values if not is_amount(value))
     return fmean(amounts) if amounts else None
 
 
@@ -352,7 +353,8 @@ def scalars(mapping: object) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _is_amount(value: object) -> TypeGuard[float]:
+def is_amount(value: object) -> TypeGuard[float]:
+    """Whether a value of a file is a number that a record can contain as a time, size or rate."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return is_valid_amount(value)

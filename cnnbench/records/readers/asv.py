@@ -9,7 +9,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cnnbench.records.readers import ResultFile, has_keys, register_reader, time_text
+from cnnbench.records.readers import (
+    ResultFile,
+    has_keys,
+    is_amount,
+    register_reader,
+    time_text,
+)
 from cnnbench.records.run import RunRecord, Subject
 
 ASV = "asv"
@@ -59,8 +65,10 @@ def read_asv(file: ResultFile) -> Iterator[RunRecord]:
         file.only_describes = True
         return
     environment = _environment(content)
+    date = content.get("date")
     subject = Subject(
-        revision=content["commit_hash"], committed_at=_time(content.get("date")) or None
+        revision=str(content["commit_hash"]),
+        committed_at=(time_text(date / 1000) or None) if is_amount(date) else None,
     )
     part = 0
     for name, row in _rows(content):
@@ -131,4 +139,4 @@ def _time(milliseconds: Any) -> str | None:
     """Converts a time of asv to ISO 8601; None if the file does not contain it."""
     if milliseconds is None:
         return None
-    return time_text(milliseconds / 1000) or str(milliseconds)
+    return (time_text(milliseconds / 1000) if is_amount(milliseconds) else "") or str(milliseconds)

@@ -92,10 +92,11 @@ def _subject(result: Mapping[str, Any]) -> Subject:
     """Returns the measured commit: the key is `github` before the result is sent, then `commit`."""
     commit = result.get("github") or result.get("commit") or {}
     revision = commit.get("commit") or commit.get("sha")
+    repository = commit.get("repository") or result.get("commit_repo_url")
     if not revision:
         return Subject()
     return Subject(
-        repository=commit.get("repository") or result.get("commit_repo_url"),
+        repository=str(repository) if repository else None,
         revision=str(revision),
         committed_at=time_text(commit.get("timestamp")) or None,
     )

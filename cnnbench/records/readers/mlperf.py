@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from cnnbench.records.launchers import Line, with_prefixes
 from cnnbench.records.readers import (
     ResultFile,
+    is_amount,
     mean_amount,
     parse_object,
     register_reader,
@@ -123,7 +124,7 @@ def _events(file: ResultFile, lines: Iterable[Line]) -> Iterator[_Event]:
         if not text.startswith(":::ML"):
             continue
         content = parse_object(text.removeprefix(_MARK)) if text.startswith(_MARK) else None
-        if content is not None and isinstance(content.get("time_ms"), (int, float)):
+        if content is not None and is_amount(content.get("time_ms")):
             metadata = content.get("metadata")
             yield _Event(
                 str(content.get("key")),

@@ -47,7 +47,7 @@ def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
                     position=position,
                     environment=_environment(facts),
                     subject=Subject(
-                        revision=facts.get("commit_id"),
+                        revision=str(facts["commit_id"]) if facts.get("commit_id") else None,
                         committed_at=time_text(facts.get("commit_date")) or None,
                     ),
                     started_at=facts.get("date"),

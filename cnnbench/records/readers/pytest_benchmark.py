@@ -19,12 +19,12 @@ def read_pytest_benchmark(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each test, with the mean time of the test's rounds."""
     content = file.json()
     environment, commit = _environment(content), content.get("commit_info") or {}
-    subject = Subject()
+    subject, dirty = Subject(), commit.get("dirty")
     if commit.get("id") not in (*_NO_COMMITS, None):
         subject = Subject(
-            repository=commit.get("project"),
-            revision=commit["id"],
-            dirty=commit.get("dirty"),
+            repository=str(commit["project"]) if commit.get("project") else None,
+            revision=str(commit["id"]),
+            dirty=dirty if isinstance(dirty, bool) else None,
             committed_at=time_text(commit.get("time")) or None,
         )
     for part, row in enumerate(content["benchmarks"], start=1):

@@ -147,6 +147,21 @@ def test_the_repository_has_priority_over_commit_dates(call, git, imported, tmp_
         assert [point["commit"] for point in series["points"]] == expected
 
 
+@pytest.mark.parametrize("processor", ["Fast", ""])
+def test_machines_of_unknown_processors_are_told_apart_by_name(call, imported, processor):
+    files = [
+        results(commit * 40, seconds=seconds, params={"machine": name, "cpu": processor})
+        for commit in "abcdef"
+        for name, seconds in (("one", 1.0), ("two", 2.0))
+    ]
+    folder = imported(*files)
+    assert [len(series) for series in commits(call, folder)] == ([6] if processor else [6, 6])
+    if not processor:
+        sides = [imported(file, to=f"side-{side}") for side, file in enumerate(files[:2])]
+        out = " ".join(call("compare", *sides, code=3).out.split())
+        assert "Not comparable: hostname is one in BASE and two in NEW" in out
+
+
 def test_a_folder_of_a_machine_is_complete(call, tmp_path):
     machine = {"arch": "x86_64", "cpu": "Fast", "machine": "m", "num_cpu": "2", "os": "Linux"}
     (tmp_path / "m").mkdir()

@@ -47,7 +47,7 @@ def test_a_second_import_with_another_label_replaces(call, tmp_path):
     assert "1 were there already" in err
     err = call("import", tmp_path / "a.json", to, "--label=commit=two").err
     assert "0 records written" in err
-    assert "1 replaced, because their flags were different" in err
+    assert "1 replaced, because they were different" in err
     out = call("history", tmp_path / "r", "--metric=benchmark_seconds", "--format=json").out
     (series,) = json.loads(out)["series"]
     assert [one["commit"] for one in series["points"]] == ["two"]
