@@ -205,7 +205,12 @@ class ExperimentState:
 
         In this case, the parent folder is the results folder of the gate.
         """
-        return bool(self.last_session_settings.get("gate"))
+        return bool(self.gate_command)
+
+    @property
+    def gate_command(self) -> tuple[str, ...]:
+        """The value of `ExperimentSettings.gate_command`."""
+        return tuple(self.last_session_settings.get("gate", ()))
 
     @property
     def rules(self) -> Rules:
@@ -447,7 +452,8 @@ class ExperimentSettings:
       allow_changed_work: whether a network or batch of a different size is no regression.
       rules: rules by configuration and metric.
       aa: runs of an A/A measurement, from which the noise is estimated.
-      is_gate: whether `cnnbench gate` runs the experiment.
+      gate_command: arguments of `cnnbench gate` that repeat the experiment in a new folder, with
+        hashes of commits; empty if no gate runs the experiment.
     """
 
     sides: Mapping[str, AbSide]
@@ -468,7 +474,7 @@ class ExperimentSettings:
     allow_changed_work: bool = False
     rules: Rules = field(default_factory=Rules)
     aa: tuple[RunRecord, ...] | None = None
-    is_gate: bool = False
+    gate_command: tuple[str, ...] = ()
 
     @property
     def smallest_alpha_share(self) -> float:
@@ -563,7 +569,7 @@ class ExperimentSettings:
             "policy": encode(self.policy.constants),
             "baseline_aa": self.aa is not None,
             **({"rules": encode(self.rules)} if self.rules.source else {}),
-            **({"gate": True} if self.is_gate else {}),
+            **({"gate": self.gate_command} if self.gate_command else {}),
             **({"share": self.smallest_alpha_share} if self.smallest_alpha_share < 1 else {}),
         }
 

@@ -151,7 +151,7 @@ SECTIONS = {
 
 HELP = (_ABOUT, tuple(flag_sections(AbFlags, SECTIONS).items()), _EXIT_CODES)
 
-_OF_ONE_EXPERIMENT = ("results", "seed")
+_OF_ONE_EXPERIMENT = ("results", "seed", "format", "output")
 _OF_ONE_SESSION = (
     "resume",
     "results",
@@ -173,12 +173,11 @@ CommandLineFactory: TypeAlias = Callable[..., str]
 """A function that returns the command line of a new experiment. Its keyword arguments are flags."""
 
 
-def main(argv: Sequence[str], make_command_line: CommandLineFactory | None = None) -> int:
+def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
     """Runs an experiment that compares A and B. After a UsageError, nothing has been run.
 
-    `cnnbench gate` passes `make_command_line`, which makes a command line of the gate. The
-    experiment of a gate also writes the comparison to files in the parent of its folder, even if it
-    is continued.
+    `cnnbench gate` passes `gate_command`, see `ExperimentSettings`. The experiment of a gate also
+    writes the comparison to files in the parent of its folder, even if it is continued.
     """
     values, common = _parse_flags(argv)
     command = sides.replace_flags(argv, _SPECS, sides.VARIABLES)
@@ -209,10 +208,10 @@ def main(argv: Sequence[str], make_command_line: CommandLineFactory | None = Non
     with sides.make_sides(options, options.multi_process_layout, common, names) as both:
         campaign = Campaign(reporter, facts.collect(), options.cool_down)
         experiment = _make_experiment(options, both, campaign, command, earlier, rules)
-        is_gate = make_command_line is not None or (earlier is not None and earlier.is_gate)
-        return _run_experiment(
-            replace(experiment, is_gate=is_gate), options, campaign, argv, make_command_line
-        )
+        if earlier is not None:
+            gate_command = earlier.gate_command
+        experiment = replace(experiment, gate_command=tuple(gate_command))
+        return _run_experiment(experiment, options, campaign, argv)
 
 
 def _parse_flags(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
@@ -328,7 +327,6 @@ def _run_experiment(
     options: AbFlags,
     campaign: Campaign,
     argv: Sequence[str],
-    make_command_line: CommandLineFactory | None,
 ) -> int:
     reporter = campaign.reporter
     _warn_of_few_pairs(experiment, options)
@@ -351,10 +349,11 @@ def _run_experiment(
             profiled = partial(_explain_by_profiles, experiment, results, reporter)
             explanation = explain_or_notice(profiled, "verdict", reporter.notice)
     code = _exit_code(runner, options.aa, judged)
-    if make_command_line is None or options.resume:
-        words = experiment.command if options.resume else argv
-        others = sides.replace_flags(words, _SPECS, _OF_ONE_EXPERIMENT)
-        make_command_line = partial(sides.command_line_with_flags, "ab", others, _SPECS)
+    name, words = "gate", experiment.gate_command
+    if not words:
+        name, words = "ab", tuple(experiment.command if options.resume else argv)
+    others = sides.replace_flags(words, _SPECS, _OF_ONE_EXPERIMENT)
+    make_command_line = partial(sides.command_line_with_flags, name, others, _SPECS)
     _report_comparison(
         replace(judged, ends_with=code, explanation=explanation), runner, options, make_command_line
     )
@@ -372,9 +371,11 @@ def _report_comparison(
     """Writes the comparison of an experiment, and prints command lines for possible next steps."""
     results, reporter = runner.results, runner.campaign.reporter
     next_step, more = _next_command_for_verdict(runner, options, make_command_line)
-    comparison = replace(comparison, next_step=next_step)
+    enough = _pairs_for_clear_verdict(runner.comparison)
+    repeat = make_command_line(**({"pairs": enough} if enough else {}))
+    comparison = replace(comparison, next_step=next_step, repeat=repeat)
     options.write_comparison(comparison)
-    if runner.experiment.is_gate:
+    if runner.experiment.gate_command:
         _write_gate_reports(results.folder, comparison)
     if runner.failure:
         reporter.error(f"{runner.failure}; see {results.log_path('*')}")

@@ -9,7 +9,6 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import metadata, resources
 from pathlib import Path
 
@@ -114,7 +113,8 @@ def main(argv: Sequence[str]) -> int:
     if len(commits) not in ((0,) if is_resumed else (1, 2)):
         wants = "no commits with --resume" if is_resumed else "one or two commits, BASE and HEAD"
         raise UsageError(f"cnnbench gate takes {wants}, not {len(commits)} arguments")
-    own = [] if is_resumed else _make_ab_flags(values.get("rules"), *commits)
+    hashes = () if is_resumed else _find_gate_commits(*commits)
+    own = [] if is_resumed else _make_ab_flags(values.get("rules"), hashes, *commits[1:])
     results = values.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
     if is_resumed and results is None:
         raise FlagError(
@@ -124,27 +124,37 @@ def main(argv: Sequence[str]) -> int:
         added = [*own, f"--results={folder / _RUNS}"]
         left_out = ("init", "results", *(() if is_resumed else ("rules",)))
         words = sides.replace_flags(argv, _SPECS, left_out, added)[len(commits) :]
-        others = sides.replace_flags(argv, _SPECS, ("results", "seed"))
-        return ab.main(words, partial(sides.command_line_with_flags, "gate", others, _SPECS))
+        # The measured commits have these hashes in every clone.
+        others = sides.replace_flags(argv, _SPECS, ("results", "seed"))[len(commits) :]
+        return ab.main(words, [*(commit[:12] for commit in hashes), *others])
 
 
-def _make_ab_flags(rules: str | None, base: str, head: str = "HEAD") -> list[str]:
-    """Flags of `cnnbench ab` that define A and B for a gate, and the rules for the verdict.
+def _find_gate_commits(base: str, head: str = "HEAD") -> tuple[str, str]:
+    """The hashes of the commits that a gate measures: the merge base of `base` and `head`, which is
+    side A, and `head`.
 
-    Side A is the commit from which the change started, not the current BASE. The rules are also
-    read from that commit, because a change must not loosen the rules by which it is judged.
+    Side A is not `base`, because other changes may have been merged since the change started.
     """
     try:
         find_commit_hash(base)
         tip = find_commit_hash(head)
         try:
-            start = git("merge-base", base, head)
+            return git("merge-base", base, head), tip
         except GitError:
             reason = f"{base} and {head} have no common ancestor"
             missing = missing_commit_reason()
             raise GitError(f"{reason}: {missing}" if missing else reason) from None
     except GitError as error:
         raise UsageError(f"{base} {head}: {error}") from None
+
+
+def _make_ab_flags(rules: str | None, commits: Sequence[str], head: str = "HEAD") -> list[str]:
+    """Flags of `cnnbench ab` that define A and B for a gate, and the rules for the verdict.
+
+    The rules are also read from the merge base, because a change must not loosen the rules by which
+    it is judged.
+    """
+    start, tip = commits
     # A full hash is never the name of a folder, of a branch or of a tag, which a change may add.
     name = tip if os.path.isdir(head) else head
     rules = rules_flag_at_commit(start, rules)

@@ -370,6 +370,8 @@ class Comparison(Document):
       answer: the result in one or two sentences.
       advice: how to decide an inconclusive result; empty if nothing is inconclusive.
       next_step: command that would decide an inconclusive result; empty if there is none.
+      repeat: command that repeats the experiment in a new folder, on any machine with the same
+        commits; absent if unknown.
       base_label, new_label: paths of the records, as given by the user.
       paired: whether runs were compared in pairs.
       allow_changed_work: whether a different size of network or batch is not a regression.
@@ -396,6 +398,7 @@ class Comparison(Document):
     indented: ClassVar[bool] = True
 
     next_step: str = field(default="", metadata=OPTIONAL)
+    repeat: str = field(default="", metadata=_TEXT)
     base_label: str = field(default="BASE", metadata=key_metadata("base"))
     new_label: str = field(default="NEW", metadata=key_metadata("new"))
     paired: bool = False
@@ -593,14 +596,12 @@ class Comparison(Document):
 
     @property
     def opening_lines(self) -> list[str]:
-        """The first lines of every output format: answer, explanation, advice and the next command,
-        without empty lines.
+        """The first lines of every output format: answer, explanation, advice and command, without
+        empty lines.
         """
-        return [
-            line
-            for line in (self.answer, self.explanation_sentence, self.advice, self.next_step)
-            if line
-        ]
+        command = self.repeat or self.next_step
+        lines = (self.answer, self.explanation_sentence, self.advice, command)
+        return [line for line in lines if line]
 
     @property
     @computed(before="explanation", encoded_type=int | None, if_any=True, **ABSENT)

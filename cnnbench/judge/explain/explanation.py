@@ -86,6 +86,14 @@ def explain(
     return replace(document, answer=_answer_sentences(document), rows=tuple(rows))
 
 
+def does_step_time_differ(explanation: Explanation) -> bool:
+    """Whether the step times of A and B differ significantly."""
+    limit = explanation.chance
+    if explanation.causes and not explanation.by_work:
+        limit = explanation.spread
+    return abs(explanation.difference) > limit
+
+
 def _answer_sentences(explanation: Explanation) -> str:
     """Returns the answer of an explanation: a sentence about the step time and, if only the work
     differs significantly, a second sentence about the work.
@@ -98,7 +106,7 @@ def _answer_sentences(explanation: Explanation) -> str:
             f"Not distinguishable from one process to the next: {step}, and one process of A or B "
             "is no evidence of a cause. Profile two or more of each, as --rounds=3 does."
         )
-    elif abs(explanation.difference) > explanation.chance:
+    elif does_step_time_differ(explanation):
         answer = f"A{step[1:]}, spread over rows, none of which is significant."
     elif explanation.chance >= explanation.base:
         answer = f"Inconclusive: {step}, and more than a whole step can be chance."
@@ -128,7 +136,7 @@ def _answer_of_causes(explanation: Explanation) -> str:
     least = _ALSO * max(abs(explanation.causes[0].difference), abs(difference))
     others = [cause for cause in explanation.causes[1:] if abs(cause.difference) >= least]
     named = [explanation.causes[0], *others[: _MOST_NAMED - 1]]
-    if abs(difference) <= explanation.spread:
+    if not does_step_time_differ(explanation):
         text = "; ".join(_cause_answer_text(cause, with_spread=True) for cause in named)
         step = f"{_more_or_less_text(difference)}, +/- {_ms_text(explanation.spread)}"
         return f"No significant difference in step time ({step}), but a step has {text}."
@@ -192,11 +200,12 @@ def explanation_rows(explanation: Explanation, max_rows: int = SHOWN) -> list[Ex
     """Returns the rows of the table of an explanation: the largest `max_rows` rows (0 means all),
     the sum of all other rows, the time that was not profiled, and the whole step.
 
-    The spread is NaN in the rows for the sum and for the time that was not profiled.
+    The rows that contribute to the difference of the step are first. The spread is NaN in the rows
+    for the sum and for the time that was not profiled.
     """
 
     shown = explanation.rows[:max_rows] if max_rows else explanation.rows
-    lines = list(shown)
+    lines = sorted(shown, key=lambda row: row.difference * explanation.difference <= 0)
     if rest := explanation.rows[len(shown) :]:
         name = count_text(item_count(explanation.rows) - len(shown), "other row", "other rows")
         base, new = (sum(getattr(row, side) for row in rest) for side in ("base", "new"))
@@ -261,20 +270,44 @@ def to_markdown(explanation: Explanation, max_rows: int = SHOWN) -> str:
 
 def markdown_body(explanation: Explanation, max_rows: int = SHOWN) -> list[str]:
     """Returns the lines of an explanation in Markdown, without the heading and the answer."""
-    causes = [
-        f"- {markdown_code('; '.join((cause_text(cause), *cause.evidence_not_in_text)))}"
-        for cause in explanation.causes
+    causes = markdown_causes(explanation)
+    return [*causes, *([""] if causes else []), *markdown_details(explanation, max_rows)]
+
+
+def markdown_causes(explanation: Explanation) -> list[str]:
+    """Returns the lines about the causes in Markdown, if the step times and the causes differ
+    significantly. `markdown_details` contains the other causes.
+    """
+    if explanation.by_work or not does_step_time_differ(explanation):
+        return []
+    certain = [cause for cause in explanation.causes if abs(cause.difference) > cause.spread]
+    return [
+        *map(_cause_in_markdown, certain),
+        *(f"- {text}" for text in _unexplained_text(explanation)),
     ]
-    causes += (f"- {text}" for text in _unexplained_text(explanation))
+
+
+def markdown_details(explanation: Explanation, max_rows: int = SHOWN) -> list[str]:
+    """Returns a folded section in Markdown: the answer and the causes that are not significant, the
+    rows, and other differences.
+    """
+    told = markdown_causes(explanation)
+    causes = [line for line in map(_cause_in_markdown, explanation.causes) if line not in told]
+    if causes and not told:
+        causes = [escape_markdown(explanation.answer), "", *causes]
     rows = rows_table(explanation, max_rows)
     return [
-        *(causes and [*causes, ""]),
         *("<details><summary>Where: milliseconds of a step</summary>", ""),
+        *(causes and [*causes, ""]),
         *(table_to_markdown_lines(rows, markdown_code) if rows else ()),
         *("", measurement_sentence(explanation), ""),
         *(f"- also different: {markdown_code(text)}" for text in _fact_texts(explanation)),
         *("", "</details>"),
     ]
+
+
+def _cause_in_markdown(cause: Cause) -> str:
+    return f"- {markdown_code('; '.join((cause_text(cause), *cause.evidence_not_in_text)))}"
 
 
 def differences_chart(explanation: Explanation, max_rows: int = SHOWN) -> RowChart:

@@ -44,7 +44,7 @@ from cnnbench.judge.compare.result import (
     MetricResult,
 )
 from cnnbench.judge.explain import explanation
-from cnnbench.judge.explain.explanation import markdown_body
+from cnnbench.judge.explain.explanation import markdown_causes, markdown_details
 from cnnbench.judge.metrics import SPEEDS, THROUGHPUT
 from cnnbench.records.metric import ALL, Metric
 
@@ -65,9 +65,6 @@ _MARKS: dict[Verdict, str] = {
     Verdict.MISSING: "o",
     Verdict.FAILED: "!",
 }
-_TONES = {AnnotationLevel.ERROR: "bad", AnnotationLevel.WARNING: "unsure"}
-_OWN_TONES = {Verdict.FASTER: "good", Verdict.CHANGED_WORK: "unsure"}
-
 _ENDINGS = {
     0: "no regression",
     3: "undecided",
@@ -116,11 +113,22 @@ def confidence_text(comparison: Comparison) -> str:
 
 
 def verdict_tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
-    """Returns the tone (colour) of a verdict in a table cell: "good", "bad", "unsure" or ""."""
+    """Returns the tone (colour) of a verdict in a table cell: "good", "bad", "unsure" or "".
+
+    "unsure" is only for undecided results. Changed work is neither good nor bad.
+    """
     level = comparison.annotation_level(entry, result)
-    if result.verdict is Verdict.FASTER and level is AnnotationLevel.ERROR:
+    if result.verdict is Verdict.CHANGED_WORK:
+        return ""
+    if level is AnnotationLevel.ERROR:
         return "bad"
-    return _OWN_TONES.get(result.verdict) or _TONES.get(level, "")
+    if result.is_unconfirmed:
+        return "unsure"
+    if result.verdict is Verdict.FASTER:
+        return "good"
+    if level is AnnotationLevel.WARNING:
+        return "bad" if result.verdict is Verdict.SLOWER else "unsure"
+    return ""
 
 
 def verdict_with_reason(result: MetricResult) -> str:
@@ -171,23 +179,21 @@ def result_cells(
     """Returns the cells of the table row for a result, by column title: verdict, medians, change,
     interval, p-value and so on.
 
-    The p-value is corrected by Holm's method. If the CPU time determined the verdict on the
-    throughput, the change, interval and p-value are of the CPU time, and the change says so.
+    All numbers are of the result's own metric. If the CPU time determined the verdict on the
+    throughput, the verdict says so.
     """
-    decisive = entry.deciding_result(result)
-    judgement, metric = decisive.judgement, decisive.metric
+    judgement, metric = result.judgement, result.metric
     change, interval = change_column_titles(comparison)
     low, high = judgement.low, judgement.high
     ends = NONE if low is None or high is None else metric.range_text(low, high)
-    value = partial(result.metric.value_text, unit=False)
-    of = "" if decisive is result else "CPU time "
+    value = partial(metric.value_text, unit=False)
     runs = f"{item_count(entry.base_runs)}+{item_count(entry.new_runs)}"
     return {
         "verdict": verdict_cell(comparison, entry, result),
         "configuration": TableCell(entry.name),
-        "base": numeric_cell(result.judgement.base_median, value),
-        "new": numeric_cell(result.judgement.new_median, value),
-        change: numeric_cell(judgement.change, lambda value: of + metric.change_text(value)),
+        "base": numeric_cell(judgement.base_median, value),
+        "new": numeric_cell(judgement.new_median, value),
+        change: numeric_cell(judgement.change, metric.change_text),
         interval: numeric_cell(low, ends),
         "p": numeric_cell(judgement.p_adjusted, "{:.2g}".format),
         "runs": numeric_cell(len(entry.runs), runs),
@@ -198,8 +204,13 @@ def verdict_cell(
     comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> TableCell:
     """Returns a table cell with the mark and the word of a verdict: "- slower"."""
-    mark = _MARKS[result.verdict]
-    return TableCell(f"{mark} {result.word}", tone=verdict_tone(comparison, entry, result))
+    text = f"{_MARKS[result.verdict]} {_verdict_text(entry, result)}"
+    return TableCell(text, tone=verdict_tone(comparison, entry, result))
+
+
+def _verdict_text(entry: ComparedConfiguration, result: MetricResult) -> str:
+    by_cpu_time = entry.deciding_result(result) is not result
+    return f"{result.word} by CPU time" if by_cpu_time else result.word
 
 
 def verdict_counts_text(comparison: Comparison, metric: Metric) -> str:
@@ -399,7 +410,7 @@ def markdown_comment(comparison: Comparison) -> str:
             lines += table
             room -= _character_count(table)
     if comparison.explanation is not None:
-        body = [*markdown_body(comparison.explanation), ""]
+        body = [*markdown_details(comparison.explanation), ""]
         if _character_count([*lines, *body]) > LIMIT - _DETAILS:
             left_out.append("the explanation")
         else:
@@ -413,9 +424,19 @@ def markdown_comment(comparison: Comparison) -> str:
 
 def _answer_lines(comparison: Comparison) -> list[str]:
     """The heading of a comment, the answer, and the configurations with changed work."""
-    sentences = (comparison.answer, comparison.explanation_sentence, comparison.advice)
-    shown = [escape_markdown(_cut(line, _LONGEST_SENTENCE)) for line in sentences if line]
-    if comparison.next_step:
+    causes, sentences = [], [comparison.answer]
+    if comparison.explanation is not None:
+        causes = markdown_causes(comparison.explanation)[:_MOST_ANSWERS]
+        sentences += [comparison.explanation_sentence] if causes else []
+    shown = [escape_markdown(_cut(line, _LONGEST_SENTENCE)) for line in sentences]
+    if causes:
+        shown.append("\n".join(causes))
+    if comparison.advice:
+        shown.append(escape_markdown(_cut(comparison.advice, _LONGEST_SENTENCE)))
+    # Readers of the comment do not have the folder of the results.
+    if comparison.repeat:
+        shown.append(f"Repeat: {_code(comparison.repeat, _LONGEST_COMMAND)}")
+    elif comparison.next_step:
         shown.append(f"Next: {_code(comparison.next_step, _LONGEST_COMMAND)}")
     lines = [
         f"### cnnbench: {exit_code_meaning(comparison)}",
@@ -440,7 +461,11 @@ def _result_row(comparison: Comparison, entry: ComparedConfiguration, result: Me
     symbol = _SYMBOLS[verdict_tone(comparison, entry, result)]
     symbol = _CHANGED_WORK if result.verdict is Verdict.CHANGED_WORK else symbol
     return markdown_row(
-        (f"{symbol} {result.word}", _code(entry.name), *(cell.text for cell in numbers))
+        (
+            f"{symbol} {_verdict_text(entry, result)}",
+            _code(entry.name),
+            *(cell.text for cell in numbers),
+        )
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -63,7 +64,7 @@ def measured(repository, fake_python, quick_processes, quick_answers, monkeypatc
 def given(repository, monkeypatch):
     """The command lines that cnnbench ab gets."""
     lines = []
-    monkeypatch.setattr(ab, "main", lambda words, again: lines.append(words) or 0)
+    monkeypatch.setattr(ab, "main", lambda words, gate_command: lines.append(words) or 0)
     return lines
 
 
@@ -86,7 +87,9 @@ def test_a_change_is_measured_against_the_commit_that_it_started_from(
 
 
 @pytest.mark.usefixtures("measured")
-def test_annotations_on_runners_of_github_and_resuming(call, monkeypatch, tmp_path):
+def test_annotations_on_runners_of_github_and_resuming(
+    call, repository, git, monkeypatch, tmp_path
+):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     results = f"--results={tmp_path}/results"
     done = call("gate", "main", "change", results, *FLAGS[:-1], "--pairs=2", *NETWORK, code=3)
@@ -96,12 +99,21 @@ def test_annotations_on_runners_of_github_and_resuming(call, monkeypatch, tmp_pa
     # The line that settles it continues the gate; so does compare's.
     line = done.err.rpartition(": cnnbench ")[2].strip()
     assert re.fullmatch(rf"gate --resume {results} --pairs=\d+", line)
-    assert "Next: <code>cnnbench gate --resume " in before
+    # A developer's machine has the commits, but not the folder of the runner.
+    commits = [commit[:12] for commit in git(repository, "rev-parse", "main~1", "change").split()]
+    repeat = f"Repeat: <code>cnnbench gate {' '.join(commits)} "
+    assert repeat in html.unescape(before)
+    assert "--resume" not in before
+    assert str(tmp_path) not in before
     sides = (tmp_path / "results" / "runs" / side for side in "ab")
     assert f": cnnbench {line}\n" in call("compare", *sides, code=3).err
     done = call(*line.split(), "--explain=never", code=1)
     assert "\n::error title=" in done.out
     assert comment.read_text() != before
+    assert repeat in html.unescape(comment.read_text())
+    (words,) = re.findall("Repeat: <code>cnnbench (.*)</code>", html.unescape(comment.read_text()))
+    words = words.replace(" -- ", f" --results={tmp_path}/again -- ")
+    assert "pair 2" in call(*shlex.split(words), code=3).err
     comment.unlink()
     call("ab", "--resume", f"{results}/runs", code=1)
     assert "regression" in comment.read_text()

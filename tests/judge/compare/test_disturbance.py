@@ -83,16 +83,20 @@ def test_the_answer_is_that_of_the_cpu_time(runs):
     assert found.answer.startswith(told)
 
 
-def test_the_row_shows_what_decided(runs):
+def test_each_row_shows_the_numbers_of_its_own_metric(runs):
     main, found = judged(*sides(runs, 1.1, 1.1))
     assert main.judgement.p_adjusted > 0.04
     (metric, [row]), (second, [other]) = metric_tables(found)
     assert [metric.name, second.name] == ["throughput", "cpu_time"]
-    _, _, _, _, change, interval, p, _ = (cell.text for cell in cells(found, *row).values())
-    _, _, _, _, *numbers, _ = (cell.text for cell in cells(found, *other).values())
-    assert (change, interval, p) == ("CPU time +10.1 %", "+9.0 to +11.1 %", "0.016")
-    assert [change, interval, p] == [f"CPU time {numbers[0]}", *numbers[1:]]
-    assert "+9.0 to +11.1 %), p 0.016" in render(found, "junit").partition("throughput")[2]
+    verdict, _, _, _, change, _, p, _ = (cell.text for cell in cells(found, *row).values())
+    assert (verdict, p) == ("- slower by CPU time", "0.5")
+    assert change == metric.change_text(main.judgement.change)
+    verdict, _, _, _, *numbers, _ = (cell.text for cell in cells(found, *other).values())
+    assert [verdict, *numbers] == ["- more", "+10.1 %", "+9.0 to +11.1 %", "0.016"]
+    comment = render(found, "markdown")
+    rows = [line for line in comment.splitlines() if line.startswith("| 🔴")]
+    assert ["slower by CPU time" in row for row in rows] == [True, False]
+    assert "+10.1 %" not in rows[0]
 
 
 def test_where_cpu_time_is_decided_sooner_its_reason_has_the_number_of_pairs(runs):

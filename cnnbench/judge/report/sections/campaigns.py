@@ -400,7 +400,7 @@ def baseline_answer(results: ReportSubject) -> Answer:
     lines = comparison.opening_lines
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     if ending == Verdict.CHANGED_WORK.value:
-        tone = "unsure"
+        tone = ""
     name = f"{comparison.new_label} against {comparison.base_label}"
     outcome = renderers.all_verdict_counts_text(comparison)
     if comparison.exit_code is not ExitCode.INCONCLUSIVE:

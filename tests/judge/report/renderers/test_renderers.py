@@ -115,8 +115,8 @@ def test_colours_repeat_what_the_words_say(everything):
 def test_what_is_worse_but_does_not_gate_is_a_warning_in_all_formats(full_runs):
     found = compare_records(full_runs.with_startup(*[5] * 6), full_runs.with_startup(*[9] * 6))
     assert found.exit_code == 0
-    assert "\x1b[33m- longer" in terminal_text(found, colour=True)
-    assert "🟡 longer" in render(found, "markdown")
+    assert "\x1b[31;1m- longer" in terminal_text(found, colour=True)
+    assert "🔴 longer" in render(found, "markdown")
     assert "::warning title=lenet%2C batch 8%2C 1 cpu%3A startup::longer" in render(found, "github")
     (skipped,) = xml.fromstring(render(found, "junit")).iter("skipped")
     assert skipped.get("type") == "longer"
