@@ -24,7 +24,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from cnnbench.base import plugins
-from cnnbench.base.files import read_file
+from cnnbench.base.files import parse_json, read_file
 from cnnbench.base.text import FLAG as RESULT_LABEL
 from cnnbench.base.text import parse_labels
 from cnnbench.errors import UsageError
@@ -211,7 +211,8 @@ class ResultFile:
           parameters: parameters of the benchmark by name.
           environment: properties of machine and software; None or "" where unknown.
           subject: the measured code.
-          started_at: ISO 8601, without an offset in UTC, or seconds since 1970; None: `changed_at`.
+          started_at: ISO 8601, without an offset in UTC, or seconds since 1970; None: the date of
+            the commit or, if it is unknown, `changed_at`.
         """
         if not is_amount(value):
             self.skip(0, name, f"has no value: {value!r}")
@@ -265,10 +266,15 @@ class ResultFile:
             words = {b"inf": b"Infinity", b"-inf": b"-Infinity"}
             return json.loads(_BARE_WORD.sub(lambda at: words.get(at[0], b"NaN"), self.data))
 
+    @property
+    def begins_as_json(self) -> bool:
+        """Whether the first character is that of a JSON object or array."""
+        return self.data[:_BEGINNING].lstrip()[:1] in (b"{", b"[")
+
     @cached_property
     def document(self) -> Any:
         """The content of the file as JSON; None if the content is not JSON."""
-        if self.data[:_BEGINNING].lstrip()[:1] not in (b"{", b"["):
+        if not self.begins_as_json:
             return None
         try:
             return self.json()
@@ -293,7 +299,7 @@ class ResultFile:
             imported["unknown"] = (*imported.get("unknown", ()), START)
         return RunRecord(
             run_id=f"{program}-{self.sha256[:20]}-{part}",
-            started_at=started_at or self.changed_at,
+            started_at=started_at or subject.committed_at or self.changed_at,
             status=status,
             command=(),
             config=config,
@@ -470,6 +476,18 @@ def _find_reader(file: ResultFile) -> Reader | None:
     return None
 
 
+def _reason_for_no_reader(file: ResultFile) -> str:
+    """Returns why no reader can read a file. For JSON, says what is wrong with it."""
+    reason = "no reader knows this kind of file"
+    if not file.begins_as_json:
+        return reason
+    try:
+        parse_json(file.data)
+    except ValueError as error:
+        return f"{reason}: {error}"
+    return reason
+
+
 def read_results(
     path: str, options: ReadOptions | None = None, reader: str = ""
 ) -> tuple[Sequence[RunRecord], Sequence[SkippedLine]]:
@@ -490,7 +508,7 @@ def read_results(
     with plugins.reporting_plugin_errors(UsageError):
         chosen = READERS[reader] if reader else _find_reader(file)
     if chosen is None:
-        return (), (SkippedLine(path, 0, "no reader knows this kind of file"),)
+        return (), (SkippedLine(path, 0, _reason_for_no_reader(file)),)
     try:
         with plugins.reporting_plugin_errors(UsageError):
             records = tuple(chosen.read(file))

@@ -81,9 +81,12 @@ def _environment(result: Mapping[str, Any]) -> dict[str, Any]:
     with the same context.
     """
     machine = result.get("machine_info") or result.get("hardware") or {}
+    # The API contains the addresses of the context, instead of its content.
+    address = str((result.get("links") or {}).get("context", "")).rstrip("/")
     names = {"context": result.get("context"), "info": result.get("info")}
     return {
         **{name: machine.get(key) for key, name in _MACHINE.items()},
+        "context_id": address.rpartition("/")[2],
         **{f"{of}_{key}": value for of, said in names.items() for key, value in scalars(said)},
     }
 

@@ -40,7 +40,12 @@ def test_a_page_of_the_api(tmp_path):
     commit = {"sha": "abc123", "timestamp": "2024-04-30T00:00:00Z", "repository": "o/r"}
     page = {
         "data": [
-            result(1.0, commit=commit, hardware={"name": "h"}),
+            result(
+                1.0,
+                commit=commit,
+                hardware={"name": "h"},
+                links={"context": "http://localhost/api/contexts/c7/"},
+            ),
             result(2.0, commit=commit, run="r2"),
             result(9.0, commit=commit, run="r2"),
             result(commit=commit, error={"stderr": "..."}),
@@ -56,6 +61,7 @@ def test_a_page_of_the_api(tmp_path):
         ("read parquet 2", 9.0, "abc123"),
     ]
     assert reasons == ["'read' failed", "'read' has no value: None"]
+    assert records[0].environment == {"hostname": "h", "context_id": "c7"}
     assert records[0].subject.committed_at == "2024-04-30T00:00:00+00:00"
 
 

@@ -37,6 +37,13 @@ def test_incomplete_json_is_named(path, tmp_path):
         assert reasons[-1].startswith(("is not a complete file of", "no reader knows"))
 
 
+def test_what_is_wrong_with_json_is_said(tmp_path):
+    records, reasons = read(tmp_path, '{"results": [{"command": "a"')
+    assert not records
+    assert reasons == ["no reader knows this kind of file: cut off after 28 characters"]
+    assert read(tmp_path, '{"a": 1}')[1] == ["no reader knows this kind of file"]
+
+
 def test_a_second_import_with_another_label_replaces(call, tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"results": [{"command": "a", "times": [1.0]}]}))
     to = f"--results={tmp_path}/r"
