@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 from cnnbench import version
 from cnnbench.base import plugins
 from cnnbench.base.stats import group_by
-from cnnbench.base.text import count_text, first_few, labels_from_config
+from cnnbench.base.text import count_text, first_few, labels_from_config, nearest_word
 from cnnbench.records.run import Subject
 
 _SECONDS = 10.0
@@ -83,6 +83,8 @@ _MODULES = (
     ":(exclude,top,glob)**/site-packages/**",
 )
 _OID = "# branch.oid "
+_NO_REVISION = "Needed a single revision"
+"""What git says about a name that is no revision."""
 
 
 class GitError(Exception):
@@ -141,7 +143,22 @@ def find_commit_hash(text: str, folder: str | Path | None = None) -> str:
     try:
         return git("rev-parse", "--verify", f"{text}^{{commit}}", folder=folder)
     except GitError as error:
-        raise GitError(missing_commit_reason(folder) or str(error)) from None
+        reason = str(error)
+        if reason == _NO_REVISION:
+            reason = missing_commit_reason(folder) or _unknown_name_reason(text, folder)
+        raise GitError(reason) from None
+
+
+def _unknown_name_reason(text: str, folder: str | Path | None) -> str:
+    """Says that nothing has the name `text`, and which branch or tag has a similar name."""
+    reason = f"there is no branch, tag or commit {text}"
+    listed = git("for-each-ref", "--format=%(refname:short)", folder=folder)
+    names = listed.splitlines()
+    remote = [name for name in names if name.endswith(f"/{text}")]
+    if remote:
+        return f"{reason}, but there is {first_few(remote, _MOST_NAMED, ' and ')}"
+    similar = nearest_word(text, names)
+    return f"{reason}; did you mean {similar}?" if similar else reason
 
 
 def is_full_hash(text: str) -> bool:

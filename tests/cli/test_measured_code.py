@@ -111,7 +111,7 @@ def submodule(at):
 def without_commit(at):
     at.git(at.path, "init", "--quiet", "empty")
     at.folder = at.path / "empty"
-    at.unknown, at.refused = "nothing is committed yet", "Needed a single revision"
+    at.unknown, at.refused = "nothing is committed yet", "there is no branch, tag or commit HEAD~1"
 
 
 SITUATIONS = (

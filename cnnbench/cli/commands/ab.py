@@ -376,7 +376,7 @@ def _report_comparison(
     comparison = replace(comparison, next_step=next_step, repeat=repeat)
     options.write_comparison(comparison)
     if runner.experiment.gate_command:
-        _write_gate_reports(results.folder, comparison)
+        write_gate_reports(results.folder.parent, comparison, results.folder.name)
     if runner.failure:
         reporter.error(f"{runner.failure}; see {results.log_path('*')}")
     if options.aa and not runner.failure:
@@ -476,15 +476,15 @@ def _next_command_for_verdict(
     return make_command_line(pairs=enough), enough
 
 
-def _write_gate_reports(runs_folder: Path, comparison: Comparison) -> None:
-    """Writes the report files of a gate next to the folder of its runs. On GitHub, also prints
-    annotations.
+def write_gate_reports(folder: Path, comparison: Comparison, *others: str) -> None:
+    """Writes the report files of a gate to its folder, which contains `others`. On GitHub, also
+    prints annotations.
     """
     for name, format in _REPORTS.items():
-        write_text("results", str(runs_folder.parent / name), render(comparison, format))
+        write_text("results", str(folder / name), render(comparison, format))
     if os.environ.get("GITHUB_ACTIONS") == "true":
         print_result(render(comparison, "github"))
-    print_notice(f"results in {runs_folder.parent}: {', '.join(_REPORTS)}, {runs_folder.name}")
+    print_notice(f"results in {folder}: {', '.join([*_REPORTS, *others])}")
 
 
 def _campaign_identity(

@@ -13,13 +13,22 @@ from importlib import metadata, resources
 from pathlib import Path
 
 from cnnbench.base.terminal import print_notice, print_result
+from cnnbench.campaigns.ab.same_code import find_same_code
+from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
 from cnnbench.cli.commands import ab, sides
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.flags.parse import split_at_double_dash
+from cnnbench.judge.compare import Comparison
 from cnnbench.judge.metrics.rules import rules_flag_at_commit
 from cnnbench.machine import repository
-from cnnbench.machine.repository import GitError, find_commit_hash, git, missing_commit_reason
+from cnnbench.machine.repository import (
+    GitError,
+    abbreviate_hash,
+    find_commit_hash,
+    git,
+    missing_commit_reason,
+)
 from cnnbench.records.files import raising_flag_errors
 
 _ABOUT = """\
@@ -29,8 +38,9 @@ Usage: cnnbench gate BASE [HEAD] [FLAGS] [-- FLAGS OF cnnbench run]
 Answers whether a change made training slower: measures the commit HEAD (the current one if not
 given) and its merge base with BASE, each in a temporary worktree, in interleaved pairs of fresh
 processes as cnnbench ab does. Prints the verdict and leaves a folder with comment.md (for the pull
-request), junit.xml and runs, all records. On GitHub's runners it also prints annotations.
-docs/ci.md explains gates; --init writes the files with which a CI system runs a gate.
+request), junit.xml and runs, all records. On GitHub's runners it also prints annotations. If no run
+loads any of the files that differ, such as README.md, nothing is measured. docs/ci.md explains
+gates; --init writes the files with which a CI system runs a gate.
 
   cnnbench gate main
   cnnbench gate main change --timeout=300 -- --plugin=bench/nets.py --model=ours
@@ -76,6 +86,11 @@ class GateFlags(ab.AbFlags):
         "and the flags after --. Measure nothing. Existing files are not replaced.",
         choices=tuple(_CI_FILES),
     )
+    always_measure: bool = flag(
+        False,
+        "Also measure if every file that differs is one that no run loads, such as README.md "
+        "(docs/ci.md).",
+    )
     results: str | None = redeclare_flag(
         sides.CampaignFlags,
         "results",
@@ -113,52 +128,112 @@ def main(argv: Sequence[str]) -> int:
     if len(commits) not in ((0,) if is_resumed else (1, 2)):
         wants = "no commits with --resume" if is_resumed else "one or two commits, BASE and HEAD"
         raise UsageError(f"cnnbench gate takes {wants}, not {len(commits)} arguments")
-    hashes = () if is_resumed else _find_gate_commits(*commits)
-    own = [] if is_resumed else _make_ab_flags(values.get("rules"), hashes, *commits[1:])
+    change = None if is_resumed else _find_change(values.get("rules"), *commits)
     results = values.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
     if is_resumed and results is None:
         raise FlagError(
             "resume", "true", "needs --results=DIR: the folder of the interrupted campaign"
         )
     with _gate_results_folder(results, is_resumed) as folder:
+        if change is not None and not values.get("always_measure"):
+            options = GateFlags(**{**values, "rules": change.rules})
+            if _report_same_code(change, options, common, folder):
+                return ExitCode.OK
+        own = [] if change is None else change.ab_flags
         added = [*own, f"--results={folder / _RUNS}"]
-        left_out = ("init", "results", *(() if is_resumed else ("rules",)))
+        left_out = ("init", "results", "always_measure", *(() if is_resumed else ("rules",)))
         words = sides.replace_flags(argv, _SPECS, left_out, added)[len(commits) :]
         # The measured commits have these hashes in every clone.
         others = sides.replace_flags(argv, _SPECS, ("results", "seed"))[len(commits) :]
-        return ab.main(words, [*(commit[:12] for commit in hashes), *others])
+        hashes = () if change is None else (change.start, change.tip)
+        return ab.main(words, [*map(abbreviate_hash, hashes), *others])
 
 
-def _find_gate_commits(base: str, head: str = "HEAD") -> tuple[str, str]:
-    """The hashes of the commits that a gate measures: the merge base of `base` and `head`, which is
-    side A, and `head`.
+@dataclass(frozen=True, kw_only=True)
+class _Change:
+    """The change that a gate measures.
 
-    Side A is not `base`, because other changes may have been merged since the change started.
+    Attributes:
+      base, head: names of commits, as given by the user.
+      start: hash of the merge base of `base` and `head`.
+      tip: hash of the commit `head`.
+      rules: value of --rules for the rules in the merge base.
+    """
+
+    base: str
+    head: str
+    start: str
+    tip: str
+    rules: str
+
+    @property
+    def ab_flags(self) -> list[str]:
+        """Flags of `cnnbench ab` that define A and B for the gate, and the rules for the verdict.
+
+        A full hash is never the name of a folder, of a branch or of a tag, which a change may add.
+        """
+        name = self.tip if os.path.isdir(self.head) else self.head
+        return [f"--a_checkout={self.start}", f"--b_checkout={name}", f"--rules={self.rules}"]
+
+
+def _find_change(rules: str | None, base: str, head: str = "HEAD") -> _Change:
+    """Finds the commits that a gate compares.
+
+    Side A is not `base`, because other changes may have been merged since the change started. The
+    rules are also read from the merge base, because a change must not loosen the rules by which it
+    is judged.
     """
     try:
         find_commit_hash(base)
         tip = find_commit_hash(head)
         try:
-            return git("merge-base", base, head), tip
+            start = git("merge-base", base, head)
         except GitError:
             reason = f"{base} and {head} have no common ancestor"
             missing = missing_commit_reason()
             raise GitError(f"{reason}: {missing}" if missing else reason) from None
     except GitError as error:
         raise UsageError(f"{base} {head}: {error}") from None
-
-
-def _make_ab_flags(rules: str | None, commits: Sequence[str], head: str = "HEAD") -> list[str]:
-    """Flags of `cnnbench ab` that define A and B for a gate, and the rules for the verdict.
-
-    The rules are also read from the merge base, because a change must not loosen the rules by which
-    it is judged.
-    """
-    start, tip = commits
-    # A full hash is never the name of a folder, of a branch or of a tag, which a change may add.
-    name = tip if os.path.isdir(head) else head
+    checkout = repository.read_repository_state()
+    uncommitted = "uncommitted changes are not measured"
+    has_uncommitted = checkout.revision == tip and bool(checkout.dirty)
+    if start == tip:
+        nothing = f"{base} contains all commits of {head} ({abbreviate_hash(tip)})"
+        remedy = f"; {uncommitted}, so commit them first" if has_uncommitted else ""
+        raise UsageError(f"{base} {head}: {nothing}, so there is nothing to measure{remedy}")
+    if has_uncommitted:
+        print_notice(f"{uncommitted}: B is the commit {abbreviate_hash(tip)}")
     rules = rules_flag_at_commit(start, rules)
-    return [f"--a_checkout={start}", f"--b_checkout={name}", f"--rules={rules}"]
+    return _Change(base=base, head=head, start=start, tip=tip, rules=rules)
+
+
+def _report_same_code(
+    change: _Change, options: GateFlags, flags: Sequence[str], folder: Path
+) -> bool:
+    """If no run loads any of the files that differ, reports that the code is the same, without a
+    measurement. Returns whether this is so.
+
+    Wrong flags are refused as in a measurement.
+    """
+    rules = options.load_rules()
+    same = find_same_code(change.start, change.tip, flags, rules.ignore)
+    if same is None:
+        return False
+    options.check_values()
+    check_flags_of_commit(AbSide(flags=tuple(flags)), change.tip)
+    comparison = Comparison(
+        base_label=abbreviate_hash(change.start),
+        new_label=abbreviate_hash(change.head),
+        policy=options.policy,
+        rules=rules if rules.source else None,
+        metrics=(),
+        entries=(),
+        same_code=same,
+    )
+    options.write_comparison(comparison)
+    ab.write_gate_reports(folder, comparison)
+    print_notice("--always_measure measures even if the code is the same")
+    return True
 
 
 @contextlib.contextmanager

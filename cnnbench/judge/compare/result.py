@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from cnnbench.base.stats import median
-from cnnbench.base.text import count_text, item_count, number
+from cnnbench.base.text import count_text, first_few, item_count, number
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
@@ -362,6 +362,34 @@ class ConfigurationCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SameCode:
+    """Two commits that were not measured, because no run loads any of the files that differ.
+
+    Attributes:
+      base, new: hashes of the commits.
+      files: paths of the files that differ.
+    """
+
+    base: str
+    new: str
+    files: tuple[str, ...] = ()
+
+    @property
+    def answer(self) -> str:
+        """A sentence that says why the measured code is the same."""
+        if not self.files:
+            return "The measured code is the same: no file differs. Nothing was measured."
+        differ = count_text(self.files, "file that differs", "files that differ")
+        names = first_few(self.files, _FILES_NAMED, ", ")
+        text = f"The measured code is the same: no run loads the {differ} ({names})."
+        return f"{text} Nothing was measured."
+
+
+_FILES_NAMED = 3
+"""Maximum number of files that an answer names."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison(Document):
     """The result of ``cnnbench compare`` or ``cnnbench ab``, schema 1.
 
@@ -388,6 +416,8 @@ class Comparison(Document):
       explanation: location of the difference; absent if nothing was profiled.
       notes: remarks in sentences.
       skipped: files without a usable record.
+      same_code: the two commits, if they were not measured because their code is the same; absent
+        otherwise.
       names: names of BASE and NEW in sentences.
       ends_with: exit code that replaces the exit code of the verdicts, for an A/A or interrupted
         measurement.
@@ -424,6 +454,7 @@ class Comparison(Document):
     explanation: Explanation | None = field(default=None, metadata=ABSENT)
     notes: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
+    same_code: SameCode | None = field(default=None, metadata=ABSENT)
     names: tuple[str, str] = field(default=("BASE", "NEW"), metadata=HIDDEN)
     ends_with: ExitCode | None = field(default=None, metadata=HIDDEN)
 
@@ -501,6 +532,8 @@ class Comparison(Document):
         """
         if self.ends_with is not None:
             return self.ends_with
+        if self.same_code is not None:
+            return ExitCode.OK
         entries = self.deciding_configurations
         if self.failed_on:
             return ExitCode.REGRESSION
@@ -520,6 +553,8 @@ class Comparison(Document):
         """One or more sentences: the outcome of the worst configuration, then other metrics that
         are worse or undecided.
         """
+        if self.same_code is not None:
+            return self.same_code.answer
         entries = self.deciding_configurations
         if not entries:
             return "Nothing was compared."

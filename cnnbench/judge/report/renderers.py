@@ -42,6 +42,7 @@ from cnnbench.judge.compare.result import (
     ComparedConfiguration,
     Comparison,
     MetricResult,
+    SameCode,
 )
 from cnnbench.judge.explain import explanation
 from cnnbench.judge.explain.explanation import markdown_causes, markdown_details
@@ -86,6 +87,8 @@ def exit_code_meaning(comparison: Comparison) -> str:
     "undecided".
     """
     code = comparison.exit_code
+    if comparison.same_code is not None:
+        return "the measured code is the same"
     if code == 0 and replace(comparison, ends_with=None).exit_code:
         return "an A/A measurement, whatever the verdict"
     if code == 1:
@@ -357,7 +360,8 @@ def _summary_contents(comparison: Comparison) -> Iterator[Content]:
         if text := verdict_counts_text(comparison, metric):
             yield Paragraph(f"{metric.name}: {text}", whole=True)
     notes = (f"note: {note}" for note in comparison.notes)
-    for sentence in (*mean_sentences(comparison), pairing_and_floors_sentence(comparison), *notes):
+    how = [] if comparison.same_code else [pairing_and_floors_sentence(comparison)]
+    for sentence in (*mean_sentences(comparison), *how, *notes):
         yield Paragraph(sentence, hanging=_HANGING)
     if facts := mentioned_differences(comparison):
         yield "Also different:"
@@ -418,8 +422,19 @@ def markdown_comment(comparison: Comparison) -> str:
     if left_out:
         names = first_few(left_out, _MOST_ANSWERS, ", ")
         lines += [f"This comment is too long for {names}. cnnbench compare shows them.", ""]
-    details = _folded_details(comparison, LIMIT - _character_count(lines))
+    room = LIMIT - _character_count(lines)
+    if comparison.same_code is not None:
+        details = _files_that_differ(comparison.same_code, room)
+    else:
+        details = _folded_details(comparison, room)
     return "\n".join([*lines, *details]) + "\n"
+
+
+def _files_that_differ(same: SameCode, room: int) -> list[str]:
+    files = [f"- {_code(path)}" for path in same.files]
+    head = ["<details><summary>The files that differ</summary>", ""]
+    shown = _lines_that_fit(files, min(room, _DETAILS), "- … and {} more")
+    return [*head, *shown, "", "</details>"] if files else []
 
 
 def _answer_lines(comparison: Comparison) -> list[str]:
@@ -438,13 +453,15 @@ def _answer_lines(comparison: Comparison) -> list[str]:
         shown.append(f"Repeat: {_code(comparison.repeat, _LONGEST_COMMAND)}")
     elif comparison.next_step:
         shown.append(f"Next: {_code(comparison.next_step, _LONGEST_COMMAND)}")
+    counts = all_verdict_counts_text(comparison)
+    if comparison.same_code is not None:
+        counts = "not measured"
     lines = [
         f"### cnnbench: {exit_code_meaning(comparison)}",
         "",
         "\n\n".join(shown),
         "",
-        f"{_code(comparison.base_label)} → {_code(comparison.new_label)}: "
-        f"{all_verdict_counts_text(comparison)}.",
+        f"{_code(comparison.base_label)} → {_code(comparison.new_label)}: {counts}.",
         "",
     ]
     answers = [
@@ -612,6 +629,9 @@ def junit_xml(comparison: Comparison) -> str:
                 xml.SubElement(properties, "property", name="repeated_pairs", value=value)
             for entry, result in own:
                 _add_result(suite, comparison, entry, result)
+    if comparison.same_code is not None:
+        suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: code")
+        _add_test_case(suite, "cnnbench.code", exit_code_meaning(comparison))
     if len(suites):
         xml.SubElement(suites[0], "system-out").text = "\n".join(
             map(to_plain_line, comparison.opening_lines)

@@ -244,7 +244,10 @@ def test_a_branch_with_the_name_of_a_folder_is_a_branch(call, given, repository,
     [
         ((), "cnnbench gate takes one or two commits, BASE and HEAD, not 0 arguments"),
         (("main", "change", "x"), "not 3 arguments"),
-        (("nothing",), "nothing HEAD: "),
+        (("nothing",), "nothing HEAD: there is no branch, tag or commit nothing\n"),
+        (("mian",), "mian HEAD: there is no branch, tag or commit mian; did you mean main?"),
+        (("theirs",), "no branch, tag or commit theirs, but there is origin/theirs\n"),
+        (("change",), "change HEAD: change contains all commits of HEAD ("),
         (("main", "."), "main .: "),
         (("--resume",), "--resume=true: needs --results"),
         (("main", "--resume", "--results=x"), "takes no commits with --resume"),
@@ -264,6 +267,7 @@ def test_wrong_use(call, given, repository, git, words, reason):
         tree = git(repository, "rev-parse", "HEAD^{tree}")
         git(repository, "branch", "other", git(repository, "commit-tree", tree, "-m", "x"))
         reason = reason.replace("main other have", "main and other have")
+    git(repository, "update-ref", "refs/remotes/origin/theirs", "main")
     done = call("gate", *words, code=2)
     assert reason in done.err
     assert done.err.count("\n") == 1
@@ -503,3 +507,96 @@ def test_a_change_cannot_choose_its_rules_or_its_base_by_the_names_of_its_files(
     assert resolve_commit("a_checkout", tip) == tip
     with pytest.raises(FlagError, match="is a folder and a revision; use "):
         resolve_commit("a_checkout", tip[:12])
+
+
+def commit_files(repository, git, message, **files):
+    for name, text in files.items():
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(text)
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "--allow-empty", "-m", message)
+
+
+@pytest.fixture
+def pages(repository, git):
+    """A branch `pages` that differs from main only in files that no run loads."""
+    files = {"docs/a.png": "x", "README.md": "a", "bench/notes.md": "n"}
+    plugin = "FILES = ['notes.md']\n"
+    git(repository, "switch", "--quiet", "main")
+    commit_files(repository, git, "plug-in", **files, **{"bench/nets.py": plugin})
+    git(repository, "switch", "--quiet", "-c", "pages")
+    changed = {"README.md": "b", "docs/b.png": "y", "LICENSE.txt": "z", ".github/x.yml": "w"}
+    commit_files(repository, git, "pages", **changed)
+    return repository
+
+
+def test_equal_code_is_not_measured(call, given, pages, git, tmp_path, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    results = f"--results={tmp_path}/results"
+    words = ("gate", "main", results, "--format=json", "--", "--model=lenet")
+    done = call(*words)
+    start, tip = git(pages, "rev-parse", "main", "pages").split()
+    document, annotations = json.JSONDecoder().raw_decode(done.out)[0], done.out
+    assert document["exit_code"] == 0
+    files = [".github/x.yml", "LICENSE.txt", "README.md", "docs/b.png"]
+    assert document["same_code"] == {"base": start, "new": tip, "files": files}
+    answer = "The measured code is the same: no run loads the 4 files that differ (.github/x.yml, "
+    assert document["answer"].startswith(answer)
+    assert f"::notice title=cnnbench compare::{answer}".replace(",", ",") in annotations
+    comment = (tmp_path / "results/comment.md").read_text()
+    assert comment.startswith("### cnnbench: the measured code is the same\n")
+    assert all(f"- <code>{name}</code>\n" in comment for name in files)
+    suites = ElementTree.parse(tmp_path / "results/junit.xml")
+    (case,) = suites.iter("testcase")
+    assert (case.get("name"), [*case]) == ("the measured code is the same", [])
+    assert given == []
+    call(*(word for word in words if word != results), "--always_measure", code=2)
+    call("gate", "main", "--always_measure", "--", "--model=lenet")
+    assert not any("always" in word for word in given.pop())
+    wrong = call("gate", "main", "--", "--modle=lenet", code=2).err
+    assert "--modle" in wrong
+
+
+@pytest.mark.parametrize(
+    ("changed", "flags", "measured"),
+    [
+        ({}, (), False),
+        ({"bench/notes.md": "m"}, (), False),
+        ({"bench/notes.md": "m"}, ("--plugin=bench/nets.py",), True),  # listed in FILES
+        ({"docs/c.png": "m"}, ("--plugin=bench/nets.py",), False),
+        ({}, ("--data_dir=docs",), False),
+        ({"docs/c.png": "m"}, ("--data_dir=docs",), True),
+        ({}, ("--data_dir=.",), True),
+        ({}, ("--data_dir", "bench,docs/*.png"), True),
+        ({}, ("--flagfile=bench/flags",), True),
+        ({}, ("--plugin=bench/other.py",), True),
+        ({}, ("--plugin=bench/nets.py,bench/computed.py",), True),
+        ({}, ("--plugin=bench/linked.py",), True),
+        ({"docs/helper.py": "m"}, (), True),  # a module
+        ({"bench/nets.txt": "m"}, (), True),
+        ({"bench/notes.txt": "m"}, (), False),  # the rules of the merge base ignore it
+        ({"cnnbench.toml": "ignore = ['*']", "bench/new.py": "m"}, (), True),
+    ],
+)
+def test_what_is_not_known_to_be_equal_is_measured(
+    call, given, pages, git, changed, flags, measured
+):
+    git(pages, "switch", "--quiet", "main")
+    (pages / "bench/linked.py").symlink_to("nets.py")
+    plugin = {"bench/computed.py": "FILES = [*map(str, ())]\n"}
+    commit_files(pages, git, "rules", **plugin, **{"cnnbench.toml": "ignore = ['bench/no*.txt']"})
+    git(pages, "switch", "--quiet", "-c", "other")
+    commit_files(pages, git, "more", **{"README.md": "c"}, **changed)
+    flags = ("--model=lenet", *flags)
+    call("gate", "main", "--", *flags)
+    assert bool(given) == measured
+
+
+def test_uncommitted_changes_are_not_measured_and_it_says_so(call, given, pages, git):
+    text = "uncommitted changes are not measured"
+    assert text not in call("gate", "main", *NETWORK).err
+    (pages / "README.md").write_text("uncommitted")
+    commit = git(pages, "rev-parse", "HEAD")[:12]
+    assert f"{text}: B is the commit {commit}\n" in call("gate", "main", *NETWORK).err
+    assert text not in call("gate", "main", "change", *NETWORK).err
+    assert f"; {text}, so commit them first\n" in call("gate", "pages", *NETWORK, code=2).err
