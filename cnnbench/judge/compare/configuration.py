@@ -228,25 +228,28 @@ PATTERNS: dict[str, FactRule] = {
 
 _UNLISTED = _mentioned("not known to affect speed")
 
+_separates = partial(FactRule, DifferenceEffect.BLOCKS, absent="not recorded")
+
 OF_BENCHMARKS: dict[str, FactRule] = {
-    "benchmark_version": _blocks("the code of the benchmark has changed", NOTHING),
-    "python_version": _blocks("another version of Python", NOTHING),
-    "python_implementation": _blocks("another implementation of Python", NOTHING),
-    "environment_name": _blocks("another environment", NOTHING),
-    "requirement_*": _blocks("another version of a library", NOTHING),
-    "env_*": _blocks("environment variables are part of the environment", NOTHING),
-    "build_*": _blocks("another compiler or other flags of the compiler", NOTHING),
-    "context_*": _blocks("the program declares that its context affects results", NOTHING),
-    "clock": _blocks("CPU time and real time are different values", NOTHING),
-    "garbage_collection": _blocks("collections are part of the time", NOTHING),
-    "unit": _blocks("values in different units are different values", NOTHING),
+    "benchmark_version": _separates("the code of the benchmark has changed"),
+    "python_version": _separates("another version of Python"),
+    "python_implementation": _separates("another implementation of Python"),
+    "environment_name": _separates("another environment"),
+    "requirement_*": _separates("another version of a library"),
+    "env_*": _separates("environment variables are part of the environment"),
+    "build_*": _separates("another compiler or other flags of the compiler"),
+    "context_*": _separates("the program declares that its context affects results"),
+    "clock": _separates("CPU time and real time are different values"),
+    "garbage_collection": _separates("collections are part of the time"),
+    "unit": _separates("values in different units are different values"),
 }
 """Rules for recorded properties of imported benchmarks, by pattern. The properties are part of the
 configuration of a benchmark, so that values from different environments are never combined.
 """
 
 _OF_UNKNOWN_PROCESSORS = dict.fromkeys(
-    ("hostname", "logical_cpus"), _blocks("the processor is unknown, so the machine may be another")
+    ("hostname", "logical_cpus"),
+    _separates("the processor is unknown, so the machine may be another"),
 )
 """Further rules for benchmarks if their records do not contain the processor."""
 

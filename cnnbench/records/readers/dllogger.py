@@ -93,5 +93,5 @@ def _time(content: Mapping[str, Any]) -> object:
     """Returns the time of a line: seconds since 1970 or, in early versions, a text."""
     try:
         return float(content["timestamp"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         return content.get("datetime")

@@ -50,6 +50,16 @@ def test_a_name_that_occurs_twice_is_not_averaged(tmp_path):
     assert names == [("t.py::test_sum", 1.0), ("t.py::test_sum 2", 5.0)]
 
 
+def test_an_unknown_environment_is_not_equal(call, tmp_path):
+    for name, python in (("old", None), ("new", "3.12.1")):
+        for number in range(6):
+            document = results(1.0 + number / 100, python=python)
+            (tmp_path / f"{number}.json").write_text(json.dumps(document))
+            call("import", tmp_path / f"{number}.json", f"--results={tmp_path}/{name}")
+    out = " ".join(call("compare", tmp_path / "old", tmp_path / "new", code=3).out.split())
+    assert "python_version is not recorded in BASE and 3.12.1 in NEW" in out
+
+
 def test_versions_of_python_and_clocks_are_not_pooled(call, tmp_path):
     variants = {
         "old": {},
