@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from pathlib import Path
 
 import pytest
 from imports import IMPORTS, read
 
 from cnnbench.errors import UsageError
-from cnnbench.records.readers import read_results, register_reader
+from cnnbench.records.readers import READERS, load_readers, read_results, register_reader
 
 FILES = pytest.mark.parametrize("path", sorted(IMPORTS.glob("*.json")), ids=lambda path: path.stem)
 
@@ -58,6 +60,16 @@ def test_a_second_import_with_another_label_replaces(call, tmp_path):
     out = call("history", tmp_path / "r", "--metric=benchmark_seconds", "--format=json").out
     (series,) = json.loads(out)["series"]
     assert [one["commit"] for one in series["points"]] == ["two"]
+
+
+def test_the_page_says_what_each_reader_does():
+    page = (Path(__file__).parents[3] / "docs" / "integrations.md").read_text()
+    first, second = page.split("| reader | ")[1:]
+    load_readers()
+    own = {name for name, one in READERS.items() if one.read.__module__.startswith("cnnbench.")}
+    for table in (first, second):
+        rows = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
+        assert own == {name for row in rows for name in re.findall("`(.+?)`", row)}
 
 
 def test_a_reader_has_a_pattern_or_a_function():
