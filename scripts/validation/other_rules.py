@@ -56,8 +56,8 @@ Decide = Callable[[Series, Series], bool]
 """Whether B is slower, from the times of A and of B: one row per process, one column per part."""
 
 
-def _means(times: Series) -> Series:
-    means: Series = times.mean(axis=1)
+def _means(values: Series) -> Series:
+    means: Series = values.mean(axis=1)
     return means
 
 
@@ -120,8 +120,8 @@ def _speeds_of_long_processes(generator: Generator, noise: str, processes: int) 
     short ones.
     """
     if processes == _PROCESSES or noise in _OVER_TIME:
-        speeds = NOISES[noise](generator, 2 * _PROCESSES)
-        return speeds.reshape(2 * processes, -1).mean(axis=1)
+        speeds = NOISES[noise](generator, 2 * _PROCESSES).reshape(2 * processes, -1)
+        return _means(speeds)
     return NOISES[noise](generator, 2 * processes)
 
 
