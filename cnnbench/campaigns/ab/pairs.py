@@ -601,6 +601,7 @@ class ExperimentRunner:
       failure: the error that ended the experiment, or "".
       lost: whether processes were killed from outside too often.
       interrupted: whether Ctrl-C ended the experiment. False if another campaign contains it.
+      is_judged: whether the experiment reached its last analysis; False if it was stopped before.
     """
 
     comparison: Comparison
@@ -623,7 +624,7 @@ class ExperimentRunner:
         }
         self.alpha = experiment.analyses[0].alpha
         self.failure = ""
-        self.lost = self.interrupted = False
+        self.lost = self.interrupted = self.is_judged = False
         self._most_repeats = math.ceil(experiment.pairs_at_last_analysis / _PAIRS_PER_REPEAT)
         self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not earlier)
         # Number of timed steps of a process. None means that the flags determine the number.
@@ -652,7 +653,8 @@ class ExperimentRunner:
             self.failure = "" if self.interrupted else str(error)
         pairs = len(self.records["a"])
         self.comparison = self._compare_measured_pairs(self.alpha)
-        if self.is_stopped:
+        self.is_judged = not (self.failure or self.interrupted)
+        if not self.is_judged:
             self.comparison = without_tests(self.comparison, _stop_reason(pairs))
         self.results.journal.add(
             END,
@@ -663,11 +665,6 @@ class ExperimentRunner:
             lost=self.lost,
             interrupted=self.interrupted,
         )
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether an interrupt or a failure ended the experiment before its verdict."""
-        return bool(self.failure) or self.interrupted
 
     def _run_until_end(self) -> ProcessRequests[float]:
         """Runs pairs until the experiment ends. Returns the significance level of the last interim

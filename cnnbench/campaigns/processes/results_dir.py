@@ -304,9 +304,7 @@ class ResultsFolder:
                 warn = partial(print_warning, name="lock")
                 stack.enter_context(lock_folder("results", str(folder), warn))
                 there = {
-                    path.name
-                    for path in self.folder.iterdir()
-                    if not _is_lock_or_empty_folder(path)
+                    path.name for path in self.folder.iterdir() if not is_lock_or_empty_folder(path)
                 }
                 if there and not (resume or kind.shared):
                     go_on = "continue with --resume, or "
@@ -500,9 +498,14 @@ class ResultsFolder:
             shutil.rmtree(made)
 
 
-def _is_lock_or_empty_folder(path: Path) -> bool:
-    """Whether a path in a results folder is a lock file, or an empty folder."""
-    return path.name == FILE or (path.is_dir() and not any(path.iterdir()))
+def is_lock_or_empty_folder(path: Path) -> bool:
+    """Whether a path is a lock file, or a folder that contains only lock files and such folders, as
+    a command leaves them if it is interrupted before its journal exists.
+    """
+    if path.name == FILE:
+        return True
+    is_folder = path.is_dir() and not path.is_symlink()
+    return is_folder and all(map(is_lock_or_empty_folder, path.iterdir()))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from cnnbench.base.inference import ANALYSIS_STEP
+from cnnbench.base.interrupts import was_interrupted
 from cnnbench.base.terminal import ChildProcessReporter, print_notice, print_result, print_warning
 from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, explain_or_notice
@@ -342,12 +344,14 @@ def _run_experiment(
         runner = ExperimentRunner(experiment, results, campaign)
         campaign.run_requests(runner.requests())
         judged = replace(runner.comparison, fail_on=parse_fail_on(options.fail_on))
-        if options.confirm and not runner.is_stopped:
+        if options.confirm and runner.is_judged:
             judged = _confirm_changes(judged, runner, options)
         explanation = None
-        if not runner.is_stopped and _should_explain(judged, options):
+        is_complete = runner.is_judged and not (runner.failure or runner.interrupted)
+        if is_complete and _should_explain(judged, options):
             profiled = partial(_explain_by_profiles, experiment, results, reporter)
             explanation = explain_or_notice(profiled, "verdict", reporter.notice)
+            runner.interrupted = was_interrupted()
     code = _exit_code(runner, options.aa, judged)
     name, words = "gate", experiment.gate_command
     if not words:
@@ -386,14 +390,15 @@ def _report_comparison(
             "to use this A/A experiment in a comparison: cnnbench compare BASE NEW "
             f"--baseline_aa={shlex.quote(str(results.folder))}"
         )
-    if runner.comparison.entries and not runner.is_stopped:
+    if runner.comparison.entries and runner.is_judged:
         reporter.notice(
             f"to judge the records again: {shlex.join(_command_to_judge_again(runner, options))}"
         )
     if next_step:
         seconds = runner.seconds_per_pair if more else None
         time = "" if seconds is None else f" (about {format_duration(more * seconds)} at most)"
-        reporter.notice(f"for a verdict{time}: {next_step}")
+        purpose = "to go on" if runner.interrupted else "for a verdict"
+        reporter.notice(f"{purpose}{time}: {next_step}")
 
 
 def _warn_of_few_pairs(experiment: ExperimentSettings, options: AbFlags) -> None:
@@ -464,7 +469,7 @@ def _next_command_for_verdict(
     )
     state, enough = find_experiment(folder), _pairs_for_clear_verdict(runner.comparison)
     if runner.interrupted:
-        if state is not None and state.has_clear_verdict and options.confirm:
+        if state is not None and state.has_clear_verdict:
             return resume_command(state, None, variables), 0
         enough = max(runner.experiment.pairs_at_last_analysis, enough)
         if state is None or not state.is_resumable:
@@ -513,6 +518,10 @@ def _should_explain(comparison: Comparison, options: AbFlags) -> bool:
 def _explain_by_profiles(
     experiment: ExperimentSettings, results: ResultsFolder, reporter: ChildProcessReporter
 ) -> Explanation:
+    """Explains the difference by profiles, or reads the explanation of an earlier session."""
+    for note in results.earlier_journal_notes(EXPLANATION):
+        with contextlib.suppress(LookupError, ValueError):
+            return Explanation.from_dict(note["document"])
     campaign = Campaign(reporter, cool_down=experiment.cool_down)
     place = results.folder / PROFILES
     with ResultsFolder(PROFILES_OF_SIDES, place, resume=True, within=results) as folder:

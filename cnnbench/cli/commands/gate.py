@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from cnnbench.base.terminal import print_notice, print_result
 from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
+from cnnbench.campaigns.processes.results_dir import is_lock_or_empty_folder
 from cnnbench.cli.commands import ab, sides
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
@@ -240,22 +242,21 @@ def _report_same_code(
 def _gate_results_folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
     """Context manager: creates the results folder of a gate, which must be empty unless resumed.
 
-    A temporary folder is removed if it stays empty.
+    A temporary folder is removed if no results were written.
     """
     if results is None:
         folder = Path(tempfile.mkdtemp(prefix="cnnbench-gate-"))
     else:
         folder = Path(results)
         with raising_flag_errors("results", results, "used"):
-            if not is_resumed and folder.is_dir() and any(folder.iterdir()):
+            if not is_resumed and folder.is_dir() and not is_lock_or_empty_folder(folder):
                 raise FlagError("results", results, "is not empty; name another folder")
             folder.mkdir(parents=True, exist_ok=True)
     try:
         yield folder
     finally:
-        if results is None:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        if results is None and is_lock_or_empty_folder(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_ci_files(system: str, flags: Sequence[str]) -> None:

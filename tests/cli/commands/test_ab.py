@@ -8,17 +8,21 @@ import os
 import random
 import re
 import shlex
+import signal
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from step_profiles import CONV, Profiles, changed
 
 from cnnbench.campaigns.ab import pairs as experiments
 from cnnbench.campaigns.ab.pairs import ExperimentRunner, find_experiment
+from cnnbench.cli.commands import ab as ab_command
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.compare import load_records
+from cnnbench.judge.explain import explain
 from cnnbench.records.run import RunRecord
 
 pytestmark = pytest.mark.timeout(180)
@@ -727,3 +731,42 @@ def test_a_real_job_of_each_side(tmp_path, monkeypatch, call, loaded_processes):
     assert (record.config["precision"], record.batch.global_) == ("bf16", 4)
     assert len(record.step_seconds) == 2
     assert "?" in done.out
+
+
+@pytest.fixture
+def profiled(monkeypatch, lenet_runs):
+    """What the profiler of `ab` is asked for: profiled(stop=True) interrupts it."""
+    profiles = Profiles(lenet_runs())
+    slower = changed(lambda part: part[:2] == ("conv1", CONV), 2.0)
+    asked = []
+
+    def begin(stop=False):
+        class Profiler:
+            def __init__(self, **_):
+                asked.append(stop)
+
+            def explain(self):
+                if stop:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return explain(profiles.side(), profiles.side(slower))
+
+        monkeypatch.setattr(ab_command, "AbProfiler", Profiler)
+        return asked
+
+    return begin
+
+
+def test_an_interrupt_while_profiling_is_the_exit_code_that_is_printed(ab, call, profiled):
+    profiled(stop=True)
+    done = ab("--pairs=8", b={"speed": 50}, code=130)
+    assert done.out.startswith("B is 50.")
+    assert done.out.endswith("exit code 130: interrupted\n")
+    assert "not explained, because it was interrupted; the verdict does not change" in done.err
+    assert "to go on: cnnbench ab --resume --results=results" in done.err
+    asked = profiled()
+    words = ["ab", "--resume", "--results=results", *told(a={}, b={"speed": 50})]
+    done = call(*words, code=1)
+    assert ("conv1" in done.out, asked) == (True, [True, False])
+    # The explanation is in the journal, so nothing is profiled again.
+    again = call(*words, code=1)
+    assert (again.out, asked) == (done.out, [True, False])

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from cnnbench.campaigns.ab.side import AbSide, resolve_commit
+from cnnbench.campaigns.processes.results_dir import CampaignIdentity
 from cnnbench.cli.commands import ab, gate
 from cnnbench.errors import FlagError
 from cnnbench.judge.metrics.rules import load_rules
@@ -140,6 +141,23 @@ def test_a_gate_with_a_plug_in_of_the_repository_is_resumed(call, repository, gi
     call("gate", "--resume", results, "--pairs=4", code=3)
 
 
+@pytest.mark.usefixtures("measured")
+def test_a_gate_that_was_interrupted_before_its_first_process_begins_again(
+    call, monkeypatch, tmp_path
+):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    results = f"--results={tmp_path}/results"
+    with monkeypatch.context() as patch:
+        patch.setattr(CampaignIdentity, "to_json", interrupt)
+        call("gate", "main", results, *SHORT, *NETWORK, code=130)
+        call("gate", "main", *SHORT, *NETWORK, code=130)
+    assert (tmp_path / "results" / "runs" / "logs").is_dir()
+    assert [*(tmp_path / "temporary").iterdir()] == []  # nothing is kept in a temporary folder
+    call("gate", "main", results, *SHORT, *NETWORK, code=1)
+
+
 @pytest.fixture
 def again(monkeypatch):
     """again(stop=NUMBER, speed=...): what the processes of a second experiment do."""
@@ -174,7 +192,7 @@ def test_a_second_experiment_is_interrupted_goes_on_and_confirms(call, again, tm
     words = ("--confirm", "--nosequential", results, *SHORT, *NETWORK)
     done = call("gate", "main", *words, code=130)
     assert done.out.endswith("exit code 130: interrupted\n")
-    assert f"for a verdict: cnnbench gate --resume {results}\n" in done.err
+    assert f"to go on: cnnbench gate --resume {results}\n" in done.err
     again()
     done = call("gate", "--resume", results, "--format=json", code=1)
     assert "[1/4]" in done.err  # two pairs are left
