@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.records.launchers import Line, with_prefixes
 from cnnbench.records.readers import ResultFile, parse_object, register_reader, scalars
@@ -17,32 +17,44 @@ _TIMES = ("s", "ms", "us", "ns")
 _OF_REPETITION = ("seed", "local_rank", "rank")
 
 
+class _Summary(NamedTuple):
+    """The summary of a run: values by name of the metric, with what the log says about them."""
+
+    values: Mapping[str, Any]
+    metadata: Mapping[str, Mapping[str, Any]]
+    parameters: Mapping[str, Any]
+    started_at: object
+
+
 @register_reader(DLLOGGER, with_prefixes(_MARK + r'\{"'))
 def read_dllogger(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each metric in the summary of a run, which is the line with an empty
-    step. The parameters of the run are part of its configuration, except seeds and paths.
+    step. The parameters of the run are part of its configuration, except seeds and paths. Of a job,
+    one process is read.
     """
-    part = 0
-    for lines, _ in file.processes(_MARK):
-        metadata: dict[str, Mapping[str, Any]] = {}
-        parameters: dict[str, Any] = {}
-        started: object = None
-        for content in _contents(file, lines):
-            data, step = content.get("data"), content.get("step")
-            started = started or _time(content)
-            if content.get("type") == "METADATA":
-                metadata[str(content.get("metric"))] = content.get("metadata") or {}
-            elif step == "PARAMETER" and isinstance(data, dict):
-                # A program that appends to the file begins each run with its parameters.
-                parameters, started = dict(scalars(data)), _time(content)
-            elif step in ([], "") and isinstance(data, dict):
-                for name, value in data.items():
-                    part += 1
-                    yield from _records(
-                        file, name, value, part, metadata.get(name) or {}, parameters, started
-                    )
-    if not part:
+    of_processes = ([*_summaries(_contents(file, lines))] for lines, _ in file.processes(_MARK))
+    summaries = next(filter(None, of_processes), [])
+    rows = ((summary, name) for summary in summaries for name in summary.values)
+    for part, (summary, name) in enumerate(rows, start=1):
+        yield from _records(file, summary, name, part)
+    if not summaries:
         file.skip(0, _MARK.strip(), "no line is a summary (a line with an empty step)")
+
+
+def _summaries(contents: Iterable[Mapping[str, Any]]) -> Iterator[_Summary]:
+    metadata: dict[str, Mapping[str, Any]] = {}
+    parameters: dict[str, Any] = {}
+    started: object = None
+    for content in contents:
+        data, step = content.get("data"), content.get("step")
+        started = started or _time(content)
+        if content.get("type") == "METADATA":
+            metadata[str(content.get("metric"))] = content.get("metadata") or {}
+        elif step == "PARAMETER" and isinstance(data, dict):
+            # A program that appends to the file begins each run with its parameters.
+            parameters, started = dict(scalars(data)), _time(content)
+        elif step in ([], "") and isinstance(data, dict):
+            yield _Summary(data, metadata, parameters, started)
 
 
 def _contents(file: ResultFile, lines: Iterable[Line]) -> Iterator[Mapping[str, Any]]:
@@ -56,16 +68,9 @@ def _contents(file: ResultFile, lines: Iterable[Line]) -> Iterator[Mapping[str, 
                 yield content
 
 
-def _records(
-    file: ResultFile,
-    name: str,
-    value: object,
-    part: int,
-    metadata: Mapping[str, Any],
-    parameters: Mapping[str, Any],
-    started: object,
-) -> Iterator[RunRecord]:
+def _records(file: ResultFile, summary: _Summary, name: str, part: int) -> Iterator[RunRecord]:
     """Yields the record of one metric. Yields nothing if its direction is unknown."""
+    metadata = summary.metadata.get(name) or {}
     unit, goal = str(metadata.get("unit") or ""), str(metadata.get("GOAL") or "").upper()
     higher = goal == "MAXIMIZE" or (unit.endswith("/s") and goal != "MINIMIZE")
     known = higher or goal == "MINIMIZE" or unit in _TIMES
@@ -76,16 +81,16 @@ def _records(
     yield from file.benchmark(
         DLLOGGER,
         name,
-        value,
+        summary.values[name],
         unit,
         part,
         higher_is_better=higher,
         environment={
             f"context_{key}": text
-            for key, text in parameters.items()
+            for key, text in summary.parameters.items()
             if key not in _OF_REPETITION and "/" not in str(text)
         },
-        started_at=started,
+        started_at=summary.started_at,
     )
 
 

@@ -76,42 +76,41 @@ class _Run:
 @register_reader(MLPERF, with_prefixes(_KNOWN), after=("tf_cnn_benchmarks",))
 def read_mlperf(file: ResultFile) -> Iterator[RunRecord]:
     """Creates two records for each run that reached its quality target: the time to train and, if
-    the log contains it, the mean throughput. The direction of eval_accuracy differs between
-    benchmarks and is not in the log, so it is not read.
+    the log contains it, the mean throughput. Of a job, one process is read. The direction of
+    eval_accuracy differs between benchmarks and is not in the log, so it is not read.
     """
-    part = 0
-    for lines, _ in file.processes(_KNOWN):
-        for run in _runs(_events(file, lines)):
-            name = run.benchmark or "run"
-            if run.status:
-                file.skip(0, name, run.status)
-                continue
-            for metric, value, unit in (
-                ("time to train", run.seconds, "s"),
-                ("throughput", mean_amount(run.throughputs), "samples/s"),
-            ):
-                part += 1
-                if value is None:
-                    continue
-                yield from file.benchmark(
-                    MLPERF,
-                    f"{name} {metric}",
-                    value,
-                    unit,
-                    part,
-                    higher_is_better=unit.endswith("/s"),
-                    parameters=_parameters(run),
-                    environment=_environment(run),
-                    started_at=run.started,
-                )
+    # If all processes of a job log the run, each of them logs the same one.
+    of_processes = ([*_runs(_events(file, lines))] for lines, _ in file.processes(_KNOWN))
+    for number, run in enumerate(next(filter(None, of_processes), ())):
+        name = run.benchmark or "run"
+        if run.status:
+            file.skip(0, name, run.status)
+            continue
+        values: list[tuple[str, object, str]] = [("time to train", run.seconds, "s")]
+        if run.throughputs:
+            values.append(("throughput", mean_amount(run.throughputs), "samples/s"))
+        for place, (metric, value, unit) in enumerate(values, start=1):
+            yield from file.benchmark(
+                MLPERF,
+                f"{name} {metric}",
+                value,
+                unit,
+                2 * number + place,
+                higher_is_better=unit.endswith("/s"),
+                parameters=_parameters(run),
+                environment=_environment(run),
+                started_at=run.started,
+            )
 
 
 def _runs(events: Iterable[_Event]) -> Iterator[_Run]:
-    """Splits the events of a process into its runs. The last event of a run is run_stop."""
+    """Splits the events of a process into its runs. The last event of a run is run_stop. A
+    run_start without a run_stop is a run without an end.
+    """
     run = _Run()
     for event in events:
         run.add(event)
-        if event.key == "run_stop":
+        if event.key == "run_stop" and run.started is not None:
             yield run
             run = _Run(benchmark=run.benchmark)
     if run.started is not None:

@@ -56,8 +56,10 @@ def test_runs_without_success_have_no_value(tmp_path):
 
 
 def test_a_log_of_a_launcher(tmp_path):
-    text = "".join(f"0: {line}\n" for line in log().splitlines())
-    assert len(read(tmp_path, text)[0]) == 2
+    text = "".join(f"{rank}: {line}\n" for line in log().splitlines() for rank in (0, 1))
+    records, reasons = read(tmp_path, text)
+    assert len(records) == 2
+    assert reasons == []
 
 
 def test_the_first_rounds(tmp_path):
