@@ -41,6 +41,7 @@ INSIDE = {
         ("processes",),
         ("launch",),
         ("ab", "suite"),
+        ("repeat",),
         ("bisect", "scaling", "sweep"),
         ("strategies",),
         ("tune",),

@@ -591,6 +591,19 @@ def student_quantile(tail: float, freedom: int) -> float:
     return _quantile_by_bisection(lambda t: student_tail(t, freedom), tail)
 
 
+def mean_interval(values: Values, confidence: float) -> tuple[float, float] | None:
+    """Confidence interval of the mean by Student's t distribution, for independent values of about
+    normal distribution. None for fewer than three values.
+    """
+    count = len(values)
+    if count < 3:
+        return None
+    mean = math.fsum(values) / count
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    error = student_quantile((1 - confidence) / 2, count - 1) * math.sqrt(variance / count)
+    return mean - error, mean + error
+
+
 def _quantile_by_bisection(tail_of: Callable[[float], float], tail: float) -> float:
     """Finds the t >= 0 at which a decreasing function has the value `tail`, by bisection."""
     low, high = 0.0, 1.0

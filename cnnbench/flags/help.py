@@ -15,6 +15,7 @@ from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.optimizer import OptimizerParams, flags_of_plugins
+from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.params import ABSL, GROUPS, SPECS, ObsoleteParams
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
@@ -88,7 +89,8 @@ def flag_sections_of_run() -> tuple[Section, ...]:
     """Returns the flags of a run in sections with titles. Flags of loaded plug-ins are included,
     obsolete flags are not.
     """
-    return tuple(
+    repeated = ("Repeated measurement", specs_of(RepeatFlags))
+    return repeated, *(
         (
             title,
             (*specs_of(group), *(flags_of_plugins().values() if group is OptimizerParams else ())),

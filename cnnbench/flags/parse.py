@@ -197,6 +197,14 @@ def split_command_line(
     return texts, [*rest, *(("--", *behind) if behind else ())]
 
 
+def expand_flag_files(argv: Sequence[str]) -> list[str]:
+    """Returns a command line in which each --flagfile before ``--`` is replaced by the flags in the
+    file. Files such as pipes can be read only once.
+    """
+    before, _ = split_at_double_dash(argv)
+    return [*_expand_flag_files(before), *argv[len(before) :]]
+
+
 def _expand_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ()) -> Iterator[str]:
     """Yields the words of a command line, with each --flagfile replaced by the flags in the file.
 

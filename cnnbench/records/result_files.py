@@ -458,14 +458,23 @@ class CsvTable:
             os.close(descriptor)
         sync_folder(target.parent)
 
+    def cells(self, row: Mapping[str, object]) -> dict[str, int | float | str | None]:
+        """The cells of a row by column, in the order of the file: numbers, Booleans, None if
+        unknown, and texts in one line.
+        """
+        values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
+        cells: dict[str, int | float | str | None] = {}
+        for name in self.columns:
+            value = encode(values[name])
+            if value is not None and not isinstance(value, (int, float)):
+                # Line breaks (as in error messages) become spaces.
+                value = " ".join(to_plain_line(csv_cell(value)).split())
+            cells[name] = value
+        return cells
+
     def format_cells(self, row: Mapping[str, object]) -> dict[str, str]:
         """Formats the cells of a row. Returns the texts by column, in the order of the file."""
-        values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
-        # Line breaks (as in error messages) become spaces, so that a row is always one line.
-        return {
-            name: " ".join(to_plain_line(csv_cell(encode(values[name]))).split())
-            for name in self.columns
-        }
+        return {name: csv_cell(value) for name, value in self.cells(row).items()}
 
     def _find_end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes, tuple[str, ...]]:
         """Finds where the next row belongs. Returns the offset after the last complete row, the

@@ -673,6 +673,12 @@ class PrintedSpeed:
     loss: float | None = None
 
 
+ONE_PROCESS = (
+    "which cannot show how much the speed varies between processes; cnnbench run --repeats=6 "
+    "measures it"
+)
+"""What follows the words "one process" where a speed is shown."""
+
 BENCHMARK_SCORE = "benchmark_score"
 BENCHMARKS: Mapping[str, str] = {
     "benchmark_seconds": "s",

@@ -20,6 +20,8 @@ from cnnbench import cli
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.flags import FLAGS
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.help import MOST_USED
 from cnnbench.flags.params import OBSOLETE
 
@@ -125,7 +127,8 @@ def test_help_of_a_run_has_every_flag(argv, full, call):
     heads = [line.split("=")[0] for line in lines if line.startswith("  --")]
     names = [head.removeprefix("  --").removeprefix("[no]") for head in heads]
     assert tuple(names[: len(MOST_USED)]) == MOST_USED
-    assert sorted(names) == sorted(spec.name for spec in (*FLAGS, *(OBSOLETE if full else ())))
+    declared = (*specs_of(RepeatFlags), *FLAGS, *(OBSOLETE if full else ()))
+    assert sorted(names) == sorted(spec.name for spec in declared)
     assert max(len(line) for line in lines if line.startswith("  ")) <= 80
     text = " ".join(" ".join(lines).split())
     assert "(integer; default 1; at least 1)" in text
@@ -152,7 +155,7 @@ def test_help_in_xml(command, call):
         assert found.keys() == {spec.name for _, specs in module.HELP[1] for spec in specs}
         return
     assert call("--helpxml").out == call("run", "--helpxml").out
-    assert found.keys() == {spec.name for spec in (*FLAGS, *OBSOLETE)}
+    assert found.keys() == {spec.name for spec in (*specs_of(RepeatFlags), *FLAGS, *OBSOLETE)}
     kinds = {"boolean": "bool", "integer": "int", "number": "float"}
     for spec in FLAGS:
         flag = found[spec.name]

@@ -16,6 +16,7 @@ from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
+from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.params import ACCEPTED
 
 _BASH = r"""# Completion of cnnbench for bash; `cnnbench completion bash` printed it.
@@ -148,7 +149,11 @@ def _last_word_completions(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         command = "run"
     is_other = command in COMMANDS and command != "run"
     module = import_module(f"cnnbench.cli.commands.{command}") if is_other else None
-    own = () if module is None else (spec for _, specs in module.HELP[1] for spec in specs)
+    own: Iterable[FlagSpec] = ()
+    if module is not None:
+        own = (spec for _, specs in module.HELP[1] for spec in specs)
+    elif "--" not in previous:
+        own = specs_of(RepeatFlags)
     of_runs = ACCEPTED if command in _OF_RUNS else {}
     flags = {**{spec.name: spec for spec in own}, **of_runs}
     named = {**flags, **{spec.short: spec for spec in flags.values() if spec.short}}

@@ -17,9 +17,18 @@ from cnnbench.base.terminal import (
     silence_warnings,
 )
 from cnnbench.base.text import format_duration
+from cnnbench.cli.commands import results_folder_or_default
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.params import ONLY_CHECK, SPECS
-from cnnbench.flags.parse import ParsedArgs, parse_args
+from cnnbench.flags.parse import (
+    ParsedArgs,
+    expand_flag_files,
+    parse_args,
+    parse_flag_texts,
+    split_command_line,
+)
 from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.plan import RunPlan, make_plan
 from cnnbench.plan.make import plan_before_plugins
@@ -37,10 +46,16 @@ from cnnbench.run.runtime.supervisor import RETRY, exit_without_cleanup, fork_su
 from cnnbench.run.runtime.tensorflow import register_plugin_import_hooks
 
 _FIND = "find_batch_size"
+_REPEAT = {spec.name: spec for spec in specs_of(RepeatFlags)}
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the benchmark that the flags describe. Raises an exception if the run fails."""
+    words = expand_flag_files(argv)
+    if any(
+        word.startswith("-") and word.lstrip("-").partition("=")[0] in _REPEAT for word in words
+    ):
+        return _repeat(words)
     measurements = Measurements(command=["cnnbench", *argv])
     written = _SharedTexts()
 
@@ -56,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
         lambda: measurements.can_halve_batch,
     )
     args = parse_args(
-        argv, of_run=True, before_plugins=lambda given: _prepare_plugins(fork, ParsedArgs(given))
+        words, of_run=True, before_plugins=lambda given: _prepare_plugins(fork, ParsedArgs(given))
     )
     _prepare_plugins(fork, args)
     progress = ProgressLine(sys.stderr, args.params.progress)
@@ -96,6 +111,17 @@ def main(argv: Sequence[str]) -> int:
             messages.notice(str(error))
             exit_without_cleanup(RETRY)
         raise
+    return ExitCode.OK
+
+
+def _repeat(words: Sequence[str]) -> int:
+    """Runs the benchmark in several processes, for a command line with flags of `RepeatFlags`."""
+    from cnnbench.campaigns.repeat import measure_repeatedly
+
+    given, others = split_command_line(words, _REPEAT)
+    texts = {name: texts_of_flag[-1] for name, texts_of_flag in given.items()}
+    options = RepeatFlags(**parse_flag_texts(texts, _REPEAT))
+    measure_repeatedly(options, others, results_folder_or_default(options.results, "run"))
     return ExitCode.OK
 
 

@@ -15,9 +15,11 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from cnnbench.base.stats import ValuesByProcess, group_by
+from cnnbench.base.inference import mean_interval
+from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by
 from cnnbench.base.terminal import csv_text
 from cnnbench.base.text import (
     boolean_text,
@@ -66,6 +68,9 @@ _MEDIANS = {
 is computed in a different way. The columns of all other metrics follow, by name.
 """
 
+_MEAN = "mean_throughput_images_per_sec"
+"""Column with the mean over the processes; columns with its 95 % interval follow."""
+
 _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
 """Columns that are followed by columns with the interval and the range."""
 
@@ -103,7 +108,15 @@ def _configuration_statistics(group: RunGroup) -> dict[str, float | None]:
             statistics |= {f"{name}_low": low, f"{name}_high": high}
             statistics[f"{name}_min"] = min(values.values, default=None)
             statistics[f"{name}_max"] = max(values.values, default=None)
-    return statistics
+    speeds = group.throughput.values
+    low, high = mean_interval(speeds, CONFIDENCE) or (None, None)
+    mean = fmean(speeds) if speeds else None
+    return {
+        **statistics,
+        _MEAN: mean,
+        f"{_MEAN}_low": low,
+        f"{_MEAN}_high": high,
+    }
 
 
 def _configuration_facts(group: RunGroup) -> dict[str, Any]:
@@ -140,7 +153,7 @@ def run_rows(results: ReportSubject) -> list[dict[str, Any]]:
         rows.append(
             {
                 "configuration": names[record.run_id],
-                **RUNS.format_cells(run_row(record)),
+                **RUNS.cells(run_row(record)),
                 "throughput_images_per_sec": speed(record),
                 "median_step_seconds": step(record),
                 "steady_state": steady.shape.value,

@@ -9,12 +9,14 @@ from datetime import datetime
 from functools import cached_property, partial
 from math import isfinite
 from operator import attrgetter
+from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
 from cnnbench.base.document import TableCell, interval_cell
-from cnnbench.base.stats import ValuesByProcess, group_by
+from cnnbench.base.inference import mean_interval
+from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import integer
+from cnnbench.base.text import integer, number, percent
 from cnnbench.base.time_series import SeriesShape, SteadyState
 from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records
 from cnnbench.judge.compare.comparability import (
@@ -35,7 +37,7 @@ from cnnbench.records.codec import dataclass_from_sources, parse_start_time
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.profiles import Roofline, StepProfile
 from cnnbench.records.result_files import Loaded, Study
-from cnnbench.records.run import RunRecord, find_steady_state_of_run
+from cnnbench.records.run import ONE_PROCESS, RunRecord, find_steady_state_of_run
 
 MOST_SHOWN = 60
 """Maximum number of configurations with a row in every section of a page. A configuration with
@@ -62,6 +64,27 @@ def interval_cells(values: ValuesByProcess) -> dict[str, TableCell]:
         values.INTERVAL: interval_cell(values.median_confidence_interval),
         "range": interval_cell(values.range),
     }
+
+
+def speed_and_certainty(speeds: Sequence[float]) -> tuple[str, str]:
+    """Returns the mean speed of processes as text, and how certain it is: the 95 % interval over
+    the processes, or why there is none. `speeds` are in images per second.
+    """
+    if not speeds:
+        return "no speed", "no process has timed steps"
+    mean, interval = fmean(speeds), mean_interval(speeds, CONFIDENCE)
+    if interval is not None:
+        low, high = interval
+        certainty = (
+            f"mean of {len(speeds)} processes, {ValuesByProcess.INTERVAL} "
+            f"{number(max(low, 0.0))} to {number(high)} (+/- {percent((high - mean) / mean)})"
+        )
+    elif len(speeds) == 1:
+        certainty = f"one process, {ONE_PROCESS}"
+    else:
+        certainty = f"mean of two processes, {number(min(speeds))} and {number(max(speeds))}; an "
+        certainty += "interval needs three"
+    return f"{number(mean)} images/sec", certainty
 
 
 @dataclass(frozen=True, eq=False)

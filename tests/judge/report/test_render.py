@@ -139,7 +139,10 @@ def test_tables_hold_what_the_report_says(everything):
     )
     assert (low, high) == (least, most)  # the interval of six processes
     assert (first["processes"], first["failed"], first["interrupted"]) == (6, 1, 1)
-    assert frame(everything, "runs").shape[0] == 12
+    runs = frame(everything, "runs")
+    assert runs.shape[0] == 12
+    for name in ("num_steps", "images_per_sec", "batch_size_per_device", "schema"):
+        assert runs[name].dtype.kind in "if", name
     assert set(frame(everything, "allreduce")["spec"]) == {"xring", "pscpu"}
     judged = frame(everything, "comparison")
     assert judged.iloc[0]["metric"] == "throughput"

@@ -263,10 +263,23 @@ def test_undecided_is_said_once(full_runs):
         assert " ".join((one.text, *one.details)).lower().count("undecided") <= 1
 
 
-def test_without_a_baseline_nothing_is_judged(full_runs):
+def test_without_a_baseline_the_first_answer_is_the_speed(full_runs):
     answer = report_of(full_runs(100)).answers[0]
-    assert (answer.text, answer.tone) == ("Not compared with anything", "")
-    assert "--baseline" in answer.details[0]
+    assert (answer.text, answer.tone) == ("100.0 images/sec", "")
+    assert answer.details[0].startswith("One process, which cannot show")
+    assert "--baseline" in answer.details[1]
+    answer = report_of(*full_runs.of(99, 100, 104)).answers[0]
+    assert answer.text == "101.0 images/sec"
+    # Student's t of 2 degrees of freedom: 4.303 * 2.646 / sqrt(3)
+    interval = "95 % interval 94.43 to 107.6 (+/- 6.5 %)"
+    assert answer.details[0] == f"Mean of 3 processes, {interval}"
+
+
+def test_without_a_baseline_several_configurations_have_a_speed_each(full_runs):
+    other = full_runs.of(300, 302, 304, flags={"batch_size": 16})
+    answer = report_of(*full_runs.of(99, 100, 104), *other).answers[0]
+    assert answer.text == "101.0 to 302.0 images/sec"
+    assert "302.0 images/sec, mean of 3 processes" in answer.details[1]
 
 
 def test_one_peak_per_machine_and_number_format(full_runs):

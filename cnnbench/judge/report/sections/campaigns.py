@@ -7,6 +7,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from statistics import fmean
 
 from cnnbench.base import text as numbers
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, legend_text
@@ -27,6 +28,7 @@ from cnnbench.base.text import (
     format_bytes,
     format_duration,
     integer,
+    number,
     percent,
     percent_range,
 )
@@ -46,6 +48,7 @@ from cnnbench.judge.report.results import (
     ReportSubject,
     distinguish_by_start_time,
     interval_cells,
+    speed_and_certainty,
     split_off_common_parts,
 )
 from cnnbench.judge.report.sections.quantities import process_chart
@@ -388,14 +391,37 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
     yield from (f"Skipped: {file}." for file in comparison.skipped)
 
 
+def speed_answer(results: ReportSubject) -> Answer:
+    """Returns the answer of a report without a baseline: the mean speed of each configuration over
+    its processes, and how certain it is.
+    """
+    hint = "--baseline=RECORDS judges these records against others"
+    measured = [
+        (group.name, *speed_and_certainty(group.throughput.values), fmean(group.throughput.values))
+        for group in results.configured
+        if group.throughput.values
+    ]
+    if not measured:
+        return Answer("Verdict", "Not compared with anything", "", (hint,))
+    if len(measured) == 1:
+        ((name, speed, certainty, _),) = measured
+        certainty = f"{certainty[0].upper()}{certainty[1:]}"
+        return Answer(f"Speed of {name}", speed, "", (certainty, hint))
+    means = [mean for *_, mean in measured]
+    ends = f"{number(min(means))} to {number(max(means))} images/sec"
+    lines = [f"{name}: {speed}, {certainty}" for name, speed, certainty, _ in measured]
+    more = f"and {len(lines) - _MOST_NAMED} more, under Throughput"
+    lines = [*lines[:_MOST_NAMED], *([more] if len(lines) > _MOST_NAMED else [])]
+    return Answer(f"Speed of {len(measured)} configurations", ends, "", (*lines, hint))
+
+
 def baseline_answer(results: ReportSubject) -> Answer:
     """Returns the answer about the comparison with a baseline: its outcome and its worst
-    configurations.
+    configurations. Without a baseline, it is the `speed_answer`.
     """
     comparison = results.comparison
     if comparison is None:
-        hint = "--baseline=RECORDS judges these records against others"
-        return Answer("Verdict", "Not compared with anything", "", (hint,))
+        return speed_answer(results)
     ending = renderers.exit_code_meaning(comparison)
     lines = comparison.opening_lines
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")

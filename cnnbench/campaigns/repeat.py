@@ -1,0 +1,136 @@
+"""``cnnbench run --repeats``: measures a run in several new processes, and prints their mean speed.
+
+Steps of one process do not show how much the speed differs between processes: memory layout,
+threads and other programs make one process faster than the next. Therefore a process is one
+observation, and the interval of the mean is computed from the processes.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cnnbench.base.document import Paragraph, make_table, numeric_cell, sections_to_text
+from cnnbench.base.terminal import ChildProcessReporter, print_result
+from cnnbench.base.text import integer
+from cnnbench.campaigns.ab.side import (
+    LENGTHS,
+    RESERVED,
+    AbSide,
+    StepCountEstimate,
+    make_process_request,
+    refuse_flags,
+    resolve_flags,
+)
+from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
+from cnnbench.campaigns.processes.results_dir import (
+    LOGS,
+    CampaignIdentity,
+    CampaignKind,
+    ResultsFolder,
+)
+from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.flags.groups.repeat import RepeatFlags
+from cnnbench.flags.params import ONLY_CHECK
+from cnnbench.judge.metrics import THROUGHPUT
+from cnnbench.judge.report.results import speed_and_certainty
+from cnnbench.machine import facts as environment
+from cnnbench.plan.place import ADDRESSES
+from cnnbench.records.run import RunRecord
+
+REPEATS = CampaignKind(command="run", subfolders=(LOGS,), named_files=(f"{LOGS}/*", "r[0-9]*.json"))
+"""Kind of campaign for repeated runs. DIR/rNUMBER.json is the record of a process."""
+
+FEWEST_STEPS, MOST_STEPS = 10, 100_000
+"""Limits of the number of timed steps that is chosen for --seconds. The first process, which
+measures the time of a step, times the fewest.
+"""
+
+
+def measure_repeatedly(options: RepeatFlags, flags: Sequence[str], folder: str) -> None:
+    """Measures the run that `flags` describe in new processes, and prints each and their mean.
+
+    `folder` is the results folder. Raises UsageError before the first process if the run cannot be
+    repeated, and BenchmarkError after a failed process. Then, and after an interrupt, what was
+    measured before is printed nevertheless.
+    """
+    side = AbSide(flags=tuple(flags))
+    _check_flags(options, side)
+    reporter = ChildProcessReporter(sys.stderr)
+    side = replace(side, resolved=resolve_flags(side))
+    for notice in side.resolved.notices:
+        reporter.notice(notice)
+    facts = environment.collect()
+    identity = CampaignIdentity(plans={"": side.identity()}, facts=facts, policy={})
+    records: list[RunRecord] = []
+    with ResultsFolder(REPEATS, folder, identity) as results:
+        results.add_session_start()
+        reporter.notice(f"{options.repeats} processes, records in {results.folder}")
+        campaign = Campaign(reporter, facts, identity=identity)
+        try:
+            campaign.run_requests(_requests(results, side, options, records, reporter))
+        finally:
+            if records:
+                print_result(_result_text(records))
+
+
+def _check_flags(options: RepeatFlags, side: AbSide) -> None:
+    if options.repeats is None:
+        name, value = ("results", options.results)
+        if options.seconds is not None:
+            name, value = ("seconds", f"{options.seconds:g}")
+        raise FlagError(name, value, "needs --repeats=N, such as --repeats=6")
+    refuse_flags(side, RESERVED, "cannot be used with --repeats; each process has a record")
+    refuse_flags(side, (*ADDRESSES, ONLY_CHECK), "cannot be used with --repeats")
+    if options.seconds is not None:
+        refuse_flags(side, [*LENGTHS], "cannot be used with --seconds, which chooses the length")
+
+
+def _requests(
+    results: ResultsFolder,
+    side: AbSide,
+    options: RepeatFlags,
+    records: list[RunRecord],
+    reporter: ChildProcessReporter,
+) -> ProcessRequests[None]:
+    """Requests the processes, and adds the record of each to `records`."""
+    names = [f"r{number}" for number in range(1, (options.repeats or 0) + 1)]
+
+    def measure(name: str, side: AbSide, later: Sequence[str]) -> ProcessRequests[RunRecord]:
+        path = results.folder / f"{name}.json"
+        target = path if name in names else None
+        request = make_process_request(results, name, side, key="", target=target, failed=path)
+        ended = yield from run_process(results, request, math.inf, [""] * len(later))
+        if ended.message:
+            raise BenchmarkError(f"process {name} failed: {ended.message}")
+        return ended.record
+
+    if options.seconds is not None:
+        short = side.with_added_flags({"num_batches": FEWEST_STEPS})
+        first = yield from measure("burn-in", short, names)
+        if first.step_seconds:  # An evaluation always uses the whole validation data.
+            count = StepCountEstimate(options.seconds, [first], FEWEST_STEPS, MOST_STEPS)
+            reporter.notice(str(count))
+            side = side.with_added_flags({"num_batches": count.number_of_steps()})
+    for place, name in enumerate(names, start=1):
+        records.append((yield from measure(name, side, names[place:])))
+
+
+def _result_text(records: Sequence[RunRecord]) -> str:
+    """A line for each process, and the mean speed with its certainty."""
+    speeds = THROUGHPUT.values(records)
+    table = make_table(
+        (
+            {
+                "process": numeric_cell(number, integer),
+                "images/sec": numeric_cell(speed),
+                "timed steps": numeric_cell(record.steps, integer),
+            }
+            for number, (record, speed) in enumerate(zip(records, speeds, strict=True), start=1)
+        ),
+        whole=True,
+    )
+    mean, certainty = speed_and_certainty([speed for speed in speeds if speed is not None])
+    return sections_to_text([[table, Paragraph(f"{mean}: {certainty}", hanging=2)]])
