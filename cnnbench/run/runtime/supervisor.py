@@ -56,6 +56,9 @@ GUARDED = "CNNBENCH_GUARDED"
 RETRY = 75
 """Number that a child announces in place of its exit code if the run must be tried again."""
 
+_GENERATED = "__autograph_generated_file"
+"""Beginning of the names of modules that TensorFlow generates from functions and imports."""
+
 _PR_SET_PDEATHSIG = 1
 _LONGEST_WAIT = 1e6
 """Time limit in seconds, because `sigtimedwait` does not accept an infinite time."""
@@ -138,7 +141,7 @@ def exit_within_two_seconds(code: int) -> None:
     # At its end, the interpreter would restore the signals' default actions, which end the process.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    late = threading.Timer(AT_ONCE, os._exit, [code])
+    late = threading.Timer(AT_ONCE, _exit_at_once, [code])
     late.daemon = True
     with contextlib.suppress(RuntimeError):  # The memory may not suffice for a thread.
         late.start()
@@ -150,6 +153,15 @@ def exit_without_cleanup(code: int) -> NoReturn:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     announce_exit_code(code)
+    _exit_at_once(code)
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """Ends this process without exit handlers, which would remove the files of generated code."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_GENERATED):
+            with contextlib.suppress(OSError, TypeError, AttributeError):
+                os.unlink(module.__file__)  # type: ignore[arg-type]
     os._exit(code)
 
 

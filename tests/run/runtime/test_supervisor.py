@@ -500,3 +500,27 @@ def test_nothing_forks_once_the_program_is_over():
     parent = os.getpid()
     supervisor.fork_supervised(lost)
     assert os.getpid() == parent
+
+
+GENERATING = """
+import tensorflow as tf
+from cnnbench.run.runtime import supervisor
+
+import sys
+import tempfile
+tempfile.tempdir = "temporary"
+sys.path.insert(0, ".")
+from code_of_data import absolute
+next(iter(tf.data.Dataset.range(3).map(absolute)))
+supervisor.exit_without_cleanup(4)
+"""
+
+
+def test_generated_code_is_removed_where_no_exit_handler_runs(tmp_path):
+    scratch = tmp_path / "temporary"
+    scratch.mkdir()
+    source = "def absolute(x):\n    if x < 0:\n        x = -x\n    return x\n"
+    (tmp_path / "code_of_data.py").write_text(source)
+    with Forked(GENERATING, (), tmp_path / "out", tmp_path / "err", tmp_path) as process:
+        assert process.wait(60) == 4, (tmp_path / "err").read_text()
+    assert [*scratch.iterdir()] == []
