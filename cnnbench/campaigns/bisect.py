@@ -44,7 +44,13 @@ from cnnbench.campaigns.ab.pairs import (
 from cnnbench.campaigns.ab.side import AbSide, choose_time_slice_seconds, resolve_flags, worktree
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, last_output_text
 from cnnbench.campaigns.processes.child import Command, execute, log_tail
-from cnnbench.campaigns.processes.results_dir import PROCESS, CampaignKind, ResultsFolder
+from cnnbench.campaigns.processes.results_dir import (
+    NOTE,
+    PROCESS,
+    CampaignKind,
+    Journal,
+    ResultsFolder,
+)
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import (
     ComparedConfiguration,
@@ -467,7 +473,7 @@ class CommitBenchmark:
                     results=results,
                     campaign=self.campaign,
                     timeout=self.setting.experiment.timeout,
-                ).explain()
+                ).explain_and_store()
 
     def _pairs_folder(self, commit: str) -> Path:
         """The results folder with the pairs of a commit and GOOD."""
@@ -725,6 +731,48 @@ def bisection_text(bisection: Bisection) -> str:
         else _suspect_range_texts(bisection)
     )
     return document.sections_to_text([[steps], more if bisection.suspects else []])
+
+
+_RESULT = "result"  # Name of the journal's note with the result of a bisection.
+
+
+def store_result(folder: ResultsFolder, bisection: Bisection) -> None:
+    """Stores the result of a bisection in its journal, for `stored_result`."""
+    history, suspects = bisection.setting.history, bisection.suspects
+    if len(suspects) == 1:
+        answer, *details = (paragraph.text for paragraph in _first_bad_commit_texts(bisection))
+    elif suspects:
+        answer, *details = (paragraph.text for paragraph in _suspect_range_texts(bisection))
+    else:
+        answer, details = no_difference_reason(bisection.bad_step), []
+    rows = [
+        {name: cell.text if isinstance(cell, TableCell) else cell for name, cell in row.items()}
+        for row in (_step_row(step, history) for step in bisection.steps.values())
+    ]
+    texts = {"answer": answer, "details": [*filter(None, details)], "steps": rows}
+    folder.add_journal_note(_RESULT, suspects=suspects, **texts)
+
+
+def stored_result(folder: Path) -> tuple[document.Answer, document.Section] | None:
+    """Reads the result of the bisection in a folder, as an answer and a section for a report.
+
+    Returns None if the folder contains no bisection, or if it has not ended.
+    """
+    notes = [
+        event
+        for event in Journal(folder / BISECT.journal).read(NOTE)
+        if event.get("note") == _RESULT
+    ]
+    if not notes:
+        return None
+    result = notes[-1]
+    tone = "bad" if len(result["suspects"]) == 1 else "unsure"
+    answer = document.Answer("Bisection", result["answer"], tone, tuple(result["details"]))
+    steps = make_table(
+        result["steps"], hints={"change": "against GOOD", "interval": "of the change"}
+    )
+    text = "The commits that cnnbench bisect compared with GOOD, in the order of the measurements."
+    return answer, document.Section.from_contents("bisect", "Bisection", (text, steps))
 
 
 def no_difference_reason(step: BisectionStep) -> str:

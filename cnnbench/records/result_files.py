@@ -45,17 +45,18 @@ from cnnbench.records.files import (
     write_text,
 )
 from cnnbench.records.metric import SUMMARY, load_metrics
-from cnnbench.records.profiles import Roofline, StepProfile
+from cnnbench.records.profiles import Explanation, Roofline, StepProfile
 from cnnbench.records.run import RunRecord, subject_of_record
 from cnnbench.variable_mgr.modes import Packing
 
-Study: TypeAlias = Roofline | StepProfile | StrategiesDocument | TuneDocument
+Study: TypeAlias = Explanation | Roofline | StepProfile | StrategiesDocument | TuneDocument
 """Results of a command about one or more processes, in addition to their records."""
 
 _NAMES: Mapping[type[RunRecord | AllReduceRecord | Study | Predictions], str] = {
     RunRecord: "a run record",
     AllReduceRecord: "an all-reduce measurement",
     Predictions: "a prediction of reductions",
+    Explanation: "an explanation",
     Roofline: "a roofline",
     StepProfile: "a profile of steps",
     StrategiesDocument: "a comparison of modes",
@@ -63,7 +64,7 @@ _NAMES: Mapping[type[RunRecord | AllReduceRecord | Study | Predictions], str] = 
 }
 _KINDS = {kind.kind: kind for kind in _NAMES}
 # cnnbench writes these kinds of documents, but reports and comparisons do not read them.
-_OTHERS = frozenset(("baseline", "comparison", "explanation", "history"))
+_OTHERS = frozenset(("baseline", "comparison", "history"))
 _WILD = ("*", "?", "[")
 
 

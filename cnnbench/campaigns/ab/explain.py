@@ -88,6 +88,13 @@ class AbProfiler:
         self.results.add_session_start()
         return self.campaign.run_requests(self._profiling_requests())
 
+    def explain_and_store(self) -> Explanation:
+        """Like `explain`, and stores the explanation in the results folder, for `report`."""
+        explanation = self.explain()
+        path = self.results.folder / "explanation.json"
+        self.results.write(path, explanation.to_json().encode("ascii"))
+        return explanation
+
     def _profiling_requests(self) -> ProcessRequests[Explanation]:
         profiles: dict[str, list[StepProfile]] = {side: [] for side in SIDES}
         for number in range(1, self.rounds + 1):

@@ -25,6 +25,7 @@ from cnnbench.campaigns.bisect import (
     follow_up_pairs,
     good_and_bad_hashes,
     no_difference_reason,
+    store_result,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import (
@@ -196,6 +197,7 @@ def _run_bisection(
             campaign = Campaign(reporter, identity.facts, identity=identity)
             bisection = Bisection(CommitBenchmark(setting, folder, campaign, stack))
             campaign.run_requests(bisection.requests())
+            store_result(folder, bisection)
             if not options.explain:
                 return bisection, None
             return bisection, explain_or_notice(bisection.explain, "answer", reporter.notice)

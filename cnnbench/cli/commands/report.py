@@ -12,6 +12,7 @@ from cnnbench.base.document import Answer, Section
 from cnnbench.base.terminal import LineWriter, ProgressLine
 from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.pairs import find_only_experiment_in_tree
+from cnnbench.campaigns.bisect import stored_result
 from cnnbench.cli.commands import declare_output_flag, declare_quiet_flag, write_or_print_output
 from cnnbench.cli.commands.history import HistoryFlags, load_commits
 from cnnbench.cli.commands.judging import (
@@ -123,7 +124,11 @@ def main(argv: Sequence[str]) -> int:
     if options.format == "csv":
         text = to_csv(results, options.table)
     else:
-        page = build(results, options.title, *_history_answers_and_sections(histories))
+        answers, sections = _history_answers_and_sections(histories)
+        bisected = stored_result(Path(arguments[0])) if len(arguments) == 1 else None
+        if bisected is not None:
+            answers, sections = bisected[:1], [bisected[1], *sections]
+        page = build(results, options.title, answers, sections)
         text = render(page, options.format, ProgressLine())
     write_or_print_output(output, text)
     report_failed_writes()

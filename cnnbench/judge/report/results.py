@@ -35,7 +35,7 @@ from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import dataclass_from_sources, parse_start_time
 from cnnbench.records.metric import HISTORY
-from cnnbench.records.profiles import Roofline, StepProfile
+from cnnbench.records.profiles import Explanation, Roofline, StepProfile
 from cnnbench.records.result_files import Loaded, Study
 from cnnbench.records.run import ONE_PROCESS, RunRecord, find_steady_state_of_run
 
@@ -375,6 +375,13 @@ class ReportSubject(Loaded):
                 )
                 studies.append(study.with_peak_rate(highest, group.peak_source))
         return tuple(studies)
+
+    @property
+    def explanations(self) -> tuple[Explanation, ...]:
+        """The explanation of the comparison with the baseline, and those of `cnnbench explain`."""
+        own = None if self.comparison is None else self.comparison.explanation
+        others = (study for study in self.studies if isinstance(study, Explanation))
+        return (*([] if own is None else [own]), *others)
 
     @property
     def strategies(self) -> tuple[StrategiesDocument, ...]:

@@ -81,7 +81,7 @@ def nothing_is_left(git):
 
 
 def test_the_one_of_thirty_commits_is_found_among_some_that_do_not_build(
-    repository, bisect, tmp_path, git, nothing_is_left
+    call, repository, bisect, tmp_path, git, nothing_is_left
 ):
     says = [{"speed": 100 if number < 11 else 80, "salt": number} for number in range(30)]
     for number in (13, 14, 15):
@@ -91,6 +91,11 @@ def test_the_one_of_thirty_commits_is_found_among_some_that_do_not_build(
     out = bisect("main~29", "main").out
     assert f"{bad} is the first bad commit\n      commit 11\n" in out
     assert nothing_is_left(folder)
+    page = call("report", tmp_path / "results", "--format=markdown").out
+    head, _, sections = page.partition("\n## Bisection\n")
+    assert f"- 🔴 Bisection: {bad} is the first bad commit\n  - commit 11\n" in head
+    assert "No regression" not in head
+    assert f"| {bad[:12]} | bad | -" in sections
 
 
 def test_flags_are_checked_before_there_is_a_worktree(repository, bisect, monkeypatch):

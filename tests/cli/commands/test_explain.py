@@ -57,6 +57,11 @@ def test_two_files_are_explained(call, profiles, tmp_path, holds):
 def test_processes_of_both_sides_are_profiled_in_turn(call, sides, tmp_path):
     trace = tmp_path / "trace"
     out, err = call("explain", *sides(trace=str(trace)), "--results=so why", "--", "--model=lenet")
+    page = call("report", "so why", "--format=markdown").out
+    assert page.startswith("# Why B differs from A\n")
+    head, _, body = page.partition("\n## Where the difference is\n")
+    assert f"- Why B differs from A: {out.split('.')[0]}" in head
+    assert "| cause |" in body
     assert "3 + 3 processes of 8 profiled steps" in " ".join(out.split())
     order = [name[-1] for name in trace.read_text().split()]
     assert "".join(order) == "abbaab"

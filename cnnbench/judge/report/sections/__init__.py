@@ -102,6 +102,7 @@ def build(
     all_answers = (
         *verdict,
         _failures_answer(results),
+        *campaigns.explanation_answers(results),
         *campaigns.search_verdict_answers(results),
         *campaigns.fastest_mode_answers(results),
         runs.disturbance_answer(results),
@@ -126,6 +127,8 @@ def _report_title(results: ReportSubject) -> str:
         *(str(document.config.get("model")) for document in results.strategies),
         *map(campaigns.searched_network, results.tunings),
     )
+    if not named and results.explanations:
+        return "Why B differs from A"
     if not named:
         return "All-reduce of gradients" if results.allreduces else "No results"
     return f"Speed of {first_few([*dict.fromkeys(named)], _MOST, ', ')}"

@@ -70,6 +70,7 @@ from cnnbench.records.campaigns import (
     weight_comparison_lines,
 )
 from cnnbench.records.metric import Metric
+from cnnbench.records.profiles import Explanation
 
 # Shows the modes of `cnnbench strategies`, and the best flags of `cnnbench tune`.
 
@@ -516,9 +517,19 @@ def explanation_section(results: ReportSubject) -> Iterable[Content]:
     """Yields the section about the causes of a difference: the answer, a chart of the largest rows,
     the causes, and all rows as a table.
     """
-    explained = None if results.comparison is None else results.comparison.explanation
-    if explained is None:
-        return
+    for explained in results.explanations:
+        yield from _explanation_contents(explained)
+
+
+def explanation_answers(results: ReportSubject) -> Iterator[Answer]:
+    """Yields an answer for each explanation of `cnnbench explain`."""
+    for study in results.studies:
+        if isinstance(study, Explanation):
+            sides = (study.base_label, study.new_label)
+            yield Answer("Why B differs from A", study.answer, "", sides)
+
+
+def _explanation_contents(explained: Explanation) -> Iterable[Content]:
     yield explained.answer
     yield [differences_chart(explained)]
     yield make_table(
