@@ -104,14 +104,24 @@ def safe_git_command(folder: str | Path | None = None) -> list[str]:
     return ["git", *place, *_NO_PROGRAMS]
 
 
-def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0) -> str:
-    """Runs a read-only git command and returns its stripped output. GitError if the command fails.
+def git(
+    *arguments: str, folder: str | Path | None = None, timeout: float = 60.0, input: str = ""
+) -> str:
+    """Runs a read-only git command, which reads the text `input`, and returns its stripped output.
+    GitError if the command fails.
 
     The command also fails after `timeout` seconds.
     """
     words, env = [*safe_git_command(folder), *arguments], {**environment_for_git(), **_READING}
     try:
-        done = subprocess.run(words, capture_output=True, env=env, timeout=timeout, check=False)
+        done = subprocess.run(
+            words,
+            input=input.encode(),
+            capture_output=True,
+            env=env,
+            timeout=timeout,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise GitError(f"git {arguments[0]} takes more than {timeout:g} s") from None
     except OSError as error:

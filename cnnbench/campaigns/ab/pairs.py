@@ -568,7 +568,7 @@ class ExperimentSettings:
             "allowed": (*names_that_may_differ(*self.sides.values()), *self.allow_different),
             "policy": encode(self.policy.constants),
             "baseline_aa": self.aa is not None,
-            **({"rules": encode(self.rules)} if self.rules.source else {}),
+            **({"rules": encode(self.rules)} if self.rules != Rules() else {}),
             **({"gate": self.gate_command} if self.gate_command else {}),
             **({"share": self.smallest_alpha_share} if self.smallest_alpha_share < 1 else {}),
         }

@@ -163,6 +163,7 @@ _OF_ONE_SESSION = (
     "confirm",
     "explain",
     "fail_on",
+    "accept",
     *sides.VARIABLES,
 )
 
@@ -198,7 +199,7 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
     options = AbFlags(**values)
     options.check_values()
     # An experiment uses the rules that were valid when it began.
-    rules = options.load_rules() if earlier is None else earlier.rules
+    rules = options.load_rules() if earlier is None else options.with_accept(earlier.rules)
     for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
         if name in values:
             value = "..." if name in sides.VARIABLES else values[name]
@@ -565,6 +566,7 @@ def _command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[
         "metrics": ",".join(experiment.metrics or ()),
         "fail_on": ",".join(options.fail_on or ()),
         "rules": options.rules,
+        "accept": options.accept,
     }
     flags["allow_changed_work"] = options.allow_changed_work
     words = flags_to_arguments({name: value for name, value in flags.items() if value})

@@ -22,7 +22,7 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.judge.compare import Comparison
-from cnnbench.judge.metrics.rules import rules_flag_at_commit
+from cnnbench.judge.metrics.rules import Rules, rules_flag_at_commit
 from cnnbench.machine import repository
 from cnnbench.machine.repository import (
     GitError,
@@ -227,7 +227,7 @@ def _report_same_code(
         base_label=abbreviate_hash(change.start),
         new_label=abbreviate_hash(change.head),
         policy=options.policy,
-        rules=rules if rules.source else None,
+        rules=rules if rules != Rules() else None,
         metrics=(),
         entries=(),
         same_code=same,

@@ -92,6 +92,11 @@ class JudgingFlags:
         "Rules for configurations and metrics: a TOML file, COMMIT:FILE, or none. If not given: "
         f"{FILE} in the current folder, otherwise [tool.cnnbench] in {PROJECT} (docs/rules.md).",
     )
+    accept: str | None = flag(
+        None,
+        "Accept all regressions of NEW, for this reason: they are shown, but do not set exit code "
+        "1. A CI workflow gives this flag if a pull request has a label (docs/ci.md).",
+    )
     baseline_aa: str | None = flag(
         None,
         "Runs of an A/A measurement. The larger their differences, the larger the threshold.",
@@ -154,7 +159,11 @@ class JudgingFlags:
         If --threshold is given, the thresholds of the rules are removed.
         """
         rules = load_rules(self.rules)
-        return rules if self.threshold is None else rules.without_thresholds()
+        return self.with_accept(rules if self.threshold is None else rules.without_thresholds())
+
+    def with_accept(self, rules: Rules) -> Rules:
+        """Returns the rules with the acceptance in --accept, if any."""
+        return rules if self.accept is None else rules.accepting_all(self.accept)
 
     def write_comparison(self, comparison: Comparison) -> None:
         """Prints the comparison. With --output, writes it to the file and prints the table."""

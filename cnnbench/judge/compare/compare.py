@@ -68,7 +68,7 @@ from cnnbench.judge.metrics import (
     metrics_to_judge,
     varying_parts,
 )
-from cnnbench.judge.metrics.rules import Rules
+from cnnbench.judge.metrics.rules import Acceptance, Rules
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import dataclass_from_sources
@@ -439,7 +439,7 @@ def compare_records(
         metrics=_shown_metrics(names, entries),
         paired=bool(tested) and all(case.paired for case in tested) if paired is None else paired,
         allow_changed_work=allow_changed_work,
-        rules=rules if rules.source else None,
+        rules=rules if rules != Rules() else None,
         notes=(*left_out, *_comparison_notes(processes, matched, entries, rules, aa_notes)),
         base_label=base_label,
         new_label=new_label,
@@ -559,10 +559,31 @@ def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Itera
     for entry in entries:
         for result in entry.results:
             if (acceptance := result.accepted) is not None:
-                when = "was accepted until" if acceptance.has_ended else "is accepted until"
+                when = "was accepted" if acceptance.has_ended else "is accepted"
                 text = f"{entry.name}: {result.word} of {result.metric.name}"
-                ends = f"{when} {acceptance.until}: {acceptance.reason}"
-                yield f"{text} by commit {acceptance.commit} {ends}"
+                yield f"{text} {when} by {acceptance.source_text}"
+            elif (acceptance := _acceptance(entry, result, rules.with_messages())) is not None:
+                text = f"{acceptance.source_text} accepts this only if rules contain "
+                yield f"{entry.name}: {text}accept_by_message = true"
+    if unknown := rules.unknown_accepted_commits():
+        shown = first_few(unknown, _NAMED, ", ")
+        what = count_text(len(unknown), "accepted commit is", "accepted commits are")
+        yield f"{rules.short_source}: {what} not in this repository: {shown}"
+
+
+_ACCEPTABLE = {Verdict.SLOWER: "slower", Verdict.CHANGED_WORK: "changed"}
+"""Verdicts that can be accepted, with their words in --fail_on."""
+
+
+def _acceptance(
+    entry: ComparedConfiguration, result: MetricResult, rules: Rules
+) -> Acceptance | None:
+    """Returns what accepts the result of a configuration by the rules; None if nothing does."""
+    if result.verdict not in _ACCEPTABLE or not rules.accepts:
+        return None
+    revisions = ([Origin.of(run).revision for run in side] for side in (entry.base, entry.new))
+    word = _ACCEPTABLE[result.verdict]
+    return rules.acceptance_between(entry.name, result.metric, word, *revisions)
 
 
 def _metric_results(
@@ -594,15 +615,8 @@ def _metric_results(
             reason="; ".join(filter(None, (judgement.reason, *further))),
             median_change=change,
         )
-        accepted = None
-        if rules.accept and judgement.verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK):
-            revisions = (
-                [Origin.of(run).revision for run in side] for side in (draft.base, draft.new)
-            )
-            accepted = rules.accepted_commit_between(draft.name, case.metric, *revisions)
-        result = dataclass_from_sources(
-            MetricResult, case, judgement=judgement, slow=slow, accepted=accepted
-        )
+        result = dataclass_from_sources(MetricResult, case, judgement=judgement, slow=slow)
+        result = replace(result, accepted=_acceptance(draft, result, rules))
         results.append(result)
     return tuple(results)
 

@@ -37,7 +37,7 @@ from cnnbench.judge.metrics import (
     Measurement,
     Policy,
 )
-from cnnbench.judge.metrics.rules import FAILURES, AcceptedCommit, Rules
+from cnnbench.judge.metrics.rules import FAILURES, Acceptance, Rules
 from cnnbench.records.codec import (
     ABSENT,
     HIDDEN,
@@ -86,7 +86,7 @@ class MetricResult:
         judged, its test uses the rest.
       slow: texts about slow steps of BASE and NEW, if the change of the median step differs from
         the change of the throughput.
-      accepted: the commit whose regression the rules accept; absent if there is none.
+      accepted: what accepts the regression; absent if nothing does.
       confirmation: the judgement of a second experiment; absent if there was none.
       policy: constants of the test.
       confidence: confidence level of the interval (0.98: 98 %). Absent if the test uses the whole
@@ -101,7 +101,7 @@ class MetricResult:
     paired: bool = field(default=False, metadata=HIDDEN)
     share: float = field(default=1.0, metadata=HIDDEN)
     slow: tuple[str, str] = field(default=("", ""), metadata=HIDDEN)
-    accepted: AcceptedCommit | None = field(default=None, metadata=ABSENT)
+    accepted: Acceptance | None = field(default=None, metadata=ABSENT)
     confirmation: Judgement | None = field(default=None, metadata=ABSENT)
     policy: Policy = field(default=Policy(), metadata=HIDDEN)
 
@@ -591,7 +591,7 @@ class Comparison(Document):
         list if there are none.
         """
         commits = {
-            f"commit {accepted.commit} until {accepted.until} ({accepted.reason})"
+            accepted.source_text
             for entry in self.entries
             for result in entry.results
             if (accepted := result.accepted) is not None and not accepted.has_ended

@@ -123,14 +123,14 @@ class HistoryDocument(Document):
         """
         return tuple(
             place
-            for place in (self._lasting_step_indices(worse=True) if self.rules.accept else ())
+            for place in (self._lasting_step_indices(worse=True) if self.rules.accepts else ())
             if all(self._is_accepted(*pair) for pair in self.shared_steps[place].steps)
         )
 
     def _is_accepted(self, trend: Trend, step: LevelChange) -> bool:
         ends = (step.last_good.name,), (step.first_bad.name,)
-        acceptance = self.rules.accepted_commit_between(
-            trend.series.configuration, self.metric, *ends
+        acceptance = self.rules.acceptance_between(
+            trend.series.configuration, self.metric, "slower", *ends
         )
         return acceptance is not None and not acceptance.has_ended
 

@@ -22,11 +22,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime, timezone
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, TypeVar, cast
 
 from cnnbench.base.files import read_text
-from cnnbench.base.text import unknown_key_message
+from cnnbench.base.text import to_plain_line, unknown_key_message
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics import DEFAULT_METRICS, Policy
 from cnnbench.machine.repository import GitError, abbreviate_hash, find_commit_hash, git
@@ -133,51 +134,96 @@ def _threshold_and_failure_texts(
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptedCommit:
-    """A commit whose regressions do not set exit code 1, until a given day.
+class Acceptance:
+    """Regressions that do not set exit code 1: those of a commit, or all regressions of NEW.
 
     Attributes:
-      commit: hash of the commit, which may be abbreviated.
+      commit: hash of the commit, which may be abbreviated; absent if --accept accepts the
+        regressions of NEW.
       reason: why the regressions are accepted.
-      until: the last day on which they are accepted, in UTC.
+      until: the last day on which they are accepted, in UTC; absent if they are always accepted.
+      by_message: whether the message of the commit accepts the regressions.
       configurations: patterns that match the names of configurations with accepted regressions.
       metrics: metrics with accepted regressions, by their names in --metrics. If it is absent,
         regressions of all metrics are accepted.
+      results: words of --fail_on whose results are accepted. If it is absent, all are.
     """
 
-    commit: str
+    commit: str = field(default="", metadata={**key_metadata(if_any=True), **OPTIONAL})
     reason: str
-    until: str
+    until: str = field(default="", metadata={**key_metadata(if_any=True), **OPTIONAL})
+    by_message: bool = field(default=False, metadata={**key_metadata(if_any=True), **OPTIONAL})
     configurations: tuple[str, ...] = field(default=_ALL, metadata=OPTIONAL)
     metrics: tuple[str, ...] = field(default=(), metadata=_LIST)
+    results: tuple[str, ...] = field(default=(), metadata=_LIST)
 
     @property
     def has_ended(self) -> bool:
         """Whether the last day on which the regressions are accepted is over."""
+        if not self.until:
+            return False
         return datetime.now(timezone.utc).date() > date.fromisoformat(self.until)
 
-    def applies_to(self, configuration: str, metric: Metric) -> bool:
-        """Whether a regression of this configuration and metric is accepted."""
-        is_named = not self.metrics or not _names_selecting_metric(metric).isdisjoint(self.metrics)
-        return is_named and _matches_any_pattern(configuration, self.configurations)
+    @property
+    def source_text(self) -> str:
+        """Names the commit, the day and the reason: "commit 3f2a1bc until 2027-03-31 (reason)"."""
+        parts = ["--accept"]
+        if self.commit:
+            whose = "the message of commit" if self.by_message else "commit"
+            parts = [f"{whose} {abbreviate_hash(self.commit)}"]
+        parts += [f"until {self.until}"] if self.until else []
+        return f"{' '.join(parts)} ({self.reason})"
 
-    def is_between(self, base: str, new: str) -> bool:
-        """Whether the accepted commit is among the changes from commit `base` to commit `new`:
-        equal to `new`, or an ancestor of `new` but not of `base`.
-
-        Git looks for ancestors only in the repository of the current folder.
+    def applies_to(self, configuration: str, metric: Metric, result: str) -> bool:
+        """Whether a regression of this configuration and metric is accepted. `result` is the word
+        of --fail_on for the verdict.
         """
-        if new.startswith(self.commit):
-            return True
-        try:
-            git("merge-base", "--is-ancestor", self.commit, new)
-        except GitError:
-            return False
-        try:
-            git("merge-base", "--is-ancestor", self.commit, base)
-        except GitError:
-            return True
-        return False
+        return (
+            result in (self.results or FAILURES)
+            and (not self.metrics or not _names_selecting_metric(metric).isdisjoint(self.metrics))
+            and _matches_any_pattern(configuration, self.configurations)
+        )
+
+
+_ACCEPT = "cnnbench-accept:"
+_ACCEPTING = re.compile(rf"{_ACCEPT}\s*(slower|changed)\s+([^:]*[^:\s])\s*:\s*(\S.*)")
+_ACCEPTED_REASON = 200
+"""Maximum number of characters of a reason in the message of a commit."""
+
+
+def _acceptances_of_message(commit: str, message: str) -> Iterator[Acceptance]:
+    """Yields what the lines ``cnnbench-accept: RESULT CONFIGURATIONS: REASON`` of a commit's
+    message accept. Other lines are ignored.
+
+    CONFIGURATIONS is the name of a model, or a pattern as in a rule.
+    """
+    for line in message.splitlines():
+        if match := _ACCEPTING.fullmatch(line.strip()):
+            result, pattern, reason = match.groups()
+            yield Acceptance(
+                commit=commit,
+                reason=to_plain_line(reason)[:_ACCEPTED_REASON],
+                by_message=True,
+                configurations=(pattern, f"{pattern},*"),
+                results=(result,),
+            )
+
+
+@cache
+def _commits_between(base: str, new: str, folder: str) -> tuple[tuple[str, str], ...]:
+    """The commits that `new` contains and `base` does not, with their messages; () if unknown.
+
+    They are looked up in the repository of `folder`, the current folder.
+    """
+    try:
+        ends = [find_commit_hash(name, folder) for name in (base, new)]
+        text = git("log", "--format=%H%x00%B%x00", "..".join(ends), folder=folder)
+    except GitError:
+        return ()
+    words = text.split("\0")
+    return tuple(
+        (commit.strip(), message) for commit, message in zip(words[:-1:2], words[1::2], strict=True)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,14 +234,18 @@ class Rules:
       source: the file that the rules were read from: FILE, or COMMIT:FILE.
       digest: first 12 digits of the SHA-256 of the rules, without comments and layout.
       rules: rules for configurations. The first rule that matches a configuration is used.
-      accept: commits whose regressions are accepted.
+      accept: regressions that are accepted.
+      accept_by_message: whether the messages of commits can accept regressions.
       ignore: patterns of files that no run loads, relative to the top of the repository.
     """
 
     source: str = field(default="", metadata=OPTIONAL)
     digest: str = field(default="", metadata=OPTIONAL)
     rules: tuple[ConfigurationRule, ...] = field(default=(), metadata=_LIST)
-    accept: tuple[AcceptedCommit, ...] = field(default=(), metadata=_LIST)
+    accept: tuple[Acceptance, ...] = field(default=(), metadata=_LIST)
+    accept_by_message: bool = field(
+        default=False, metadata={**key_metadata(if_any=True), **OPTIONAL}
+    )
     ignore: tuple[str, ...] = field(default=(), metadata=_LIST)
 
     def rule_for(self, configuration: str) -> tuple[int, ConfigurationRule]:
@@ -303,24 +353,66 @@ class Rules:
             rules.append(replace(rule, judge=(), metrics=metrics))
         return replace(self, rules=tuple(rules))
 
-    def accepted_commit_between(
-        self, configuration: str, metric: Metric, base: Sequence[str], new: Sequence[str]
-    ) -> AcceptedCommit | None:
-        """Returns the accepted commit that is among the changes from revision `base` to revision
-        `new`; None if there is none.
+    @property
+    def accepts(self) -> bool:
+        """Whether the rules can accept a regression."""
+        return bool(self.accept) or self.accept_by_message
 
-        `base` and `new` contain the revision of each run. Also returns None if the runs of BASE or
-        of NEW have several revisions. Commits whose acceptance has ended are considered last.
+    def with_messages(self) -> Rules:
+        """Returns a copy in which only the messages of commits accept regressions."""
+        return replace(self, accept=(), accept_by_message=True)
+
+    def accepting_all(self, reason: str) -> Rules:
+        """Returns a copy that accepts all regressions of NEW, for the given reason."""
+        own = Acceptance(reason=reason)
+        others = [acceptance for acceptance in self.accept if acceptance.commit]
+        return replace(self, accept=(*others, own))
+
+    def acceptance_between(
+        self,
+        configuration: str,
+        metric: Metric,
+        result: str,
+        base: Sequence[str],
+        new: Sequence[str],
+    ) -> Acceptance | None:
+        """Returns what accepts a regression from revision `base` to revision `new`; None if nothing
+        does.
+
+        `base` and `new` contain the revision of each run. If the runs of BASE or of NEW have
+        several revisions, no commit is among the changes. Acceptances that have ended are
+        considered last. Git looks for commits only in the repository of the current folder.
+
+        Args:
+          result: word of --fail_on for the regression: "slower" or "changed".
         """
-        if len({*new}) != 1 or len({*base}) != 1:
-            return None
-        meant = [
-            acceptance for acceptance in self.accept if acceptance.applies_to(configuration, metric)
-        ]
-        ordered = sorted(meant, key=lambda acceptance: acceptance.has_ended)
-        return next(
-            (acceptance for acceptance in ordered if acceptance.is_between(base[0], new[0])), None
-        )
+        fitting: list[Acceptance] = []
+        if len({*base}) == len({*new}) == 1:
+            commits = _commits_between(base[0], new[0], os.getcwd())
+            hashes = [new[0], *(commit for commit, _ in commits)]
+            fitting += [
+                acceptance
+                for acceptance in self.accept
+                if any(commit.startswith(acceptance.commit) for commit in hashes)
+            ]
+            for commit, message in commits if self.accept_by_message else ():
+                fitting += _acceptances_of_message(commit, message)
+        else:
+            fitting += [acceptance for acceptance in self.accept if not acceptance.commit]
+        meant = (one for one in fitting if one.applies_to(configuration, metric, result))
+        return min(meant, key=lambda acceptance: acceptance.has_ended, default=None)
+
+    def unknown_accepted_commits(self) -> list[str]:
+        """The accepted commits that the repository of the current folder lacks; [] outside of a
+        repository.
+        """
+        commits = [acceptance.commit for acceptance in self.accept if acceptance.commit]
+        try:
+            answers = git("cat-file", "--batch-check", input="\n".join(commits)) if commits else ""
+        except GitError:
+            return []
+        known = zip(commits, answers.splitlines(), strict=True)
+        return [commit for commit, answer in known if answer.endswith(" missing")]
 
 
 def _names_selecting_metric(metric: Metric) -> set[str]:
@@ -501,10 +593,13 @@ def _is_in_commit(file: RulesFile) -> bool:
 def _rules_from_table(source: str, table: Any) -> Rules:
     digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:12]
     try:
-        _check_keys(table, ("rules", "accept", "ignore"), source)
+        _check_keys(table, ("rules", "accept", "accept_by_message", "ignore"), source)
         for key in ("rules", "accept"):
             if not isinstance(table.get(key, []), list):
                 raise ValueError(f"{source}: {key}: must be an array of tables, [[{key}]]")
+        by_message = table.get("accept_by_message", False)
+        if not isinstance(by_message, bool):
+            raise ValueError(f"{source}: accept_by_message: must be true or false")
         rules, accept = (enumerate(table.get(key, ()), 1) for key in ("rules", "accept"))
         return Rules(
             source=source,
@@ -516,6 +611,7 @@ def _rules_from_table(source: str, table: Any) -> Rules:
                 _acceptance_from_table(table, f"{source}: accept {number}")
                 for number, table in accept
             ),
+            accept_by_message=by_message,
             ignore=_patterns(table.get("ignore", []), f"{source}: ignore"),
         )
     except ValueError as error:
@@ -611,8 +707,12 @@ def _check_metrics(names: Iterable[str], where: str) -> None:
             raise ValueError(f"{where}: {unknown_key_message(name, METRICS)}")
 
 
-def _acceptance_from_table(table: Any, where: str) -> AcceptedCommit:
-    acceptance = _dataclass_from_table(AcceptedCommit, table, where)
+def _acceptance_from_table(table: Any, where: str) -> Acceptance:
+    _check_keys(table, ("commit", "reason", "until", "configurations", "metrics"), where)
+    for key in ("commit", "reason", "until"):
+        if key not in table:
+            raise ValueError(f"{where}.{key}: missing")
+    acceptance = _dataclass_from_table(Acceptance, table, where)
     _check_metrics(acceptance.metrics, f"{where}: metrics")
     if not _COMMIT.fullmatch(acceptance.commit):
         raise ValueError(f"{where}: commit: {acceptance.commit}: must be a hash of 7 to 64 digits")

@@ -344,7 +344,8 @@ def workflows(call, repository):
 def test_code_of_strangers_meets_no_secret_and_no_token_that_can_write(call, repository):
     measuring, commenting = workflows(call, repository)
     assert True in measuring  # "on", as YAML 1.1 reads it
-    assert measuring[True] == "pull_request"
+    events = ["opened", "synchronize", "reopened", "labeled", "unlabeled"]
+    assert measuring[True] == {"pull_request": {"types": events}}
     assert measuring["permissions"] == {"contents": "read"}
     checkout = measuring["jobs"]["gate"]["steps"][0]
     assert checkout["with"]["persist-credentials"] is False
@@ -618,3 +619,34 @@ def test_uncommitted_changes_are_not_measured_and_it_says_so(call, given, pages,
     assert f"{text}: B is the commit {commit}\n" in call("gate", "main", *NETWORK).err
     assert text not in call("gate", "main", "change", *NETWORK).err
     assert f"; {text}, so commit them first\n" in call("gate", "pages", *NETWORK, code=2).err
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_slowdown_is_accepted_by_a_flag_or_by_a_message_that_rules_of_the_base_allow(
+    call, repository, git, tmp_path
+):
+    def gate_comment(name, *words, code):
+        results = tmp_path / name
+        call("gate", "main", f"--results={results}", *words, *FLAGS, *NETWORK, code=code)
+        return (results / "comment.md").read_text()
+
+    text = gate_comment("flag", "--accept=label *slow*", code=0)
+    assert text.startswith("### cnnbench: an accepted change\n")
+    assert "Accepted: --accept (label &#42;slow&#42;)." in text
+    line = "cnnbench-accept: slower lenet: a wider stem"
+    git(repository, "commit", "--quiet", "--amend", "-m", f"slower\n\n{line}")
+    (repository / "cnnbench.toml").write_text("accept_by_message = true\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "rules of the change are not used")
+    assert "Accepted: " not in gate_comment("denied", code=1)
+    git(repository, "switch", "--quiet", "main")
+    (repository / "cnnbench.toml").write_text("accept_by_message = true\n")
+    (repository / "fake.json").write_text(json.dumps({"speed": 100, "salt": "main"}))
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "rules of main")
+    git(repository, "switch", "--quiet", "-c", "accepted")
+    (repository / "fake.json").write_text(json.dumps({"speed": 80, "salt": "accepted"}))
+    git(repository, "commit", "--quiet", "-am", f"slower\n\n{line}")
+    text = gate_comment("message", code=0)
+    commit = git(repository, "rev-parse", "HEAD")[:12]
+    assert f"Accepted: the message of commit {commit} (a wider stem)." in text

@@ -243,7 +243,8 @@ def test_an_accepted_commit_stays_in_the_answer_until_its_end(call, sides):
         rules(other)
         out = " ".join(call(*sides("slower"), code=1).out.split())
         assert "Accepted: " not in out
-    assert f"by commit {NEW[:9]} was accepted until 2020-02-29: a wider stem" in out
+    text = f"throughput was accepted by commit {NEW[:9]} until 2020-02-29 (a wider stem)"
+    assert text in out
 
 
 def test_rules_of_a_commit(call, sides, tmp_path):
@@ -263,3 +264,74 @@ def test_rules_of_a_commit(call, sides, tmp_path):
     rules("", "own:rules.toml")
     err = call(*sides("slower"), "--rules=own:rules.toml", code=2).err
     assert "the file of this name is ./own:rules.toml" in err
+
+
+@pytest.fixture
+def change(call, save, git, tmp_path, monkeypatch):
+    """change(MESSAGE): the folders of a commit and of a slower commit with this message."""
+    monkeypatch.chdir(tmp_path)
+    git(tmp_path, "init", "--quiet", "--initial-branch=main")
+
+    def measured(message, name):
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", message)
+        commit = git(tmp_path, "rev-parse", "HEAD")
+        factor = 0.9 if name == "new" else 1.0
+        return save(tmp_path / name, factor, subject=Subject(revision=commit, dirty=False))
+
+    def change(message):
+        folders = [measured(text, name) for name, text in {"base": "base", "new": message}.items()]
+        return "compare", *folders, "--format=json"
+
+    return change
+
+
+LINE = "cnnbench-accept: slower lenet: more layers: 4 % slower"
+
+
+@pytest.mark.parametrize(
+    ("message", "accepted"),
+    [
+        (f"wider\n\n{LINE}\n", True),
+        (LINE.replace("lenet", "lenet, batch 8*"), True),
+        (LINE.replace("lenet", "*"), True),
+        (LINE.replace("lenet", "len"), False),
+        (LINE.replace("slower ", "changed ", 1), False),
+        (f"see {LINE}", False),
+        ("cnnbench-accept: slower lenet", False),
+    ],
+)
+def test_the_message_of_a_commit_accepts_a_regression_if_rules_allow_it(
+    call, change, message, accepted
+):
+    words = change(message)
+    denied = json.loads(call(*words, code=1).out)
+    allows = "accepts this only if rules contain accept_by_message = true"
+    assert any(allows in note for note in denied["notes"]) == accepted
+    rules("accept_by_message = true\n")
+    document = json.loads(call(*words, code=0 if accepted else 1).out)
+    assert ("Accepted: the message of commit " in document["answer"]) == accepted
+    assert ("(more layers: 4 % slower)" in document["answer"]) == accepted
+    rules("accept_by_message = 1\n")
+    assert "accept_by_message: must be true or false" in call(*words, code=2).err
+
+
+def test_a_flag_accepts_all_regressions_of_new(call, sides):
+    done = call(*sides("slower"), "--accept=label accept-slower")
+    assert "Accepted: --accept (label accept-slower)." in " ".join(done.out.split())
+    assert done.out.endswith("exit code 0: an accepted change\n")
+    document = json.loads(call(*sides("slower"), "--accept=label", "--format=json").out)
+    (throughput,) = (
+        one for one in document["configurations"][0]["results"] if one["verdict"] == "slower"
+    )
+    assert throughput["accepted"]["reason"] == "label"
+    assert "--accept= : is empty; give" in call(*sides("slower"), "--accept= ", code=2).err
+
+
+def test_accepted_commits_that_do_not_exist_are_named(call, change):
+    words = change("wider")
+    table = "[[accept]]\ncommit = '{:07x}'\nreason = 'x'\nuntil = 2999-12-31\n"
+    rules("".join(table.format(number) for number in range(16, 5016)))
+    (note,) = (note for note in json.loads(call(*words, code=1).out)["notes"] if "accepted" in note)
+    assert note.startswith(
+        "cnnbench.toml: 5000 accepted commits are not in this repository: 0000010"
+    )
