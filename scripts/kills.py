@@ -125,7 +125,7 @@ class ResultFilesWriter:
 
     def _write(self) -> None:
         self._files.check_writable()
-        self._files.write(self._record, lambda: [run_row(self._record)])
+        self._files.write(self._record, lambda: [run_row(self._record, {})])
 
     def write_until_killed(self, report: Report) -> None:
         """Writes result files until the process is killed."""

@@ -124,6 +124,12 @@ class RunPart(enum.Flag):
     """A file or folder that a campaign chooses for each of its processes."""
     TUNABLE = enum.auto()
     """Changes the speed but not the trained weights."""
+    STEP_WORK = enum.auto()
+    """Determines how much a step computes on a device. Unless it is known, runs are not
+    comparable."""
+    HEADER = enum.auto()
+    """Needs no further line in the header of the output: a line of tf_cnn_benchmarks shows the
+    value, or the value hardly affects the speed of a step."""
 
 
 # Types of flag values: how text is parsed, which values are valid, and what the help says

@@ -36,6 +36,7 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.optimizers.registry import Constant
+from cnnbench.records.codec import encode
 
 # Job files still use obsolete and renamed flags of tf_cnn_benchmarks and its forks.
 
@@ -448,6 +449,41 @@ def identity_flags(values: Mapping[str, Any], *, of_places: bool = False) -> dic
         elif counted is RepetitionMatch.NUMBER:
             by_name[name] = len(str(value).split(",")) if value else 0
     return by_name
+
+
+@functools.cache
+def recorded_defaults() -> Mapping[str, Any]:
+    """Returns the default values of all flags, as records store them. Records of earlier versions
+    lack flags that were added later; these flags have the values of this mapping.
+    """
+    # Records of earlier versions also contain flags that no longer exist.
+    return {
+        spec.name: encode(spec.default if spec.before is None else spec.before)
+        for spec in (*FLAGS, *OBSOLETE)
+    }
+
+
+def changed_flags(
+    config: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns the flags of a record that differ from `defaults` (None: `recorded_defaults`). Types
+    are compared, too: 0, 0.0 and False are equal in Python, but not in JSON.
+    """
+    usual = recorded_defaults() if defaults is None else defaults
+    return {
+        name: value
+        for name, value in config.items()
+        if (default := usual.get(name, ...)) is not value
+        and (default != value or type(default) is not type(value))
+    }
+
+
+def changed_identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the flags of a record that identify the run and differ from their defaults. Together
+    with the defaults, they determine the configuration of the run.
+    """
+    counted = identity_flags(config)
+    return {name: value for name, value in changed_flags(config).items() if name in counted}
 
 
 _COUNTED = {role: role.repetition_match for role in FlagRole}

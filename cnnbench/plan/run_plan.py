@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 from cnnbench.base import plugins
 from cnnbench.base.files import is_url
-from cnnbench.flags.declare import FlagRole, FlagSpec, names_of_flags, specs_of
+from cnnbench.flags.declare import FlagRole, FlagSpec, RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.params import FLAGS, SPECS, Params, identity_flags
+from cnnbench.flags.params import FLAGS, SPECS, Params, changed_identity, identity_flags
 from cnnbench.machine.cpu import Host
 from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
 from cnnbench.plan.setup import GradientExchangePlan, NetworkPlan, NumericsPlan
@@ -45,6 +45,13 @@ _OWN = {
     *(spec.name for spec in specs_of(OutputParams)),
 }
 """Names of the flags that may differ between the processes of a job."""
+
+_SHOWN = {
+    *names_of_flags(FLAGS, RunPart.HEADER | RunPart.TASK | RunPart.LEARNING_RATE),
+    *names_of_flags(FLAGS, RunPart.BATCH | RunPart.LENGTH | RunPart.WARM_UP),
+    *names_of_flags(FLAGS, RunPart.EVALUATIONS | RunPart.CHECKPOINTS),
+}
+"""Flags of tf_cnn_benchmarks that its header shows, or that hardly change the speed of a step."""
 
 
 def identity_on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,6 +198,22 @@ class RunPlan:
     def to_json(self) -> dict[str, Any]:
         """The flags of `config` as JSON values."""
         return {name: encode(value) for name, value in self.config.items()}
+
+    @staticmethod
+    def changed_flags(config: Mapping[str, Any]) -> dict[str, Any]:
+        """The flags of a record that identify the run and differ from their defaults."""
+        return changed_identity(config)
+
+    def header_flags(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The flags to name in the header of the output: all flags of `config` (as in the record)
+        that identify the run and differ from their defaults.
+
+        Empty if the lines of tf_cnn_benchmarks' header show all flags that determine the speed.
+        """
+        values = self.params.as_dict()
+        set_flags = {name for name in values if values[name] != SPECS[name].default}
+        changed = changed_identity(config)
+        return changed if set_flags & changed.keys() - _SHOWN else {}
 
     @property
     def identity(self) -> dict[str, Any]:

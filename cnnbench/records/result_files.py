@@ -11,13 +11,14 @@ import csv
 import fcntl
 import glob
 import io
+import json
 import os
 import shlex
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from cnnbench.base.files import (
     NO_LOCKS,
@@ -44,7 +45,7 @@ from cnnbench.records.files import (
     write_all,
     write_text,
 )
-from cnnbench.records.metric import SUMMARY, load_metrics
+from cnnbench.records.metric import ALL, SUMMARY, load_metrics
 from cnnbench.records.profiles import Explanation, Roofline, StepProfile
 from cnnbench.records.run import RunRecord, subject_of_record
 from cnnbench.variable_mgr.modes import Packing
@@ -617,6 +618,7 @@ _RUN = {
     "subject_changes": "subject.changes",
     "batch_requested_per_device": "record.batch.requested_per_device",
     **_attribute_columns("record.model", "recomputed_flops_per_image"),
+    **_attribute_columns("computed", "throughput", "flags"),
 }
 
 # Names of the fields of `Packing`. The value is True if a later version added the field.
@@ -657,13 +659,19 @@ RUNS = CsvTable((*_RUN, "schema"), RunRecord.schema, SUMMARY)
 REDUCTIONS = CsvTable((*_ALL_REDUCE, "schema"), AllReduceRecord.schema)
 
 
-def run_row(record: RunRecord) -> dict[str, object]:
-    """Returns the values of a run's row in the file of --result_csv, by column."""
+def run_row(record: RunRecord, flags: Mapping[str, Any]) -> dict[str, object]:
+    """Returns the values of a run's row in the file of --result_csv, by column.
+
+    `flags` are the flags that identify the run and differ from their defaults. The column `flags`
+    contains them as a JSON object.
+    """
     error = record.error
     computed = {
         "model": record.config.get("model") if record.model is None else record.model.name,
         "num_warmup_steps": record.warmup_steps,
         "num_steps": record.steps,
+        "throughput": ALL["throughput"].value(record),
+        "flags": json.dumps(flags, sort_keys=True),
         "error": None if error is None else f"{error.type}: {error.message}",
         "command": shlex.join(record.command),
     }

@@ -390,7 +390,7 @@ def run_records(generator: random.Random, folder: Path) -> None:
     def run() -> None:
         for record in load_records([str(path)]).records:
             Configuration.of(record)
-            row = run_row(record)
+            row = run_row(record, {})
             RUNS.format_cells(row)
             again = type(record).from_json(record.to_json())
             if again.to_json() != record.to_json():

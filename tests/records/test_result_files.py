@@ -91,7 +91,7 @@ def test_each_file_is_written_also_when_the_other_cannot_be(tmp_path, little_dis
     assert both.is_requested
     longest = len(record.to_json()) - 1
     with little_disk(longest):
-        both.write(record, lambda: [run_row(record)])
+        both.write(record, lambda: [run_row(record, {})])
     with pytest.raises(BenchmarkError, match=r"--result_json=.*/r\.json: cannot be written: File"):
         report_failed_writes()
     assert len(table.read_text().splitlines()) == 2
@@ -142,7 +142,7 @@ def test_killed_writer_leaves_the_old_or_the_new_document(tmp_path):
 
 
 def append(path, record):
-    RUNS.append(str(path), [run_row(record)])
+    RUNS.append(str(path), [run_row(record, {})])
 
 
 def rows(path):
@@ -263,7 +263,7 @@ def test_a_column_is_the_value_of_its_key_in_the_document(runs, column):
     found = sources.get(top)
     for key in path:
         found = None if found is None else found.get(key.rstrip("_"))
-    cell = RUNS.format_cells(run_row(record))[column]
+    cell = RUNS.format_cells(run_row(record, {}))[column]
     if isinstance(found, (int, float)) and not isinstance(found, bool):
         assert float(cell) == pytest.approx(found, rel=1e-12)
     elif isinstance(found, str):

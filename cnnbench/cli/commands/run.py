@@ -21,7 +21,7 @@ from cnnbench.cli.commands import results_folder_or_default
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.repeat import RepeatFlags
-from cnnbench.flags.params import ONLY_CHECK, SPECS
+from cnnbench.flags.params import ONLY_CHECK, SPECS, changed_identity
 from cnnbench.flags.parse import (
     ParsedArgs,
     expand_flag_files,
@@ -236,7 +236,7 @@ def _write_missing_record(measurements: Measurements, error: BenchmarkError | No
     record = measurements.make_record("interrupted" if error is None else "failed", error)
     if measurements.checkpoint_save_folder is not None:
         write_training_status(measurements.checkpoint_save_folder, record.status)
-    files.write(record, lambda: [run_row(record)])
+    files.write(record, lambda: [run_row(record, changed_identity(record.config))])
     messages = MessageWriter()
     silence_warnings(parse_silenced_conditions(config.get("quiet_conditions", "")))
     print_notices(record, messages)

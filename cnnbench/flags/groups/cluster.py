@@ -79,4 +79,5 @@ class ClusterParams:
         True,
         "Workers wait for each other in every step. If false, workers train asynchronously.",
         only_with="job_name: there are no other workers to wait for",
+        part=RunPart.HEADER,
     )

@@ -38,6 +38,7 @@ class DataParams:
         path="folder or URL",
         role=FlagRole.PLACE,
         unset="",
+        part=RunPart.HEADER,
     )
     data_name: str | None = flag(
         None,
@@ -47,6 +48,7 @@ class DataParams:
         "has several.",
         known=datasets,
         unset="",
+        part=RunPart.HEADER,
     )
     dataset_plugin: str | None = flag(
         None,

@@ -21,6 +21,7 @@ class ModelParams:
         "keras.applications, such as keras:ResNet50V2. keras:FILE.keras is a network that "
         "model.save wrote.",
         known=all_model_names,
+        part=RunPart.HEADER | RunPart.STEP_WORK,
     )
     model_plugin: str | None = flag(
         None,
@@ -80,6 +81,7 @@ class ModelParams:
         "convolutions compute in 8-bit integers, other layers in fp32.",
         choices=("fp32", "fp16", "bf16", "int8"),
         lower=True,
+        part=RunPart.STEP_WORK,
     )
     use_fp16: bool = flag(False, "Old name of --precision=fp16.")
     fp16_loss_scale: float | None = _loss_scale(
@@ -115,4 +117,5 @@ class ModelParams:
         "total_loss",
         "Loss to print and record: with the L2 term (total_loss) or without (base_loss).",
         choices=("base_loss", "total_loss"),
+        part=RunPart.HEADER,
     )

@@ -94,6 +94,7 @@ class OptimizerParams:
         + ".",
         choices=OPTIMIZERS.keys(),
         checked_late=True,
+        part=RunPart.UPDATE | RunPart.HEADER,
     )
     init_learning_rate: float | None = _schedule(
         None,
@@ -156,4 +157,5 @@ class OptimizerParams:
         f"--optimizer={', '.join(o.name for o in OPTIMIZERS.values() if o.decoupled)}, the loss "
         "has no L2 term; the flag is then the factor of the weight decay in the update.",
         minimum=0,
+        part=RunPart.UPDATE | RunPart.HEADER,
     )

@@ -82,7 +82,7 @@ class OutputParams:
         path="folder or URL",
         fault=_invalid_folder_reason,
         role=FlagRole.PLACE,
-        part=RunPart.PER_PROCESS,
+        part=RunPart.PER_PROCESS | RunPart.HEADER,
         unset="",
     )
     export_dir: str | None = _output(

@@ -43,7 +43,7 @@ class RunParams:
     eval: bool = _work(
         False,
         "Evaluate the checkpoints in --train_dir instead of training.",
-        part=RunPart.WORK | RunPart.NO_TIMED_STEPS,
+        part=RunPart.WORK | RunPart.NO_TIMED_STEPS | RunPart.HEADER,
     )
     eval_interval_secs: int = flag(
         0,
@@ -115,6 +115,7 @@ class RunParams:
         False,
         "Measure inference: run only the forward pass of the network. On GPUs, up to 100 more "
         "batches follow, one at a time, to measure the latency.",
+        part=RunPart.WORK | RunPart.HEADER,
     )
     freeze_when_forward_only: bool = flag(
         False,
@@ -123,7 +124,9 @@ class RunParams:
         only_with="forward_only",
     )
     print_training_accuracy: bool = flag(
-        False, "Add top-1 and top-5 accuracy of the training batches to the step lines."
+        False,
+        "Add top-1 and top-5 accuracy of the training batches to the step lines.",
+        part=RunPart.HEADER,
     )
     batch_size: int = flag(
         0,
@@ -131,7 +134,7 @@ class RunParams:
         "is used.",
         minimum=0,
         maximum=MOST_IMAGES,
-        part=RunPart.BATCH,
+        part=RunPart.BATCH | RunPart.STEP_WORK,
     )
     global_batch_size: int = flag(
         0,
@@ -173,6 +176,7 @@ class RunParams:
         "Images per evaluation step and device. With 0, --batch_size is used.",
         minimum=0,
         maximum=MOST_IMAGES,
+        part=RunPart.HEADER,
     )
     num_batches: int | None = _length(
         None,
@@ -191,12 +195,16 @@ class RunParams:
         above=0,
     )
     num_eval_batches: int | None = flag(
-        None, "Steps of one evaluation. If not given, --num_batches is used.", minimum=1
+        None,
+        "Steps of one evaluation. If not given, --num_batches is used.",
+        minimum=1,
+        part=RunPart.HEADER,
     )
     num_eval_epochs: float | None = flag(
         None,
         "Passes over the validation set in one evaluation. If not given, --num_epochs is used.",
         above=0,
+        part=RunPart.HEADER,
     )
     num_warmup_batches: int | None = _warm_up(
         None,

@@ -33,6 +33,7 @@ class RuntimeParams:
         "Compute device. auto uses GPUs if TensorFlow finds any, otherwise the CPU.",
         choices=("auto", "cpu", "gpu"),
         lower=True,
+        part=RunPart.HEADER,
     )
     num_gpus: int = flag(
         1,
@@ -40,6 +41,7 @@ class RuntimeParams:
         minimum=1,
         maximum=1024,
         checked_late=True,
+        part=RunPart.HEADER,
     )
     gpu_indices: str = flag(
         "",
@@ -47,7 +49,7 @@ class RuntimeParams:
         "0,1,2,...",
         fault=_invalid_indices_reason,
         role=FlagRole.ITEMS,
-        part=RunPart.GPU | RunPart.TUNABLE,
+        part=RunPart.GPU | RunPart.TUNABLE | RunPart.HEADER,
         only_with="not device=cpu",
     )
     gpus_per_card: int = flag(
@@ -64,6 +66,7 @@ class RuntimeParams:
         "auto",
         "Layout of images in the network. auto is NCHW on GPUs and NHWC on the CPU.",
         choices=("auto", "NHWC", "NCHW"),
+        part=RunPart.TUNABLE | RunPart.HEADER,
     )
     conv_gradients: str = _tunable(
         "auto",

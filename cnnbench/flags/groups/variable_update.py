@@ -45,7 +45,7 @@ class VariableUpdateParams:
         "strategies of tf.distribute.",
         choices=NAMES,
         checked_late=True,
-        part=RunPart.ALGORITHM | RunPart.TUNABLE,
+        part=RunPart.ALGORITHM | RunPart.TUNABLE | RunPart.HEADER,
     )
     variable_mgr_plugin: str | None = flag(
         None,
@@ -104,6 +104,7 @@ class VariableUpdateParams:
         "With parameter_server: each step uses the variable values that the previous step read. "
         "Therefore the values are copied to the devices during the previous step, and gradients "
         "are one step late.",
+        part=RunPart.UPDATE | RunPart.HEADER,
     )
     all_reduce_spec: AllReduceSpec | None = flag(
         None,
@@ -113,7 +114,7 @@ class VariableUpdateParams:
         "bytes as it is sent. If not given, replicated copies all gradients to one device.",
         parser=parse_all_reduce_spec,
         known=names,
-        part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.TUNABLE,
+        part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.TUNABLE | RunPart.HEADER,
         unset="",
     )
     all_reduce_group_size: int = _algorithm(

@@ -48,6 +48,11 @@ from cnnbench.records.run import BENCHMARKS, RunRecord
 
 _PLACES = flag_names_by_repetition_match(RepetitionMatch.PRESENCE)
 
+_WORK_FLAGS = names_of_flags(FLAGS, RunPart.STEP_WORK)
+_UNKNOWN_WORK = FactRule(
+    DifferenceEffect.BLOCKS, "an imported run of unknown work may have done other work"
+)
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -114,18 +119,38 @@ class MeasurementGroup:
             )
             for name, pairs in seen.items()
         }
+        lacks_flags = IMPORTED in self.configuration.flags
         flags = {
-            name: frozenset([fact_text(value)])
+            name: frozenset([UNKNOWN if value is None and lacks_flags else fact_text(value)])
             for name, value in self.configuration.flags.items()
             if name not in _PLACES
         }
         return {**flags, **texts}
 
+    def unknown_work(self) -> tuple[str, ...]:
+        """Names of the flags and properties that say how much an imported run computed, but
+        that are unknown: network, precision, batch size and number of processes.
+        """
+        imported = [
+            record
+            for record in self.records
+            if isinstance(record, RunRecord) and record.imported is not None
+        ]
+        if self.configuration.kind != RUN or not imported:
+            return ()
+        flags = self.configuration.flags
+        lacks_flags = IMPORTED in flags
+        names = [name for name in _WORK_FLAGS if lacks_flags and flags.get(name) is None]
+        if any(record.placement is None for record in imported):
+            names.append("num_workers")
+        return tuple(names)
+
     def text_if_absent(self, rule: FactRule) -> str:
         """Returns the text that stands for a recorded property that a measurement lacks: "unknown"
         or "none". For imported records, the text is always "unknown".
         """
-        return UNKNOWN if IMPORTED in self.configuration.flags else rule.absent
+        runs = (record for record in self.records if isinstance(record, RunRecord))
+        return UNKNOWN if any(run.imported is not None for run in runs) else rule.absent
 
 
 def fact_differences(
@@ -138,10 +163,13 @@ def fact_differences(
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
     unlike_flags = set(base.configuration.differing_flags(new.configuration))
+    unknown = dict.fromkeys((*base.unknown_work(), *new.unknown_work()))
     is_benchmark = base.configuration.kind in BENCHMARKS
     differing = []
-    for name in dict.fromkeys((*sides[0], *sides[1])):
-        if name in unlike_flags:
+    for name in dict.fromkeys((*unknown, *sides[0], *sides[1])):
+        if name in unknown:
+            rule = _UNKNOWN_WORK
+        elif name in unlike_flags:
             rule = (benchmark_fact_rule(name) if is_benchmark else None) or FLAG
         elif name in _PLACES:
             rule = FLAG_PLACE
@@ -154,8 +182,10 @@ def fact_differences(
             for side, of in zip(sides, (base, new), strict=True)
         ]
         both = values[0] | values[1]
-        certain, blocks = len(both - {UNKNOWN}) > 1, rule.effect is DifferenceEffect.BLOCKS
-        if rule.effect is not DifferenceEffect.IGNORED and len(both) > 1 and (certain or blocks):
+        certain, blocks = name in unknown, rule.effect is DifferenceEffect.BLOCKS
+        certain |= len(both - {UNKNOWN}) > 1
+        is_listed = name in unknown or (len(both) > 1 and (certain or blocks))
+        if rule.effect is not DifferenceEffect.IGNORED and is_listed:
             base_texts, new_texts = (tuple(sorted(side)) for side in values)
             blocks = blocks and certain and not is_allowed_to_differ(name, patterns)
             differing.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
@@ -182,6 +212,8 @@ def differing_values_text(name: str, base: tuple[str, ...], new: tuple[str, ...]
     before, after = (
         alternatives([readable_fact(name, value) for value in side]) for side in (base, new)
     )
+    if base == new == (UNKNOWN,):
+        return f"{name} is unknown in BASE and in NEW"
     if base == new:
         return f"{name} is {before} within BASE and within NEW"
     return f"{name} is {before} in BASE and {after} in NEW"

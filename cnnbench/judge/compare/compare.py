@@ -27,14 +27,13 @@ from cnnbench.judge.compare.comparability import (
     match_groups,
 )
 from cnnbench.judge.compare.configuration import (
-    IMPORTED,
     MODEL_SIZE,
     NOTHING,
     UNKNOWN,
     WORK,
     configuration_name,
     expand_fact_names,
-    imported_measurements_note,
+    imported_records_note,
     records_to_measurements,
     unique_configuration_names,
 )
@@ -650,11 +649,7 @@ def _comparison_notes(
         yield EMULATED_NOTICE
     yield from filter(
         None,
-        [
-            imported_measurements_note(
-                record.config.get(IMPORTED) for side in processes for record in side
-            )
-        ],
+        [imported_records_note(record for side in processes for record in side)],
     )
     yield from _unsuccessful_run_notes(entries)
     _, repeated = repeated_pairs_and_causes(run for entry in entries for run in entry.runs)

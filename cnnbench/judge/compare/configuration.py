@@ -33,7 +33,7 @@ from cnnbench.base.text import boolean_text
 from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.groups.runtime import RuntimeParams
-from cnnbench.flags.params import FLAGS, OBSOLETE, identity_flags
+from cnnbench.flags.params import FLAGS, changed_flags, identity_flags, recorded_defaults
 from cnnbench.judge.metrics import (
     ALL_REDUCE,
     BUILD,
@@ -651,13 +651,7 @@ class Configuration:
         kind = kind_of(measurement)
         # A flag that an imported record lacks may have any value, not only the default.
         usual = {} if IMPORTED in measurement.config else _default_flags(kind)
-        # Types are compared, too: 0, 0.0 and False are equal in Python, but not in JSON.
-        changed = {
-            name: value
-            for name, value in measurement.config.items()
-            if (default := usual.get(name, ...)) is not value
-            and (default != value or type(default) is not type(value))
-        }
+        changed = changed_flags(measurement.config, usual)
         if kind in BENCHMARKS:
             changed |= _benchmark_flags(measurement.environment)
         counted = json.dumps(identity_flags(changed))
@@ -769,19 +763,31 @@ def _run_name_parts(flags: Mapping[str, Any]) -> list[str]:
     return parts + [name for name in names_of_flags(FLAGS, RunPart.WORK) if flags.get(name)]
 
 
-def imported_measurements_note(programs: Iterable[object]) -> str:
+def imported_records_note(records: Iterable[RunRecord | AllReduceRecord]) -> str:
+    """Returns a note that says how many records were imported from which programs, and what is
+    unknown of them. "" if none was imported.
+    """
+    runs = [record for record in records if isinstance(record, RunRecord)]
+    imports = [run.imported for run in runs if run.imported is not None]
+    unknown = {name for imported in imports for name in imported.unknown}
+    return imported_measurements_note([imported.program for imported in imports], unknown)
+
+
+def imported_measurements_note(programs: Iterable[object], unknown: Iterable[str]) -> str:
     """Returns a note that says how many measurements were imported from which programs, or "" if
-    `programs` contains only None.
+    `programs` contains only None. `unknown` are names of unknown flags and properties.
     """
     counts = Counter(str(program) for program in programs if program is not None)
     if not counts:
         return ""
     of = ", ".join(f"{number} from {program}" for program, number in counts.items())
-    return (
+    note = (
         f"Imported: {of}. Each has one value and no step times, so slow steps, disturbances and "
         "the noise within a process are not judged. Properties that it lacks, such as the machine, "
         "are not compared."
     )
+    lacking = ", ".join(sorted({*unknown} - {"step_seconds"}))
+    return f"{note} Unknown of at least one: {lacking}." if lacking else note
 
 
 def _value_text(value: Any) -> str:
@@ -794,9 +800,7 @@ def _value_text(value: Any) -> str:
 
 @lru_cache(maxsize=len(KINDS))
 def _default_flags(kind: str) -> Mapping[str, Any]:
-    """Returns the default values of all flags. Records of earlier versions lack flags that were
-    added later; these flags get their default values.
-    """
+    """Returns the default values of all flags of a kind of measurement, as records store them."""
     if kind != RUN:
         flags = {
             spec.name: encode(spec.default)
@@ -804,11 +808,7 @@ def _default_flags(kind: str) -> Mapping[str, Any]:
             if spec.name not in (*_OF_ROWS, *_REDUNDANT)
         }
         return {**flags, "model": None, **_packing_flags(Packing())}
-    # Records of earlier versions also contain flags that no longer exist.
-    return {
-        spec.name: encode(spec.default if spec.before is None else spec.before)
-        for spec in (*FLAGS, *OBSOLETE)
-    }
+    return recorded_defaults()
 
 
 @lru_cache(maxsize=len(KINDS))

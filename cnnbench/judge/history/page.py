@@ -440,10 +440,15 @@ def history_remarks(
         ]
         listed = first_few(shares, _MOST_NAMED)
         texts.append(f"{len(machines)} machines are not compared with each other: {listed}.")
-    runs = (run for trend in trends for point in trend.series.points for run in point.runs)
-    if imported := imported_measurements_note(
-        run.configuration.flags.get(IMPORTED) for run in runs
-    ):
+    flags = [
+        run.configuration.flags
+        for trend in trends
+        for point in trend.series.points
+        for run in point.runs
+    ]
+    programs = [of.get(IMPORTED) for of in flags]
+    unknown = {name for of in flags if IMPORTED in of for name in of if of[name] is None}
+    if imported := imported_measurements_note(programs, unknown):
         texts.append(imported)
     if commits is None:
         return texts

@@ -28,6 +28,7 @@ from cnnbench.base.text import (
     to_plain_line,
     to_terminal_line,
 )
+from cnnbench.flags.params import changed_identity
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import Configuration, configuration_name
 from cnnbench.judge.compare.estimate import usable_values
@@ -153,7 +154,7 @@ def run_rows(results: ReportSubject) -> list[dict[str, Any]]:
         rows.append(
             {
                 "configuration": names[record.run_id],
-                **RUNS.cells(run_row(record)),
+                **RUNS.cells(run_row(record, changed_identity(record.config))),
                 "throughput_images_per_sec": speed(record),
                 "median_step_seconds": step(record),
                 "steady_state": steady.shape.value,

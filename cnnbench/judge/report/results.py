@@ -180,7 +180,7 @@ class RunGroup:
     def device_count(self) -> int | None:
         """Number of devices of the whole job; None if unknown."""
         placed = [record.placement for record in self.records if record.placement is not None]
-        return len(placed[0].devices) if placed else None
+        return placed[0].num_towers if placed else None
 
     @property
     def device_kind(self) -> str:

@@ -16,7 +16,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
@@ -41,6 +41,8 @@ MIXED = (
 )
 """Why the lines of a log are left out if several processes wrote into it without tags."""
 
+CNNBENCH = "cnnbench"
+UNKNOWN_OF_OWN_RUN = ("step_seconds", "memory", "startup")
 _MOST_SHOWN = 60
 # Words for infinity and NaN that C libraries write into JSON, which JSON does not know.
 _BARE_WORD = re.compile(rb"(?<=[:\[,\s])-?(?:inf|nan)(?=\s*[,}\]])")
@@ -295,25 +297,53 @@ class ResultFile:
         known = {key: imported.pop(key) for key in ("batch", "placement") if key in imported}
         labels = self.options.labels
         config = {**config, "imported_from": program, **({RESULT_LABEL: labels} if labels else {})}
+        if "model" in config and config["model"] is None:
+            # Runs of unknown networks are never repetitions of each other.
+            config["model_of_file"] = self.sha256[:12]
         if not started_at:
             imported["unknown"] = (*imported.get("unknown", ()), START)
         return RunRecord(
-            run_id=f"{program}-{self.sha256[:20]}-{part}",
+            run_id=self.run_id(program, part),
             started_at=started_at or subject.committed_at or self.changed_at,
             status=status,
             command=(),
             config=config,
             environment=environment or {},
             subject=subject.with_labels(parse_labels(labels)),
-            imported=Imported(
-                program=program,
-                file=os.path.basename(self.path),
-                sha256=self.sha256,
-                part=part,
-                skipped_lines=tuple(line.line for line in self.skipped if line.line),
-                **imported,
-            ),
+            imported=self._origin(program, part, imported),
             **known,
+        )
+
+    def own_run(self, run: RunRecord, part: int = 1, **imported: Any) -> RunRecord:
+        """Creates the record of a run of cnnbench whose configuration the file describes
+        completely. It belongs to the same configuration as the record that the run itself wrote.
+
+        Args:
+          run: what is known of the run.
+          part: number of the run in the file, from 1.
+          **imported: further attributes of `Imported`.
+        """
+        imported.setdefault("unknown", UNKNOWN_OF_OWN_RUN)
+        origin = self._origin(CNNBENCH, part, imported)
+        labels = self.options.labels
+        if not labels:
+            return replace(run, imported=origin)
+        subject = (run.subject or Subject()).with_labels(parse_labels(labels))
+        config = {**run.config, RESULT_LABEL: labels}
+        return replace(run, imported=origin, config=config, subject=subject)
+
+    def run_id(self, program: str, part: int) -> str:
+        """The unique name of a run in this file: equal content has equal names."""
+        return f"{program}-{self.sha256[:20]}-{part}"
+
+    def _origin(self, program: str, part: int, imported: Mapping[str, Any]) -> Imported:
+        return Imported(
+            program=program,
+            file=os.path.basename(self.path),
+            sha256=self.sha256,
+            part=part,
+            skipped_lines=tuple(line.line for line in self.skipped if line.line),
+            **imported,
         )
 
 

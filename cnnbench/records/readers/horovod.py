@@ -13,7 +13,7 @@ from itertools import pairwise
 from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.launchers import Line, with_prefixes
 from cnnbench.records.readers import MIXED, ResultFile, register_reader
-from cnnbench.records.run import Batch, PrintedSpeed, RunRecord
+from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
 
 PROGRAM = "horovod"
 
@@ -71,6 +71,17 @@ def _split_runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
     yield from (lines[start:end] for start, end in pairwise(bounds))
 
 
+def _placement(devices: int, kind: str) -> Placement:
+    """Returns the placement of a job. Each process of Horovod has one device."""
+    return Placement(
+        device="cpu" if kind == "cpu" else "gpu",
+        devices=(),
+        num_towers=devices,
+        num_workers=devices,
+        variable_update="horovod",
+    )
+
+
 def _run_record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -> RunRecord | None:
     """Creates the record of one run; None if its lines contain neither a result nor a header."""
     header: dict[str, str] = {}
@@ -110,6 +121,7 @@ def _run_record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -
         status="ok" if is_complete else "interrupted",
         part=part,
         batch=batch,
+        placement=_placement(devices, kind) if devices else None,
         values={} if total is None else {"throughput": total, "total_images_per_sec": total},
         printed=tuple(rows),
         unknown=(*_UNKNOWN, *(() if batch else ("batch",)), *(() if kind else ("devices",))),

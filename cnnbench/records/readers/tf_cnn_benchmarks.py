@@ -7,16 +7,21 @@ mpirun tags it; messages of TensorFlow may be mixed in.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cnnbench.base.files import parse_json, read_file
 from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.launchers import Line, with_prefixes
-from cnnbench.records.readers import MIXED, ResultFile, register_reader
+from cnnbench.records.readers import (
+    CNNBENCH,
+    MIXED,
+    START,
+    UNKNOWN_OF_OWN_RUN,
+    ResultFile,
+    parse_object,
+    register_reader,
+)
 from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
 
 PROGRAM = "tf_cnn_benchmarks"
@@ -29,10 +34,12 @@ _KNOWN = rf"Model: {{3,9}}\S|{_STEP}\s{{1,9}}images/sec: "
 _HEADER = re.compile(
     r"(TensorFlow|Model|Dataset|Mode|SingleSess|Batch size|Num batches|Num epochs|Devices|"
     r"NUMA bind|Data format|Data type|Input image|Layout optimizer|RewriterConfig|Optimizer|"
-    r"Variables|Use NCCL|AllReduce|Sync|Staged vars|Horovod on):(?:\s{1,20}(.*))?$"
+    r"Variables|Use NCCL|AllReduce|Sync|Staged vars|Horovod on|Flags):(?:\s{1,20}(.*))?$"
 )
 _GROUP = "batches per prepocessing group"
-_MORE = re.compile(rf"\s{{2,40}}(\S{{1,40}}) (per device|{_GROUP})$")
+_MORE = re.compile(
+    rf"\s{{2,40}}(\S{{1,40}}) (per device|{_GROUP})(?: and pass, (\d{{1,9}}) (passes))?$"
+)
 _ROW = re.compile(
     rf"({_STEP})\s{{1,9}}images/sec: ({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)"
     rf"((?:\s{{1,9}}{_NUMBER}){{0,40}})$"
@@ -42,6 +49,9 @@ _ACCURACY = re.compile(
     rf"(?:Accuracy|Precision) @ 1 = ({_NUMBER}) (?:Accuracy|recall) @ 5 = ({_NUMBER}) "
     rf"\[{_STEP} examples\]$"
 )
+# Names of networks in the header, by which --model does not know them.
+_MODELS = {"lenet5": "lenet", "official_ncf": "ncf"}
+_OFFICIAL_RESNET = re.compile(r"official_resnet_(\d{1,4})_v([12])$")
 _PRECISIONS = {"float32": "fp32", "float16": "fp16"}
 _TOTAL = re.compile(rf"total images/sec: ({_NUMBER})$")
 _GPU = re.compile(
@@ -74,7 +84,7 @@ def read(file: ResultFile) -> Iterable[RunRecord]:
     gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}
     part = 0
     for lines, time in file.processes(_KNOWN):
-        logs = [_ParsedLog(file, run) for run in _split_runs(lines)]
+        logs = [RunLog(file, run) for run in _split_runs(lines)]
         mixed = [log.mixed for log in logs if log.mixed]
         if mixed:
             file.skip(*mixed[0], MIXED)
@@ -100,77 +110,6 @@ def _split_runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
     yield run
 
 
-_METRIC_LOG, _RUN_LOG = "metric.log", "benchmark_run.log"
-_SPEEDS = ("current_examples_per_sec", "average_examples_per_sec")
-# Maps the names of run parameters in benchmark_run.log to the labels of the printed header.
-_PARAMETERS = {
-    **{"model": "Model", "dataset": "Dataset", "mode": "Mode", "devices": "Devices"},
-    **{"batch_size": "Batch size", "batch_size_per_device": "per device"},
-    **{"num_batches": "Num batches", "data_format": "Data format", "optimizer": "Optimizer"},
-    **{"variables": "Variables", "variable_update": "Variables", "all_reduce_spec": "AllReduce"},
-}
-
-
-@register_reader("benchmark_log_dir", rb'^\{.*"(?:run_parameters|global_step)":')
-def read_log_dir(file: ResultFile) -> Iterable[RunRecord]:
-    """Creates a record for each run in a folder of --benchmark_log_dir.
-
-    Runs append a line for each value to metric.log. benchmark_run.log describes the last run.
-    Reading either of the two files results in the same records.
-    """
-    folder, name = os.path.split(file.path)
-    other = os.path.join(folder, _METRIC_LOG if name == _RUN_LOG else _RUN_LOG)
-    facts: dict[str, Any] = {}
-    if name in (_METRIC_LOG, _RUN_LOG) and os.path.exists(other):
-        both = [file.data, read_file(other)]
-        metrics, about = both if name == _METRIC_LOG else reversed(both)
-        facts = _parse_json_line(about) or {}
-        # The records depend on both files, so both files are included in the digest.
-        path = os.path.join(folder, _METRIC_LOG)
-        own = ResultFile(path, metrics, file.options, file.skipped)
-        own.sha256 = hashlib.sha256(metrics + about).hexdigest()
-        file = own
-    runs: list[_ParsedLog] = []
-    times: list[str] = []
-    for number, text in file.lines:
-        if not text.strip():
-            continue
-        value = _parse_json_line(text.encode())
-        if value is not None and "run_parameters" in value:
-            facts = value
-            continue
-        metric, speed = (value or {}).get("name"), (value or {}).get("value")
-        if (
-            metric not in _SPEEDS
-            or not isinstance(speed, (int, float))
-            or not is_valid_amount(speed)
-        ):
-            file.skip(number, text)
-            continue
-        assert value is not None
-        step = value.get("global_step") or 0
-        if not runs or runs[-1].is_complete or (runs[-1].rows and step < runs[-1].rows[-1].step):
-            runs.append(_ParsedLog(file, ()))
-            times.append(str(value.get("timestamp") or ""))
-        if metric == _SPEEDS[1]:
-            runs[-1].values["total_images_per_sec"] = float(speed)
-            runs[-1].is_complete = True
-        else:
-            runs[-1].rows.append(PrintedSpeed(step=step, images_per_sec=float(speed)))
-    for part, (run, time) in enumerate(zip(runs, times, strict=True), start=1):
-        environment = run.fill_header_and_return_machine_facts(facts) if part == len(runs) else {}
-        yield run.make_record(part, time, {}, environment)
-
-
-def _parse_json_line(data: bytes) -> dict[str, Any] | None:
-    """Parses a line that contains a JSON object; None for other lines."""
-    try:
-        parsed = parse_json(data)
-    except ValueError:
-        return None
-    return parsed if isinstance(parsed, dict) else None
-
-
 def _metrics_of_printed_row(row: PrintedSpeed, *, has_loss: bool) -> dict[str, float]:
     """Returns the values of the last row that a run printed, by name of the metric. Set `has_loss`
     to False if the run printed no loss.
@@ -184,10 +123,27 @@ def _metrics_of_printed_row(row: PrintedSpeed, *, has_loss: bool) -> dict[str, f
     return {name: value for name, value in printed.items() if value is not None}
 
 
-class _ParsedLog:
-    """Values that were parsed from the output of one run."""
+def _flag_of_model(name: str | None) -> str | None:
+    """Returns the value of --model for the name of a network in the header."""
+    official = _OFFICIAL_RESNET.match(name or "")
+    if official:
+        return f"official_resnet{official[1]}{'_v2' if official[2] == '2' else ''}"
+    return None if name is None else _MODELS.get(name, name)
 
-    def __init__(self, file: ResultFile, lines: Iterable[Line]) -> None:
+
+class RunLog:
+    """Values that were parsed from the output of one run.
+
+    Attributes:
+      file: the file with the output.
+      header: values of the header by label.
+      rows: rows of the table of speeds.
+      values: values by name of the metric.
+      is_complete: whether the output has its last lines.
+      mixed: the first line that shows that lines of several processes are mixed.
+    """
+
+    def __init__(self, file: ResultFile, lines: Iterable[Line] = ()) -> None:
         self.file = file
         self.header: dict[str, str] = {}
         self.rows: list[PrintedSpeed] = []
@@ -195,7 +151,6 @@ class _ParsedLog:
         self.is_complete = False
         self._seen: set[str] = set()
         self.mixed: Line | None = None
-        """The first line that shows that the lines of several processes are mixed."""
         for number, text in lines:
             self._parse_line(number, text)
 
@@ -205,6 +160,7 @@ class _ParsedLog:
             self.header[match[1]] = (match[2] or "").strip()
         elif match := _MORE.match(text):
             self.header[match[2]] = match[1]
+            self.header[match[4] or "passes"] = match[3] or "1"
         elif match := _ROW.match(text):
             speed, uncertainty, jitter, *loss = map(
                 float, (*match.groups()[1:4], *match[5].split())
@@ -236,26 +192,6 @@ class _ParsedLog:
         if is_repeated and self.mixed is None:
             self.mixed = number, text
 
-    def fill_header_and_return_machine_facts(self, run_log: dict[str, Any]) -> dict[str, Any]:
-        """Fills in the header from the content of benchmark_run.log (`run_log`). Returns properties
-        of the machine by name.
-        """
-        for parameter in run_log.get("run_parameters") or ():
-            value = next((parameter[key] for key in parameter if key.endswith("_value")), None)
-            if parameter.get("name") in _PARAMETERS and value is not None:
-                self.header[_PARAMETERS[parameter["name"]]] = str(value)
-        if version := (run_log.get("tensorflow_version") or {}).get("version"):
-            self.header["TensorFlow"] = str(version)
-        machine = run_log.get("machine_config") or {}
-        cpu, gpu = (machine.get(name) or {} for name in ("cpu_info", "gpu_info"))
-        facts_known = {
-            "cpu_model": cpu.get("cpu_info"),
-            "logical_cpus": cpu.get("num_cores"),
-            "memory_bytes": machine.get("memory_total"),
-            "gpu_names": [gpu.get("model")] * (gpu.get("count") or 0) or None,
-        }
-        return {name: value for name, value in facts_known.items() if value is not None}
-
     def make_record(
         self,
         part: int,
@@ -266,70 +202,119 @@ class _ParsedLog:
         """Creates the record of the run. `gpus` are the names of GPUs in TensorFlow's log lines, by
         GPU number.
         """
-        header, config, places = self.header, self._flags_from_header(), self._device_names()
+        config, (batch, placement) = self._flags_from_header(), self._batch_and_placement()
         last = self.rows[-1] if self.rows else None
         if last is not None:
             self.values |= _metrics_of_printed_row(last, has_loss=not config["forward_only"])
-        per_device, whole = (self._header_number(name) for name in ("per device", "Batch size"))
-        batch, workers = None, 1
-        if per_device and whole:
-            batch = Batch(per_device=per_device, global_=whole)
-            workers = max(1, whole // (per_device * max(1, len(places))))
         # If the log of a single worker has no total speed, its last row has the same value.
         speed, steps = self.values.get("total_images_per_sec"), self._header_number("Num batches")
-        if speed is None and last and workers == 1 and last.step == steps:
+        alone = placement is None or placement.num_workers == 1
+        if speed is None and last and alone and last.step == steps:
             speed = last.images_per_sec
         if speed is not None:
             self.values["throughput"] = speed
-        version = header.get("TensorFlow")
-        placement = Placement(
-            device="gpu" if places and "gpu" in places[0].lower() else "cpu",
-            devices=tuple(places),
-            num_towers=len(places) * workers,
-            num_workers=workers,
-            variable_update=header.get("Variables", "unknown"),
-            all_reduce=tuple(filter(None, [header.get("AllReduce")])),
-        )
+        version = self.header.get("TensorFlow")
+        known: dict[str, Any] = {"tensorflow_version": version} if version else {}
+        if gpus:
+            known["gpu_names"] = [gpus[number] for number in sorted(gpus)]
+        known |= environment or {}
+        status = "ok" if self.is_complete else "interrupted"
+        # Only cnnbench prints the flags that differ from their defaults.
+        flags = parse_object(self.header.get("Flags", ""))
+        if flags is not None:
+            run = RunRecord(
+                run_id=self.file.run_id(CNNBENCH, part),
+                started_at=time or self.file.changed_at,
+                status=status,
+                command=(),
+                config=flags,
+                environment=known,
+                batch=batch,
+                placement=placement,
+            )
+            return self._own_record(run, part, () if time else (START,))
+        lacks = {
+            "model": "model" not in config,
+            "precision": "precision" not in config,
+            "tensorflow_version": not version,
+            "machine": not (gpus or environment),
+            "devices": "num_gpus" not in config,
+            "batch": batch is None,
+        }
         return self.file.run(
             PROGRAM,
-            config | {"batch_size": per_device, "num_gpus": len(places) or None},
+            config,
             started_at=time,
-            status="ok" if self.is_complete else "interrupted",
+            status=status,
             part=part,
-            environment={
-                **({"tensorflow_version": version} if version else {}),
-                **({"gpu_names": [gpus[number] for number in sorted(gpus)]} if gpus else {}),
-                **(environment or {}),
-            },
+            environment=known,
             values=self.values,
             printed=tuple(self.rows),
-            unknown=(
-                *_UNKNOWN,
-                *(() if "precision" in config else ("precision",)),
-                *(() if version else ("tensorflow_version",)),
-                *(() if gpus or environment else ("machine",)),
-                *(() if places else ("devices",)),
-                *(() if batch else ("batch",)),
-            ),
+            unknown=(*_UNKNOWN, *(name for name, is_unknown in lacks.items() if is_unknown)),
             batch=batch,
-            placement=placement if places else None,
+            placement=placement,
         )
 
-    def _flags_from_header(self) -> dict[str, Any]:
-        """Returns the flags whose values follow from the header of the log, except flags for batch
-        size and number of devices.
+    def _own_record(self, run: RunRecord, part: int, unknown_start: Sequence[str]) -> RunRecord:
+        """Creates the record of a run of cnnbench, whose throughput is the speed at the mean step:
+        the last row, if it is the row of the last step.
         """
+        values, total = dict(self.values), self.values.get("total_images_per_sec")
+        last = self.rows[-1] if self.rows else None
+        unknown = [*UNKNOWN_OF_OWN_RUN, *unknown_start]
+        if run.config.get("eval"):
+            # The total of an evaluation is about its steps, not about the whole loop.
+            values.pop("total_images_per_sec", None)
+        if last is not None and last.step == self._header_number("Num batches"):
+            # The total has more digits, so it is preferred if it is the same number.
+            same = total is not None and f"{total:.1f}" == f"{last.images_per_sec:.1f}"
+            values["throughput"] = total if total and same else last.images_per_sec
+        elif last is not None:
+            values.pop("throughput", None)
+            unknown.append("throughput")
+        return self.file.own_run(
+            run, part, values=values, printed=tuple(self.rows), unknown=tuple(unknown)
+        )
+
+    def _batch_and_placement(self) -> tuple[Batch | None, Placement | None]:
+        """Returns what the header says about images and devices. The number of workers follows from
+        both: the header of a worker has its own devices, and the images of the whole job; the
+        header of a controller has the devices of all workers.
+        """
+        places = self._device_names()
+        per_device, whole = (self._header_number(name) for name in ("per device", "Batch size"))
+        if not (per_device and whole):
+            return None, None
+        batch = Batch(per_device=per_device, global_=whole)
+        if not places:
+            return batch, None
+        passes = self._header_number("passes") or 1
+        copies = max(1, whole // (per_device * passes * len(places)))
+        placement = Placement(
+            device="gpu" if "gpu" in places[0].lower() else "cpu",
+            devices=tuple(places),
+            num_towers=len(places) * copies,
+            num_workers=len({place.rpartition("/")[0] for place in places}) * copies,
+            variable_update=self.header.get("Variables", "unknown"),
+            all_reduce=tuple(filter(None, [self.header.get("AllReduce")])),
+        )
+        return batch, placement
+
+    def _flags_from_header(self) -> dict[str, Any]:
+        """Returns the flags whose values follow from the header of the log."""
         header, mode = self.header, self.header.get("Mode", "")
         dataset, _, synthetic = header.get("Dataset", "").partition(" (")
         places = self._device_names()
         flags = {
-            "model": header.get("Model"),
+            "model": _flag_of_model(header.get("Model")),
             "data_name": dataset.lower() or None,
             # The log says whether the data was real, but does not contain its folder.
             "data_dir": None if synthetic or dataset == "synthetic" else "unknown",
             "eval": mode == "evaluation",
             "forward_only": "forward" in mode,
+            "batch_size": self._header_number("per device"),
             "num_batches": self._header_number("Num batches"),
+            "num_gpus": len(places) or None,
             "device": ("gpu" if "gpu" in places[0].lower() else "cpu") if places else None,
             "variable_update": header.get("Variables"),
             "optimizer": header.get("Optimizer"),

@@ -308,7 +308,8 @@ class BenchmarkCNN(RunContext):
         device = measurements.parts.placement.device
         if device == EMULATED_GPU:
             messages.notice(EMULATED_NOTICE)
-        self.output.console.lines(*header_lines(plan, devices, tf.__version__, device))
+        config = measurements.parts.config
+        self.output.console.lines(*header_lines(plan, devices, tf.__version__, device, config))
         runtime.reset_peak_memory(devices.kind)
         if self._use is not None and devices.kind == "gpu":
             self._use.device_memory = lambda: max(runtime.tensor_bytes_by_gpu("current"), default=0)
@@ -443,7 +444,8 @@ class BenchmarkCNN(RunContext):
         if status == "ok":
             self._warn_of(conditions)
         with delaying_interrupts():
-            self.output.files.write(record, lambda: [run_row(record)])
+            flags = self.plan.changed_flags(record.config)
+            self.output.files.write(record, lambda: [run_row(record, flags)])
             measurements.written = True
             measurements.publish_to_parent()
             profiler, path = self.profiler, self.plan.params.profile_json

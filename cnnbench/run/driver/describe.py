@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from cnnbench.base.text import count_text
@@ -124,9 +125,18 @@ def machine_check_flags(
 
 
 def header_lines(
-    plan: RunPlan, devices: runtime.Devices, tensorflow_version: str, device: str
+    plan: RunPlan,
+    devices: runtime.Devices,
+    tensorflow_version: str,
+    device: str,
+    config: Mapping[str, Any],
 ) -> list[str]:
-    """The lines of the header that a run prints. `device` is the kind of device in the record."""
+    """The lines of the header that a run prints. `device` and `config` are the kind of device and
+    the flags in the record.
+
+    If the lines of tf_cnn_benchmarks do not show all flags that determine the speed, one more line
+    contains all flags that differ from their defaults, as a JSON object.
+    """
     lines = [
         f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
         *network_and_data_header_lines(plan),
@@ -142,8 +152,9 @@ def header_lines(
         lines.append(f"Sync:        {not plan.place.asynchronous}")
     if plan.params.staged_vars:
         lines.append("Staged vars: True")
-    if plan.recomputed_flops is not None:
-        lines.append("Recompute:   blocks")
+    flags = plan.header_flags(config)
+    if flags:
+        lines.append(f"Flags:       {json.dumps(flags, sort_keys=True)}")
     return [*lines, "=========="]
 
 

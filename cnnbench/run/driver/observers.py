@@ -108,10 +108,11 @@ class Observer:
     def training_resumes_after_evaluation(self, global_step: int) -> None:
         """Called when the training continues after an evaluation."""
 
-    def training_ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
+    def training_ended(self, global_step: int, steps: int, total: float, mean: float) -> None:
         """Called when the training and its last evaluation have ended.
 
-        `steps` and `images_per_sec` are the number of steps and the rate of the timed loop.
+        `steps` is the number of timed steps. `total` is the speed over the timed loop, `mean` the
+        speed at the mean step, in images per second.
         """
 
     def close(self) -> None:
@@ -134,6 +135,8 @@ class BenchmarkLog(Observer):
       config: resolved values of all flags of the run, as plain JSON values.
       parameters: `cnnbench.run.driver.describe.benchmark_log_parameters`.
       facts: recorded properties of machine and software, without unknown properties.
+      record: the record of the run before its first step, as JSON. It describes the run exactly,
+        so that `cnnbench import` can create the record of the run from the two files.
     """
 
     def __init__(
@@ -143,9 +146,10 @@ class BenchmarkLog(Observer):
         parameters: Mapping[str, Any],
         facts: Mapping[str, Any],
         test_id: str | None,
+        record: Mapping[str, Any],
     ) -> None:
-        self._folder = Path(folder)
-        about = benchmark_run_info(config, parameters, facts, test_id)
+        self._folder, self._last_row = Path(folder), 0
+        about = benchmark_run_info(config, parameters, facts, test_id) | {"record": record}
         with collecting_write_errors("benchmark_log_dir", folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
@@ -154,6 +158,7 @@ class BenchmarkLog(Observer):
         self, step: int, images_per_sec: float, metrics: Mapping[str, float]
     ) -> None:
         """Logs the values of a row of the table, with the row's step number."""
+        self._last_row = step
         self._log_metric("current_examples_per_sec", images_per_sec, step, _RATE)
         for name, value in metrics.items():
             self._log_metric(_ACCURACIES.get(name, name), value, step)
@@ -168,9 +173,11 @@ class BenchmarkLog(Observer):
         rate = evaluation.images_per_sec
         self._log_metric("eval_average_examples_per_sec", rate, step, _RATE)
 
-    def training_ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
-        """Logs the mean rate of the timed loop."""
-        self._log_metric("average_examples_per_sec", images_per_sec, steps, _RATE)
+    def training_ended(self, global_step: int, steps: int, total: float, mean: float) -> None:
+        """Logs the speed of all timed steps, unless the last row has it, and of the timed loop."""
+        if self._last_row < steps:
+            self._log_metric("current_examples_per_sec", mean, steps, _RATE)
+        self._log_metric("average_examples_per_sec", total, steps, _RATE)
 
     def _log_metric(self, name: str, value: float, step: int, unit: str | None = None) -> None:
         line: dict[str, Any] = {
@@ -255,7 +262,7 @@ class MLPerfLog(Observer):
             "global_batch_size": plan.length.global_batch,
             "train_samples": plan.length.train_examples,
             "eval_samples": plan.length.eval_examples,
-            "gradient_accumulation_steps": 1,
+            "gradient_accumulation_steps": plan.length.passes,
             **_mlperf_network_settings(plan),
             **_mlperf_optimizer_settings(plan),
         }
@@ -303,7 +310,7 @@ class MLPerfLog(Observer):
             samples_count=global_step * self._plan.length.global_batch,
         )
 
-    def training_ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
+    def training_ended(self, global_step: int, steps: int, total: float, mean: float) -> None:
         """Records that the training has ended after its last evaluation, for `close`."""
         self._finished = True
 

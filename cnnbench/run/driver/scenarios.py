@@ -296,7 +296,8 @@ def _open_observers(
         config, facts = run.measurements.parts.config, run.measurements.parts.environment
         parameters = benchmark_log_parameters(plan, built.devices)
         folder, test_id = flags.benchmark_log_dir, flags.benchmark_test_id
-        observers.append(BenchmarkLog(folder, config, parameters, facts, test_id))
+        record = run.measurements.make_record("interrupted").to_dict()
+        observers.append(BenchmarkLog(folder, config, parameters, facts, test_id, record))
     if flags.ml_perf_compliance_logging and plan.work.trains:
         observers.append(MLPerfLog(plan, run.output.messages.write_unprefixed))
     with ExitStack() as stack:

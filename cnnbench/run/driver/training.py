@@ -575,7 +575,7 @@ class Training:
             return None
         total = steps * plan.length.global_batch / elapsed
         for observer in self._observers:
-            observer.training_ended(self.global_step, steps, total)
+            observer.training_ended(self.global_step, steps, total, self._speed.current().mean)
         return None if self._built.evaluator is not None else total
 
     def _read_execution(self, result: StepResult, events: ReadCallbacks) -> list[StepValues]:

@@ -305,8 +305,7 @@ def test_the_files_of_benchmark_log_dir_are_one_run(call, tmp_path):
     (tmp_path / "metric.log").write_text("".join(line(*one) for one in lines))
     (tmp_path / "benchmark_run.log").write_text(json.dumps(about) + "\n")
     for path in (tmp_path, tmp_path / "metric.log", tmp_path / "benchmark_run.log"):
-        err = call("import", path, into(tmp_path / "results"), code=3).err
-        assert 'metric.log: line 6: \'{"name": "loss"' in err
+        call("import", path, into(tmp_path / "results"))
     killed, record = load_records([tmp_path / "results"]).records
     assert (killed.status, killed.config["model"], killed.environment) == ("interrupted", None, {})
     assert record.status == "ok"
@@ -317,6 +316,51 @@ def test_the_files_of_benchmark_log_dir_are_one_run(call, tmp_path):
         **{"tensorflow_version": "1.9.0", "gpu_names": ["Tesla P100"] * 2},
         "memory_bytes": 2**34,
     }
+
+
+def test_the_log_of_an_official_model_is_one_run(call, tmp_path):
+    # Its hook logs both speeds at each of its steps, and other values between them.
+    lines = [
+        {"name": name, "value": value, "unit": None, "global_step": step, "extras": []}
+        for step in range(100, 1100, 100)
+        for name, value in (
+            ("average_examples_per_sec", 90.0 + step / 100),
+            ("current_examples_per_sec", 91.0),
+            ("train_accuracy", 0.5),
+        )
+    ]
+    (tmp_path / "metric.log").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    call("import", tmp_path, into(tmp_path / "results"))
+    (record,) = load_records([tmp_path / "results"]).records
+    assert (record.status, throughput(record), record.config["model"]) == ("ok", 100.0, None)
+    assert len(record.imported.printed) == 10
+
+
+def test_runs_of_unknown_networks_are_not_comparable(call, tmp_path):
+    for side, speed in (("base", 100.0), ("new", 50.0)):
+        (tmp_path / side).mkdir()
+        names = ("current_examples_per_sec", "average_examples_per_sec")
+        lines = [{"name": name, "value": speed, "global_step": 9} for name in names]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / side / "metric.log").write_text(text)
+        call("import", tmp_path / side, into(tmp_path / f"{side}-records"))
+    folders = tmp_path / "base-records", tmp_path / "new-records"
+    out = " ".join(call("compare", *folders, code=3).out.split())
+    assert "; model is unknown in BASE and in NEW; precision is unknown" in out
+    (configuration,) = json.loads(call("compare", *folders, "--format=json", code=3).out)[
+        "configurations"
+    ]
+    blocking = [one["fact"] for one in configuration["differences"] if one["blocks"]]
+    assert blocking[:4] == ["batch_size", "model", "precision", "num_workers"]
+    allowed = "--allow_different=model,precision,batch_size,num_workers"
+    assert "Not comparable" not in call("compare", *folders, allowed, code=3).out
+    # Neither are they one series of a history.
+    (tmp_path / "both").mkdir()
+    for folder in folders:
+        folder.rename(tmp_path / "both" / folder.name)
+    out = call("history", tmp_path / "both").out
+    assert "n=2" not in out
+    assert out.count("n=1") in (0, 2)
 
 
 # Written from the source of Horovod's examples (pytorch_synthetic_benchmark.py).
@@ -472,7 +516,9 @@ def sides(call, tmp_path):
 
 
 def test_imported_records_are_compared_with_what_cannot_be_judged(sides, call, runs, tmp_path):
-    out = " ".join(call("compare", *sides, code=1).out.split())
+    out = " ".join(call("compare", *sides, code=3).out.split())
+    assert "Not comparable: precision is unknown in BASE and in NEW" in out
+    out = " ".join(call("compare", *sides, "--allow_different=precision", code=1).out.split())
     assert "NEW is 14.2 % slower" in out
     assert "Imported: 10 from tf_cnn_benchmarks. Each has one value and no step times" in out
     (tmp_path / "own").mkdir()

@@ -99,7 +99,7 @@ def header(kind="cpu", numbers=(), version="2.21.0", **flags):
     devices = Devices(
         job=plan.place.job.with_devices(kind), numbers=own, intra_threads=0, inter_threads=0
     )
-    return describe.header_lines(plan, devices, version, kind)
+    return describe.header_lines(plan, devices, version, kind, plan.to_json())
 
 
 def test_development_versions_of_tensorflow_print_major_and_minor():

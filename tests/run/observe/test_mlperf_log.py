@@ -132,7 +132,7 @@ def test_ssd_has_the_keys_of_its_rules_and_its_precision_as_accuracy():
         log.evaluation_completed(
             Evaluation(global_step=step, examples=8, images_per_sec=1.0, metrics=metrics)
         )
-    log.training_ended(20, 20, 1.0)
+    log.training_ended(20, 20, 1.0, 1.0)
     log.close()
     accuracies = [line for line in parsed("\n".join(lines)) if line["key"] == "eval_accuracy"]
     assert [line["value"] for line in accuracies] == [0.2, 0.213]

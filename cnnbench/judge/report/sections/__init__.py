@@ -7,7 +7,7 @@ from typing import Any
 
 from cnnbench.base.document import Answer, Content, Report, Section
 from cnnbench.base.text import count_text, counted_names, first_few, integer
-from cnnbench.judge.compare.configuration import IMPORTED, imported_measurements_note
+from cnnbench.judge.compare.configuration import imported_records_note
 from cnnbench.judge.metrics import readable_fact, short_commit
 from cnnbench.judge.report.results import ReportSubject, start_time_text
 from cnnbench.judge.report.sections import campaigns, profiles, quantities, runs, scaling
@@ -194,9 +194,7 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
     ]
     if measured:
         yield "measured", ", ".join(measured)
-    if imported := imported_measurements_note(
-        record.config.get(IMPORTED) for _, record in results.processes
-    ):
+    if imported := imported_records_note(record for _, record in results.processes):
         yield "not judged", imported
     environments = [record.environment for _, record in results.processes]
     environments += [document.environment for document in results.strategies]

@@ -1,0 +1,160 @@
+"""Reads the two files of --benchmark_log_dir: `metric.log` and `benchmark_run.log`.
+
+tf_cnn_benchmarks, TensorFlow's official models and cnnbench write them. Runs append a line for each
+value to metric.log, and benchmark_run.log describes the last run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cnnbench.base.files import read_file
+from cnnbench.records.readers import ResultFile, is_amount, parse_object, register_reader
+from cnnbench.records.readers.tf_cnn_benchmarks import RunLog
+from cnnbench.records.run import PrintedSpeed, RunRecord
+
+_METRICS, _RUN = "metric.log", "benchmark_run.log"
+_ROW, _TOTAL = "current_examples_per_sec", "average_examples_per_sec"
+_EVALUATION = "eval_average_examples_per_sec"
+_ACCURACIES = {
+    "eval_top_1_accuracy": ("accuracy", "top_1"),
+    "eval_top_5_accuracy": ("top_5",),
+}
+# Labels of the printed header by the names of run parameters of tf_cnn_benchmarks.
+_PARAMETERS = {
+    **{"model": "Model", "dataset": "Dataset", "mode": "Mode", "devices": "Devices"},
+    **{"batch_size": "Batch size", "batch_size_per_device": "per device"},
+    **{"num_batches": "Num batches", "data_format": "Data format", "optimizer": "Optimizer"},
+    **{"variables": "Variables", "variable_update": "Variables", "all_reduce_spec": "AllReduce"},
+}
+
+
+@dataclass
+class _Values:
+    """The values of one run in metric.log.
+
+    Attributes:
+      started: time of the first line.
+      described: whether benchmark_run.log describes the run.
+      rows: rows of the table of speeds.
+      values: values by name of the metric.
+      evaluations: speeds of evaluations.
+    """
+
+    started: str
+    described: bool
+    rows: list[PrintedSpeed] = field(default_factory=list)
+    values: dict[str, float] = field(default_factory=dict)
+    evaluations: list[float] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last values of the run are there."""
+        return "total_images_per_sec" in self.values or bool(self.evaluations and not self.rows)
+
+    def add(self, name: str, value: float, step: int) -> None:
+        """Adds a value. Values of other metrics than those of cnnbench are ignored."""
+        if name == _ROW:
+            self.rows.append(PrintedSpeed(step=step, images_per_sec=value))
+            self.values["images_per_sec"] = value
+        elif name == _TOTAL:
+            self.values["total_images_per_sec"] = value
+            self.values["throughput"] = value
+        elif name == _EVALUATION:
+            self.evaluations.append(value)
+            if not self.rows:  # All evaluations have the same number of examples.
+                speeds = self.evaluations
+                self.values["throughput"] = len(speeds) / sum(1 / speed for speed in speeds)
+        else:
+            self.values |= dict.fromkeys(_ACCURACIES.get(name, ()), value)
+
+
+@register_reader("benchmark_log_dir", rb'^\{[^\n]{0,2000}?"(?:run_parameters|global_step)":')
+def read(file: ResultFile) -> Iterator[RunRecord]:
+    """Creates a record for each run in a folder of --benchmark_log_dir. Reading either of the two
+    files results in the same records.
+    """
+    folder, name = os.path.split(file.path)
+    other = os.path.join(folder, _METRICS if name == _RUN else _RUN)
+    about: dict[str, Any] = {}
+    if name in (_METRICS, _RUN):
+        both = [file.data, read_file(other) if os.path.exists(other) else b""]
+        metrics, described = both if name == _METRICS else reversed(both)
+        about = parse_object(described.decode("utf-8", "replace")) or {}
+        # The records depend on both files, so both files are included in the digest.
+        path = os.path.join(folder, _METRICS)
+        own = ResultFile(path, metrics, file.options, file.skipped)
+        own.sha256 = hashlib.sha256(metrics + described).hexdigest()
+        file = own
+    started = str(about.get("run_date") or "")
+    runs = _runs(file, started)
+    if "record" in about and not (runs and runs[-1].described):
+        runs.append(_Values(started, described=True))  # It ended before it printed a row.
+    for part, run in enumerate(runs, start=1):
+        yield _record(file, part, run, about if run.described else {})
+
+
+def _runs(file: ResultFile, last_run_started: str) -> list[_Values]:
+    """Returns the runs of metric.log. The numbers of steps increase within a run."""
+    runs: list[_Values] = []
+    for number, text in file.lines:
+        line = parse_object(text)
+        name, value = (line or {}).get("name"), (line or {}).get("value")
+        step = (line or {}).get("global_step") or 0
+        if line is None or not isinstance(name, str) or type(step) is not int:
+            if text.strip() and "run_parameters" not in (line or {}):
+                file.skip(number, text)
+            continue
+        time = str(line.get("timestamp") or "")
+        if (
+            not runs
+            or (runs[-1].started < last_run_started <= time)
+            or (name == _ROW and runs[-1].rows and step <= runs[-1].rows[-1].step)
+        ):
+            runs.append(_Values(time, described=False))
+        if is_amount(value):
+            runs[-1].add(name, float(value), step)
+        elif name in (_ROW, _TOTAL, _EVALUATION):
+            file.skip(number, text, "is not a speed")
+    if runs:
+        runs[-1].described = runs[-1].started >= last_run_started
+    return runs
+
+
+def _record(file: ResultFile, part: int, run: _Values, about: Mapping[str, Any]) -> RunRecord:
+    status = "ok" if run.is_complete else "interrupted"
+    if "record" in about:
+        started = replace(RunRecord.from_dict(about["record"]), status=status)
+        values = dict(run.values)
+        if run.rows and "throughput" in values:
+            # cnnbench logs the speed of all timed steps, without the time between them, as a row.
+            values["throughput"] = run.rows[-1].images_per_sec
+        return file.own_run(started, part, values=values, printed=tuple(run.rows))
+    log = RunLog(file)
+    log.rows, log.values, log.is_complete = run.rows, run.values, run.is_complete
+    for parameter in about.get("run_parameters") or ():
+        value = next((parameter[key] for key in parameter if key.endswith("_value")), None)
+        if parameter.get("name") in _PARAMETERS and value is not None:
+            log.header[_PARAMETERS[parameter["name"]]] = str(value)
+    # The batch size is that of a process, so a process of a job does not know its share.
+    if "job:" in log.header.get("Devices", ""):
+        log.header.pop("Batch size", None)
+    if version := (about.get("tensorflow_version") or {}).get("version"):
+        log.header["TensorFlow"] = str(version)
+    return log.make_record(part, run.started, {}, _machine(about.get("machine_config") or {}))
+
+
+def _machine(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the properties of the machine in benchmark_run.log, by name in records."""
+    cpu, gpu = (config.get(name) or {} for name in ("cpu_info", "gpu_info"))
+    known = {
+        "cpu_model": cpu.get("cpu_info"),
+        "logical_cpus": cpu.get("num_cores"),
+        "memory_bytes": config.get("memory_total"),
+        "gpu_names": [gpu.get("model")] * (gpu.get("count") or 0) or None,
+    }
+    return {name: value for name, value in known.items() if value is not None}
