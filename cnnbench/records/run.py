@@ -684,7 +684,7 @@ BENCHMARKS: Mapping[str, str] = {
     "benchmark_seconds": "s",
     "benchmark_bytes": "bytes",
     "benchmark_number": "number",
-    BENCHMARK_SCORE: "score",
+    BENCHMARK_SCORE: "number",
 }
 """Kinds of imported measurements that are not runs of networks, with the units of their values. For
 `BENCHMARK_SCORE`, larger values are better.
