@@ -38,7 +38,7 @@ class TableCell:
       tone: "good", "bad", "unsure" or "".
       link: target URL of the text; "" for no link.
       kinds: CSS classes of the whole column: "number" (right-aligned), "code" (monospaced), "prose"
-        (sentences, which need space), "steady" (never wrapped, such as times), "command" (one line
+        (sentences, which need space), "steady" (never wrapped, such as times), "command" (whole,
         for copying).
     """
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import PurePath
 from typing import Any
 
 from cnnbench.base.terminal import print_result
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import flag, redeclare_flag
+from cnnbench.flags.declare import FlagSpec, flag, redeclare_flag
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.records.files import PICTURES, OutputFile, write_text
@@ -58,6 +60,34 @@ def describe_output_file(path: str | None, format: str, document_kind: str) -> O
     """
     kind = {"table": f"table of {document_kind}", "json": document_kind}.get(format, format)
     return OutputFile("output", path, kind)
+
+
+_ENDINGS = {
+    ".html": "html",
+    ".md": "markdown",
+    ".json": "json",
+    ".csv": "csv",
+    ".xml": "junit",
+}
+
+
+def choose_format(values: dict[str, Any], specs: Iterable[FlagSpec]) -> dict[str, Any]:
+    """Adds --format to the flags of a command, given as values by name: the format that the ending
+    of --output names, if --format is not given and the command has this format.
+
+    Raises FlagError for the ending .html if the command cannot write a page.
+    """
+    output = values.get("output")
+    named = _ENDINGS.get(PurePath(output or "").suffix.lower())
+    if named is None or "format" in values:
+        return values
+    (choices,) = (spec.choices for spec in specs if spec.name == "format")
+    if named in choices:
+        return {**values, "format": named}
+    if named == "html":
+        reason = f"the formats are {', '.join(choices)}; cnnbench report writes pages"
+        raise FlagError("output", output, reason)
+    return values
 
 
 def write_or_print_output(path: str | None, text: str, terminal_text: str = "") -> None:

@@ -36,7 +36,7 @@ from cnnbench.campaigns.processes.results_dir import (
     CodeChangedError,
     ResultsFolder,
 )
-from cnnbench.cli.commands import results_folder_or_default, sides
+from cnnbench.cli.commands import choose_format, results_folder_or_default, sides
 from cnnbench.cli.commands.judging import JudgingFlags, parse_fail_on
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.cli.commands.sides import estimate_pairs_for_verdict, resume_command
@@ -196,7 +196,7 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
             raise FlagError("pairs", values["pairs"], reason)
         if earlier.has_clear_verdict:
             values["pairs"] = earlier.most_pairs_of_last_session
-    options = AbFlags(**values)
+    options = AbFlags(**choose_format(values, specs_of(AbFlags)))
     options.check_values()
     # An experiment uses the rules that were valid when it began.
     rules = options.load_rules() if earlier is None else options.with_accept(earlier.rules)

@@ -8,7 +8,7 @@ from itertools import chain
 
 from cnnbench.base.terminal import print_notice
 from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState
-from cnnbench.cli.commands import declare_quiet_flag
+from cnnbench.cli.commands import choose_format, declare_quiet_flag
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
     load_records_of_side,
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
             f"cnnbench compare takes two arguments, BASE and NEW, not {len(arguments)}; "
             "quote patterns, so that the shell does not expand them"
         )
-    options = CompareFlags(**values)
+    options = CompareFlags(**choose_format(values, specs_of(CompareFlags)))
     options.check_values(arguments)
     experiment, rules = find_experiment_of_records(*arguments), options.load_rules()
     earlier = experiment if experiment is not None and experiment.is_resumable else None

@@ -13,6 +13,7 @@ from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, SUFFIX, AbProfiler
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import (
+    choose_format,
     declare_output_flag,
     describe_output_file,
     results_folder_or_default,
@@ -96,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
     values, paths, common = sides.split_command_and_run_flags(
         argv, specs_of(ExplainFlags), "explain ..."
     )
-    options = ExplainFlags(**values)
+    options = ExplainFlags(**choose_format(values, specs_of(ExplainFlags)))
     if paths and len(paths) != 2:
         raise UsageError(
             f"cnnbench explain takes two profiles, of A and of B, not {len(paths)}; to profile "

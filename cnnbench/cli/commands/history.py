@@ -15,6 +15,7 @@ from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
 from cnnbench.base.text import count_text
 from cnnbench.cli.commands import (
     PluginFlags,
+    choose_format,
     declare_output_flag,
     describe_output_file,
     write_or_print_output,
@@ -146,7 +147,7 @@ HELP = (_ABOUT, [("Flags", (*SPECS.values(),))], _EXIT_CODES)
 def main(argv: Sequence[str]) -> int:
     """Lists the values of a metric by commit, and draws them."""
     values, arguments = parse_command(argv, specs_of(HistoryFlags))
-    options = HistoryFlags(**values)
+    options = HistoryFlags(**choose_format(values, specs_of(HistoryFlags)))
     plugins.load_plugins_of_flags(values)
     SPECS["metric"].check(options.metric)
     if len(arguments) != 1:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.terminal import print_notice, print_warning
+from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
 from cnnbench.base.text import count_text
 from cnnbench.cli.commands import declare_output_flag, describe_output_file, write_or_print_output
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, redeclare_flag, split_comma_separated
 from cnnbench.flags.groups.run import RunParams
+from cnnbench.judge import report
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics import DEFAULT_METRICS
 from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
@@ -22,7 +23,7 @@ from cnnbench.judge.report.exports import ExportedMetric, exported_metrics_of_co
 from cnnbench.judge.report.renderers import render, terminal_text, wants_colour
 from cnnbench.records.files import check_outputs
 from cnnbench.records.metric import METRICS
-from cnnbench.records.run import Subject
+from cnnbench.records.run import RunRecord, Subject
 
 
 def declare_fail_on_flag(help: str, *words: str) -> Any:
@@ -38,7 +39,7 @@ def parse_fail_on(words: Sequence[str] | None) -> tuple[str, ...] | None:
         raise FlagError("fail_on", ",".join(words or ()), str(error)) from None
 
 
-_FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
+_FORMATS = ("table", "markdown", "html", "json", "junit", "github", *EXPORTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,12 @@ class JudgingFlags:
         "Runs of an A/A measurement. The larger their differences, the larger the threshold.",
         path="folder",
     )
-    format: str = flag("table", "What to print.", choices=_FORMATS)
+    format: str = flag(
+        "table",
+        "What to print. If not given, the ending of --output names the format: .html, .md, .json "
+        "or .xml (junit).",
+        choices=_FORMATS,
+    )
     output: str | None = declare_output_flag(
         "Write the output to this file; the table goes to stdout."
     )
@@ -172,9 +178,24 @@ class JudgingFlags:
             text = shown
         elif self.format in EXPORTS:
             text = format_metric_values(exported_metrics_of_comparison(comparison), self.format)
+        elif self.format == "html":
+            text = _page(comparison)
         else:
             text = render(comparison, self.format)
         write_or_print_output(self.output, text, shown)
+
+
+def _page(comparison: Comparison) -> str:
+    """The report of the compared records as an HTML page."""
+    runs = {
+        run.run_id: run
+        for entry in comparison.entries
+        for run in entry.runs
+        if isinstance(run, RunRecord)
+    }
+    loaded = Loaded(tuple(runs.values()), tuple(comparison.skipped))
+    page = report.build(report.gather(loaded, comparison=comparison))
+    return report.render(page, "html", ProgressLine())
 
 
 def load_records_of_side(path: str, include_reductions: bool = True) -> Loaded:

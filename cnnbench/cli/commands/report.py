@@ -13,7 +13,12 @@ from cnnbench.base.terminal import LineWriter, ProgressLine
 from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.pairs import find_only_experiment_in_tree
 from cnnbench.campaigns.bisect import stored_result
-from cnnbench.cli.commands import declare_output_flag, declare_quiet_flag, write_or_print_output
+from cnnbench.cli.commands import (
+    choose_format,
+    declare_output_flag,
+    declare_quiet_flag,
+    write_or_print_output,
+)
 from cnnbench.cli.commands.history import HistoryFlags, load_commits
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
@@ -95,7 +100,7 @@ HELP = (_ABOUT, [("Flags", specs_of(ReportFlags))], _EXIT_CODES)
 def main(argv: Sequence[str]) -> int:
     """Writes a report."""
     values, arguments = parse_command(argv, specs_of(ReportFlags))
-    options = ReportFlags(**values)
+    options = ReportFlags(**choose_format(values, specs_of(ReportFlags)))
     _check_options(options, values)
     if not arguments:
         raise UsageError(

@@ -23,6 +23,7 @@ from cnnbench.campaigns.strategies import (
 )
 from cnnbench.cli.commands import (
     OutputFlags,
+    choose_format,
     results_folder_or_default,
     sides,
     write_or_print_output,
@@ -96,7 +97,7 @@ HELP = (_ABOUT, tuple(flag_sections(StrategiesFlags, _TITLES).items()), _EXIT_CO
 def main(argv: Sequence[str]) -> int:
     """Measures modes of --variable_update. Prints a table even after an interrupt or a failure."""
     values = parse_flags(argv, _ALL)
-    options, of_runs = split_options(StrategiesFlags, values)
+    options, of_runs = split_options(StrategiesFlags, choose_format(values, _SPECS))
     check_outputs(options.output_files("strategies"))
     facts = environment.collect()
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"

@@ -23,6 +23,7 @@ from cnnbench.campaigns.tune.session import candidates_text, gains_chart, search
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
 from cnnbench.cli.commands import (
     OutputFlags,
+    choose_format,
     results_folder_or_default,
     sides,
     write_or_print_output,
@@ -147,7 +148,8 @@ _REFUSED = {
 def main(argv: Sequence[str]) -> int:
     """Searches for the fastest flags. After a UsageError, nothing has been run."""
     before, behind = split_at_double_dash(argv)
-    options, run_flags = split_options(TuneFlags, parse_flags(before, (*_OWN, *ACCEPTED.values())))
+    values = choose_format(parse_flags(before, (*_OWN, *ACCEPTED.values())), _OWN)
+    options, run_flags = split_options(TuneFlags, values)
     run_flags.update(parse_flags(behind, ACCEPTED.values()))
     _check_options(options, run_flags)
     facts = environment.collect()

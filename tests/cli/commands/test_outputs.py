@@ -47,6 +47,21 @@ def test_only_the_like_is_replaced(command, flag, forms, sides, tmp_path, call):
         assert output.read_text() == "import this\n"
 
 
+def test_the_ending_of_a_file_names_its_format(sides, tmp_path, call):
+    begins = {"html": "<!DOCTYPE html>", "md": "### cnnbench", "json": "{", "xml": "<?xml"}
+    for ending, begin in begins.items():
+        file = tmp_path / f"x.{ending}"
+        call("compare", *sides, f"--output={file}")
+        assert file.read_text().startswith(begin), ending
+    assert "Against the baseline" in (tmp_path / "x.html").read_text()
+    call("compare", *sides, "--format=json", f"--output={tmp_path / 'y.html'}")
+    assert (tmp_path / "y.html").read_text().startswith("{")
+    call("report", sides[0], f"--output={tmp_path / 'z.md'}")
+    assert (tmp_path / "z.md").read_text().startswith("# Speed of")
+    err = call("history", sides[0], f"--output={tmp_path / 'z.html'}", code=2).err
+    assert "z.html: the formats are table, csv, json" in err
+
+
 @pytest.mark.parametrize(
     ("command", "work"),
     [("compare", "compare_records"), ("history", "trend"), ("report", "gather")],

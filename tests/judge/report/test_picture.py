@@ -318,6 +318,19 @@ def test_a_place_in_a_sweep_may_hold_anything(full_runs, command):
     assert row["command"] == "cnnbench --model=lenet --num_gpus=1"
 
 
+def test_of_a_suite_in_a_file_the_command_of_each_configuration_is_listed(full_runs):
+    """A reader of the page does not have the file."""
+    records = [
+        full_runs(100, sweep={**SWEEP, "command": ["cnnbench", "sweep", name]})
+        for name in ("own.yaml", "throughput")
+    ]
+    own, built_in = (
+        [row["command"] for row in rows(report_of(r), "reproduce", 1)] for r in records
+    )
+    assert own == ["cnnbench --model=lenet --num_gpus=1"]
+    assert built_in == ["cnnbench sweep throughput"]
+
+
 def test_processes_of_a_comparison_of_modes_need_no_command_of_their_own(full_runs):
     record = full_runs(180, devices=2, run_id="replicated1")
     report = report_of(record, studies=[strategies()])

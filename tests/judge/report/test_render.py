@@ -141,7 +141,7 @@ def test_tables_hold_what_the_report_says(everything):
     assert (first["processes"], first["failed"], first["interrupted"]) == (6, 1, 1)
     runs = frame(everything, "runs")
     assert runs.shape[0] == 12
-    for name in ("num_steps", "images_per_sec", "batch_size_per_device", "schema"):
+    for name in ("num_steps", "images_per_sec", "num_warmup_steps", "schema"):
         assert runs[name].dtype.kind in "if", name
     assert set(frame(everything, "allreduce")["spec"]) == {"xring", "pscpu"}
     judged = frame(everything, "comparison")

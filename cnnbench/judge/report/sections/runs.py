@@ -502,8 +502,11 @@ def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[st
         name, record = process
         place = record.sweep or {}
         sweep = place.get("command")
-        if isinstance(sweep, list) and sweep and all(isinstance(word, str) for word in sweep):
-            return f"suite {place.get('suite')}", tuple(sweep)
+        is_command = isinstance(sweep, list) and all(isinstance(word, str) for word in sweep)
+        words = tuple(sweep) if is_command and sweep else ()
+        # A reader of the page does not have the file of a suite, so its commands are listed.
+        if words and not any(word.endswith((".yaml", ".yml")) for word in words):
+            return f"suite {place.get('suite')}", words
         # The commands of repeated runs differ only in the name of the output file.
         if isinstance(record, RunRecord):
             return name, first.setdefault(name, record.command)
