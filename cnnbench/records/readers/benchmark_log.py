@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,9 @@ _EVALUATION = "eval_average_examples_per_sec"
 _ACCURACIES = {
     "eval_top_1_accuracy": ("accuracy", "top_1"),
     "eval_top_5_accuracy": ("top_5",),
+    # The official models write the accuracies of evaluations by these names.
+    "accuracy": ("accuracy", "top_1"),
+    "accuracy_top_5": ("top_5",),
 }
 # Labels of the printed header by the names of run parameters of tf_cnn_benchmarks.
 _PARAMETERS = {
@@ -136,16 +140,44 @@ def _record(file: ResultFile, part: int, run: _Values, about: Mapping[str, Any])
         return file.own_run(started, part, values=values, printed=tuple(run.rows))
     log = RunLog(file)
     log.rows, log.values, log.is_complete = run.rows, run.values, run.is_complete
-    for parameter in about.get("run_parameters") or ():
-        value = next((parameter[key] for key in parameter if key.endswith("_value")), None)
-        if parameter.get("name") in _PARAMETERS and value is not None:
-            log.header[_PARAMETERS[parameter["name"]]] = str(value)
+    parameters = _parameters(about)
+    if "model" not in parameters and "model_name" in about:
+        _add_official_model(log, about, parameters)
+    else:
+        log.header |= {
+            label: str(parameters[name])
+            for name, label in _PARAMETERS.items()
+            if name in parameters
+        }
     # The batch size is that of a process, so a process of a job does not know its share.
     if "job:" in log.header.get("Devices", ""):
         log.header.pop("Batch size", None)
     if version := (about.get("tensorflow_version") or {}).get("version"):
         log.header["TensorFlow"] = str(version)
     return log.make_record(part, run.started, {}, _machine(about.get("machine_config") or {}))
+
+
+def _parameters(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the run parameters in benchmark_run.log, by name."""
+    parameters = {}
+    for parameter in about.get("run_parameters") or ():
+        value = next((parameter[key] for key in parameter if key.endswith("_value")), None)
+        if value is not None:
+            parameters[str(parameter.get("name"))] = value
+    return parameters
+
+
+def _add_official_model(
+    log: RunLog, about: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> None:
+    """Adds what TensorFlow's official models log about a run. Their parameters, such as
+    resnet_size, have other names than those of tf_cnn_benchmarks.
+    """
+    log.header["Model"] = str(about["model_name"])
+    log.header["Dataset"] = str((about.get("dataset") or {}).get("name") or "")
+    if dtype := re.search("float(?:16|32)", str(parameters.get("dtype"))):
+        log.header["Data type"] = dtype[0]
+    log.parameters = {f"parameter_{name}": str(value) for name, value in parameters.items()}
 
 
 def _machine(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,6 +139,7 @@ class RunLog:
       header: values of the header by label.
       rows: rows of the table of speeds.
       values: values by name of the metric.
+      parameters: further entries of `config`, by name.
       is_complete: whether the output has its last lines.
       mixed: the first line that shows that lines of several processes are mixed.
     """
@@ -148,6 +149,7 @@ class RunLog:
         self.header: dict[str, str] = {}
         self.rows: list[PrintedSpeed] = []
         self.values: dict[str, float] = {}
+        self.parameters: dict[str, str] = {}
         self.is_complete = False
         self._seen: set[str] = set()
         self.mixed: Line | None = None
@@ -243,7 +245,7 @@ class RunLog:
         }
         return self.file.run(
             PROGRAM,
-            config,
+            config | self.parameters,
             started_at=time,
             status=status,
             part=part,
