@@ -127,15 +127,18 @@ def _check_and_resolve_flags(params: Params, names: JobFlagNames) -> RunPlan:
 
 
 def plan_before_plugins(
-    flags: Params, environ: Mapping[str, str] = os.environ, names: JobFlagNames = OF_A_PROCESS
+    flags: Params,
+    environ: Mapping[str, str] = os.environ,
+    names: JobFlagNames = OF_A_PROCESS,
+    explicit: tuple[str, ...] | None = None,
 ) -> RunPlan | None:
     """Creates the plan of a run without loading plug-ins; None if a flag may need a plug-in.
 
     For example, an unknown --model may be the name of a plug-in's model. FlagError for flags that
-    are wrong with any plug-in.
+    are wrong with any plug-in. For `explicit`, see `locate_job`.
     """
     try:
-        return _check_and_resolve_flags(locate_job(flags, environ)[0], names)
+        return _check_and_resolve_flags(locate_job(flags, environ, explicit)[0], names)
     except FlagError as error:
         if error.flag in plugins.NAMED_BY:
             return None
@@ -157,6 +160,9 @@ def _resolve_flags(params: Params, names: JobFlagNames) -> RunPlan:
 
 
 # Finds the tasks and addresses of a job in the flags and in environment variables.
+
+_WITHOUT_PS = "collective_all_reduce"
+"""The mode of a job without parameter servers and controller, if no mode is given."""
 
 HOROVOD = "horovod"
 """A value of --variable_update in tf_cnn_benchmarks. cnnbench runs this mode without Horovod."""
@@ -192,7 +198,8 @@ def locate_job(
 
     Args:
       explicit: names of the flags of a command line. If they are given, there are notices about
-        Horovod's mode, and about a job in the environment that --cluster does not select.
+        Horovod's mode, and about a job in the environment that --cluster does not select. If they
+        contain no mode, a job without parameter servers uses `_WITHOUT_PS`.
       tell: a function that prints a line. A process that runs or serves passes it, once. With
         --cluster=mpi the processes then exchange their addresses, and `tell` prints a line about
         missing addresses. A process whose number on its machine is known gets its own GPUs:
@@ -208,11 +215,20 @@ def locate_job(
     if flags.cluster != "flags" and not flags.worker_hosts:
         flags, alone = _read_job_from_environment(flags, environ)
         notices += (alone,) if alone and explicit is not None else ()
+    if explicit is not None and _needs_other_mode(flags, explicit):
+        flags = flags.replace(variable_update=_WITHOUT_PS)
+        notices += (f"--variable_update={_WITHOUT_PS}: the job has no parameter servers",)
     if tell is not None and flags.cluster in ("slurm", "mpi"):
         flags = _assign_gpus_and_exchange_addresses(
             flags, cast("MutableMapping[str, str]", environ), tell
         )
     return flags, notices
+
+
+def _needs_other_mode(flags: Params, explicit: Sequence[str]) -> bool:
+    """Whether this is a job whose processes cannot run the default mode, and no mode was given."""
+    drives_itself = flags.worker_hosts and not (flags.ps_hosts or flags.controller_host)
+    return bool(drives_itself) and "variable_update" not in explicit
 
 
 def _resolve_horovod_mode(
@@ -227,7 +243,7 @@ def _resolve_horovod_mode(
     if not {"cluster", *ADDRESSES}.intersection(explicit):
         others = detect_launcher(environ, flags.eval)
     if flags.variable_update == HOROVOD:
-        flags = flags.replace(variable_update="collective_all_reduce")
+        flags = flags.replace(variable_update=_WITHOUT_PS)
         notices += (_HOROVOD_NOTICE,)
         uses = [f"{b} for {a}" for a, b in _VARIABLES_OF_HOROVOD.items() if environ.get(a)]
         if uses:

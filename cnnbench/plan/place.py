@@ -315,7 +315,8 @@ _RULES: tuple[UnusableFlagRule[_RequestedPlace], ...] = (
         lambda p: p.params.job_name and p.mode.uses_ps and not p.params.ps_hosts,
         lambda p: (
             f"--variable_update={p.mode.name} with {p.names.job} "
-            "needs tasks that store the variables"
+            "needs tasks that store the variables; --variable_update=collective_all_reduce needs "
+            "none"
         ),
     ),
     refusal_rule(

@@ -320,7 +320,7 @@ run PARTS --variable_update=replicated --all_reduce_spec=nccl | --all_reduce_spe
 run PARTS --variable_update=replicated --all_reduce_spec=nccl/xring | --all_reduce_spec=*one card
 run PARTS --variable_update=mirrored_strategy --cross_device_ops=nccl | *NCCL refuses*use ring
 run PARTS RINGS --communication_hint=nccl    | --all_reduce_spec=*NCCL refuses*hint=ring
-run ME                                       | --ps_hosts=*needs tasks that store the variables
+run ME --variable_update=parameter_server    | --ps_hosts=*needs tasks*collective_all_reduce
 run --job_name=worker --ps_hosts=c:1         | --worker_hosts=*needs the addresses of its workers
 run --job_name=worker ALL_REDUCE --all_reduce_spec=copy | --job_name=*--worker_hosts
 run ME ALL_REDUCE --all_reduce_spec=copy --task_index=2 | --task_index=*0 to 1
@@ -549,7 +549,7 @@ ab --b=--data_dir=/nowhere                   | --data_dir=/nowhere:
 ab -- --peak_flops=1                         | --peak_flops=1*: must be 0 or at least
 ab --a=--workers=2                           | --workers is not a flag of a run, but of cnnbench
 ab -- --ps=1                                 | --ps is not a flag of a run, but of cnnbench launch
-ab --workers=2 --b=--xla                     | --ps=0: *parameter_server*needs tasks
+ab --workers=2 --b=--xla -- --variable_update=parameter_server | --ps=0: *needs tasks
 ab --workers=2 --b=--xla -- RING --job_name=ps | --job_name=ps: is set by launch
 ab --workers=2 --ps=1 --b=--variable_update=collective_all_reduce | --ps=1: *uses no parameter serv
 ab --workers=2 --b=--xla --pairing=turns -- RING | --pairing=*: a job of several processes
@@ -562,7 +562,7 @@ gate --resume                                | --resume=true: needs --results
 gate main --a_checkout=.                     | unknown flag --a_checkout
 gate main --results=records                  | --results=records: is not empty; name another folder
 gate --init=travis                           | --init=travis: must be one of github, gitlab, jenkins
-gate --init=github --pairs=8                 | --pairs: --init writes files only
+gate --init=github --results=x              | --results: --init writes files for gates of all
 explain a.json                               | takes two profiles, of A and of B, not 1
 explain a.json b.json --rounds=2             | --rounds=2: has an effect only on new processes
 explain a.json none                          | none: cannot be read
@@ -581,7 +581,7 @@ explain a.json x.json                        | x.json: not a profile:
 explain a.json b.json --output=a.json        | --output=a.json: is an input file
 explain -- --model=lenet                     | A and B are the same; use --a
 explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot be used with explain
-explain --workers=2 --b=--xla                | --ps=0: *parameter_server*needs tasks
+explain --workers=2 --b=--xla -- --variable_update=parameter_server | --ps=0: *needs tasks
 
 bisect main                                  | takes two revisions, GOOD and BAD, not 1
 bisect nothing main                          | GOOD 'nothing': is not a revision of
@@ -656,7 +656,7 @@ sweep typo.yaml                              | typo.yaml:3: unknown key "modle";
 launch --wrokers=2                           | did you mean --workers?
 launch lenet                                 | launch takes no argument 'lenet'
 launch -- --modle=lenet                      | unknown flag --modle
-launch --workers=2                           | --ps=0: *parameter_server*needs tasks
+launch --workers=2 -- --variable_update=parameter_server | --ps=0: *needs tasks
 launch --workers=2 -- --job_name=ps          | --job_name=ps: is set by launch
 launch --ps=1 -- --task_index=1              | --task_index=1: is set by launch
 launch --ps=1 -- --worker_hosts=a:1          | --worker_hosts=a:1: is set by launch

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from cnnbench.errors import FlagError
-from cnnbench.flags import Params
-from cnnbench.plan import make_plan
-from cnnbench.plan.make import locate_job
+from cnnbench.flags import Params, parse_args
+from cnnbench.plan import make_plan, parse_run
+from cnnbench.plan.make import locate_job, plan_before_plugins
 from cnnbench.plan.run_plan import facts_to_agree_on
 from cnnbench.version import __version__
 
@@ -109,3 +109,46 @@ def test_gpus_are_not_divided_among_processes_without_numbers():
         refusal("rendezvous", **changes)
     environ["PMI_RANK"] = "1"
     refusal("rendezvous", cluster_ps=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "notices"),
+    [
+        ((), "collective_all_reduce", 1),
+        (("--variable_update=parameter_server_strategy",), "", 0),
+        (
+            ("--variable_update=multi_worker_mirrored_strategy",),
+            "multi_worker_mirrored_strategy",
+            0,
+        ),
+        (("--cluster_ps=1",), "parameter_server", 0),
+    ],
+)
+@pytest.mark.parametrize("of", ["slurm", "addresses"])
+def test_a_job_without_parameter_servers_has_a_mode_that_works(of, words, mode, notices):
+    environ = {
+        "SLURM_PROCID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_LOCALID": "0",
+        "SLURM_STEP_NODELIST": "n[1-2]",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "SLURM_JOB_ID": "1",
+    }
+    place = ("--cluster=slurm",)
+    if of == "addresses":
+        ps = ("--ps_hosts=c:1",) if "--cluster_ps=1" in words else ()
+        words = tuple(word for word in words if word != "--cluster_ps=1")
+        place, environ = ("--job_name=worker", "--worker_hosts=a:1,b:1", *ps), {}
+    argv = ("--model=lenet", "--device=cpu", *place, *words)
+    if not mode:
+        with pytest.raises(FlagError):
+            parse_run(argv, environ)
+        return
+    plan = parse_run(argv, environ)
+    assert plan.place.mode.name == plan.params.variable_update == mode
+    told = [notice for notice in plan.notices if notice.startswith("--variable_update=")]
+    assert len(told) == notices
+    # Plug-ins are loaded after the same check.
+    args = parse_args(argv)
+    before = plan_before_plugins(args.params, environ, explicit=tuple(args.given))
+    assert before.params.variable_update == mode

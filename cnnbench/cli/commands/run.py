@@ -173,7 +173,8 @@ def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
         remember_output_state(args.params.result_json or "")
         # Each attempt of --find_batch_size is a run without this flag.
         params = args.params.replace(**{_FIND: False})
-        register_plugin_import_hooks(fork, params, partial(plan_before_plugins, params))
+        plan = partial(plan_before_plugins, params, explicit=tuple(args.given))
+        register_plugin_import_hooks(fork, params, plan)
 
 
 def _fork_batch_size_attempt(
