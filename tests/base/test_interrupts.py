@@ -163,7 +163,7 @@ def test_an_interrupt_that_python_drops_is_obeyed(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("path", ["__init__.py", "campaigns/processes/guard.py"])
+@pytest.mark.parametrize("path", ["__main__.py", "campaigns/processes/guard.py"])
 def test_files_without_imports_know_all_signals(path):
     names = ", ".join(f'"{one.name.removeprefix("SIG")}"' for one in SIGNALS)
     source = (Path(interrupts.__file__).parents[1] / path).read_text()

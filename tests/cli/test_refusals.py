@@ -560,9 +560,11 @@ gate main v1 x                               | not 3 arguments
 gate nothing-of-the-kind                     | nothing-of-the-kind HEAD:
 gate --resume                                | --resume=true: needs --results
 gate main --a_checkout=.                     | unknown flag --a_checkout
-gate main --results=records                  | --results=records: is not empty; name another folder
+gate main~ --results=records                 | --results=records: is not empty; name another folder
 gate --init=travis                           | --init=travis: must be one of github, gitlab, jenkins
 gate --init=github --results=x              | --results: --init writes files for gates of all
+gate main                                    | main HEAD: main contains all commits of HEAD
+gate --init=github main                      | main: --init writes files for gates of all changes
 explain a.json                               | takes two profiles, of A and of B, not 1
 explain a.json b.json --rounds=2             | --rounds=2: has an effect only on new processes
 explain a.json none                          | none: cannot be read
@@ -684,7 +686,7 @@ launch --ps=1 -- --result_json=/proc/none/r  | --result_json=/proc/none/r: there
 launch --ps=1 -- --train_dir=/dev/null/x     | --train_dir=/dev/null/x: must be a directory
 launch --ps=1 -- --train_dir=ckpt-1          | --train_dir=ckpt-1: names a single checkpoint
 launch --workers=2 -- allreduce --result_csv=/proc/none/r | --result_csv=/proc/none/r: there is no
-launch --ps=256 --affinity                   | processors cannot be divided among 257 processes
+launch --ps=256 --affinity                   | CPUs cannot be divided among 257 processes
 launch --ps=1 --output=x.csv                 | --output=x.csv: needs --scaling
 launch --ps=1 --scaling=1,0                  | --scaling=1,0: must be from 1
 launch --ps=1 --scaling=1 --workers=2        | --workers=2: cannot be used with --scaling

@@ -171,8 +171,9 @@ def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
     """Prepares the process for plug-ins that run TensorFlow operations while they are loaded."""
     if not args.given.get(ONLY_CHECK):
         remember_output_state(args.params.result_json or "")
-        # Each attempt of --find_batch_size is a run without this flag.
-        params = args.params.replace(**{_FIND: False})
+        params = args.params
+        if params.find_batch_size:  # Each attempt is a run without this flag.
+            params = params.replace(**{_FIND: False})
         plan = partial(plan_before_plugins, params, explicit=tuple(args.given))
         register_plugin_import_hooks(fork, params, plan)
 

@@ -83,12 +83,15 @@ def test_a_signal_while_a_worktree_is_added_prints_only_that_it_interrupts(
     tmp_path,
     number,
 ):
+    (repository / "network.py").write_text("")  # With equal code, nothing is measured.
+    git(repository, "add", "network.py")
+    git(repository, "commit", "--quiet", "-m", "two")
     (tmp_path / "bin").mkdir()
     slow, begun = tmp_path / "bin" / "git", tmp_path / "begun"
     slow.write_text(SLOW_GIT.format(git=shutil.which("git")))
     slow.chmod(0o755)
     path = f"{slow.parent}{os.pathsep}{os.environ['PATH']}"
-    command = [sys.executable, "-m", "cnnbench", "gate", "HEAD", "--", "--model=lenet"]
+    command = [sys.executable, "-m", "cnnbench", "gate", "HEAD~", "--", "--model=lenet"]
     with subprocess.Popen(
         command,
         cwd=repository,
