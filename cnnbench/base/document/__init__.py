@@ -254,7 +254,7 @@ def make_table(
     **layout: Any,
 ) -> Table | None:
     """Makes a table from rows. Empty columns, except the first column, are omitted. Returns None if
-    there are no rows.
+    there are no rows, or if all columns but the first one are empty.
 
     Args:
       rows: rows of the table. The first one determines the order of the columns.
@@ -273,6 +273,8 @@ def make_table(
         first,
         *(name for name in others if whole or any(row[name].text != missing for row in cells)),
     ]
+    if others and kept == [first]:
+        return None
     return Table(
         columns=tuple((name, cells[0][name].kinds, hints.get(name, "")) for name in kept),
         rows=tuple(tuple(row[name] for name in kept) for row in cells),

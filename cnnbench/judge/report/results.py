@@ -27,7 +27,11 @@ from cnnbench.judge.compare.comparability import (
     pair_id_of,
 )
 from cnnbench.judge.compare.compare import PlanOf
-from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
+from cnnbench.judge.compare.configuration import (
+    UNKNOWN,
+    Configuration,
+    unique_configuration_names,
+)
 from cnnbench.judge.metrics import Machine, Measurement, Origin, origin_titles
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.repository import sort_by_optional_place
@@ -157,7 +161,12 @@ class RunGroup:
     @property
     def model(self) -> str:
         """Name of the network or, for imported results, of the benchmark."""
-        return str(self.flag("model") or self.flag("benchmark"))
+        return str(self.flag("model") or self.flag("benchmark") or UNKNOWN)
+
+    @property
+    def precision(self) -> str:
+        """Number format of the run: the value of --precision, or "unknown"."""
+        return str(self.flag("precision") or UNKNOWN)
 
     @property
     def work_kind(self) -> str:
@@ -184,8 +193,8 @@ class RunGroup:
 
     @property
     def device_kind(self) -> str:
-        """Kind of device: "cpu" or "gpu"."""
-        return str(self.flag("device"))
+        """Kind of device: "cpu", "gpu" or "unknown"."""
+        return str(self.flag("device") or UNKNOWN)
 
 
 def group_runs(
@@ -304,7 +313,7 @@ def common_and_distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[st
     precisions, the names contain the precisions.
     """
     parts = [group.name.split(", ") for group in members]
-    formats = [str(group.flag("precision")) for group in members]
+    formats = [group.precision for group in members]
     for own, format in zip(parts, formats, strict=True):
         # The name of a group does not contain the default precision.
         own += [format] if len(set(formats)) > 1 and format not in own else []

@@ -45,7 +45,7 @@ RUNS = {
     "evaluation_without_checkpoint": {"eval": True},
     "training_and_evaluation": DURING,
     "evaluation": {"eval": True},
-    "training_stopped": {**DURING, "stop_at_top_1_accuracy": 0.0},
+    "training_stopped": {**DURING, "stop_at": "top_1:0"},
 }
 NOT_YET = {"batch_group", "worker", "parameter_server", "single_session"}
 """Captured runs in modes that cnnbench does not have."""

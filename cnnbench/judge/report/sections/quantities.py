@@ -393,7 +393,7 @@ def best_configurations(results: ReportSubject) -> list[_Reached]:
         (group for group in whole if group.throughput.values),
         lambda group: (
             group.workload,
-            str(group.flag("precision")),
+            group.precision,
             group.device_kind,
             group.origin,
         ),
@@ -425,7 +425,7 @@ def _roofline_estimate_key(group: RunGroup) -> object:
     estimate.
     """
     images = next((run.batch.global_ for run in group.successful if run.batch is not None), None)
-    precision = str(group.flag("precision"))
+    precision = group.precision
     return (
         group.workload,
         precision,
@@ -489,7 +489,7 @@ def _best_configuration_row(
     estimate = None if roofline is None else roofline.bound_images_per_sec
     return {
         "configuration": group.name,
-        "format": str(group.flag("precision")),
+        "format": group.precision,
         "median images/sec": numeric_cell(group.throughput.median),
         **interval_cells(group.throughput),
         "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),

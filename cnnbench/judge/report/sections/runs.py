@@ -311,7 +311,10 @@ def _signed_bytes(value: float) -> str:
 # Shows failures, skipped files, the commands of processes, and how to reproduce the results.
 
 _FAILURES = ("configuration", "status", "error", "timed steps", "started (UTC)", "run")
-_COMMANDS = (*("started (UTC)", "configuration", "status", "images/sec"), *("run", "command"))
+_COMMANDS = (
+    *("started (UTC)", "configuration", "status", "images/sec"),
+    *("run", "command", "imported from"),
+)
 
 
 def failures_section(results: ReportSubject) -> Iterable[Content]:
@@ -384,10 +387,14 @@ _MOST_EARLIER = 2000
 
 
 def commands_section(results: ReportSubject) -> Iterable[Content]:
-    """Yields a table of all processes with their exact commands, in order of time."""
+    """Yields a table of all processes with their exact commands or, for imported processes, their
+    files, in order of time.
+    """
     if processes := results.processes:
         which = shown_count_text(min(len(processes), MOST_LISTED), len(processes))
-        yield f"Every process with its exact command, in order of time{which}."
+        imported = any(_imported_file(record) for _, record in processes)
+        or_file = " or, if it was imported, the name of its file" if imported else ""
+        yield f"Every process with its exact command{or_file}, in order of time{which}."
         yield _process_table(processes, _COMMANDS)
 
 
@@ -412,7 +419,21 @@ def _process_cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
         "started (UTC)": TableCell(start_time_text(record.started_at), kinds="steady"),
         "run": TableCell(record.run_id, kinds="code"),
         "command": TableCell(shlex.join(record.command), kinds="command"),
+        "imported from": TableCell(_imported_file(record), kinds="code"),
     }
+
+
+def _imported_file(record: RunRecord | AllReduceRecord) -> str:
+    """Returns the name of the file from which a record was imported; "" for other records."""
+    imported = record.imported if isinstance(record, RunRecord) else None
+    return "" if imported is None else imported.file
+
+
+def _is_reproducible(record: RunRecord | AllReduceRecord) -> bool:
+    """Whether the command of a process is known. Only the tables of cnnbench contain the commands
+    of imported processes.
+    """
+    return bool(record.command) or not _imported_file(record)
 
 
 def error_text(run: RunRecord | AllReduceRecord) -> str:
@@ -450,6 +471,8 @@ def reproduction_section(results: ReportSubject) -> Iterable[Content]:
 
 def _software_rows(results: ReportSubject) -> Iterable[Row]:
     for _, record in results.processes:
+        if not _is_reproducible(record):
+            continue
         ab = getattr(record, "ab", None)
         yield _software_row(
             record.environment, subject_of_record(record.subject, record.config, ab)
@@ -493,7 +516,11 @@ def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[st
     by_campaign = {
         process.run_id for document in results.strategies for process in document.processes
     }
-    others = (process for process in results.processes if process[1].run_id not in by_campaign)
+    others = (
+        process
+        for process in results.processes
+        if _is_reproducible(process[1]) and process[1].run_id not in by_campaign
+    )
     first: dict[str, tuple[str, ...]] = {}
 
     def campaign_command(
