@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -112,14 +112,18 @@ def main(argv: Sequence[str]) -> int:
     files = [*_find_files(paths)]
     records, skipped, copies = _read_records(files, options)
     _check_names(options, records)
+    foreign = [line for line in skipped if line.is_foreign]
     if skipped and options.strict:
         raise UsageError(f"{skipped[0]}{_and_more_text(len(skipped) - 1)} (--strict)")
     if not records and not skipped:
         raise UsageError(f"{', '.join(paths)}: no files")
     if not options.dry_run:
         check_folder_writable("results", options.results)
-    for text in _skipped_line_warnings(skipped):
+    for text in _skipped_line_warnings(line for line in skipped if not line.is_foreign):
         print_warning(text, "skipped")
+    if foreign:
+        lines = count_text(len(foreign), "line", "lines")
+        print_notice(f"{lines} of other programs ignored, such as {foreign[0]}")
     if undated := [record for record in records if _has_no_time(record)]:
         names = sorted({_imported(record).file for record in undated}, key=natural_key)
         which = first_few(names, _MOST_NAMED)
@@ -138,7 +142,7 @@ def main(argv: Sequence[str]) -> int:
         if copies:
             texts.append(f"{count_text(copies, 'copy', 'copies')} with the same content left out")
         print_notice("; ".join(texts))
-    return ExitCode.INCONCLUSIVE if skipped else ExitCode.OK
+    return ExitCode.INCONCLUSIVE if len(skipped) > len(foreign) else ExitCode.OK
 
 
 def _find_files(paths: Sequence[str]) -> Iterator[str]:
@@ -181,7 +185,7 @@ def _read_records(
     return tuple(records.values()), skipped, copies
 
 
-def _skipped_line_warnings(skipped: Sequence[SkippedLine]) -> Iterator[str]:
+def _skipped_line_warnings(skipped: Iterable[SkippedLine]) -> Iterator[str]:
     """Yields a warning for each file with lines that could not be read, and quotes some lines."""
     by_file: dict[str, list[SkippedLine]] = {}
     for skipped_line in skipped:

@@ -66,12 +66,14 @@ _UNITS: Mapping[str, tuple[str, float]] = {
 
 class SkippedLine(NamedTuple):
     """A line of a result file that a reader could not read. If `line` is 0, the reader could not
-    read the whole file or one of its values.
+    read the whole file or one of its values. A foreign line is from another program, such as a
+    library, because the results in the file are complete without it.
     """
 
     path: str
     line: int
     reason: str
+    is_foreign: bool = False
 
     def __str__(self) -> str:
         where = f"{self.path}: line {self.line}" if self.line else self.path
@@ -139,12 +141,22 @@ class ResultFile:
         """
         return lines_of_processes(self.data.decode("utf-8-sig", "replace"), known)
 
-    def skip(self, line: int, text: str, reason: str = "is not understood") -> None:
+    def skip(
+        self, line: int, text: str, reason: str = "is not understood", *, is_foreign: bool = False
+    ) -> None:
         """Reports a line that the reader could not read or, if `line` is 0, a value of the whole
         file.
         """
         shown = text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
-        self.skipped.append(SkippedLine(self.path, line, f"{shown!r} {reason}"))
+        self.skipped.append(SkippedLine(self.path, line, f"{shown!r} {reason}", is_foreign))
+
+    def skip_unknown_lines(self, lines: Iterable[Line], is_complete: bool) -> None:
+        """Reports the lines of a run that the reader does not know. They are foreign if the results
+        of the run are complete.
+        """
+        for number, text in lines:
+            self.skip(number, text, is_foreign=is_complete)
+        self.skipped.sort(key=lambda skipped: skipped.line)
 
     def run(
         self,
@@ -342,7 +354,9 @@ class ResultFile:
             file=os.path.basename(self.path),
             sha256=self.sha256,
             part=part,
-            skipped_lines=tuple(line.line for line in self.skipped if line.line),
+            skipped_lines=tuple(
+                line.line for line in self.skipped if line.line and not line.is_foreign
+            ),
             **imported,
         )
 

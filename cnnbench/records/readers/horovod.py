@@ -86,6 +86,7 @@ def _run_record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -
     """Creates the record of one run; None if its lines contain neither a result nor a header."""
     header: dict[str, str] = {}
     rows: list[PrintedSpeed] = []
+    unknown: list[Line] = []
     total, is_complete, devices, kind = None, False, 0, ""
     for number, text in lines:
         if match := _HEADER.match(text):
@@ -96,8 +97,11 @@ def _run_record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -
             devices, kind, total = int(match[1]), match[2].lower(), float(match[3])
         elif _MEAN.match(text):
             is_complete = True
-        elif not _OTHER.match(text):
+        elif " img/sec" in text or "Img/sec" in text:
             file.skip(number, text)
+        elif not _OTHER.match(text):
+            unknown.append((number, text))
+    file.skip_unknown_lines(unknown, is_complete)
     if not (header or rows or total):
         return None
     for name in ("GPU", "CPU"):

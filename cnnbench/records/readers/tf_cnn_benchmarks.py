@@ -71,6 +71,8 @@ _OTHER = re.compile(
     r"Starting worker \d|Writing (?:partitioned )?GraphDef as|Dumping (?:trace|ProfileProto) to|"
     r"The (?:TensorBoard debugger plugin|CLI TensorFlow debugger) will be used"
 )
+# A line that contains one of these texts could be a result.
+_RESULT = re.compile(r"images/sec|(?:Accuracy|Precision) @ ")
 # A run prints each of these lines once.
 _ONCE = re.compile("Generating training model$|Running warm up$|Done warm up$|total images/sec: ")
 _UNKNOWN = ("commit", "step_seconds", "memory", "startup")
@@ -153,8 +155,10 @@ class RunLog:
         self.is_complete = False
         self._seen: set[str] = set()
         self.mixed: Line | None = None
+        self._unknown: list[Line] = []
         for number, text in lines:
             self._parse_line(number, text)
+        self.file.skip_unknown_lines(self._unknown, self.is_complete)
 
     def _parse_line(self, number: int, text: str) -> None:
         if match := _HEADER.match(text):
@@ -181,8 +185,10 @@ class RunLog:
                 return self.file.skip(number, text, "is not a speed")
             self.values["total_images_per_sec"] = float(match[1])
             self.is_complete = True
-        elif not _OTHER.match(text):
+        elif _RESULT.search(text):
             self.file.skip(number, text)
+        elif not _OTHER.match(text):
+            self._unknown.append((number, text))
         if match := _ONCE.match(text):
             self._note_repetition(match[0] in self._seen, number, text)
             self._seen.add(match[0])

@@ -428,6 +428,45 @@ def test_lines_that_do_not_fit_are_named_and_refused(imported, call, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+LIBRARIES = """\
+2026-11-29 10:00:00.123456: I tensorflow/core/platform/cpu_feature_guard.cc:182] optimized
+To enable the following instructions: AVX2 FMA, rebuild TensorFlow.
+WARNING:tensorflow:
+The TensorFlow contrib module will not be included in TensorFlow 2.0.
+For more information, please see:
+"""
+
+
+def test_lines_of_libraries_are_ignored_if_the_run_is_complete(imported, call, tmp_path):
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "other.log").write_text(LIBRARIES + HOROVOD)
+    records, err = imported(LIBRARIES + TRAINING, tmp_path / "more")
+    assert [one.imported.skipped_lines for one in records] == [(), ()]
+    # One notice for all files.
+    assert err.count("To enable") == 1
+    assert "6 lines of other programs ignored" in err
+    # They may say why a run has no end.
+    (tmp_path / "killed.log").write_text(LIBRARIES + TRAINING.partition("20\timages")[0])
+    err = call("import", tmp_path / "killed.log", into(tmp_path / "killed"), code=3).err
+    assert "killed.log: line 2: 'To enable" in err
+    text = edited(TRAINING, {"Done warm up": "GPU at 80 C\nDone warm up"})
+    (tmp_path / "run.log").write_text(text)
+    err = call("import", tmp_path / "run.log", "--strict", into(tmp_path / "none"), code=2).err
+    assert "run.log: line 19: 'GPU at 80 C' is not understood (--strict)" in err
+
+
+def test_a_report_of_imported_runs_has_only_tables_with_content(imported, call, tmp_path):
+    imported(edited(TRAINING, {"trivial": "lenet5"}))
+    call("report", tmp_path / "results", f"--output={tmp_path}/r.md", "--format=markdown")
+    text = (tmp_path / "r.md").read_text()
+    assert "# Speed of lenet\n" in text
+    assert "None" not in text
+    assert "| lenet, batch 8, 1 cpu, from tf_cnn_benchmarks | unknown | 706.2 | 1 |" in text
+    assert "How to reproduce it" not in text
+    assert "| configuration |\n" not in text
+    assert "| run.log |" in text
+
+
 def test_importing_twice_changes_nothing(imported, call, tmp_path):
     imported(TRAINING)
     (file,) = (tmp_path / "results").rglob("*.json")
