@@ -487,7 +487,7 @@ compare records ''                           | an argument is empty
 compare records empty                        | empty: no run records; cnnbench run --result_json=
 compare records records --metrics=speed      | --metrics=speed: takes one or more of throughput
 compare records records --metrics=           | --metrics=: is empty; give a value or leave
-compare records records --format=html        | --format=html: must be one of table, markdown
+compare records records --format=pdf         | --format=pdf: must be one of
 compare records records --output=records     | --output=records: is a folder; name a file
 compare records records --output=-           | --output=-: must be a path, not standard
 compare records records --output=records/0.json | --output=records/0.json: is a file of another kind
