@@ -7,7 +7,7 @@ process, which cannot answer.
 
 The values of --cluster select the source. ``tf_config``: TF_CONFIG, which TensorFlow's strategies
 also read. ``slurm``: the variables that srun sets for its tasks. ``kubernetes``: a StatefulSet or
-an Indexed Job behind a headless service, as in scripts/kubernetes.yaml. ``mpi``: only the rank is
+an Indexed Job behind a headless service, as in cli/jobs/kubernetes.yaml. ``mpi``: only the rank is
 known at first, and the processes exchange their addresses when the run begins.
 
 The exchange uses MPI if mpi4py is installed. Otherwise rank 0 listens on an address that all

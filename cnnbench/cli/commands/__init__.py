@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import PurePath
+from importlib import resources
+from pathlib import Path, PurePath
 from typing import Any
 
 from cnnbench.base.terminal import print_result
@@ -14,7 +15,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, flag, redeclare_flag
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
-from cnnbench.records.files import PICTURES, OutputFile, write_text
+from cnnbench.records.files import PICTURES, OutputFile, raising_flag_errors, write_text
 
 COMMANDS: dict[str, str] = {
     "run": "measure training, evaluation or inference (may be left out)",
@@ -100,6 +101,29 @@ def write_or_print_output(path: str | None, text: str, terminal_text: str = "") 
     if text:
         with contextlib.suppress(BrokenPipeError):  # The reader may have closed the pipe.
             print_result(text)
+
+
+def write_init_files(system: str, templates: Mapping[Path, str], values: Mapping[str, str]) -> None:
+    """Writes the files of `--init=system`, and prints their paths. FlagError if a file exists.
+
+    Args:
+      templates: names of templates in the package `cnnbench.cli`, by the path of the file.
+      values: texts that replace marks such as @FLAGS@ in the templates.
+    """
+    made = {}
+    for path, template in templates.items():
+        if path.exists() or path.is_symlink():
+            raise FlagError("init", system, f"{path} exists; remove or rename it")
+        text = resources.files("cnnbench.cli").joinpath(template).read_text("utf-8")
+        for mark, value in values.items():
+            text = text.replace(mark, value)
+        made[path] = text
+    with raising_flag_errors("init", system, "written"):
+        for path, text in made.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+            print_result(str(path))
 
 
 def results_folder_or_default(folder: str | None, command: str, resume: bool = False) -> str:

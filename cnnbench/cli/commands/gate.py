@@ -10,14 +10,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 
-from cnnbench.base.terminal import print_notice, print_result
+from cnnbench.base.terminal import print_notice
 from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
 from cnnbench.campaigns.processes.results_dir import is_lock_or_empty_folder
-from cnnbench.cli.commands import ab, sides
+from cnnbench.cli.commands import ab, sides, write_init_files
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.flags.parse import split_at_double_dash
@@ -270,23 +270,13 @@ def _write_ci_files(system: str, flags: Sequence[str]) -> None:
         raise UsageError(f"--init={system}: needs a git repository: {error}") from None
     if "\n" in "".join(flags):
         raise UsageError(f"--init={system}: a flag contains a line break")
-    made, requirement = {}, _pip_requirement()
-    for template, name in _CI_FILES[system].items():
-        if (top / name).exists() or (top / name).is_symlink():
-            raise FlagError("init", system, f"{top / name} exists; remove or rename it")
-        text = resources.files("cnnbench.cli").joinpath(f"ci/{template}").read_text("utf-8")
-        values = {"@CNNBENCH@": shlex.quote(requirement), "@FLAGS@": shlex.join(flags)}
-        for mark, value in values.items():
-            if system == "jenkins":  # Groovy strings need escape characters.
-                value = value.replace("\\", "\\\\").replace("'", "\\'")
-            text = text.replace(mark, value)
-        made[top / name] = text
-    with raising_flag_errors("init", system, "written"):
-        for path, text in made.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-            print_result(str(path))
+    values = {"@CNNBENCH@": shlex.quote(_pip_requirement()), "@FLAGS@": shlex.join(flags)}
+    if system == "jenkins":  # Groovy strings need escape characters.
+        values = {
+            mark: value.replace("\\", "\\\\").replace("'", "\\'") for mark, value in values.items()
+        }
+    templates = {top / name: f"ci/{template}" for template, name in _CI_FILES[system].items()}
+    write_init_files(system, templates, values)
 
 
 def _pip_requirement() -> str:

@@ -1,7 +1,9 @@
-"""``cnnbench launch``: runs all processes of a job on this machine."""
+"""``cnnbench launch``: runs all processes of a job on this machine, or writes a job for others."""
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from cnnbench.campaigns.launch import (
     check_job_flags,
     check_output_files,
     divide_cores,
+    flags_to_arguments,
     gpu_environment_variables,
     parse_task_command,
     plan_chief,
@@ -35,7 +38,7 @@ from cnnbench.campaigns.launch import (
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, ScalingJobs, ScalingPoint
-from cnnbench.cli.commands import OutputFlags, declare_output_flag
+from cnnbench.cli.commands import OutputFlags, declare_output_flag, write_init_files
 from cnnbench.cli.commands.sides import (
     CampaignFlags,
     command_line_with_flags,
@@ -63,18 +66,24 @@ from cnnbench.run.runtime.supervisor import GUARDED
 
 _A_DAY = 86400.0
 
+_INIT_FILES = {"slurm": "slurm.sbatch", "kubernetes": "kubernetes.yaml"}
+# Flags of launch that a file of --init expresses by flags of its processes.
+_OF_INIT = ("init", "workers", "ps", "towers")
+
 _ABOUT = """\
 Usage: cnnbench launch [FLAGS] -- [allreduce] FLAGS OF EVERY PROCESS
 
 Starts all processes of a job on this machine, each on a free port and with its --job_name and
 --task_index, and waits until they end (docs/cluster.md). The chief's standard output is passed
 through; the output of other processes goes to standard error, with their names before each line.
+With --init, launch writes the file of a job with one process per machine, and starts nothing.
 
   cnnbench launch --workers=2 --ps=1 -- --model=resnet50 --variable_update=parameter_server
   cnnbench launch --workers=2 --towers=2 -- --model=resnet50 --variable_update=collective_all_reduce
   cnnbench launch --workers=2 --towers=1 -- allreduce --sizes=64K:16M:x4
   cnnbench launch --scaling=1,2,4 --link=tcp25 --plot=scaling.svg -- --model=resnet50
   cnnbench launch --scaling=1,2,4 --scaling_kind=strong -- --model=resnet50 --global_batch_size=64
+  cnnbench launch --init=slurm --workers=4 --towers=8 -- --model=resnet50
 """
 
 _EXIT_CODES = """\
@@ -110,6 +119,12 @@ class LaunchFlags(JobLayoutFlags):
 
     towers: int | None = flag(
         None, "Number of towers of each worker (its --num_gpus).", minimum=1, maximum=1024
+    )
+    init: str | None = flag(
+        None,
+        "Write the file with which this system runs the job, one process per machine, into the "
+        "working folder. Start nothing. An existing file is not replaced.",
+        choices=tuple(_INIT_FILES),
     )
     affinity: bool = flag(False, "Divide the processors among the processes.")
     log_dir: str | None = flag(
@@ -175,6 +190,8 @@ def main(argv: Sequence[str]) -> int:
     layout = options.layout
     if command.name == "run":
         layout = layout.with_needed_controller(command.args)
+    if options.init is not None:
+        return _write_job_file(options.init, layout, command, options, values)
     chief = check_job_flags(layout, command, options.towers)
     check_output_files(command, chief)
     cores = divide_cores(layout.size) if options.affinity else None
@@ -194,6 +211,44 @@ def main(argv: Sequence[str]) -> int:
             scratch.kept = True
             raise
     return status
+
+
+def _write_job_file(
+    system: str,
+    layout: JobLayout,
+    command: TaskCommand,
+    options: LaunchFlags,
+    values: Mapping[str, Any],
+) -> int:
+    """Writes the file of a job on several machines (--init).
+
+    The flags are checked, but neither data nor folders, which this machine may not have.
+    """
+    for name in values:
+        if name not in _OF_INIT:
+            raise FlagError(name, values[name], "cannot be used with --init")
+    if command.name != "run" or layout.controller:
+        what = "allreduce" if command.name != "run" else "a job with a controller"
+        raise FlagError("init", system, f"is only for runs of workers and ps tasks, not {what}")
+    if layout.size == 1:
+        raise FlagError("workers", layout.workers, "with --init, must be at least 2 without --ps")
+    _ = plan_chief(command.args, layout, options.towers).network  # An unknown model is refused.
+    more = {"cluster_ps": layout.ps or None, "num_gpus": options.towers}
+    own = flags_to_arguments({name: value for name, value in more.items() if value is not None})
+    words = (*command.words, *own)
+    if "\n" in "".join(words):
+        raise UsageError(f"--init={system}: a flag contains a line break")
+    flags = shlex.join(words)
+    if system == "kubernetes":
+        # Kubernetes would replace $(NAME) by an environment variable. JSON texts are valid YAML.
+        items = [json.dumps(word.replace("$(", "$$(")) for word in words]
+        flags = f"\n{' ' * 12}".join(f"- {item}" for item in items)
+    template = _INIT_FILES[system]
+    marks = {"@PROCESSES@": str(layout.size), "@FLAGS@": flags}
+    write_init_files(system, {Path(template): f"jobs/{template}"}, marks)
+    if system == "kubernetes":
+        print_notice("replace the image registry.example.org/cnnbench by your own")
+    return ExitCode.OK
 
 
 def _run_processes(
@@ -217,7 +272,7 @@ def _run_processes(
 
 
 def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequence[str]) -> int:
-    for name in ("workers", "affinity", "log_dir"):
+    for name in ("workers", "init", "affinity", "log_dir"):
         if name in values:
             raise FlagError(name, values[name], "cannot be used with --scaling")
     counts = tuple(sorted(set(options.scaling)))

@@ -1,4 +1,4 @@
-"""The examples for Slurm and Kubernetes, as far as they can be tried without either."""
+"""launch --init: the files for Slurm and Kubernetes, as far as they can be tried without either."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ import os
 import re
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import yaml
 from forked import finished
 
 from cnnbench.plan import parse_run
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-SLURM = SCRIPTS / "slurm.sbatch"
-KUBERNETES = SCRIPTS / "kubernetes.yaml"
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -38,30 +33,49 @@ print(json.dumps([str(job.task), job.worker_addresses, job.ps_addresses, flags])
 """
 
 
-def test_slurm(tmp_path):
+OWN = ("--model=lenet", "--batch_size=32", "--trace_file=it's $(HOME) \"x")
+
+
+@pytest.fixture
+def written(call, tmp_path, monkeypatch):
+    """written(SYSTEM, FLAG...): the path of the file that launch --init writes."""
+    monkeypatch.chdir(tmp_path)
+
+    def written(system, *flags):
+        done = call("launch", f"--init={system}", *flags, "--", *OWN)
+        return tmp_path / done.out.strip()
+
+    return written
+
+
+def test_slurm(tmp_path, written):
+    file = written("slurm", "--workers=3", "--ps=1", "--towers=2")
+    assert "#SBATCH --nodes=4\n" in file.read_text()
     for name, text in (("srun", SRUN), ("cnnbench", CNNBENCH)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CNNBENCH": "cnnbench"}
-    words = ("bash", SLURM, "--model=lenet", "--cluster_ps=1")
-    done = finished(words, cwd=SCRIPTS.parent, environment=environment)
+    done = finished(("bash", file, "--num_batches=7"), cwd=tmp_path, environment=environment)
     tasks = [json.loads(line) for line in done.stdout.splitlines()]
     assert [task for task, *_ in tasks] == ["worker:0", "ps:0"]
     assert len({json.dumps(rest) for _, *rest in tasks}) == 1
-    assert tasks[0][3]["model"] == "lenet"
+    flags = tasks[0][3]
+    assert (flags["model"], flags["num_gpus"], flags["num_batches"]) == ("lenet", "2", "7")
+    assert flags["trace_file"] == "it's $(HOME) \"x"
 
 
-def test_slurm_options_come_before_commands():
-    lines = SLURM.read_text().splitlines()
+def test_slurm_options_come_before_commands(written):
+    lines = written("slurm", "--workers=2").read_text().splitlines()
     options = [number for number, line in enumerate(lines) if line.startswith("#SBATCH --")]
     commands = [number for number, line in enumerate(lines) if re.match(r"[^#\s]", line)]
     assert len(options) == 5
     assert max(options) < min(commands)
 
 
-@pytest.fixture(scope="module")
-def documents():
-    return {one["kind"]: one for one in yaml.safe_load_all(KUBERNETES.read_text())}
+@pytest.fixture
+def documents(written):
+    text = written("kubernetes", "--workers=2", "--ps=1").read_text()
+    return {one["kind"]: one for one in yaml.safe_load_all(text)}
 
 
 def test_kubernetes(documents, monkeypatch):
@@ -70,12 +84,15 @@ def test_kubernetes(documents, monkeypatch):
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
     service = documents["Service"]
+    # Kubernetes replaces $(NAME), and $$( by $(.
+    words = [word.replace("$$(", "$(") for word in container["args"]]
+    assert words == ["--cluster=kubernetes", *OWN, "--cluster_ps=1"]
     for one in container["env"]:
         monkeypatch.setenv(one["name"], one["value"])
     tasks = []
     for index in range(spec["completions"]):
         monkeypatch.setenv("HOSTNAME", f"{job['metadata']['name']}-{index}")
-        tasks.append(parse_run(container["args"]).params)
+        tasks.append(parse_run(words).params)
     places = [(params.job_name, params.task_index) for params in tasks]
     assert places == [("worker", 0), ("worker", 1), ("ps", 0)]
     ((workers, _),) = {(params.worker_hosts, params.ps_hosts) for params in tasks}
@@ -100,3 +117,33 @@ def test_kubernetes_by_its_schema(documents):
 
     for document in documents.values():
         kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--init=slurm",), "--workers=1: with --init, must be at least 2"),
+        (("--init=pbs", "--workers=2"), "--init=pbs: must be one of slurm, kubernetes"),
+        (("--init=slurm", "--workers=2", "--affinity"), "--affinity=true: cannot be used with"),
+        (
+            ("--init=slurm", "--workers=2", "--", "--variable_update=parameter_server_strategy"),
+            "not a job with a controller",
+        ),
+        (("--init=slurm", "--workers=2", "--", "allreduce"), "not allreduce"),
+        (("--init=slurm", "--workers=2", "--", "--model=nosuch"), "--model=nosuch: "),
+        (("--init=slurm", "--workers=2", "--", "--trace_file=a\nb"), "contains a line break"),
+        (("--init=slurm", "--scaling=1,2"), "--init=slurm: cannot be used with --scaling"),
+    ],
+)
+def test_wrong_use_writes_nothing(call, tmp_path, monkeypatch, words, reason):
+    monkeypatch.chdir(tmp_path)
+    done = call("launch", *words, code=2)
+    assert reason in done.err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_file_is_not_replaced(call, written, tmp_path):
+    (tmp_path / "slurm.sbatch").write_text("mine")
+    done = call("launch", "--init=slurm", "--workers=2", "--", *OWN, code=2)
+    assert "slurm.sbatch exists; remove or rename it" in done.err
+    assert (tmp_path / "slurm.sbatch").read_text() == "mine"
