@@ -27,6 +27,8 @@ _KNOWN = r":::MLLOG \{|:::MLPv0\.[56]\.\d "
 _EARLY = re.compile(
     r":::MLPv0\.[56]\.\d (\S{1,80}) (\d{1,15}\.\d{1,9}) \([^)]{0,400}\) (\w{1,80})(?:: (.*))?$"
 )
+_BATCH = "global_batch_size"
+_BEGINNINGS = ("cache_clear", "init_start", "run_start")
 # Values that describe the submission, or that differ between repetitions.
 _NO_CONTEXT = re.compile(r"submission_\w+|seed|cache_clear|global_batch_size|\w+_(?:start|stop)")
 
@@ -69,7 +71,7 @@ class _Run:
             self.throughputs.append(value)
         elif event.key == "tracked_stats" and isinstance(value, dict) and "throughput" in value:
             self.throughputs.append(value["throughput"])
-        elif self.started is None:
+        elif self.started is None or event.key == _BATCH:
             self.values[event.key] = value
 
 
@@ -104,15 +106,14 @@ def read_mlperf(file: ResultFile) -> Iterator[RunRecord]:
 
 
 def _runs(events: Iterable[_Event]) -> Iterator[_Run]:
-    """Splits the events of a process into its runs. The last event of a run is run_stop. A
-    run_start without a run_stop is a run without an end.
-    """
+    """Splits the events of a process into its runs. Values may follow the end of their run."""
     run = _Run()
     for event in events:
-        run.add(event)
-        if event.key == "run_stop" and run.started is not None:
+        if run.started is not None and event.key in _BEGINNINGS:
             yield run
-            run = _Run(benchmark=run.benchmark)
+            again = event.key == "run_start"  # It is started again with the same settings.
+            run = _Run(benchmark=run.benchmark, values=run.values if again else {})
+        run.add(event)
     if run.started is not None:
         yield run
 
@@ -123,13 +124,15 @@ def _events(file: ResultFile, lines: Iterable[Line]) -> Iterator[_Event]:
         if not text.startswith(":::ML"):
             continue
         content = parse_object(text.removeprefix(_MARK)) if text.startswith(_MARK) else None
-        if content is not None and is_amount(content.get("time_ms")):
+        time = None if content is None else content.get("time_ms")
+        # Scripts that clear the caches before a run write the time 0.
+        if content is not None and (is_amount(time) or time == 0):
             metadata = content.get("metadata")
             yield _Event(
                 str(content.get("key")),
                 content.get("value"),
                 metadata if isinstance(metadata, dict) else {},
-                content["time_ms"] / 1000,
+                time / 1000,
             )
         elif early := _EARLY.match(text):
             value = parse_object(early[4] or "") or early[4]
@@ -139,8 +142,8 @@ def _events(file: ResultFile, lines: Iterable[Line]) -> Iterator[_Event]:
 
 
 def _parameters(run: _Run) -> dict[str, Any]:
-    batch = run.values.get("global_batch_size")
-    return {} if batch is None else {"global_batch_size": batch}
+    batch = run.values.get(_BATCH)
+    return {} if batch is None else {_BATCH: batch}
 
 
 def _environment(run: _Run) -> dict[str, Any]:

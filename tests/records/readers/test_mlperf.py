@@ -46,13 +46,30 @@ def test_time_to_train_and_throughput(tmp_path):
 
 
 def test_runs_without_success_have_no_value(tmp_path):
-    text = log("aborted") + log(seed=2) + log().partition("Epoch")[0]
+    start = event("init_start")
+    killed = start + log().partition("Epoch")[0]
+    text = start + log("aborted") + killed + start + log(seed=2)
     records, reasons = read(tmp_path, text)
     assert len(records) == 2
     assert reasons == [
         "'resnet' ended with the status aborted",
         "'resnet' has no end (run_stop)",
     ]
+
+
+def test_values_after_the_end_belong_to_the_run(tmp_path):
+    late = event("tracked_stats", {"throughput": 1600.0}, 80.0) + event("train_samples", 1, 80.0)
+    cleared = ':::MLLOG {"namespace": "", "time_ms": 0, "key": "cache_clear", "value": true}\n'
+    records, reasons = read(tmp_path, cleared + log() + late + cleared + log(lr=20.0))
+    throughputs = [
+        one.imported.values["benchmark_score"]
+        for one in records
+        if "throughput" in one.config["benchmark"]
+    ]
+    assert throughputs == [1200.0, 1000.0]
+    rates = [one.environment["context_opt_base_learning_rate"] for one in records]
+    assert rates == [10.0, 10.0, 20.0, 20.0]
+    assert reasons == []
 
 
 def test_a_log_of_a_launcher(tmp_path):
