@@ -34,7 +34,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _LOGGED = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\d.,]{0,10}: [IWEF] |[IWEF]\d{4,8} \d\d:\d\d:\d\d|"
     r"(?:DEBUG|INFO|WARNING|ERROR)(?::tensorflow)?:|[^:]{1,400}\.py:\d{1,6}: \w{0,40}Warning: |"
-    r"Instructions for updating:|cnnbench: "
+    r"Instructions for updating:|(?:\[[a-z]{1,20}:\d{1,6}\] )?cnnbench: "
 )
 
 

@@ -146,3 +146,22 @@ def test_runs_of_each_kind_survive_their_import(media, flags):
 @pytest.mark.parametrize("seed", range(40))
 def test_drawn_runs_survive_their_import(media, seed):
     check(*media(**drawn(seed)))
+
+
+def test_runs_that_differ_are_different_configurations(call, tmp_path):
+    """Four runs whose logs alone are kept, each in a folder."""
+    several = [
+        {},
+        {"precision": "bf16"},
+        {"conv_gradients": "library"},
+        {"gradient_accumulation_steps": 2},
+    ]
+    for number, flags in enumerate(several):
+        call(**{**TINY, "model": "resnet20", **flags, "benchmark_log_dir": tmp_path / str(number)})
+        call("import", tmp_path / str(number), f"--results={tmp_path}/records/{number}")
+    records = load_records([tmp_path / "records"]).records
+    assert len({Configuration.of(record).key for record in records}) == 4
+    one, passes = (tmp_path / "records" / number for number in "03")
+    out = call("compare", one, passes, code=None).out
+    assert "gradient_accumulation_steps is 1 in BASE and 2 in NEW" in " ".join(out.split())
+    assert "num_workers" not in out

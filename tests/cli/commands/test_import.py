@@ -26,6 +26,7 @@ Instructions for updating:
   Please switch to tf.train.MonitoredTrainingSession
 I0301 10:00:01.123456 139 tf_logging.py:115] Running local_init_op.
 cnnbench: the machine is busy
+[worker:0] cnnbench: warning: the machine is busy
 """
 OLD = {  # as before TensorFlow 1.8, with GPUs
     "TensorFlow:  2.21": "TensorFlow:  1.4",
@@ -412,6 +413,21 @@ def test_a_worker_of_a_job_has_the_total_of_the_job(imported):
     (record,), _ = imported(text)
     assert record.placement.num_workers == 2
     assert throughput(record) == 148.31
+
+
+def test_the_workers_of_a_controller_and_passes_are_no_further_workers(imported):
+    tasks = [f"'job:worker/replica:0/task{task}/gpu:{card}'" for task in (0, 1) for card in (0, 1)]
+    edits = {
+        "'/cpu:0'": ", ".join(tasks),
+        "8 global": "96 global",
+        "8 per device": "8 per device and pass, 3 passes",
+    }
+    (record,), _ = imported(edited(TRAINING, edits))
+    assert (record.placement.num_workers, record.placement.num_towers) == (2, 4)
+    assert (record.batch.per_device, record.batch.global_) == (8, 96)
+    edits = {"8 global": "32 global", "8 per device": "8 per device and pass, 4 passes"}
+    (record,) = (one for one in imported(edited(TRAINING, edits))[0] if one.batch.global_ == 32)
+    assert (record.placement.num_workers, record.placement.num_towers) == (1, 1)
 
 
 def test_lines_that_do_not_fit_are_named_and_refused(imported, call, tmp_path):

@@ -245,3 +245,10 @@ def test_a_log_ends_with_what_became_of_the_training(flags, code, end, status, r
 )
 def test_padding_is_no_example(batches, batch, examples, shards, counted):
     assert count_evaluated_examples(batches, batch, examples, shards) == counted
+
+
+def test_the_passes_of_a_step_are_named():
+    lines, _ = planned(model="trivial", batch_size=8, gradient_accumulation_steps=3, num_gpus=2)
+    found = values_of(lines)
+    assert found["gradient_accumulation_steps"] == 3
+    assert found["global_batch_size"] == 48
