@@ -188,6 +188,23 @@ def missing_commit_reason(folder: str | Path | None = None) -> str:
     return ""
 
 
+# Of the address of a remote, such as git@github.com:OWNER/REPO.git: the host, and the path.
+_REMOTE = re.compile(r"(?:https://|ssh://git@|git@)([\w.-]+\w)[:/]([\w./-]+?)(?:\.git)?/?")
+
+
+def commit_address(folder: str | Path | None) -> str:
+    """Address of a page about a commit on the host of the repository's remote `origin`, with
+    {commit} in place of the hash. Returns "" without a remote that has such pages.
+    """
+    if folder is None:
+        return ""
+    with contextlib.suppress(GitError):
+        remote = _REMOTE.fullmatch(git("remote", "get-url", "origin", folder=folder))
+        if remote is not None:
+            return f"https://{remote[1]}/{remote[2]}/commit/{{commit}}"
+    return ""
+
+
 def measured_code(
     flags: Mapping[str, Any], folder: str | Path | None = None, parts: Iterable[str] | None = None
 ) -> Subject:

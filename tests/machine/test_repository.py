@@ -375,3 +375,22 @@ def test_why_a_commit_is_unknown_is_told(nets, tmp_path, monkeypatch, limits):
 )
 def test_addresses(url, found):
     assert repository_address(url) == found
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("git@github.com:OWNER/REPO.git", "https://github.com/OWNER/REPO/commit/{commit}"),
+        ("https://github.com/OWNER/REPO", "https://github.com/OWNER/REPO/commit/{commit}"),
+        ("ssh://git@host.example/a/b/c.git", "https://host.example/a/b/c/commit/{commit}"),
+        ("https://user:secret@host.example/a/b.git", ""),
+        ("/srv/git/repo.git", ""),
+        (None, ""),
+    ],
+)
+def test_the_address_of_a_commit_follows_from_the_remote(remote, address, tmp_path, git):
+    git(tmp_path, "init", "--quiet")
+    if remote is not None:
+        git(tmp_path, "remote", "add", "origin", remote)
+    assert repository.commit_address(tmp_path) == address
+    assert repository.commit_address(None) == ""

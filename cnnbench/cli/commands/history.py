@@ -43,9 +43,15 @@ from cnnbench.judge.history import (
     trend,
 )
 from cnnbench.judge.history.page import DOCUMENTS, HistoryDocument
+from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
-from cnnbench.machine.repository import CommitGraph, GitError, missing_commit_reason
+from cnnbench.machine.repository import (
+    CommitGraph,
+    GitError,
+    commit_address,
+    missing_commit_reason,
+)
 from cnnbench.models.model import all_model_names
 from cnnbench.records.files import OutputFile, check_outputs, write_bytes
 from cnnbench.records.metric import HISTORY
@@ -128,7 +134,8 @@ class HistoryFlags(PluginFlags):
     commit_url: str = flag(
         "",
         "Address of a commit, with {commit} in place of its hash, such as "
-        "https://github.com/OWNER/REPO/commit/{commit}. Commits on a page link to this address.",
+        "https://github.com/OWNER/REPO/commit/{commit}. Commits on a page link to this address. If "
+        "not given, it follows from the remote origin of --git.",
     )
     fail_on: tuple[str, ...] | None = declare_fail_on_flag(
         "What sets exit code 1, comma-separated: step or slower, a regression that has not been "
@@ -160,7 +167,9 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
     commits = load_commits(options.git)
-    folder_contents = contents(folder, ProgressLine(), (metric.name,))
+    # The CPU time shows changes that other programs on the machine hide from the throughput.
+    read = (metric.name, *([CPU_TIME.name] if metric is THROUGHPUT else []))
+    folder_contents = contents(folder, ProgressLine(), read)
     if not any(file.defect for file in folder_contents.skipped):
         _check_metric_measured(folder, folder_contents, metric)
     defects = [file for file in folder_contents.skipped if file.defect]
@@ -168,6 +177,9 @@ def main(argv: Sequence[str]) -> int:
     warn_of_unknown_commits(entry.subject for entry in folder_contents.entries)
     trends = _find_trends(options, folder_contents, metric, since, commits, rules)
     remarks = page.history_remarks(trends, metric, commits)
+    if metric is THROUGHPUT and not any(found.steps for found in trends):
+        others = _find_trends(options, folder_contents, CPU_TIME, since, commits, rules)
+        remarks += page.other_metric_remarks(others, CPU_TIME)
     document = HistoryDocument(metric, trends, remarks, folder_contents.skipped, fails_on, rules)
     _write_history(options, document)
     shallow = (
@@ -300,5 +312,6 @@ def _write_history(options: HistoryFlags, document: HistoryDocument) -> None:
         text = format_metric_values(page.exported_metrics_of_history(document), options.format)
     write_or_print_output(options.output, text)
     if options.plot is not None:
-        content = page.render(options.plot, document, options.commit_url, ProgressLine())
+        url = options.commit_url or commit_address(options.git)
+        content = page.render(options.plot, document, url, ProgressLine())
         write_bytes("plot", options.plot, content)

@@ -40,12 +40,13 @@ from cnnbench.judge.history.page import (
     history_answers,
     history_remarks,
     history_section,
+    other_metric_remarks,
 )
-from cnnbench.judge.metrics import THROUGHPUT
+from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
 from cnnbench.judge.report.exports import TABLES, to_csv
-from cnnbench.machine.repository import CommitGraph
+from cnnbench.machine.repository import CommitGraph, commit_address
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.files import OutputFile, check_outputs, report_failed_writes
 from cnnbench.records.result_files import Loaded, find_files
@@ -129,7 +130,8 @@ def main(argv: Sequence[str]) -> int:
     if options.format == "csv":
         text = to_csv(results, options.table)
     else:
-        answers, sections = _history_answers_and_sections(histories)
+        url = commit_address(options.git)
+        answers, sections = _history_answers_and_sections(histories, url)
         bisected = stored_result(Path(arguments[0])) if len(arguments) == 1 else None
         if bisected is not None:
             answers, sections = bisected[:1], [bisected[1], *sections]
@@ -192,7 +194,7 @@ def _history_documents(
     if results.comparison is not None:
         return []
     metrics = (THROUGHPUT, METRICS["bus_bandwidth"])
-    names = [metric.name for metric in metrics]
+    names = [metric.name for metric in (*metrics, CPU_TIME)]
     entries = [entry for record in records for entry in HistoryEntry.all_of(record, names)]
     for metric in metrics:
         of = [entry for entry in entries if entry.kind in metric.kinds]
@@ -203,6 +205,10 @@ def _history_documents(
                 for series in all_series(of, metric, order=order)
             ]
             remarks_of_metric = history_remarks(trends, metric, commits)
+            if metric is THROUGHPUT and not any(found.steps for found in trends):
+                series_of_cpu_time = all_series(of, CPU_TIME, order=order)
+                others = [trend(series, CPU_TIME) for series in series_of_cpu_time]
+                remarks_of_metric += other_metric_remarks(others, CPU_TIME)
             histories.append(
                 HistoryDocument(metric, trends, remarks_of_metric, fail_on=fail_on, rules=rules)
             )
@@ -211,6 +217,7 @@ def _history_documents(
 
 def _history_answers_and_sections(
     histories: Iterable[HistoryDocument],
+    commit_url: str,
 ) -> tuple[Sequence[Answer], Sequence[Section]]:
     """Creates the answers and the sections of a report that describe histories of metrics."""
     answers_found: list[Answer] = []
@@ -218,7 +225,7 @@ def _history_answers_and_sections(
     for history in histories:
         if any(series.enough for series in history.series):
             answers_found += history_answers(history)
-        sections.append(history_section(history))
+        sections.append(history_section(history, commit_url))
     return answers_found, sections
 
 

@@ -421,6 +421,19 @@ def noise_texts(trend: Trend, metric: Metric) -> list[str]:
     return texts
 
 
+def other_metric_remarks(trends: Sequence[Trend], other: Metric) -> list[str]:
+    """Returns sentences about the level changes of another metric, for a history whose own metric
+    has none. `trends` are the time series of the other metric.
+    """
+    return [
+        f"{trend.series.configuration}: only {other.name} has a step: "
+        f"{level_change_text(step, other)}; --metric={other.name} shows it."
+        for trend in trends
+        for step in trend.steps
+        if step.stands
+    ]
+
+
 def history_remarks(
     trends: Sequence[Trend], metric: Metric, commits: CommitGraph | None
 ) -> list[str]:
@@ -630,13 +643,13 @@ def history_answers(document: HistoryDocument) -> tuple[Answer, ...]:
     return (_regressions_answer(document), *_outlier_answers(document))
 
 
-def history_section(document: HistoryDocument) -> Section:
+def history_section(document: HistoryDocument, commit_url: str = "") -> Section:
     """Returns the section of a report about records of several commits: level changes, remarks, and
-    a chart for each time series.
+    a chart for each time series. For `commit_url`, see `linked_name_cell`.
     """
     name = document.metric.name
     contents = [
-        *_level_changes_contents(document, ""),
+        *_level_changes_contents(document, commit_url),
         *_series_contents(document.series, document.metric),
     ]
     return Section.from_contents(f"commits_{name}", f"Over commits: {name}", contents)
@@ -826,8 +839,9 @@ def _point_axis(points: Sequence[SeriesPoint]) -> Axis:
     """
     ticks = tuple(float(place) for place in range(len(points)))
     if all(map(is_commit, points)):
-        commits = tuple(point.name[:_DIGITS] for point in points)
-        return Axis(label="commits in order", ticks=ticks, tick_texts=commits)
+        form = "%m-%d" if len({point.started.year for point in points}) == 1 else "%Y-%m-%d"
+        commits = tuple(f"{point.name[:_DIGITS]}, {point.started:{form}}" for point in points)
+        return Axis(label="commits in order, first measured (UTC)", ticks=ticks, tick_texts=commits)
     days = {point.started.date() for point in points}
     form = "%m-%d %H:%M" if len(days) <= min(len(points), _TICKS) // 2 else "%Y-%m-%d"
     texts = tuple(point.started.strftime(form) for point in points)

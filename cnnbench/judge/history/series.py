@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -21,8 +21,6 @@ from cnnbench.errors import FlagError
 from cnnbench.judge.compare.comparability import (
     Pair,
     Revision,
-    compared_commit_lookup,
-    compared_commit_text,
     find_resolved_match,
     match_complete_pairs,
     pair_id_of,
@@ -165,8 +163,8 @@ def _metric_values(row: Measurement, metrics: Collection[str]) -> dict[str, floa
 POINTS = ("commit", "day", "run")
 """Values of --by other than names of labels and recorded properties."""
 
-_Points: TypeAlias = dict[tuple[str, Origin, str], list[HistoryEntry]]
-"""Measurements by the name of their point, their origin, and the commit they were compared with."""
+_Points: TypeAlias = dict[tuple[str, Origin], list[HistoryEntry]]
+"""Measurements by the name of their point and their origin."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +184,7 @@ class SeriesPoint:
       run_ids: run_ids of all processes.
       subject: subject of the first run's record; absent if it has none.
       runs: runs in order of their start.
-      detail: origin, and commit with which the point was compared, if they distinguish it from
-        points with the same name; otherwise "".
+      detail: origin, if it distinguishes the point from points with the same name; otherwise "".
       newest: whether the point is of the newest revision, and not of the base in an experiment with
         this revision.
       hosts: name of the host for each value; "" if unknown.
@@ -335,10 +332,14 @@ def all_series(
         sizes += [] if entry.network in sizes else [entry.network]
     chosen = _selected_entries(resolved, networks, selection or Selection())
     pairs = match_complete_pairs(entry for _, entry in chosen)
-    opponent = compared_commit_lookup(pairs)
+    one_revision = {revision for revision, other in _revisions(pairs) if revision == other}
     groups: dict[tuple[str, str], _Points] = {}
     for place, entry in chosen:
-        point = (_point_name(entry, by), entry.origin, opponent(entry))
+        origin = entry.origin
+        # A commit is one point, also if it was the base of one experiment and the head of another.
+        if origin.side and revision_of(entry) not in one_revision:
+            origin = replace(origin, side="")
+        point = (_point_name(entry, by), origin)
         groups.setdefault(place, {}).setdefault(point, []).append(entry)
     revisions = RevisionOrder([entry for _, entry in chosen], pairs, order)
     all_points = {place: _series_points(points, metric) for place, points in groups.items()}
@@ -397,18 +398,13 @@ def _series_points(runs_by_point: _Points, metric: Metric) -> list[SeriesPoint]:
     contains the components of its origin that differ.
     """
     alike: dict[str, list[Origin]] = {}
-    others: dict[tuple[str, Origin], list[str]] = {}
-    for name, origin, other in runs_by_point:
+    for name, origin in runs_by_point:
         alike.setdefault(name, []).append(origin)
-        others.setdefault((name, origin), []).append(other)
     details = {
         name: origin_titles(origins, without=("machine",)) for name, origins in alike.items()
     }
     made = []
-    for (name, origin, other), runs in runs_by_point.items():
-        parts = [details[name][origin]]
-        if len(others[name, origin]) > 1:
-            parts.append(compared_commit_text(other))
+    for (name, origin), runs in runs_by_point.items():
         good = [run for run in runs if run.status == "ok" and metric.name in run.values]
         usable = [run for run in good if run.values[metric.name] > 0 or not metric.relative]
         made.append(
@@ -417,7 +413,7 @@ def _series_points(runs_by_point: _Points, metric: Metric) -> list[SeriesPoint]:
                 runs=tuple(runs),
                 values=tuple(run.values[metric.name] for run in usable),
                 failed=sum(run.status != "ok" for run in runs),
-                detail=", ".join(filter(None, parts)),
+                detail=details[name][origin],
                 hosts=tuple(run.hostname for run in usable),
             )
         )
@@ -514,7 +510,7 @@ class RevisionOrder:
         self._heads: dict[Revision, Revision] = {}
         self._both_sides: set[Revision] = set()
         bases: dict[Revision, list[Revision]] = {}
-        for base, head in (map(revision_of, pair) for pair in pairs):
+        for base, head in _revisions(pairs):
             if base == head:
                 self._both_sides.add(base)
             else:
@@ -567,6 +563,11 @@ def _places_by_date(entries: Sequence[HistoryEntry]) -> dict[str, int]:
             dates.setdefault(entry.commit, parse_start_time(entry.subject.committed_at))
     places = {date: place for place, date in enumerate(sorted({*dates.values()}))}
     return {commit: places[date] for commit, date in dates.items()}
+
+
+def _revisions(pairs: Iterable[Pair]) -> Iterator[tuple[Revision, Revision]]:
+    """Yields the revisions of base and head for each pair."""
+    return ((revision_of(base), revision_of(head)) for base, head in pairs)
 
 
 def _order_bases_first(

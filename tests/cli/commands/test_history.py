@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -302,3 +303,22 @@ def test_a_gain_fails_where_that_is_asked_for(call, folder, lenet_runs, saved, t
     assert err == "cnnbench: --fail_on=step,faster: 1 gain has not been undone\n"
     assert json.loads(out)["failed_on"] == ["faster"]
     assert "1 gain has not been undone" in page.read_text()
+
+
+def test_a_step_that_only_the_cpu_time_shows_is_named(lenet_runs, tmp_path, saved, call):
+    """Other programs on the machine make the throughput too noisy."""
+    make = lenet_runs()
+    records = []
+    for index in range(16):
+        cpu = 0.020 if index < 8 else 0.030
+        speed = 100.0 + 30 * ((7 * index) % 5 - 2)
+        flags = {"result_label": f"commit={'abcdef0123456789'[index] * 40}"}
+        record = make(speed, flags=flags)
+        cpu_seconds = tuple(cpu for _ in record.step_seconds)
+        records.append(replace(record, step_cpu_seconds=cpu_seconds))
+    saved(tmp_path / "noisy", records)
+    out = " ".join(call("history", tmp_path / "noisy").out.split())
+    assert "only cpu_time has a step: worse: +50.0 %" in out
+    assert "--metric=cpu_time shows it" in out
+    document = json.loads(call("history", tmp_path / "noisy", "--format=json").out)
+    assert any("--metric=cpu_time" in remark for remark in document["remarks"])

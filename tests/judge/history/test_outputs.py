@@ -132,13 +132,13 @@ def test_every_chart_has_title_axes_direction_and_the_steps(trends):
 def test_charts_have_commits_on_their_axis_and_dates_where_points_are_days(by_commit, series_of):
     commits = [f"{number:040x}"[::-1] for number in range(1, 7)]
     found = [by_commit(100.0, commit) for commit in commits]
-    for by, label in ((None, "commits in order"), ("day", "points in order")):
+    for by, label in ((None, "commits in order, first measured (UTC)"), ("day", "points in order")):
         (one,) = series_of(found) if by is None else series_of(found, by=by)
         chart = page._series_chart(trend(one, SPEED), SPEED)
         assert chart.x.label == label
         assert chart.labels == chart.x.tick_texts
         if by is None:
-            assert chart.labels == tuple(commit[:7] for commit in commits)
+            assert chart.labels == tuple(f"{commit[:7]}, 11-20" for commit in commits)
 
 
 def test_outliers_are_marked_everywhere(by_commit, series_of):
