@@ -307,7 +307,8 @@ def build_checked_outputs(model: Model, net: Network[T], features: Mapping[str, 
     outputs = model.build(net, group_values(model.elements, "feature", features))
     logits = (outputs, *(head for head, _ in net.auxiliaries)) if model.has_softmax_loss() else ()
     for output in logits:
-        shape: object = "a mapping" if isinstance(output, Mapping) else net.shape(output)
+        has_shape = hasattr(output, "shape")
+        shape: object = net.shape(output) if has_shape else plugins.value_text(output)
         if shape != (net.num_classes,):
             raise UsageError(
                 f"{plugin_location_prefix(model)}model {model.name} must return logits of shape "

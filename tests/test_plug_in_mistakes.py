@@ -6,9 +6,11 @@ Each row replaces one part of a plug-in that works, and names a part of the expe
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from data_sets import write_records
+from forked import finished
 from short_runs import TINY
 
 from cnnbench.base import plugins
@@ -188,6 +190,8 @@ KINDS = {
             ("return net.logits", "net.logits", "Own.build() must return a result, not None"),
             ("return net.logits", "return 'x' or net.logits", "must return a result, not 'x'"),
             ("return net.logits(net.global_avg_pool(images))", "return images", "logits of shape"),
+            ("return net", "yield net", "must return a result, not a generator; use return"),
+            ("return net.logits(net.global_avg_pool(images))", "return [images]", "not a list"),
             ("return net", "{}['k']\n        return net", "Own.build(): KeyError: 'k'"),
             ("pool(images)", "pool(image)", "Own.build(): NameError: name 'image'"),
             ("pool(images)", "pool(images, 3, 4, 5)", "Own.build(): TypeError"),
@@ -513,3 +517,13 @@ def test_a_file_that_cannot_be_read_is_named_by_the_check_of_its_data_set(call, 
     (folder / "own.py").write_text(text)
     err = call(*words, "--plugin=own.py", code=4).err
     assert "cnnbench: error: data/some.bin: no JPEG (" in err
+
+
+def test_a_plug_in_that_switches_off_eager_execution_is_named(tmp_path):
+    """In a process of its own, because nothing can switch it on again."""
+    switch = "import tensorflow as tf\ntf.compat.v1.disable_eager_execution()\n"
+    (tmp_path / "own.py").write_text(switch + NETWORK)
+    words = [sys.executable, "-m", "cnnbench", "--plugin=own.py", "--model=own", "--device=cpu"]
+    done = finished(words, 2, cwd=tmp_path)
+    assert done.stderr.startswith("cnnbench: error: --plugin=own.py: switches off eager execution")
+    assert "Traceback" not in done.stderr

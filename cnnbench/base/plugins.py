@@ -288,6 +288,9 @@ class PluginInterfaceError(TypeError):
 
 # Exceptions have this attribute if plug-in code raised them: the name of the plug-in.
 _RAISED_IN = "_cnnbench_plugin"
+# What a function that may return anything, such as `build` of a network, must not return.
+_NO_RESULTS = (type(None), str, bytes, int, float, types.GeneratorType, types.CoroutineType)
+
 # Functions that `with_checked_results` returns have this attribute, so they are wrapped only once.
 _CHECKED = "_cnnbench_checked"
 
@@ -417,8 +420,9 @@ def with_checked_results(function: _F, returns: Any, takes: Sequence[str] | None
         with containing_plugin_code(place):
             result = function(*args, **named)
         wrong = describe_mismatch(result, returns, (*args, *named.values()))
-        if returns is Any and (result is None or isinstance(result, (str, bytes, int, float))):
-            wrong = f"a result, not {value_text(result)}"
+        if returns is Any and isinstance(result, _NO_RESULTS):
+            hint = "; use return, not yield" if isinstance(result, types.GeneratorType) else ""
+            wrong = f"a result, not {value_text(result)}{hint}"
         if wrong:
             raise PluginInterfaceError(f"{place} must return {wrong}")
         inner = _function_hint(returns)
@@ -750,6 +754,7 @@ def _record_registrations(name: str) -> Iterator[Added]:
     try:
         with reporting_plugin_errors(UsageError, name), containing_plugin_code(name):
             yield added
+            _check_eager_execution()
     except BaseException:
         for flag, kind in _kinds.items():
             for table, before in zip(kind.tables, known[flag], strict=True):
@@ -759,6 +764,17 @@ def _record_registrations(name: str) -> Iterator[Added]:
     for flag, kind in _kinds.items():
         added[flag] = tuple(key for key in kind.table() if key not in known[flag][0])
         _origins.update({(flag, key): name for key in added[flag]})
+
+
+def _check_eager_execution() -> None:
+    """Raises UsageError if the plug-in that was loaded last has switched off eager execution."""
+    tensorflow = sys.modules.get("tensorflow")
+    is_eager = getattr(tensorflow, "executing_eagerly", lambda: True)
+    if not is_eager():
+        raise UsageError(
+            "switches off eager execution of TensorFlow, which every run needs; remove the call of "
+            "disable_eager_execution or disable_v2_behavior"
+        )
 
 
 def check_name(what: str, name: object) -> None:
