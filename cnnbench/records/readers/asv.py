@@ -30,10 +30,12 @@ def _fits(document: Any) -> bool:
 
 def _describes(document: Any) -> bool:
     """Whether a document is machine.json or benchmarks.json. These files contain no results."""
-    if _HAS_MACHINE(document):
-        return True
-    rows = [row for row in document.values() if row != 2] if isinstance(document, dict) else []
-    return bool(rows) and all(map(has_keys("code", "type", "unit"), rows))
+    if not isinstance(document, dict):
+        return False
+    # Beside the benchmarks, benchmarks.json contains the version of its format.
+    rows = [row for row in document.values() if isinstance(row, dict)]
+    are_benchmarks = bool(rows) and all(map(has_keys("code", "type", "unit"), rows))
+    return are_benchmarks or _HAS_MACHINE(document)
 
 
 class _Row(NamedTuple):
