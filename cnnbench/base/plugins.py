@@ -674,6 +674,21 @@ def files_used_by_plugins(flags: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted(paths))
 
 
+def loaded_packages() -> dict[str, str]:
+    """Maps the names of the packages and modules that this process has imported to their folders or
+    files, without those of Python and of cnnbench.
+    """
+    packages = {}
+    for name, module in list(sys.modules.items()):
+        if "." in name or name in sys.stdlib_module_names or name in ("__main__", "cnnbench"):
+            continue
+        folders = [*(getattr(module, "__path__", None) or ())]
+        place = folders[0] if folders else getattr(module, "__file__", None)
+        if isinstance(place, str) and os.path.isabs(place):
+            packages[name] = os.path.realpath(place)
+    return packages
+
+
 def plugin_digest(path: str, used: Iterable[str] = ()) -> str:
     """SHA-256 of a plug-in file together with the files `used`, on which it depends. Missing files
     are ignored.

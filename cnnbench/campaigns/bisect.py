@@ -41,6 +41,7 @@ from cnnbench.campaigns.ab.pairs import (
     ExperimentState,
     find_experiment,
 )
+from cnnbench.campaigns.ab.shared_code import refuse_shared_code
 from cnnbench.campaigns.ab.side import AbSide, choose_time_slice_seconds, resolve_flags, worktree
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, last_output_text
 from cnnbench.campaigns.processes.child import Command, execute, log_tail
@@ -423,6 +424,7 @@ class CommitBenchmark:
                 problem = str(error)
                 self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
                 return _skipped_step(commit, problem)
+            refuse_shared_code(sides)
             state, step = self._stored_state_and_answer(commit)
             burn_in = 0 if is_search_for_changed_work(self.bad_step) else setting.experiment.burn_in
             while most := self._target_number_of_pairs(state, step):

@@ -530,19 +530,19 @@ ab "--a_env=''" --a_env=SECRET=x              | --a_env=...: must be NAME=VALUE
 ab --a_env=X=1 MY_TOKEN=secret               | stray argument 'MY_TOKEN=...': put flags
 ab --a_env==secret                           | --a_env=...: must be NAME=VALUE
 ab --flagfile=variables                      | --a_env=...: must be NAME=VALUE
-ab --b=--train_dir=x                         | --train_dir=x: cannot be used with ab
-ab --b=--checkpoint_directory=x              | --train_dir=x: cannot be used with ab
-ab "--b=-train_dir x"                        | --train_dir=x: cannot be used with ab
-ab --b=--flagfile=ff                         | --result_csv=x: cannot be used with ab
+ab --b=--train_dir=x                         | --train_dir=x: cannot be used here, because
+ab --b=--checkpoint_directory=x              | --train_dir=x: cannot be used here, because
+ab "--b=-train_dir x"                        | --train_dir=x: cannot be used here, because
+ab --b=--flagfile=ff                         | --result_csv=x: cannot be used here, because
 ab --b=--flagfile=none                       | --flagfile=none: cannot be read: No such file
-ab --b_checkout=images --b=--flagfile=../ff  | --result_csv=x: cannot be used with ab
-ab --a_python=python3 --b=--flagfile=ff      | --result_csv=x: cannot be used with ab
+ab --b_checkout=images --b=--flagfile=../ff  | --result_csv=x: cannot be used here, because
+ab --a_python=python3 --b=--flagfile=ff      | --result_csv=x: cannot be used here, because
 ab --b=--model=nosuch                        | --model=nosuch: unknown; models for imagenet
 ab --pairing=turns --b=--xla LOCAL -- --device=gpu | --pairing=*side A: on GPUs*growth
 ab --allow_different=cpu_modell              | no such fact; did you mean cpu_model?
 ab --baseline_aa=nowhere                     | nowhere: no such file or folder
 ab -- --batch_size=-1                        | --batch_size=-1: must be
-ab -- --result_json=x.json                   | --result_json=x.json: cannot be used with ab
+ab -- --result_json=x.json                   | --result_json=x.json: cannot be used here, because
 ab -- run --model=nosuch                     | --model=nosuch: unknown; models for imagenet
 ab -- --model_plugin=nosuch.py               | --model_plugin=nosuch.py: cannot be read
 ab --b=--data_dir=/nowhere                   | --data_dir=/nowhere:
@@ -582,7 +582,7 @@ explain a.json empty                         | empty: no profiles; cnnbench run
 explain a.json x.json                        | x.json: not a profile:
 explain a.json b.json --output=a.json        | --output=a.json: is an input file
 explain -- --model=lenet                     | A and B are the same; use --a
-explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot be used with explain
+explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot be used here, because
 explain --workers=2 --b=--xla -- --variable_update=parameter_server | --ps=0: *needs tasks
 
 bisect main                                  | takes two revisions, GOOD and BAD, not 1

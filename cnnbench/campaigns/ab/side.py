@@ -24,6 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cnnbench.base import plugins
 from cnnbench.base.files import (
     CHECKOUT,
     SCRATCH_NAME,
@@ -525,6 +526,7 @@ def print_answer(job: str, *flags: str) -> None:
         fields = json.loads(job)
         layout = None if fields is None else JobLayout(**fields)
         resolved = resolve_run(parse_args(flags), layout)
+        resolved = replace(resolved, packages=plugins.loaded_packages())
     except (UsageError, DataError) as refusal:
         error = str(refusal)
     print("\n" + json.dumps({"error": error, "resolved": encode(resolved)}))

@@ -431,6 +431,7 @@ class ResolvedRun:
       rows: number of configurations that one process measures; each gets its own verdict.
       work: amount of computation; None for all-reduces.
       parts: files that the plug-ins use; see `plugins.parts`.
+      packages: packages that were imported when the flags were resolved, and their folders.
       no_turns: reason why two equal runs cannot run interleaved; None if they can.
     """
 
@@ -447,6 +448,7 @@ class ResolvedRun:
     rows: int = 1
     work: RunComputation | None = None
     parts: tuple[str, ...] = ()
+    packages: Mapping[str, str] = field(default_factory=dict)
     no_turns: str | None = None
 
 

@@ -284,7 +284,7 @@ def _make_experiment(
 
     `command` leaves out environment variables, because they may be secrets.
     """
-    checked = sides.resolve_flags_of_sides(both, "ab", campaign.reporter)
+    checked = sides.resolve_flags_of_sides(both, campaign.reporter)
     for name, side in checked.items():
         # In an A/A measurement, the runs of A and of B are all labelled as A.
         labelled = replace(side.measured_code(), side="a" if options.aa else name)

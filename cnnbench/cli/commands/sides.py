@@ -18,6 +18,7 @@ from cnnbench.base.inference import AnalysisSchedule
 from cnnbench.base.job import split_hosts
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState, find_experiment
+from cnnbench.campaigns.ab.shared_code import refuse_shared_code
 from cnnbench.campaigns.ab.side import (
     RESERVED,
     AbSide,
@@ -29,6 +30,7 @@ from cnnbench.campaigns.ab.side import (
     worktree,
 )
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
+from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import CampaignKind
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_command
@@ -220,23 +222,37 @@ def interpreter_path(flag: str, text: str) -> str:
 
 
 def resolve_flags_of_sides(
-    both: Mapping[str, AbSide], command: str, reporter: ChildProcessReporter
+    both: Mapping[str, AbSide], reporter: ChildProcessReporter
 ) -> dict[str, AbSide]:
     """Resolves the flags of A and B, and returns A and B with the resolved flags.
 
-    Raises UsageError for invalid flags, as far as this version knows the flags.
+    Raises UsageError for invalid flags, as far as this version knows the flags, and if A and B load
+    the same files although they should differ.
     """
     for name, side in both.items():
-        reason = f"cannot be used with {command}, which keeps a record of each process"
+        reason = "cannot be used here, because a record of each process is kept"
         refuse_flags(side, RESERVED, reason)
         if side.layout and not side.is_this_cnnbench and not has_module(side, *_LAUNCHES):
             reason = f"the cnnbench of side {name.upper()} has no launch, or cannot be started"
             raise FlagError("workers", side.layout.workers, reason)
-    first = resolve_flags(both["a"])
-    resolved = {"a": first, "b": first if both["a"] == both["b"] else resolve_flags(both["b"])}
+    first = _resolve_side("a", both["a"])
+    second = first if both["a"] == both["b"] else _resolve_side("b", both["b"])
+    resolved = {"a": first, "b": second}
     for notice in dict.fromkeys(n for flags in resolved.values() for n in flags.notices):
         reporter.notice(notice)
-    return {name: replace(side, resolved=resolved[name]) for name, side in both.items()}
+    both = {name: replace(side, resolved=resolved[name]) for name, side in both.items()}
+    refuse_shared_code(both)
+    return both
+
+
+def _resolve_side(name: str, side: AbSide) -> ResolvedRun:
+    """Resolves the flags of A or B. Errors name the side if it has its own code."""
+    try:
+        return resolve_flags(side)
+    except UsageError as error:
+        if side.checkout is None:
+            raise
+        raise UsageError(f"side {name.upper()}, {side.description()}: {error}") from None
 
 
 def refuse_equal_sides(both: Mapping[str, AbSide], advice: str) -> None:
