@@ -22,6 +22,7 @@ import socket
 import stat
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from datetime import datetime, timezone
 from pathlib import Path, PosixPath
@@ -165,6 +166,8 @@ class UrlPath(PosixPath):
 # Functions that read files and JSON documents whose paths users give.
 
 _MIB = 1 << 20
+# Every integer of this many digits is in the range of doubles.
+_MOST_DIGITS = 300
 
 
 def read_file(path: str | os.PathLike[str], max_mib: int = 1024, flag: str = "") -> bytes:
@@ -238,17 +241,19 @@ def converting_parse_errors(path: str | os.PathLike[str], kind: str) -> Iterator
         _raise_path_error(path, f"not {kind}: {error}")
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, any_number: bool = False) -> Any:
     """Parses a JSON document more strictly than `json.loads`.
 
     ValueError if the text is not JSON, is nested too deeply, or contains what only Python accepts:
-    duplicate keys, NaN, Infinity, or numbers outside the range of doubles.
+    duplicate keys, NaN, Infinity, or numbers outside the range of doubles. With `any_number`, such
+    numbers are accepted. Integers of more than 300 digits are then infinite floats.
     """
     try:
         return json.loads(
             text,
-            parse_constant=_refuse_constant,
-            parse_float=_parse_finite_float,
+            parse_int=_parse_long_integer if any_number else None,
+            parse_float=None if any_number else _parse_finite_float,
+            parse_constant=None if any_number else _refuse_constant,
             object_pairs_hook=_dict_of_unique_keys,
         )
     except json.JSONDecodeError as error:
@@ -281,11 +286,15 @@ def _parse_finite_float(text: str) -> float:
     return number
 
 
+def _parse_long_integer(text: str) -> float:
+    return int(text) if len(text) <= _MOST_DIGITS else float(text)
+
+
 def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     by_key = dict(pairs)
     if len(by_key) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        numbers = Counter(name for name, _ in pairs)
+        twice = next(name for name, number in numbers.items() if number > 1)
         raise ValueError(f"not JSON: duplicate key {twice[:40]!r}")
     return by_key
 

@@ -412,6 +412,11 @@ def alternatives(texts: Sequence[str], most: int = 3) -> str:
     return f"{', '.join(texts[:most])} or {more:,} others"
 
 
+def shortened(text: str, longest: int = 200) -> str:
+    """Cuts a text to at most `longest` characters, of which the last are "..." if it is cut."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
 def first_few(names: Sequence[str], most: int, separator: str = "; ") -> str:
     """Lists the first `most` names and the number of further names, such as "a; b and 3 more"."""
     more = len(names) - most

@@ -6,12 +6,15 @@ finding; so are death by a signal and ten seconds without an end, which scripts/
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import io
 import json
 import math
 import pickle
 import random
+import re
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -399,6 +402,112 @@ def run_records(generator: random.Random, folder: Path) -> None:
     refused(run)
 
 
+# Imports --------------------------------------------------------------------------------------
+
+_LOG_DIR = """\
+{"name": "current_examples_per_sec", "value": 781.5, "unit": null, "global_step": 10, \
+"timestamp": "2024-01-02T03:04:05.000000Z", "extras": []}
+{"name": "average_examples_per_sec", "value": 706.2, "unit": null, "global_step": 20, \
+"timestamp": "2024-01-02T03:04:06.000000Z", "extras": []}
+"""
+_HOROVOD = """\
+Model: ResNet50
+Batch size: 32
+Number of GPUs: 4
+Running warmup...
+Running benchmark...
+Iter #0: 104.1 img/sec per GPU
+Iter #1: 103.9 img/sec per GPU
+Img/sec per GPU: 104.0 +-0.4
+Total img/sec on 4 GPU(s): 416.1 +-1.6
+"""
+_JSON_VALUES = (
+    *("null", "true", "0", "-1", "1e308", "1e400", "NaN", "Infinity", "1" + "0" * 400, "2e30"),
+    *("9223372036854775808", '"x"', '""', '"\\ud800"', '"\\u0000"', '"2024-13-01"', "[]", "{}"),
+    *("[1]", '{"a": 1}', "[" * 2000 + "]" * 2000, "[" * 100_000, '"' + "x" * 5000 + '"'),
+)
+_WORDS = (
+    *(b"0", b"-1", b"1e308", b"nan", b"inf", b"9" * 30, b"9" * 400, b"1e5000", b"x", b"", b"\xff"),
+    *(b"\0", b"\x1b[31m", b" " * 300, b"[0]<stdout>:", b"2024-01-02T03:04:05Z ", b"'", b"{", b"\r"),
+)
+
+
+@functools.cache
+def result_files() -> dict[str, bytes]:
+    """A result file of each format that `cnnbench import` reads, by name."""
+    of_tools = (ROOT / "tests/records/imports").glob("*.json")
+    of_ancestor = (ROOT / "tests/golden").glob("*.txt")
+    found = {path.name: path.read_bytes() for path in sorted((*of_tools, *of_ancestor))}
+    return {**found, "metric.log": _LOG_DIR.encode(), "horovod.txt": _HOROVOD.encode()}
+
+
+def mutated_result(generator: random.Random, name: str) -> bytes:
+    """A result file with one to three changes of values, words, lines or bytes."""
+    data = result_files()[name]
+    for _ in range(generator.randint(1, 3)):
+        kind = generator.randrange(5)
+        if kind == 0:
+            data = mutated(generator, data)
+        elif kind == 1 and name.endswith(".json"):
+            spans = [at.span() for at in re.finditer(rb'"[^"]*"|[-+.\w]+', data)]
+            data = _replaced(generator, data, spans, generator.choice(_JSON_VALUES).encode())
+        elif kind == 2:
+            spans = [at.span() for at in re.finditer(rb"[^\s,:]+", data)]
+            data = _replaced(generator, data, spans, generator.choice(_WORDS))
+        else:
+            lines = data.split(b"\n")
+            at = generator.randrange(len(lines))
+            if generator.random() < 0.5:
+                lines.insert(at, generator.choice(lines))
+            else:
+                del lines[at]
+            data = b"\n".join(lines)
+    return data
+
+
+def _replaced(
+    generator: random.Random, data: bytes, spans: Sequence[tuple[int, int]], text: bytes
+) -> bytes:
+    start, end = generator.choice(spans or [(0, 0)])
+    return data[:start] + text + data[end:]
+
+
+def imports(generator: random.Random, folder: Path) -> None:
+    """Damaged result files: what is imported must be read by every command, or be left out."""
+    import_result(mutated_result(generator, generator.choice([*result_files()])), folder)
+
+
+def import_result(data: bytes, folder: Path) -> int:
+    """Imports a file and uses its records in all commands. Returns the number of records."""
+    from cnnbench import cli
+
+    def command(*words: str) -> tuple[int, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.main(words)
+        if "Traceback" in err.getvalue():
+            raise Disagreement(f"{words[0]}: {err.getvalue()}")
+        return code, err.getvalue()
+
+    path, results = folder / "file", str(folder / "results")
+    path.write_bytes(data)
+    code, told = command("import", str(path), f"--results={results}")
+    if code not in (0, 3) or told.count("\n") > 3:
+        raise Disagreement(f"import ends with {code}: {told}")
+    files = [*Path(results).rglob("*.json")]
+    kinds = {json.loads(file.read_text())["imported"]["kind"] for file in files}
+    commands = [("history", results, f"--metric={kind}") for kind in kinds - {"run"}]
+    commands += [("history", results)] if "run" in kinds else []
+    if files:
+        page = f"--output={folder / 'page.html'}"
+        commands += [("compare", results, results), ("report", results, page)]
+    for words in commands:
+        code, told = command(*words)
+        if code not in (0, 1, 3) or "skipped" in told or "left out" in told:
+            raise Disagreement(f"{words[0]} ends with {code}: {told}")
+    return len(files)
+
+
 # Journals -------------------------------------------------------------------------------------
 
 
@@ -517,6 +626,7 @@ TARGETS: dict[str, Try] = {
     "suites": suites,
     "rules": rules,
     "run_records": run_records,
+    "imports": imports,
     "journals": journals,
     "plug_ins": plug_ins,
 }

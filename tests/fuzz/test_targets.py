@@ -18,6 +18,7 @@ CASES = {
     "suites": 4,
     "rules": 200,
     "run_records": 40,
+    "imports": 200,
     "journals": 100,
     "plug_ins": 40,
 }

@@ -21,7 +21,7 @@ from cnnbench.base.terminal import (
 )
 from cnnbench.base.text import count_text, first_few, nearest_word, result_label_fault
 from cnnbench.cli.commands import PluginFlags
-from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
+from cnnbench.errors import BenchmarkError, ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare.configuration import Configuration, configuration_name
@@ -109,8 +109,8 @@ def main(argv: Sequence[str]) -> int:
     plugins.load_plugins_of_flags(values)
     if options.reader and options.reader not in (names := _reader_names()):
         raise FlagError("reader", options.reader, f"must be one of {', '.join(names)}")
-    files = [*_find_files(paths)]
-    records, skipped, copies = _read_records(files, options)
+    found = [*_find_files(paths)]
+    records, skipped, copies = _read_records(found, options)
     _check_names(options, records)
     foreign = [line for line in skipped if line.is_foreign]
     if skipped and options.strict:
@@ -133,9 +133,7 @@ def main(argv: Sequence[str]) -> int:
             sections_to_text([[make_table(map(_record_row, records))]]) if records else "no records"
         )
     else:
-        written = Counter(_write_record(Path(options.results), record) for record in records)
-        # `sync` is called only once: calls for thousands of single records would take minutes.
-        os.sync()
+        written = _write_records(Path(options.results), records)
         texts = [f"{count_text(written[NEW], 'record', 'records')} written to {options.results}"]
         for outcome in (REPLACED, KNOWN):
             texts += [f"{written[outcome]} {outcome}"] if written[outcome] else []
@@ -145,21 +143,39 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.INCONCLUSIVE if len(skipped) > len(foreign) else ExitCode.OK
 
 
-def _find_files(paths: Sequence[str]) -> Iterator[str]:
-    """The given files, and all files in given folders and their subfolders, in natural order."""
+def _find_files(paths: Sequence[str]) -> Iterator[str | SkippedLine]:
+    """The given files, and all files in given folders and their subfolders, in natural order.
+    Subfolders that are not read follow, each with the reason.
+    """
     for path in paths:
         if not os.path.isdir(path):
             if not os.path.exists(path):
                 raise PathError(path, "no such file or folder")
             yield path
-        all_paths = (os.path.join(at, name) for at, _, names in os.walk(path) for name in names)
-        yield from sorted(all_paths, key=natural_key)
+            continue
+        files: list[str] = []
+        unread: list[SkippedLine] = []
+
+        def note(error: OSError, unread: list[SkippedLine] = unread) -> None:
+            unread.append(SkippedLine(error.filename, 0, f"cannot be read: {error.strerror}"))
+
+        for folder, subfolders, names in os.walk(path, onerror=note):
+            files += (os.path.join(folder, name) for name in names)
+            links = (os.path.join(folder, name) for name in subfolders)
+            unread += (
+                SkippedLine(link, 0, "is a link to a folder; name the folder to import its files")
+                for link in links
+                if os.path.islink(link)
+            )
+        yield from sorted(files, key=natural_key)
+        yield from sorted(unread, key=lambda folder: natural_key(folder.path))
 
 
 def _read_records(
-    files: Sequence[str], options: ImportFlags
+    found: Sequence[str | SkippedLine], options: ImportFlags
 ) -> tuple[Sequence[RunRecord], Sequence[SkippedLine], int]:
-    """Reads the records in all files; also returns skipped lines and the number of duplicates.
+    """Reads the records in all found files; also returns skipped lines, with those in `found`, and
+    the number of duplicates.
 
     Files with equal content result in one record.
     """
@@ -170,9 +186,12 @@ def _read_records(
         labels=options.label, higher_is_better=options.higher_is_better, clock=options.clock
     )
     progress = ProgressLine()
-    progress.start("reading", len(files))
-    for number, path in enumerate(files):
+    progress.start("reading", len(found))
+    for number, path in enumerate(found):
         progress.update(number)
+        if isinstance(path, SkippedLine):
+            skipped.append(path)
+            continue
         try:
             records_read, problems = read_results(path, said, options.reader)
         except PathError as error:
@@ -218,6 +237,23 @@ def _has_no_time(record: RunRecord) -> bool:
 def _imported(record: RunRecord) -> Imported:
     assert record.imported is not None
     return record.imported
+
+
+def _write_records(folder: Path, records: Sequence[RunRecord]) -> Counter[str]:
+    """Writes all records; counts the outcomes of `_write_record`. BenchmarkError if a record cannot
+    be written, for example because another program has moved the folder.
+    """
+    written: Counter[str] = Counter()
+    try:
+        for record in records:
+            written[_write_record(folder, record)] += 1
+    except (OSError, PathError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        done = f"{written.total()} of {count_text(records, 'record', 'records')} written"
+        raise BenchmarkError(f"--results={folder}: cannot be written: {reason}; {done}") from None
+    # `sync` is called only once: calls for thousands of single records would take minutes.
+    os.sync()
+    return written
 
 
 def _write_record(folder: Path, record: RunRecord) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import os
 import re
 from collections import Counter
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 from cnnbench.base import plugins
 from cnnbench.base.files import parse_json, read_file
 from cnnbench.base.text import FLAG as RESULT_LABEL
-from cnnbench.base.text import parse_labels
+from cnnbench.base.text import parse_labels, shortened
 from cnnbench.errors import UsageError
 from cnnbench.records import readers
 from cnnbench.records.codec import is_valid_amount
@@ -45,6 +44,7 @@ CNNBENCH = "cnnbench"
 UNKNOWN_OF_OWN_RUN = ("step_seconds", "memory", "startup")
 _MOST_SHOWN = 60
 # Words for infinity and NaN that C libraries write into JSON, which JSON does not know.
+_FRACTION = re.compile(r"\.\d{1,20}")
 _BARE_WORD = re.compile(rb"(?<=[:\[,\s])-?(?:inf|nan)(?=\s*[,}\]])")
 
 CLOCKS = ("real", "cpu")
@@ -116,6 +116,8 @@ class ResultFile:
 
     def __post_init__(self) -> None:
         self._names: Counter[str] = Counter()
+        self._reported: set[SkippedLine] = set()
+        self._counted = 0
 
     @cached_property
     def sha256(self) -> str:
@@ -147,8 +149,11 @@ class ResultFile:
         """Reports a line that the reader could not read or, if `line` is 0, a value of the whole
         file.
         """
-        shown = text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
-        self.skipped.append(SkippedLine(self.path, line, f"{shown!r} {reason}", is_foreign))
+        shown = shortened(text, _MOST_SHOWN)
+        skipped = SkippedLine(self.path, line, f"{shown!r} {reason}", is_foreign)
+        if skipped not in self._reported:
+            self._reported.add(skipped)
+            self.skipped.append(skipped)
 
     def skip_unknown_lines(self, lines: Iterable[Line], is_complete: bool) -> None:
         """Reports the lines of a run that the reader does not know. They are foreign if the results
@@ -156,7 +161,6 @@ class ResultFile:
         """
         for number, text in lines:
             self.skip(number, text, is_foreign=is_complete)
-        self.skipped.sort(key=lambda skipped: skipped.line)
 
     def run(
         self,
@@ -229,7 +233,7 @@ class ResultFile:
             the commit or, if it is unknown, `changed_at`.
         """
         if not is_amount(value):
-            self.skip(0, name, f"has no value: {value!r}")
+            self.skip(0, name, f"has no value: {shortened(repr(value), _MOST_SHOWN)}")
             return
         if higher_is_better or self.says_higher_is_better(name):
             kind, factor = BENCHMARK_SCORE, 1.0
@@ -242,13 +246,10 @@ class ResultFile:
         known = {key: value for key, value in items if value not in (None, "")}
         if unit and (kind == BENCHMARK_SCORE or unit not in _UNITS):
             known["unit"] = unit
-        time = time_text(started_at)
-        if started_at is not None and not time:
-            self.skip(0, name, f"has the time {started_at!r}, which is not understood")
         yield self._make_record(
             program,
             config,
-            time,
+            started_at,
             "ok",
             part,
             known,
@@ -260,6 +261,15 @@ class ResultFile:
     def says_higher_is_better(self, name: str) -> bool:
         """Whether the user says that larger values of a benchmark are better."""
         return any(fnmatchcase(name, pattern) for pattern in self.options.higher_is_better)
+
+    def time(self, time: object) -> str | None:
+        """Converts a time as `time_text` does; None if it is None or "". Reports other values that
+        are not understood, and also returns None.
+        """
+        text = time_text(time)
+        if time not in (None, "") and not text:
+            self.skip(0, str(time), "is not a time, and is ignored")
+        return text or None
 
     def position(self, name: str, parameters: Mapping[Any, Any] | None = None) -> int:
         """Counts the benchmarks of the file that have the same name and parameters: 1 for the first
@@ -275,10 +285,13 @@ class ResultFile:
         google/benchmark write are accepted. ValueError if the content is not JSON.
         """
         try:
-            return json.loads(self.data)
+            return parse_json(self.data, any_number=True)
         except ValueError:
             words = {b"inf": b"Infinity", b"-inf": b"-Infinity"}
-            return json.loads(_BARE_WORD.sub(lambda at: words.get(at[0], b"NaN"), self.data))
+            changed, number = _BARE_WORD.subn(lambda at: words.get(at[0], b"NaN"), self.data)
+            if not number:
+                raise
+            return parse_json(changed, any_number=True)
 
     @property
     def begins_as_json(self) -> bool:
@@ -292,39 +305,55 @@ class ResultFile:
             return None
         try:
             return self.json()
-        except (RecursionError, ValueError):
+        except ValueError:
             return None
+
+    def is_readable(self, record: RunRecord) -> bool:
+        """Whether a record can be read after it has been written. Otherwise, reports why not."""
+        try:
+            RunRecord.from_json(record.to_json())
+        except ValueError as error:
+            part = 1 if record.imported is None else record.imported.part
+            name = str(record.config.get("benchmark") or f"run {part}")
+            self.skip(0, name, f"makes no valid record: {shortened(str(error))}")
+            return False
+        return True
+
+    def _newly_skipped_lines(self) -> tuple[int, ...]:
+        """Numbers of the lines that were skipped since the previous record was made."""
+        last = self.skipped[self._counted :]
+        numbers = [one.line for one in last if one.line and not one.is_foreign]
+        self._counted = len(self.skipped)
+        return tuple(sorted(numbers))
 
     def _make_record(
         self,
         program: str,
         config: Mapping[str, Any],
-        started_at: str,
+        started_at: object,
         status: str,
         part: int,
         environment: Mapping[str, Any] | None,
         subject: Subject,
         **imported: Any,
     ) -> RunRecord:
+        time = self.time(started_at)
         known = {key: imported.pop(key) for key in ("batch", "placement") if key in imported}
         labels = self.options.labels
         config = {**config, "imported_from": program, **({RESULT_LABEL: labels} if labels else {})}
         if "model" in config and config["model"] is None:
             # Runs of unknown networks are never repetitions of each other.
             config["model_of_file"] = self.sha256[:12]
-        if not started_at:
+        if time is None:
             imported["unknown"] = (*imported.get("unknown", ()), START)
-        # A label with another commit removes the date of the commit.
-        measured = subject.with_labels(parse_labels(labels))
-        committed_at = None if measured is None else measured.committed_at
         return RunRecord(
             run_id=self.run_id(program, part),
-            started_at=started_at or committed_at or self.changed_at,
+            started_at=time or subject.committed_at or self.changed_at,
             status=status,
             command=(),
             config=config,
             environment=environment or {},
-            subject=measured,
+            subject=subject.with_labels(parse_labels(labels)),
             imported=self._origin(program, part, imported),
             **known,
         )
@@ -357,9 +386,7 @@ class ResultFile:
             file=os.path.basename(self.path),
             sha256=self.sha256,
             part=part,
-            skipped_lines=tuple(
-                line.line for line in self.skipped if line.line and not line.is_foreign
-            ),
+            skipped_lines=self._newly_skipped_lines(),
             **imported,
         )
 
@@ -370,12 +397,16 @@ def time_text(time: object) -> str:
     """
     try:
         if isinstance(time, str):
-            moment = datetime.fromisoformat(time.replace("Z", "+00:00"))
+            # `fromisoformat` of Python 3.10 accepts neither Z nor nanoseconds.
+            whole = _FRACTION.sub(lambda digits: f"{digits[0]:0<7.7}", time.replace("Z", "+00:00"))
+            moment = datetime.fromisoformat(whole)
         elif is_amount(time):
             moment = datetime.fromtimestamp(time, timezone.utc)
         else:
             return ""
-        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).isoformat()
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        moment.astimezone(timezone.utc)  # The time in UTC must be in the years 1 to 9999, too.
+        return moment.isoformat()
     except (OSError, OverflowError, ValueError):
         return ""
 
@@ -391,8 +422,8 @@ def mean_amount(values: Sequence[object]) -> object:
 def parse_object(text: str) -> dict[str, Any] | None:
     """Parses a text that is a JSON object, such as a line of a log; None for other texts."""
     try:
-        parsed = json.loads(text)
-    except (RecursionError, ValueError):
+        parsed = parse_json(text, any_number=True)
+    except ValueError:
         return None
     return parsed if isinstance(parsed, dict) else None
 
@@ -514,6 +545,11 @@ def load_readers() -> None:
 
 
 _BEGINNING = 1 << 16
+# What readers may raise if a file does not have the form that they expect.
+_MALFORMED = (
+    *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError),
+    ValueError,
+)
 
 
 def _find_reader(file: ResultFile) -> Reader | None:
@@ -529,7 +565,7 @@ def _reason_for_no_reader(file: ResultFile) -> str:
     if not file.begins_as_json:
         return reason
     try:
-        parse_json(file.data)
+        file.json()
     except ValueError as error:
         return f"{reason}: {error}"
     return reason
@@ -552,21 +588,22 @@ def read_results(
     load_readers()
     plugins.load_entry_points(ENTRY_POINT_GROUP)
     file = ResultFile(path, read_file(path), options or ReadOptions())
-    with plugins.reporting_plugin_errors(UsageError):
-        chosen = READERS[reader] if reader else _find_reader(file)
-    if chosen is None:
-        return (), (SkippedLine(path, 0, _reason_for_no_reader(file)),)
+    chosen = READERS[reader] if reader else None
     try:
         with plugins.reporting_plugin_errors(UsageError):
-            records = tuple(chosen.read(file))
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        if plugins.plugin_of_object("reader", chosen.name) is not None:
+            chosen = chosen or _find_reader(file)
+            records = () if chosen is None else tuple(filter(file.is_readable, chosen.read(file)))
+    except _MALFORMED as error:
+        if chosen and plugins.plugin_of_object("reader", chosen.name) is not None:
             raise
-        what = f"is not a complete file of {chosen.name}: {type(error).__name__}: {error}"
+        of = f" of {chosen.name}" if chosen else ""
+        what = f"is not a complete file{of}: {type(error).__name__}: {shortened(str(error))}"
         return (), (*file.skipped, SkippedLine(path, 0, what))
+    if chosen is None:
+        return (), (SkippedLine(path, 0, _reason_for_no_reader(file)),)
     if not records and not file.skipped and not file.only_describes:
         return (), (SkippedLine(path, 0, f"contains no complete result of {chosen.name}"),)
-    return records, tuple(file.skipped)
+    return records, tuple(sorted(file.skipped, key=lambda skipped: skipped.line))
 
 
 plugins.add_plugin_kind(

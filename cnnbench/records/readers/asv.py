@@ -70,7 +70,7 @@ def read_asv(file: ResultFile) -> Iterator[RunRecord]:
     date = content.get("date")
     subject = Subject(
         revision=str(content["commit_hash"]),
-        committed_at=(time_text(date / 1000) or None) if is_amount(date) else None,
+        committed_at=file.time(date / 1000 if is_amount(date) else date),
     )
     part = 0
     for name, row in _rows(content):

@@ -11,7 +11,6 @@ from cnnbench.records.readers import (
     mean_amount,
     register_reader,
     scalars,
-    time_text,
 )
 from cnnbench.records.run import RunRecord, Subject
 
@@ -57,7 +56,7 @@ def read_conbench(file: ResultFile) -> Iterator[RunRecord]:
             higher_is_better=unit.endswith("/s"),
             parameters=parameters,
             environment=_environment(result),
-            subject=_subject(result),
+            subject=_subject(file, result),
             started_at=result.get("timestamp"),
         )
 
@@ -91,7 +90,7 @@ def _environment(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _subject(result: Mapping[str, Any]) -> Subject:
+def _subject(file: ResultFile, result: Mapping[str, Any]) -> Subject:
     """Returns the measured commit: the key is `github` before the result is sent, then `commit`."""
     commit = result.get("github") or result.get("commit") or {}
     revision = commit.get("commit") or commit.get("sha")
@@ -101,5 +100,5 @@ def _subject(result: Mapping[str, Any]) -> Subject:
     return Subject(
         repository=str(repository) if repository else None,
         revision=str(revision),
-        committed_at=time_text(commit.get("timestamp")) or None,
+        committed_at=file.time(commit.get("timestamp")),
     )

@@ -14,7 +14,6 @@ from cnnbench.records.readers import (
     has_keys,
     mean_amount,
     register_reader,
-    time_text,
 )
 from cnnbench.records.run import RunRecord, Subject
 
@@ -51,7 +50,7 @@ def read_google_benchmark(file: ResultFile) -> Iterator[RunRecord]:
     """
     content = file.json()
     context, clock = content["context"], file.options.clock
-    environment, subject = _environment(context), _subject(context)
+    environment, subject = _environment(context), _subject(file, context)
     for part, benchmark in enumerate(_benchmarks(content["benchmarks"]), start=1):
         name, position = benchmark.name, file.position(benchmark.name)
         rows: Sequence[Mapping[str, Any]] = benchmark.repetitions
@@ -144,13 +143,13 @@ def _environment(context: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _subject(context: Mapping[str, Any]) -> Subject:
+def _subject(file: ResultFile, context: Mapping[str, Any]) -> Subject:
     """Returns the commit that the measured program added to the context."""
     named = {name.lower().replace("-", "_"): value for name, value in context.items()}
     texts = {name: value for name, value in named.items() if isinstance(value, str) and value}
     revision = next((texts[name] for name in texts if _COMMIT.fullmatch(name)), None)
     date = next((texts[name] for name in texts if _COMMIT_DATE.fullmatch(name)), None)
-    return Subject(revision=revision, committed_at=(time_text(date) or None) if revision else None)
+    return Subject(revision=revision, committed_at=file.time(date) if revision else None)
 
 
 def _start(context: Mapping[str, Any]) -> object:

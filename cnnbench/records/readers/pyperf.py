@@ -10,7 +10,6 @@ from cnnbench.records.readers import (
     has_keys,
     mean_amount,
     register_reader,
-    time_text,
 )
 from cnnbench.records.run import RunRecord, Subject
 
@@ -48,7 +47,7 @@ def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
                     environment=_environment(facts),
                     subject=Subject(
                         revision=str(facts["commit_id"]) if facts.get("commit_id") else None,
-                        committed_at=time_text(facts.get("commit_date")) or None,
+                        committed_at=file.time(facts.get("commit_date")),
                     ),
                     started_at=facts.get("date"),
                 )

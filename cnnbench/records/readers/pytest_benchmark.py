@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cnnbench.records.readers import ResultFile, has_keys, register_reader, time_text
+from cnnbench.records.readers import ResultFile, has_keys, register_reader
 from cnnbench.records.run import RunRecord, Subject
 
 PYTEST_BENCHMARK = "pytest-benchmark"
@@ -25,7 +25,7 @@ def read_pytest_benchmark(file: ResultFile) -> Iterator[RunRecord]:
             repository=str(commit["project"]) if commit.get("project") else None,
             revision=str(commit["id"]),
             dirty=dirty if isinstance(dirty, bool) else None,
-            committed_at=time_text(commit.get("time")) or None,
+            committed_at=file.time(commit.get("time")),
         )
     for part, row in enumerate(content["benchmarks"], start=1):
         name, options = str(row["fullname"]), row.get("options") or {}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
+import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from cnnbench.records.files import check_folder_writable
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.readers import read_results
 from cnnbench.records.result_files import load_records
@@ -28,6 +31,8 @@ I0301 10:00:01.123456 139 tf_logging.py:115] Running local_init_op.
 cnnbench: the machine is busy
 [worker:0] cnnbench: warning: the machine is busy
 """
+EXPORTED = '{"results": [{"command": "sleep", "times": [0.5, 0.6], "exit_codes": [0, 0]}]}'
+"""As hyperfine exports it."""
 OLD = {  # as before TensorFlow 1.8, with GPUs
     "TensorFlow:  2.21": "TensorFlow:  1.4",
     "imagenet (synthetic)": "ImageNet",
@@ -279,7 +284,7 @@ def test_tagged_output_of_two_processes_and_times_of_a_cluster(imported):
     assert len(imported(tagged)[0]) == 2
     timed = "".join(f"2020-05-01T10:00:00.5Z {line}\n" for line in TRAINING.splitlines())
     records, _ = imported(timed)
-    assert "2020-05-01T10:00:00.5Z" in {one.started_at for one in records}
+    assert "2020-05-01T10:00:00.500000+00:00" in {one.started_at for one in records}
 
 
 def test_the_files_of_benchmark_log_dir_are_one_run(call, tmp_path):
@@ -310,7 +315,7 @@ def test_the_files_of_benchmark_log_dir_are_one_run(call, tmp_path):
     killed, record = load_records([tmp_path / "results"]).records
     assert (killed.status, killed.config["model"], killed.environment) == ("interrupted", None, {})
     assert record.status == "ok"
-    assert record.started_at == "2018-06-01T10:00:01.5Z"
+    assert record.started_at == "2018-06-01T10:00:01.500000+00:00"
     assert (record.config["model"], record.batch.global_, throughput(record)) == ("vgg11", 16, 94.5)
     assert [one.images_per_sec for one in record.imported.printed] == [90.0, 95.0]
     assert record.environment == {
@@ -594,3 +599,82 @@ def test_a_history_and_a_report_show_imported_and_new_records(sides, call, runs)
     text = (folder / "r.md").read_text()
     assert "Imported: 10 from tf_cnn_benchmarks" in text
     assert "from tf_cnn_benchmarks" in text
+
+
+BROKEN = {
+    "nested.json": ('{"results": ' + "[" * 100_000 + "}", "not JSON: nested too deeply"),
+    "cut.json": ('{"results": [', "cut off after 13 characters"),
+    "twice.json": (EXPORTED.replace('"command"', '"command": 1, "command"', 1), "duplicate key"),
+    "digits.json": (EXPORTED.replace("0.5", "1" + 400 * "0"), "'sleep' has no value: inf"),
+    "large.json": (EXPORTED.replace("0.5", "1e308"), "'sleep' has no value: 1e+308"),
+    "batch.txt": (TRAINING.replace("8 per device", f"{'9' * 25} per device"), "makes no valid"),
+    "steps.log": (
+        '{"name": "current_examples_per_sec", "value": 5.0, "global_step": true}\n',
+        "is not understood",
+    ),
+    "date.log": (
+        '{"name": "current_examples_per_sec", "value": 5.0, "global_step": 1, '
+        '"timestamp": "yesterday"}\n',
+        "'yesterday' is not a time, and is ignored",
+    ),
+}
+
+
+def test_no_file_of_a_folder_ends_the_import_of_the_others(call, tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for name, (text, _) in BROKEN.items():
+        (folder / name).write_text(text)
+    (folder / "sound.txt").write_text(TRAINING)
+    done = call("import", folder, into(tmp_path / "results"), code=3)
+    for name, (_, reason) in BROKEN.items():
+        (line,) = (line for line in done.err.splitlines() if f"/{name}: " in line)
+        assert reason in line
+    found = load_records([tmp_path / "results"])
+    assert not found.skipped
+    assert {record.imported.file for record in found.records} >= {"sound.txt", "date.log"}
+
+
+def test_folders_that_are_not_read_are_named(call, tmp_path, monkeypatch):
+    folder, shut = tmp_path / "logs", tmp_path / "logs" / "shut"
+    shut.mkdir(parents=True)
+    (folder / "sound.txt").write_text(TRAINING)
+    (folder / "link").symlink_to(tmp_path)
+    scan = os.scandir
+
+    def scandir(path):
+        if os.fspath(path) == str(shut):
+            raise PermissionError(13, "Permission denied", str(shut))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    err = call("import", folder, into(tmp_path / "results"), code=3).err
+    assert f"{shut}: cannot be read: Permission denied; left out" in err
+    assert f"{folder}/link: is a link to a folder; name the folder to import its files" in err
+    assert "1 record written" in err
+    err = call("import", folder, into(tmp_path / "none"), "--strict", code=2).err
+    assert f"{folder}/link: is a link to a folder" in err
+    assert "and 1 more (--strict)" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (shutil.rmtree, "No such file or directory"),
+        (lambda folder: os.rename(folder, f"{folder}-2"), "No such file or directory"),
+        (lambda folder: (shutil.rmtree(folder), folder.touch()), "Not a directory"),
+    ],
+)
+def test_a_folder_that_vanishes_is_one_line(call, tmp_path, monkeypatch, change, reason):
+    results = tmp_path / "results"
+    command = importlib.import_module("cnnbench.cli.commands.import")
+
+    def check_and_change(flag, path):
+        check_folder_writable(flag, path)
+        change(results)
+
+    monkeypatch.setattr(command, "check_folder_writable", check_and_change)
+    err = call("import", GOLDEN / "training.txt", into(results), code=4).err
+    *_, line = err.splitlines()
+    words = f"--results={results}: cannot be written: {reason}; 0 of 1 record written"
+    assert line == f"cnnbench: error: {words}"
