@@ -126,6 +126,12 @@ class RunGroup:
             self._samples[value] = ValuesByProcess(tuple(finite))
         return self._samples[value]
 
+    def use_speeds(self, speeds: Mapping[str, float]) -> None:
+        """Replaces the throughputs of the runs, if `speeds` (by run_id) contains all of them."""
+        own = [speeds.get(run.run_id) for run in self.successful]
+        if None not in own:
+            self._samples["throughput"] = ValuesByProcess(tuple(v for v in own if v is not None))
+
     @property
     def peak_source(self) -> str:
         """Text that says where the peak FLOP/s of the runs come from, such as a measurement."""
@@ -475,15 +481,33 @@ def gather(
             new_label=labels[1],
             skipped=baseline.skipped,
         )
+    configured = group_runs(loaded.records, profiled_runs(loaded.studies), order)
+    if comparison is not None:
+        _use_speeds_of_comparison(configured, comparison)
     return dataclass_from_sources(
         ReportSubject,
         loaded,
         allreduces=tuple(
             sorted(loaded.allreduces, key=lambda record: parse_start_time(record.started_at))
         ),
-        configured=group_runs(loaded.records, profiled_runs(loaded.studies), order),
+        configured=configured,
         comparison=comparison,
     )
+
+
+def _use_speeds_of_comparison(configured: Iterable[RunGroup], comparison: Comparison) -> None:
+    """Makes groups use the speeds of their processes in the comparison, so that a page has one
+    median.
+
+    Which disturbances are rare, and removed, depends on all processes of A and B.
+    """
+    speeds: dict[str, float] = {}
+    for entry in comparison.entries:
+        runs = [run for run in entry.runs if isinstance(run, RunRecord) and run.status == "ok"]
+        values = zip(runs, HISTORY["throughput"].values(runs), strict=True)
+        speeds |= {run.run_id: value for run, value in values if value is not None}
+    for group in configured:
+        group.use_speeds(speeds)
 
 
 def distinguish_by_start_time(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:

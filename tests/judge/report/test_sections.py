@@ -263,6 +263,17 @@ def test_undecided_is_said_once(full_runs):
         assert " ".join((one.text, *one.details)).lower().count("undecided") <= 1
 
 
+def test_a_page_has_one_median_of_a_configuration(full_runs):
+    """Which disturbances are rare is decided for A and B together, in the report as well."""
+    base, new = full_runs.of(*[100.0] * 6), full_runs.of(*[100.0] * 6)
+    for place in range(4):  # rare among all twelve processes would be three
+        *steps, last = new[place].step_seconds
+        new[place] = dataclasses.replace(new[place], step_seconds=(*steps, 30 * (place + 1) * last))
+    report = report_of(*new, base=base)
+    judged, own = (rows(report, key)[0] for key in ("baseline", "throughput"))
+    assert judged["new median, images/sec"] == own["median images/sec"]
+
+
 def test_without_a_baseline_the_first_answer_is_the_speed(full_runs):
     answer = report_of(full_runs(100)).answers[0]
     assert (answer.text, answer.tone) == ("100.0 images/sec", "")
