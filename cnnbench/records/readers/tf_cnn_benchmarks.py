@@ -64,12 +64,13 @@ _OTHER = re.compile(
     r"Starting real work at step|Finishing real work at step|Step\s{1,9}Img/sec|"
     rf"Running (?:final )?evaluation at global_step {_STEP}$|Resuming training$|"
     r"Done with training$|"
-    r"Stopping, as (?:eval accuracy at least|the model indicates)|Successfully loaded model from|"
+    r"Stopping, as (?:eval |the model indicates)|Successfully loaded model from|"
     r"Checkpoint not found in|"
     rf"Attempting to restore|{_STEP}\s{{1,9}}{_NUMBER} examples/sec$|:::ML|"
     r"Running parameter server|"
     r"Starting worker \d|Writing (?:partitioned )?GraphDef as|Dumping (?:trace|ProfileProto) to|"
-    r"The (?:TensorBoard debugger plugin|CLI TensorFlow debugger) will be used"
+    r"The (?:TensorBoard debugger plugin|CLI TensorFlow debugger) will be used|"
+    rf"(?:[\w@/ ]{{1,40}} = {_NUMBER} ){{1,20}}\[{_STEP} examples\]$"
 )
 # A line that contains one of these texts could be a result.
 _RESULT = re.compile(r"images/sec|(?:Accuracy|Precision) @ ")

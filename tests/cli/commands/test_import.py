@@ -183,6 +183,15 @@ VERSIONS = {
         },
         {"variable_update": "horovod", "horovod_device": "gpu", "device": "gpu", "global_": 16},
     ),
+    "another target, and other metrics of an evaluation": (
+        "evaluation",
+        {
+            "Accuracy @ 1 = ": "map = 0.2500 map_50 = ",
+            " Accuracy @ 5": " map_75",
+            "Generating": "Stopping, as eval loss at most 2.0 was reached\nGenerating",
+        },
+        {"top_1": None, "throughput": 1386.82},
+    ),
     "copied from a terminal, on Windows": (
         "training",
         {"\t": "      ", "\n": "\r\n"},
