@@ -11,16 +11,23 @@ compute these intervals, and importing it takes longer than a comparison.
 
 For samples of more than `EXACT` values, the normal approximation is used.
 
-An experiment with interim analyses is a group-sequential test. Each analysis makes all decisions at
-its own significance level, and the levels add up to alpha. By the union bound, the probability of
-any false alarm is at most alpha, even if the analyses are dependent. All intervals together cover
-the true value with probability 1 - alpha (repeated confidence intervals, Jennison and Turnbull,
-JRSS B 51, 1989). The level spent is a function of the number of pairs (Lan and DeMets, Biometrika
-70, 1983). Up to the planned number, it is a power of pairs / planned (Kim and DeMets, Biometrika
-74, 1987). Early analyses spend little and the last one spends most, so the loss of power against a
-single test after all pairs is small. A fifth of alpha is reserved for pairs beyond the planned
-number. After more pairs than planned, a share of 1 - planned / pairs of this fifth may have been
-spent. So an experiment that is continued repeatedly never spends more than alpha.
+An experiment with interim analyses is a group-sequential test. The probability that this or an
+earlier analysis rejects a true hypothesis is a function of the number of pairs (Lan and DeMets,
+Biometrika 70, 1983). Up to the planned number, it is a power of pairs / planned (Kim and DeMets,
+Biometrika 74, 1987). A fifth of alpha is reserved for pairs beyond the planned number. After more
+pairs than planned, a share of 1 - planned / pairs of this fifth may have been spent. So an
+experiment that is continued repeatedly never spends more than alpha.
+
+Given the sizes of the differences, all combinations of their signs are equally likely under the
+null hypothesis, because the order of A and B in each pair is random. These combinations are the
+joint distribution of the signed-rank statistics of all analyses. The boundary of an analysis is the
+smallest statistic with which the combinations that cross this or an earlier boundary are at most
+the share of alpha that may be spent by then. Up to `_ENUMERATED` differences, all combinations are
+enumerated. The signs of further differences are drawn with a fixed seed, and each boundary has a
+margin for the error of this simulation. The p-value is the smallest alpha at which the last
+boundary is crossed. A confidence interval contains the shifts that this test does not reject.
+All intervals together cover the true value with probability 1 - alpha (repeated confidence
+intervals, Jennison and Turnbull, JRSS B 51, 1989).
 
 In the additive model, a value is the sum of an effect of its candidate, an effect of its round, and
 noise (two-way layout without interaction; Scheffe, The Analysis of Variance, 1959, chapter 4).
@@ -43,7 +50,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
 from statistics import NormalDist
 from typing import Any, NamedTuple, TypeAlias
 
@@ -126,20 +132,23 @@ def paired_shift(differences: Values, confidence: float) -> ShiftEstimate:
     return _interval_of_ordered(means, interval_end_rank([len(differences)], confidence))
 
 
-def paired_shift_intervals(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
-    """Computes the intervals of `paired_shift` for many samples at once, but not the estimates.
+def paired_shift_intervals(
+    differences: _Floats, confidence: float
+) -> tuple[_Floats, _Floats, _Floats]:
+    """Computes `paired_shift` for many samples at once.
 
-    Returns the lower and the upper ends, two arrays [samples] for differences [samples, pairs].
+    Returns the lower ends, the estimates and the upper ends, three arrays [samples] for differences
+    [samples, pairs].
 
     The ends are infinite if there are too few pairs.
     """
+    means = np.sort(_walsh_averages(differences), axis=1)
+    centres = np.median(means, axis=1)
     left_out = interval_end_rank([differences.shape[1]], confidence)
     if left_out < 1:
         ends = np.full(len(differences), np.inf)
-        return -ends, ends
-    means = _walsh_averages(differences)
-    means.partition((left_out - 1, means.shape[1] - left_out), axis=1)
-    return means[:, left_out - 1], means[:, -left_out]
+        return -ends, centres, ends
+    return means[:, left_out - 1], centres, means[:, -left_out]
 
 
 def interval_end_rank(sizes: Sequence[int], confidence: float) -> int:
@@ -178,27 +187,25 @@ def smallest_p(base: int, new: int, paired: bool = False) -> float:
     return min(1.0, 2 / math.comb(base + new, base))
 
 
-def holm_adjust(p_values: Values, weights: Values | None = None) -> list[float]:
-    """Adjusts p-values by Holm's step-down method (1979). Reject a hypothesis if its adjusted
-    p-value is below alpha.
+def adjust_for_false_discoveries(p_values: Values, shares: Values) -> list[float]:
+    """Adjusts p-values by the weighted method of Benjamini and Hochberg (Genovese, Roeder and
+    Wasserman, Biometrika 93, 2006). Reject a hypothesis if its adjusted p-value is below alpha.
 
-    In ascending order, p-value i of n (from 0) is multiplied by n - i. An adjusted value is never
-    below its predecessor.
+    If k hypotheses are rejected, the level of each test is alpha times its share times k, and at
+    most alpha.
 
     Args:
-      p_values: with weights: each p-value divided by its weight.
-      weights: parts of alpha in the weighted procedure: a p-value is multiplied by the sum of its
-        weight and of the following ones. None: 1 each.
+      shares: share of alpha of each test, if only this test rejects. They add up to at most 1.
     """
-    weights = [1.0] * len(p_values) if weights is None else weights
-    adjusted = [0.0] * len(p_values)
-    highest = 0.0
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    rests = [*accumulate(weights[index] for index in reversed(order))][::-1]
-    for rest, index in zip(rests, order, strict=True):
-        highest = max(highest, min(1.0, rest * p_values[index]))
-        adjusted[index] = highest
-    return adjusted
+    values, parts = np.asarray(p_values, float), np.asarray(shares, float)
+    adjusted = np.ones(len(values))
+    for rejected in range(1, len(values) + 1):
+        # The alpha at which each test would reject, if this number of tests rejects.
+        alphas = values / np.minimum(1.0, parts * rejected)
+        least = np.partition(alphas, rejected - 1)[rejected - 1]
+        np.minimum(adjusted, np.maximum(alphas, least), out=adjusted)
+    found: list[float] = adjusted.tolist()
+    return found
 
 
 def standard_deviation(values: Values) -> float:
@@ -289,28 +296,27 @@ _MOST_NUMBER = 10_000
 _GROWTH = 1.25
 _EXPONENT = 2
 _PLANNED = 0.8
-_NONE_LEFT = 1e-6
 
 
 class InterimAnalysis(NamedTuple):
-    """An interim analysis of an experiment: the number of pairs that it uses, and its two-sided
-    significance level `alpha`.
+    """An interim analysis of an experiment: the number of pairs that it uses, and the share of
+    alpha that this and all earlier analyses may spend together.
     """
 
     pairs: int
-    alpha: float
+    spent: float
 
 
-def alpha_spent_by(pairs: int, planned: int, alpha: float) -> float:
-    """Largest sum of the significance levels of all interim analyses up to a number of pairs (the
+def alpha_spent_by(pairs: int, planned: int) -> float:
+    """Share of alpha that all interim analyses up to a number of pairs may spend together (the
     alpha spending function).
 
     `planned` is the number of pairs planned at the start of the experiment, even if it was
     continued later.
     """
     if pairs <= planned:
-        return alpha * _PLANNED * (pairs / planned) ** _EXPONENT
-    return alpha * (1 - (1 - _PLANNED) * planned / pairs)
+        return float(_PLANNED * (pairs / planned) ** _EXPONENT)
+    return 1 - (1 - _PLANNED) * planned / pairs
 
 
 def interim_analyses(
@@ -320,64 +326,62 @@ def interim_analyses(
     *,
     planned: int | None = None,
     made: Sequence[InterimAnalysis] = (),
-    share: float = 1.0,
 ) -> tuple[InterimAnalysis, ...]:
     """The interim analyses of an experiment that are still to be made; the last one uses all pairs.
 
-    The levels of all analyses up to a number of pairs, including `made`, add up to
-    `alpha_spent_by`. If even unanimous pairs could not reach the level of an analysis, or the share
-    of it that a test has, the analysis is omitted and the next one gets its level. The same applies
-    if it would leave the last analysis a level that unanimous pairs could not reach. If the last
-    analysis in `made` already includes all pairs, it is returned.
+    An analysis is omitted if even unanimous pairs could not be significant. If the last analysis in
+    `made` already includes all pairs, it is returned.
 
     Args:
-      alpha: level of all analyses together.
+      alpha: significance level of the test with the smallest share, over all analyses.
       sequential: False for one analysis, which spends all of alpha.
       planned: number of pairs planned at the start of the experiment; None if it starts now.
       made: analyses that have already been made, in order.
-      share: share of the level that the test with the smallest share has.
     """
     if not sequential:
-        return (InterimAnalysis(pairs, alpha),)
+        return (InterimAnalysis(pairs, 1.0),)
     if made and made[-1].pairs >= pairs:
         return (made[-1],)
     planned = planned or pairs
     analyses: list[InterimAnalysis] = []
-    spent = sum(analysis.alpha for analysis in made)
-    limit = alpha_spent_by(pairs, planned, alpha)
-    last = smallest_p(pairs, pairs, paired=True)
+    measured = made[-1].pairs if made else 0
     number = FIRST_ANALYSIS
     while number < pairs:
         step = ANALYSIS_STEP * math.ceil(number / (4 * ANALYSIS_STEP))
         if number > planned and number + step > pairs:
             # An analysis this close to the end would only lower the level of the final analysis.
             break
-        level = alpha_spent_by(number, planned, alpha) - spent
-        within_reach = share * level >= smallest_p(number, number, paired=True)
-        if within_reach and share * (limit - spent - level) >= last:
-            analyses.append(InterimAnalysis(number, level))
-            spent += level
+        spent = alpha_spent_by(number, planned)
+        if number > measured and alpha * spent >= smallest_p(number, number, paired=True):
+            analyses.append(InterimAnalysis(number, spent))
         number += step
-    # An experiment that an earlier version of cnnbench began may already have spent all of alpha.
-    return (*analyses, InterimAnalysis(pairs, max(limit - spent, alpha * _NONE_LEFT)))
+    return (*analyses, InterimAnalysis(pairs, alpha_spent_by(pairs, planned)))
+
+
+def looks_at(analyses: Sequence[InterimAnalysis], pairs: int) -> tuple[InterimAnalysis, ...]:
+    """The interim analyses up to one that uses exactly `pairs` pairs. If this number differs from
+    the number at the last analysis, all analyses together spend what the last one may spend.
+    """
+    if not analyses or not pairs:
+        return ()
+    before = (analysis for analysis in analyses if analysis.pairs < pairs)
+    return (*before, InterimAnalysis(pairs, analyses[-1].spent))
 
 
 class AnalysisSchedule(NamedTuple):
-    """Describes at which significance levels additional pairs will be analysed, in a continued
-    experiment or in a new experiment.
+    """Describes when additional pairs will be analysed, in a continued experiment or in a new
+    experiment.
 
     Attributes:
-      alpha: level of all analyses together.
+      alpha: significance level of the test with the smallest share, over all analyses.
       planned: number of pairs planned at the start of the experiment; None for a new experiment,
         which does not include existing pairs.
       made: analyses that have already been made.
-      share: see `interim_analyses`.
     """
 
     alpha: float
     planned: int | None = None
     made: tuple[InterimAnalysis, ...] = ()
-    share: float = 1.0
 
     @property
     def is_new_experiment(self) -> bool:
@@ -388,22 +392,26 @@ class AnalysisSchedule(NamedTuple):
 
     def analyses(self, pairs: int) -> tuple[InterimAnalysis, ...]:
         """The interim analyses that remain in the experiment if it ends after `pairs` pairs."""
-        return interim_analyses(
-            pairs, self.alpha, planned=self.planned, made=self.made, share=self.share
-        )
+        return interim_analyses(pairs, self.alpha, planned=self.planned, made=self.made)
 
-    def pair_counts_that_can_be_significant(
-        self, measured: int, share: float = 1.0
-    ) -> Iterator[int]:
+    def pair_counts_that_can_be_significant(self, measured: int, alpha: float) -> Iterator[int]:
         """Yields, in ascending order, the total numbers of pairs at which the final analysis can be
         significant.
 
-        `share` is the share of the level that the test has. In a continued experiment, all numbers
-        are above `measured`.
+        `alpha` is the significance level of the test. In a continued experiment, all numbers are
+        above `measured`.
         """
         first = FIRST_ANALYSIS if self.is_new_experiment else max(FIRST_ANALYSIS, measured + 1)
         for pairs in pair_counts_to_try(first, ANALYSIS_STEP, MOST_PAIRS):
-            if smallest_p(pairs, pairs, paired=True) <= share * self.analyses(pairs)[-1].alpha:
+            *before, last = (*self.made, *self.analyses(pairs))
+            # An analysis that could not be significant has not spent anything.
+            spent = [
+                alpha * analysis.spent
+                for analysis in before
+                if smallest_p(analysis.pairs, analysis.pairs, paired=True) <= alpha * analysis.spent
+            ]
+            left = alpha * last.spent - max(spent, default=0.0)
+            if smallest_p(pairs, pairs, paired=True) <= left:
                 yield pairs
 
 
@@ -416,6 +424,195 @@ def pair_counts_to_try(first: int, step: int, linear_span: int) -> Iterator[int]
         yield number
         many = number > first + linear_span
         number = step * math.ceil(number * _GROWTH / step) if many else number + step
+
+
+# Tests paired differences at several interim analyses.
+
+_ENUMERATED = 16
+"""Number of differences up to which all combinations of signs are enumerated."""
+
+_COPIES = 2
+"""Number of random combinations of the signs of further differences, for each enumerated one."""
+
+_SEED = 1
+_SURE = 3.0
+"""Margin for the error of simulated numbers of combinations, in standard errors."""
+
+_HALVINGS = 14
+
+_Sums: TypeAlias = NDArray[np.int32]
+# Size of the signed-rank sum, sum of all signed doubled ranks, for each combination of signs.
+
+
+def sequential_p(differences: Values, analyses: Sequence[InterimAnalysis]) -> float:
+    """Two-sided p-value of "differences are symmetric about 0" at the last of several interim
+    analyses: the smallest alpha at which this analysis rejects.
+
+    The analyses are in order, and the last one uses all differences.
+    """
+    if len(analyses) == 1:
+        return min(1.0, signed_rank_p(differences) / analyses[0].spent)
+    sums, observed = _signed_rank_sums(np.asarray(differences), analyses)
+
+    def rejects(alpha: float) -> bool:
+        return observed >= _boundaries(sums, analyses, alpha)[-1]
+
+    # The last analysis alone cannot reject at a smaller alpha.
+    low, high = float(np.mean(sums[-1] >= observed)) / analyses[-1].spent * (1 + _SLACK), 1.0
+    if low >= 1 or not rejects(1.0):
+        return 1.0
+    if rejects(low):
+        return low
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if rejects(middle) else (middle, high)
+    return high
+
+
+def sequential_shift(
+    differences: Values, analyses: Sequence[InterimAnalysis], alpha: float
+) -> ShiftEstimate:
+    """Hodges-Lehmann estimate of the centre of paired differences at the last of several interim
+    analyses, with the interval of all centres that the test of `sequential_p` does not reject.
+
+    Each centre is tested with the sizes that the differences have after it was subtracted. The
+    analyses are in order, and the last one uses all differences.
+    """
+    if len(analyses) == 1:
+        return paired_shift(differences, 1 - alpha * analyses[0].spent)
+    values = np.asarray(differences, float)
+    averages = np.sort(_walsh_averages(values))
+    ends = np.unique(averages)
+    # Ranks change only at Walsh averages, so one centre between two of them represents the others.
+    centres = np.concatenate(([ends[0] - 1], (ends[:-1] + ends[1:]) / 2, [ends[-1] + 1]))
+
+    def is_kept(centre: float) -> bool:
+        sums, observed = _signed_rank_sums(values - centre, analyses)
+        return observed < _boundaries(sums, analyses, alpha)[-1]
+
+    sums, _ = _signed_rank_sums(values, analyses)
+    out = _ranks_left_out(len(values), _boundaries(sums, analyses, alpha)[-1])
+    middle = int(np.searchsorted(ends, np.median(averages)))
+    low = _first_true(lambda place: is_kept(centres[place]), out, middle)
+    high = _first_true(lambda place: is_kept(centres[-1 - place]), out, len(ends) - middle)
+    return ShiftEstimate(
+        float(np.median(averages)),
+        float(ends[low - 1]) if low else None,
+        float(ends[-high]) if high else None,
+    )
+
+
+def levels_of_analyses(analyses: Sequence[InterimAnalysis], alpha: float) -> tuple[float, ...]:
+    """Significance level of each of several interim analyses if it were the only one. The sizes of
+    the differences are in random order.
+    """
+    return _levels_of_analyses(tuple(analyses), alpha)
+
+
+@lru_cache(maxsize=1024)
+def _levels_of_analyses(analyses: tuple[InterimAnalysis, ...], alpha: float) -> tuple[float, ...]:
+    order = np.random.default_rng(_SEED).permutation(analyses[-1].pairs)
+    sizes = np.asarray(order + 1, np.float64)
+    sums, _ = _signed_rank_sums(sizes, analyses)
+    found = []
+    for analysis, boundary in zip(analyses, _boundaries(sums, analyses, alpha), strict=True):
+        out, number = _ranks_left_out(analysis.pairs, boundary), analysis.pairs
+        if number <= EXACT:
+            lower, _ = _signed_sum_tails(tuple(range(1, number + 1)))
+            found.append(2 * float(lower[out - 1]) if out else 0.0)
+        else:
+            variance = number * (number + 1) * (2 * number + 1) / 6
+            found.append(2 * NormalDist().cdf(-(boundary / 2 - 1) / math.sqrt(variance)))
+    return tuple(found)
+
+
+def _ranks_left_out(pairs: int, boundary: int) -> int:
+    """Number of Walsh averages outside of each end of the interval, for a boundary of the
+    signed-rank sum without ties.
+    """
+    return max(0, (pairs * (pairs + 1) - boundary) // 4 + 1)
+
+
+def _first_true(is_true: Callable[[int], bool], guess: int, most: int) -> int:
+    """The first place from 0 to `most` at which a condition holds, which then holds at all further
+    places. The search begins at `guess`; without any place, the result is `most`.
+    """
+    low, high, step = 0, most, 1
+    place = min(guess, most)
+    while low < high:
+        if is_true(place):
+            high = place
+            place = max(low, place - step) if low < place - step else (low + high) // 2
+        else:
+            low = place + 1
+            place = place + step if place + step < high else (low + high) // 2
+        step *= 2
+    return low
+
+
+def _signed_rank_sums(
+    differences: _Floats, analyses: Sequence[InterimAnalysis]
+) -> tuple[list[_Sums], int]:
+    """Returns the sizes of the signed-rank sums of all combinations of signs at each analysis, and
+    the size of the observed sum at the last one. Differences of 0 have the rank 0.
+    """
+    sums = []
+    for analysis in analyses:
+        values = differences[: analysis.pairs]
+        ranks = np.zeros(len(values), np.int32)
+        ranks[values != 0] = _doubled_midranks(np.abs(values[values != 0]).tolist())
+        sums.append(_sums_of_signs(ranks))
+    return sums, abs(int(ranks[values > 0].sum() - ranks[values < 0].sum()))
+
+
+def _sums_of_signs(ranks: NDArray[np.int32]) -> _Sums:
+    """Returns the sizes of the sums of ranks for all combinations of signs, in a fixed order: each
+    combination of fewer signs has the same place in all copies of the shorter array.
+
+    The first sign is always positive, because only sizes of sums are used.
+    """
+    sums: _Sums = ranks[:1]
+    for rank in ranks[1:_ENUMERATED]:
+        sums = np.concatenate((sums + rank, sums - rank))
+    if len(ranks) > _ENUMERATED:
+        sums = np.tile(sums, _COPIES)
+        further = ranks[_ENUMERATED:]
+        for rank, signs in zip(further, _random_signs(len(further)), strict=True):
+            sums = sums + rank * signs
+    return np.abs(sums)
+
+
+@lru_cache(maxsize=2)
+def _random_signs(number: int) -> NDArray[np.int8]:
+    """Random signs [number, combinations] of differences after the enumerated ones. Arrays of
+    different numbers begin with the same rows.
+    """
+    size = (number, _COPIES << (_ENUMERATED - 1))
+    return 1 - 2 * np.random.default_rng(_SEED).integers(2, size=size, dtype=np.int8)
+
+
+def _boundaries(
+    sums: Sequence[_Sums], analyses: Sequence[InterimAnalysis], alpha: float
+) -> list[int]:
+    """Returns the smallest sum that each analysis rejects, if all analyses together spend alpha."""
+    found = []
+    spent, is_open = 0.0, np.ones(1, bool)
+    for values, analysis in zip(sums, analyses, strict=True):
+        combinations = len(values)
+        is_open = np.tile(is_open, combinations // len(is_open))
+        is_simulated = analysis.pairs > _ENUMERATED
+        most = max(0.0, alpha * analysis.spent - spent) * combinations * (1 + _SLACK)
+        if is_simulated:  # The largest number that, with its margin, is at most this number.
+            most = ((math.sqrt(_SURE**2 + 4 * most) - _SURE) / 2) ** 2
+        counts = np.bincount(values[is_open])
+        crossing = np.cumsum(counts[::-1])
+        boundary = len(counts) - int(np.searchsorted(crossing, most, side="right"))
+        crosses = is_open & (values >= boundary)
+        number = int(crosses.sum())
+        spent += (number + _SURE * math.sqrt(number) * is_simulated) / combinations
+        is_open &= ~crosses
+        found.append(boundary)
+    return found
 
 
 # An additive model, fitted by least squares, estimates the effects of the compared candidates.

@@ -59,10 +59,14 @@ from cnnbench.judge.compare import (
     Judgement,
     MetricResult,
     Policy,
-    judge,
     processes_needed,
 )
-from cnnbench.judge.compare.estimate import Verdict, is_too_many_further_runs
+from cnnbench.judge.compare.estimate import (
+    Verdict,
+    change_magnitude,
+    exceeds_limit,
+    is_too_many_further_runs,
+)
 from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.machine import repository
 from cnnbench.machine.repository import (
@@ -161,7 +165,12 @@ def good_and_bad_hashes(good: str, bad: str, repository: Path) -> tuple[str, str
 
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
-_TO_SLOWER = {Verdict.SLOWER: BAD, Verdict.FASTER: GOOD, Verdict.SAME: GOOD}
+_TO_SLOWER = {
+    Verdict.SLOWER: BAD,
+    Verdict.FASTER: GOOD,
+    Verdict.SAME: GOOD,
+    Verdict.NOT_SLOWER: GOOD,
+}
 _TO_CHANGED_WORK = {
     Verdict.CHANGED_WORK: BAD,
     Verdict.FAILED: SKIP,
@@ -269,8 +278,8 @@ def shared_configuration(comparison: Comparison) -> ComparedConfiguration | None
 
 
 def policy_for_middle_commit(step: BisectionStep, usual: Policy) -> Policy:
-    """Decision thresholds for a commit between GOOD and BAD. The commit is bad if it is slower than
-    GOOD by at least half of BAD's change.
+    """Decision thresholds for a commit between GOOD and BAD: half of BAD's change. The whole
+    interval of the commit's change must lie on one side of it.
 
     `step` is the comparison of BAD with GOOD. `usual` contains the thresholds of that comparison.
     """
@@ -278,20 +287,22 @@ def policy_for_middle_commit(step: BisectionStep, usual: Policy) -> Policy:
     if change is None:
         return usual
     half = math.expm1(abs(math.log1p(change)) / 2)
-    return usual.replace(threshold=max(usual.threshold, half))
+    return usual.replace(threshold=max(usual.threshold, half), by_interval=True)
 
 
 def bisect_answer(result: MetricResult, usual_policy: Policy, searches_changed_work: bool) -> str:
     """The answer about a commit ("good", "bad" or "skip"), from its comparison with GOOD.
 
-    In a search for changed work, one pair is enough. In a search for lower speed, the thresholds in
-    `usual_policy` decide if the comparison is inconclusive, at the same significance level.
+    In a search for changed work, one pair is enough. In a search for lower speed, an open commit is
+    bad if the whole interval is slower by more than the threshold in `usual_policy`.
     """
     if searches_changed_work:
         return _TO_CHANGED_WORK.get(result.verdict, GOOD)
-    if result.verdict is Verdict.INCONCLUSIVE:
-        again = judge(result.base, result.new, usual_policy, paired=True)
-        return BAD if again.verdict is Verdict.SLOWER else SKIP
+    high = result.judgement.high
+    if result.verdict is Verdict.INCONCLUSIVE and high is not None and high < 0:
+        threshold = usual_policy.threshold_of(result.metric)
+        if exceeds_limit(change_magnitude(high, result.metric), threshold):
+            return BAD
     return _TO_SLOWER.get(result.verdict, SKIP)
 
 
@@ -558,7 +569,7 @@ class CommitBenchmark:
             return None
         comparison = state.final_comparison(judge_together=state.is_alpha_spent)
         assert comparison is not None
-        alpha, policy = state.last_end_event["alpha"], self.setting.experiment.policy
+        policy = self.setting.experiment.policy
         entry = shared_configuration(comparison)
         if entry is None:
             step = _skipped_step(commit, _OTHER_CONFIGURATION, Verdict.NOT_COMPARABLE)
@@ -567,13 +578,9 @@ class CommitBenchmark:
             fewest = processes_needed(policy, paired=True)
             step = BisectionStep(
                 commit=commit,
-                answer=bisect_answer(
-                    entry.main,
-                    policy.replace(alpha=alpha),
-                    is_search_for_changed_work(self.bad_step),
-                ),
+                answer=bisect_answer(entry.main, policy, is_search_for_changed_work(self.bad_step)),
                 judgement=replace(judgement, needed=fewest) if pairs < fewest else judgement,
-                confidence=1 - alpha,
+                confidence=policy.confidence,
                 pairs=pairs,
             )
         judgement = step.judgement
@@ -782,7 +789,7 @@ def no_difference_reason(step: BisectionStep) -> str:
     if step.is_undecided:
         return f"whether BAD is slower than GOOD is undecided: {step.judgement.reason}"
     text = f"BAD is not slower than GOOD: {step.judgement.verdict.value}, {step.judgement.reason}; "
-    if step.judgement.verdict is Verdict.SAME:
+    if step.judgement.verdict in (Verdict.SAME, Verdict.NOT_SLOWER):
         return text + "check revisions and flags, or look for a smaller change with --threshold"
     if step.judgement.verdict is Verdict.FASTER:
         return text + "bisect looks for slower commits only: check which is GOOD and which is BAD"

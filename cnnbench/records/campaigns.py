@@ -177,9 +177,10 @@ def weight_comparison_lines(
 
 # The document of `cnnbench tune`: the fastest flags that were found, and the proof.
 
-FASTER, SAME, SLOWER, OPEN, NONE = "faster", "same", "slower", "open", "none"
-VERDICTS = (FASTER, SAME, SLOWER, OPEN, NONE)
-"""Verdicts on the leading candidate: three verdicts of `ab`; "open" if the proof is inconclusive or
+FASTER, NOT_FASTER, SAME, SLOWER = "faster", "not faster", "same", "slower"
+OPEN, NONE = "open", "none"
+VERDICTS = (FASTER, NOT_FASTER, SAME, SLOWER, OPEN, NONE)
+"""Verdicts on the leading candidate: four verdicts of `ab`; "open" if the proof is inconclusive or
 no candidate was measured; "none" if no candidate was faster than the flags as given."""
 
 AS_GIVEN = "as given"
@@ -259,8 +260,8 @@ class TuneDocument(Document):
       search_command: argv of the search.
       command: argv of the fastest proven command line; for a job, of `cnnbench launch`. With
         environment variables, the program is `env`.
-      verdict: verdict on the leader against the flags as given: "faster", "same", "slower", "open"
-        (also if no candidate was tried), or "none" if the flags as given lead.
+      verdict: verdict on the leader against the flags as given: "faster", "not faster", "same",
+        "slower", "open" (also if no candidate was tried), or "none" if the flags as given lead.
       reason: reason of the verdict.
       leader: name of the leading candidate at the end of the races.
       gain: by how much the leader is faster than the flags as given, as a share, from the pairs.

@@ -8,13 +8,13 @@ comparison without pairs gets as many further processes of each of A and B.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis, interim_analyses
-from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, clear_verdict_probability
+from cnnbench.campaigns.ab.pairs import SMALLEST_CHANCE, clear_verdict_probability
 from cnnbench.campaigns.bisect import (
     BAD,
     GOOD,
@@ -27,6 +27,7 @@ from cnnbench.campaigns.bisect import (
 from cnnbench.judge.compare import (
     Judgement,
     MetricResult,
+    Policy,
     TwoSamples,
     Verdict,
     judge,
@@ -35,6 +36,7 @@ from cnnbench.judge.compare import (
 from cnnbench.judge.compare.estimate import is_too_many_further_runs
 from cnnbench.judge.metrics import THROUGHPUT
 from validation.studies import POLICY, Generator, Study, Sums, all_kept, percent_of
+from validation.verdicts import CLEAR, PASSES
 
 SCATTERS = (0.01, 0.02, 0.03, 0.04, 0.05)
 """Standard deviations of the logarithms of pairs' quotients, or of processes' speeds."""
@@ -47,8 +49,11 @@ KEPT = (0.75, 0.90)
 """
 
 _TWICE = 2 * math.log1p(POLICY.threshold)
-TRUTHS = {"equal": (0.0, Verdict.SAME), "twice the floor slower": (_TWICE, Verdict.SLOWER)}
-"""True changes of the logarithm of speed, each with the right verdict."""
+TRUTHS: dict[str, tuple[float, Collection[Verdict]]] = {
+    "equal": (0.0, PASSES),
+    "twice the floor slower": (_TWICE, (Verdict.SLOWER,)),
+}
+"""True changes of the logarithm of speed, each with the right verdicts."""
 
 _SURE = 3.0  # Tolerance of shares, in standard errors.
 
@@ -76,11 +81,11 @@ class _Experiment:
         scatter: float,
         truth: float,
         planned: int,
-        threshold: float = POLICY.threshold,
+        policy: Policy = POLICY,
     ) -> None:
         self._drawn = generator, scatter, truth
         self._planned = planned
-        self._policy = POLICY.replace(threshold=threshold)
+        self._policy = policy
         self._made: tuple[InterimAnalysis, ...] = ()
         self.new: list[float] = []
 
@@ -94,13 +99,13 @@ class _Experiment:
                 base=[1.0] * len(self.new),
                 new=self.new,
                 paired=True,
+                looks=self._made,
                 plan=AnalysisSchedule(POLICY.alpha, self._planned, self._made),
+                policy=self._policy,
             )
-            (found,) = judge_all([case], self._policy.replace(alpha=analysis.alpha))
+            (found,) = judge_all([case])
             left = analyses[number:]
-            hopeless = (
-                left and clear_verdict_probability(case, left, self._policy) < SMALLEST_CHANCE
-            )
+            hopeless = left and clear_verdict_probability(case, left) < SMALLEST_CHANCE
             if found.verdict in CLEAR or hopeless:
                 break
         return found
@@ -110,10 +115,9 @@ class _Experiment:
         found = self.session(most)
         base = (1.0,) * len(self.new)
         result = MetricResult(metric=THROUGHPUT, base=base, new=(*self.new,), judgement=found)
-        usual = POLICY.replace(alpha=self._made[-1].alpha)
         return BisectionStep(
             commit="",
-            answer=bisect_answer(result, usual, searches_changed_work=False),
+            answer=bisect_answer(result, POLICY, searches_changed_work=False),
             judgement=found,
             pairs=len(self.new),
         )
@@ -154,8 +158,8 @@ def between(
     bad = None
     while bad is None or bad.answer != BAD:
         _, bad = _bisected(_Experiment(generator, scatter, _TWICE, planned), planned)
-    threshold = policy_for_middle_commit(bad, POLICY).threshold
-    step = _Experiment(generator, scatter, truth, planned, threshold)
+    policy = policy_for_middle_commit(bad, POLICY)
+    step = _Experiment(generator, scatter, truth, planned, policy)
     advised, found = _bisected(step, planned)
     return advised, _VERDICTS[found.answer]
 
@@ -188,7 +192,7 @@ def simulate_comparison(
     """Simulates a comparison; returns whether runs were advised, and whether they settled it."""
     shift, right = TRUTHS[truth]
     advised, verdict = KINDS[kind](generator, scatter, shift, planned)
-    return {"advised": advised, "settled": advised and verdict is right}
+    return {"advised": advised, "settled": advised and verdict in right}
 
 
 def settled(found: Sums) -> float:

@@ -1,9 +1,10 @@
 """Simulates how often a second experiment (``--confirm``) confirms the verdict slower.
 
 Both experiments use consecutive processes of one series, so that correlated noise disturbs both.
-Verdicts depend only on the confidence intervals, which are computed for many experiments at once.
-The test of `cnnbench ab` is a further condition, and stopping early only omits verdicts, so
-`cnnbench ab` has at most as many false positives as this simulation.
+Verdicts depend only on estimates and confidence intervals, which are computed for many experiments
+at once. Their levels are those of the boundaries for differences in random order. Stopping early
+for futility only omits verdicts, so `cnnbench ab` has at most as many false positives as this
+simulation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cnnbench.base.inference import InterimAnalysis, interim_analyses, paired_shift_intervals
+from cnnbench.base.inference import (
+    InterimAnalysis,
+    interim_analyses,
+    levels_of_analyses,
+    paired_shift_intervals,
+)
 from validation.studies import (
     POLICY,
     Case,
@@ -59,11 +65,10 @@ def outcomes(
     slower = np.zeros(len(differences), bool)
     used = np.full(len(differences), plan[-1].pairs)
     is_open = np.ones(len(differences), bool)
-    for analysis in plan:
-        low, high = paired_shift_intervals(differences[:, : analysis.pairs], 1 - analysis.alpha)
-        is_slower = high < -_FLOOR
-        same = (low >= -_FLOOR) & (high <= _FLOOR)
-        clear = is_open & (is_slower | (low > _FLOOR) | same)
+    for analysis, level in zip(plan, levels_of_analyses(plan, POLICY.alpha), strict=True):
+        low, centre, high = paired_shift_intervals(differences[:, : analysis.pairs], 1 - level)
+        is_slower = (high < 0) & (centre <= -_FLOOR)
+        clear = is_open & (is_slower | (low >= -_FLOOR))
         slower |= clear & is_slower
         used[clear] = analysis.pairs
         is_open &= ~clear

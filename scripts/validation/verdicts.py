@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cnnbench.base.inference import InterimAnalysis, interim_analyses
-from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, clear_verdict_probability
+from cnnbench.campaigns.ab.pairs import SMALLEST_CHANCE, clear_verdict_probability
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
 from cnnbench.judge.compare.judgement import joint_judgement, split_alpha_between_samples
 from validation.studies import (
@@ -33,6 +33,12 @@ from validation.studies import (
 
 LIMIT = POLICY.alpha / 2
 """Stated error rate: at most this share of comparisons of equal programs finds a slowdown."""
+
+PASSES = (Verdict.SAME, Verdict.NOT_SLOWER, Verdict.FASTER)
+"""Verdicts that answer that B is not slower."""
+
+CLEAR = (Verdict.SLOWER, *PASSES)
+"""Verdicts that end an experiment."""
 
 Outcome: TypeAlias = tuple[Verdict, int]
 """A verdict, and the number of processes of A and B that it needed."""
@@ -131,26 +137,27 @@ def judge_pairs(
       cpu_time: CPU times that decide together with the speeds, as under load; None if the speeds
         decide alone.
     """
-    for index, analysis in enumerate(plan, start=1):
-        policy = rules.replace(alpha=analysis.alpha)
-        case = _first(speeds, analysis.pairs)
+    for index in range(1, len(plan) + 1):
+        case = _first(speeds, plan[:index])
         if cpu_time is None:
-            (found,) = judge_all([case], policy)
+            (found,) = judge_all([case], rules)
         else:
-            cases = split_alpha_between_samples(case, _first(cpu_time, analysis.pairs), policy)
-            throughput, work = judge_all(cases, policy)
-            found = joint_judgement(throughput, work, policy, ())
+            cases = split_alpha_between_samples(case, _first(cpu_time, plan[:index]))
+            throughput, work = judge_all(cases, rules)
+            found = joint_judgement(throughput, work, rules, ())
         if found.verdict in CLEAR:
             break
         undecided = cpu_time is None and index < len(plan)
-        if undecided and clear_verdict_probability(case, plan[index:], rules) < SMALLEST_CHANCE:
+        if undecided and clear_verdict_probability(case, plan[index:]) < SMALLEST_CHANCE:
             break
-    return found.verdict, 2 * analysis.pairs
+    return found.verdict, 2 * len(case.base)
 
 
-def _first(case: TwoSamples, pairs: int) -> TwoSamples:
+def _first(case: TwoSamples, looks: Sequence[InterimAnalysis]) -> TwoSamples:
+    pairs = looks[-1].pairs
     differences = None if case.differences is None else case.differences[:pairs]
-    return replace(case, base=case.base[:pairs], new=case.new[:pairs], differences=differences)
+    base, new = case.base[:pairs], case.new[:pairs]
+    return replace(case, looks=tuple(looks), differences=differences, base=base, new=new)
 
 
 def _coins(series: Series, factor: float, generator: Generator) -> Sides:
@@ -190,11 +197,13 @@ def _analyses_of_resumed() -> tuple[InterimAnalysis, ...]:
 
 def _resumed(a: list[float], b: list[float]) -> Outcome:
     # The experiment is continued even if a verdict is unlikely.
-    for analysis in _analyses_of_resumed():
-        found = judge_pairs(TwoSamples(base=a, new=b, paired=True), [analysis])
-        if found[0] in CLEAR:
+    looks = _analyses_of_resumed()
+    for index in range(1, len(looks) + 1):
+        case = _first(TwoSamples(base=a, new=b, paired=True), looks[:index])
+        (found,) = judge_all([case], POLICY)
+        if found.verdict in CLEAR:
             break
-    return found
+    return found.verdict, 2 * len(case.base)
 
 
 def _unpaired(a: list[float], b: list[float]) -> Outcome:

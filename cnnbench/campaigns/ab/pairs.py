@@ -31,6 +31,7 @@ from cnnbench.base.inference import (
     AnalysisSchedule,
     InterimAnalysis,
     interim_analyses,
+    levels_of_analyses,
     paired_shift_intervals,
 )
 from cnnbench.base.text import count_text, percent
@@ -82,7 +83,6 @@ from cnnbench.records.run import AbPlace, KilledProcess, RunRecord, Subject, add
 # The results directory of an experiment, and the verdict on the pairs in this directory.
 
 SIDES = ("a", "b")
-CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 _DISCARDED = "discarded"
 
 EXPLANATION = "explanation"
@@ -186,18 +186,16 @@ class ExperimentState:
     def past_analyses(self) -> tuple[InterimAnalysis, ...]:
         """The interim analyses that were made in all sessions so far, by number of pairs."""
         return tuple(
-            InterimAnalysis(n, float(analysis["alpha"]))
+            InterimAnalysis(n, float(analysis.get("spent", 1.0)))
             for n, analysis in self._last_analyses.items()
         )
 
     @property
     def has_clear_verdict(self) -> bool:
-        """Whether the verdict is clear (faster, slower or same), so that no further pairs are
-        needed.
-        """
+        """Whether the verdict answers what was asked, so that no further pairs are needed."""
         last = [*self._last_analyses.values()][-1] if self._last_analyses else {}
-        # Only the event at the end of a session has verdicts.
-        return are_all_verdicts_clear(last.get("verdicts", ()))
+        # Only the event at the end of a session says so.
+        return bool(last.get("clear"))
 
     @property
     def is_gate(self) -> bool:
@@ -220,10 +218,7 @@ class ExperimentState:
     @property
     def is_alpha_spent(self) -> bool:
         """Whether no further analysis is possible, because alpha (the error rate) is used up."""
-        return any(
-            analysis.alpha >= self.last_session_settings["policy"]["alpha"]
-            for analysis in self.past_analyses
-        )
+        return any(analysis.spent >= 1 for analysis in self.past_analyses)
 
     @property
     def is_resumable(self) -> bool:
@@ -237,17 +232,15 @@ class ExperimentState:
 
     @property
     def further_analysis_schedule(self) -> AnalysisSchedule:
-        """The significance levels at which further pairs of the experiment are judged.
+        """The interim analyses of further pairs of the experiment.
 
         If the whole significance level is used, further pairs belong to a new experiment.
         """
-        alpha, share = (
-            self.last_session_settings["policy"]["alpha"],
-            self.last_session_settings.get("share", 1.0),
-        )
+        settings = self.last_session_settings
+        alpha = settings["policy"]["alpha"] * settings.get("share", 1.0)
         if self.is_alpha_spent:
-            return AnalysisSchedule(alpha, share=share)
-        return AnalysisSchedule(alpha, self.most_pairs_of_first_session, self.past_analyses, share)
+            return AnalysisSchedule(alpha)
+        return AnalysisSchedule(alpha, self.most_pairs_of_first_session, self.past_analyses)
 
     @cached_property
     def confirmation(self) -> ExperimentState | None:
@@ -258,12 +251,15 @@ class ExperimentState:
             return None
         return find_experiment(confirmation_folder(self.folder, self.last_end_event["pairs"]))
 
-    def final_comparison(self, judge_together: bool = False) -> Comparison | None:
-        """The comparison that ended the experiment, at the significance level of the last analysis.
+    def final_comparison(
+        self, judge_together: bool = False, fail_on: Sequence[str] | None = None
+    ) -> Comparison | None:
+        """The comparison that ended the experiment, at the last interim analysis.
 
         Further pairs are judged by `further_analysis_schedule` or, if `judge_together`, once,
-        together with existing pairs. None if the experiment has not ended, or if it was judged with
-        an A/A spread, because the A/A records are in another folder.
+        together with existing pairs. `fail_on` replaces the words of the experiment's --fail_on.
+        None if the experiment has not ended, or if it was judged with an A/A spread, because the
+        A/A records are in another folder.
         """
         if (
             self.last_end_event is None
@@ -273,11 +269,12 @@ class ExperimentState:
             return None
         base, new = (load_records([str(self.folder / side)]) for side in SIDES)
         plan = None if judge_together else self.further_analysis_schedule
+        settings = self.last_session_settings
         comparison = compare_pairs(
             base.records,
             new.records,
-            self.last_session_settings,
-            self.last_end_event["alpha"],
+            settings if fail_on is None else {**settings, "fail_on": fail_on},
+            self.past_analyses,
             plan=plan,
         )
         again = None if self.confirmation is None else self.confirmation.final_comparison()
@@ -310,12 +307,6 @@ def _pair_number_of(event: Mapping[str, Any]) -> int:
     names = event.get("names") or [event.get("name", "")]
     number = str(names[0]).partition("-")[0]
     return int(number) if number.isdecimal() else 0
-
-
-def are_all_verdicts_clear(verdicts: Sequence[str]) -> bool:
-    """Whether all verdicts on measured metrics are clear (faster, slower or same)."""
-    measured = [Verdict(verdict) for verdict in verdicts if verdict != Verdict.NOT_MEASURED.value]
-    return bool(measured) and all(verdict in CLEAR for verdict in measured)
 
 
 def find_experiment(folder: Path) -> ExperimentState | None:
@@ -365,7 +356,7 @@ def compare_pairs(
     base: Iterable[RunRecord],
     new: Iterable[RunRecord],
     settings: Mapping[str, Any],
-    alpha: float,
+    looks: Sequence[InterimAnalysis] = (),
     aa_records: Iterable[RunRecord] | None = None,
     plan: AnalysisSchedule | None = None,
 ) -> Comparison:
@@ -374,9 +365,9 @@ def compare_pairs(
     Args:
       base, new: records of A and of B.
       settings: the values of `ExperimentSettings.judging_settings`.
-      alpha: two-sided significance level.
+      looks: interim analyses up to this one.
       aa_records: runs of an A/A measurement, from which the noise is estimated.
-      plan: significance levels at which further pairs are judged.
+      plan: interim analyses of further pairs.
     """
     # Earlier versions stored the default metrics in the journal if no metric was requested.
     asked = settings.get("metrics_asked", tuple(settings["metrics"]) != DEFAULT_METRICS)
@@ -384,13 +375,15 @@ def compare_pairs(
     return compare_records(
         base,
         new,
-        decode(Policy, settings["policy"]).replace(alpha=alpha),
+        decode(Policy, settings["policy"]).replace(by_interval=settings.get("by_interval", False)),
         metrics=settings["metrics"] if asked else None,
         allow_different=tuple(settings["allowed"]),
         aa=aa_records,
         paired=True,
+        looks=looks,
         plan=plan,
         allow_changed_work=settings["allow_changed_work"],
+        fail_on=settings.get("fail_on"),
         rules=decode(Rules, settings.get("rules", {})),
         base_label=labels[0],
         new_label=labels[1],
@@ -450,6 +443,7 @@ class ExperimentSettings:
       metrics: requested metrics; None for the default metrics, see `compare_records`.
       allow_different: recorded properties that may differ, in addition to what A and B define.
       allow_changed_work: whether a network or batch of a different size is no regression.
+      fail_on: words of --fail_on, which say what the verdict must answer; None for the default.
       rules: rules by configuration and metric.
       aa: runs of an A/A measurement, from which the noise is estimated.
       gate_command: arguments of `cnnbench gate` that repeat the experiment in a new folder, with
@@ -472,6 +466,7 @@ class ExperimentSettings:
     metrics: tuple[str, ...] | None = None
     allow_different: tuple[str, ...] = ()
     allow_changed_work: bool = False
+    fail_on: tuple[str, ...] | None = None
     rules: Rules = field(default_factory=Rules)
     aa: tuple[RunRecord, ...] | None = None
     gate_command: tuple[str, ...] = ()
@@ -492,9 +487,8 @@ class ExperimentSettings:
         """
         earlier = self.earlier
         if earlier is None or not self.sequential:
-            return interim_analyses(
-                self.most_pairs, self.policy.alpha, self.sequential, share=self.smallest_alpha_share
-            )
+            alpha = self.policy.alpha * self.smallest_alpha_share
+            return interim_analyses(self.most_pairs, alpha, self.sequential)
         return (
             earlier.past_analyses[-1:]
             if earlier.has_clear_verdict
@@ -506,38 +500,32 @@ class ExperimentSettings:
         """Maximum number of pairs: the number at the last interim analysis."""
         return self.analyses[-1].pairs
 
-    def analysis_schedule_after(self, last: InterimAnalysis) -> AnalysisSchedule:
-        """The significance levels for pairs that are measured after the interim analysis `last`.
-
-        If the analysis uses the whole significance level, later pairs belong to a new experiment.
+    def analyses_up_to(self, pairs: int) -> tuple[InterimAnalysis, ...]:
+        """The interim analyses at up to `pairs` pairs, in all sessions; the first one if there is
+        none.
         """
-        if last.alpha >= self.policy.alpha:
-            return AnalysisSchedule(self.policy.alpha, share=self.smallest_alpha_share)
-        return self._analysis_schedule({**self._completed_analyses(last.pairs), last.pairs: last})
-
-    def _completed_analyses(self, pairs: int) -> dict[int, InterimAnalysis]:
-        """The interim analyses at up to `pairs` pairs, in all sessions, by number of pairs."""
         before = () if self.earlier is None else self.earlier.past_analyses
-        return {
+        completed = {
             analysis.pairs: analysis
             for analysis in (*before, *self.analyses)
             if analysis.pairs <= pairs
         }
+        return tuple(completed.values()) or self.analyses[:1]
 
-    def _analysis_schedule(
-        self, completed_analyses: Mapping[int, InterimAnalysis]
-    ) -> AnalysisSchedule:
+    def analysis_schedule_after(self, completed: tuple[InterimAnalysis, ...]) -> AnalysisSchedule:
+        """The interim analyses of pairs that are measured after the analyses `completed`.
+
+        If these use the whole significance level, later pairs belong to a new experiment.
+        """
+        alpha = self.policy.alpha * self.smallest_alpha_share
+        if completed[-1].spent >= 1:
+            return AnalysisSchedule(alpha)
         planned = (
             self.pairs_at_last_analysis
             if self.earlier is None
             else self.earlier.most_pairs_of_first_session
         )
-        return AnalysisSchedule(
-            self.policy.alpha,
-            planned,
-            tuple(completed_analyses.values()),
-            self.smallest_alpha_share,
-        )
+        return AnalysisSchedule(alpha, planned, completed)
 
     @cached_property
     def judging_settings(self) -> dict[str, Any]:
@@ -568,6 +556,8 @@ class ExperimentSettings:
             "allowed": (*names_that_may_differ(*self.sides.values()), *self.allow_different),
             "policy": encode(self.policy.constants),
             "baseline_aa": self.aa is not None,
+            **({"fail_on": self.fail_on} if self.fail_on is not None else {}),
+            **({"by_interval": True} if self.policy.by_interval else {}),
             **({"rules": encode(self.rules)} if self.rules != Rules() else {}),
             **({"gate": self.gate_command} if self.gate_command else {}),
             **({"share": self.smallest_alpha_share} if self.smallest_alpha_share < 1 else {}),
@@ -596,8 +586,8 @@ class ExperimentRunner:
     Attributes:
       earlier: number of pairs of earlier sessions, which the folder already contains.
       records: records of all pairs, by "a" and "b".
-      comparison, alpha: comparison of all complete pairs, and its significance level; both are set
-        by `requests`. Without tests if the experiment was stopped.
+      comparison: comparison of all complete pairs, which is set by `requests`. Without tests if the
+        experiment was stopped.
       failure: the error that ended the experiment, or "".
       lost: whether processes were killed from outside too often.
       interrupted: whether Ctrl-C ended the experiment. False if another campaign contains it.
@@ -622,7 +612,6 @@ class ExperimentRunner:
         self.records: dict[str, list[RunRecord]] = {
             name: [pair[place] for pair in earlier] for place, name in enumerate(SIDES)
         }
-        self.alpha = experiment.analyses[0].alpha
         self.failure = ""
         self.lost = self.interrupted = self.is_judged = False
         self._most_repeats = math.ceil(experiment.pairs_at_last_analysis / _PAIRS_PER_REPEAT)
@@ -643,7 +632,7 @@ class ExperimentRunner:
         """
         self.results.add_session_start(**self.experiment.judging_settings)
         try:
-            self.alpha = yield from self._run_until_end()
+            yield from self._run_until_end()
         except PairFailedError as error:
             self.failure, self.lost = str(error), error.lost
         except (CodeChangedError, KeyboardInterrupt) as error:
@@ -652,24 +641,23 @@ class ExperimentRunner:
             self.interrupted = isinstance(error, KeyboardInterrupt)
             self.failure = "" if self.interrupted else str(error)
         pairs = len(self.records["a"])
-        self.comparison = self._compare_measured_pairs(self.alpha)
+        self.comparison = self._compare_measured_pairs()
         self.is_judged = not (self.failure or self.interrupted)
         if not self.is_judged:
             self.comparison = without_tests(self.comparison, _stop_reason(pairs))
         self.results.journal.add(
             END,
             pairs=pairs,
-            alpha=self.alpha,
+            spent=self.experiment.analyses_up_to(pairs)[-1].spent,
+            clear=self.is_judged and self.comparison.is_decided,
             verdicts=[result.verdict.value for result in _requested_results(self.comparison)],
             failure=self.failure,
             lost=self.lost,
             interrupted=self.interrupted,
         )
 
-    def _run_until_end(self) -> ProcessRequests[float]:
-        """Runs pairs until the experiment ends. Returns the significance level of the last interim
-        analysis.
-        """
+    def _run_until_end(self) -> ProcessRequests[None]:
+        """Runs pairs until the experiment ends."""
         burn_in = (
             self.experiment.burn_in if self.earlier < self.experiment.pairs_at_last_analysis else 0
         )
@@ -681,14 +669,13 @@ class ExperimentRunner:
             if pair > self.earlier:
                 yield from self.measure_pair(pair)
             if pair == first:
-                so_far = self._compare_measured_pairs(self.experiment.analyses[0].alpha)
+                so_far = self._compare_measured_pairs()
                 asked = (entry.requested_results for entry in so_far.entries)
                 if any(all(result.verdict in _HOPELESS for result in results) for results in asked):
                     break
             analysis = analyses.get(pair)
             if analysis is not None and self._ends_experiment(analysis):
-                return analysis.alpha
-        return self.experiment.analyses[-1].alpha
+                break
 
     def _ends_experiment(self, analysis: InterimAnalysis) -> bool:
         """Whether an interim analysis ends the experiment. Prints the verdict so far.
@@ -696,14 +683,15 @@ class ExperimentRunner:
         The experiment ends if the verdict is clear, if no pairs are left, or if more pairs would
         probably not give a clear verdict.
         """
-        comparison = self._compare_measured_pairs(analysis.alpha)
+        comparison = self._compare_measured_pairs()
         results = _requested_results(comparison)
         last = analysis.pairs == self.experiment.pairs_at_last_analysis
-        clear = are_all_verdicts_clear([result.verdict.value for result in results])
+        clear = comparison.is_decided
         chance = None if last or clear else self._chance_of_clear_verdict(comparison.entries)
         futile = chance is not None and chance < SMALLEST_CHANCE
         if not last:
-            verdict = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
+            # Only the end of the experiment gives advice about further pairs.
+            verdict = "; ".join(f"{result.word}: {result.what_is_known}" for result in results)
             after = "enough" if clear else "going on"
             if futile:
                 most = self.experiment.pairs_at_last_analysis
@@ -728,23 +716,24 @@ class ExperimentRunner:
                         new=judged.new,
                         metric=judged.metric,
                         paired=True,
-                        noise=judged.judgement.noise,
+                        share=judged.share,
+                        questions=judged.questions,
+                        looks=self.experiment.analyses_up_to(pairs),
                         policy=judged.policy,
                     )
                     for judged in (result, *others)
                     if judged.judgement.p is not None
                 ]
                 if result.verdict is Verdict.INCONCLUSIVE and cases:
-                    chances.append(
-                        max(clear_verdict_probability(case, later, case.policy) for case in cases)
-                    )
+                    chances.append(max(clear_verdict_probability(case, later) for case in cases))
         return min(chances, default=1.0)
 
-    def _compare_measured_pairs(self, alpha: float) -> Comparison:
+    def _compare_measured_pairs(self) -> Comparison:
         records, experiment = self.records, self.experiment
-        plan = experiment.analysis_schedule_after(InterimAnalysis(len(records["a"]), alpha))
+        looks = experiment.analyses_up_to(len(records["a"]))
+        plan = experiment.analysis_schedule_after(looks)
         return compare_pairs(
-            records["a"], records["b"], experiment.judging_settings, alpha, experiment.aa, plan
+            records["a"], records["b"], experiment.judging_settings, looks, experiment.aa, plan
         )
 
     @property
@@ -869,18 +858,19 @@ def _make_ab_places(order: Sequence[str], seed: int, pair: int | None) -> list[A
 
 
 def clear_verdict_probability(
-    samples: TwoSamples, later_analyses: Sequence[InterimAnalysis], policy: Policy
+    samples: TwoSamples, later_analyses: Sequence[InterimAnalysis]
 ) -> float:
-    """The probability that a later interim analysis gives a clear verdict: faster, slower or same.
+    """The probability that a later interim analysis gives a clear verdict.
 
     Future pairs are drawn from the measured pairs (a bootstrap), which must all have usable values.
-    Each draw is judged at the interim analyses in `later_analyses`, by the thresholds of `policy`,
-    but not by its alpha. The result is the share of draws in which an analysis has a clear verdict.
-    The draws include noise, outliers and the apparent change as measured. Stopping for futility
-    cannot turn a verdict into a regression. It can only omit a regression, and docs/evidence.md
-    says how rarely that happens.
+    Each draw is judged at the interim analyses in `later_analyses`. The result is the share of
+    draws in which an analysis has a clear verdict. The draws include noise, outliers and the
+    apparent change as measured. Stopping for futility cannot turn a verdict into a regression. It
+    can only omit a regression, and docs/evidence.md says how rarely that happens.
+
+    `samples` contains the measured pairs, the interim analyses so far, and the policy.
     """
-    metric = samples.metric
+    metric, policy = samples.metric, samples.policy
     pairs = zip(samples.base, samples.new, strict=True)
     so_far = np.asarray(
         [log_or_value(new, metric) - log_or_value(base, metric) for base, new in pairs]
@@ -897,10 +887,20 @@ def clear_verdict_probability(
     )
     to_come = np.take_along_axis(populations, places, axis=1)
     drawn = np.hstack([np.tile(so_far, (_DRAWS, 1)), to_come])
+    alpha = samples.alpha_share * policy.alpha
+    made = [analysis for analysis in samples.looks if analysis.pairs <= len(so_far)]
+    levels = levels_of_analyses((*made, *later_analyses), alpha)[len(made) :]
     clear = np.zeros(_DRAWS, bool)
-    for analysis in later_analyses:
-        low, high = paired_shift_intervals(
-            drawn[:, : analysis.pairs], 1 - samples.alpha_share * analysis.alpha
-        )
-        clear |= (low > floor) | (high < -floor) | ((-margin <= low) & (high <= margin))
+    for analysis, level in zip(later_analyses, levels, strict=True):
+        low, centre, high = paired_shift_intervals(drawn[:, : analysis.pairs], 1 - level)
+        if policy.by_interval:
+            clear |= (low > floor) | (high < -floor)
+        else:
+            clear |= (low * high > 0) & (np.abs(centre) >= floor)
+        is_excluded = {"higher": high <= margin, "lower": low >= -margin}
+        names = [
+            "lower" if (word == "slower") == metric.higher_is_better else "higher"
+            for word in samples.questions
+        ]
+        clear |= np.all([is_excluded[name] for name in names], axis=0)
     return float(clear.mean())

@@ -80,8 +80,7 @@ from cnnbench.records.campaigns import (
     FASTER,
     NONE,
     OPEN,
-    SAME,
-    SLOWER,
+    VERDICTS,
     RefusedCandidate,
     TuneDocument,
     TuneRow,
@@ -389,13 +388,13 @@ class FinalComparison:
         needed = judged.needed if judged.low is not None else FEWEST_PAIRS
         return self._tune_document(
             outcome,
-            word if word in (FASTER, SAME, SLOWER) else OPEN,
+            word if word in VERDICTS else OPEN,
             judged.reason,
             more_pairs_help=needed is not None and max(needed, measured + 1) <= MOST_PAIRS,
             gain=judged.change,
             low=judged.low,
             high=judged.high,
-            confidence=1 - pairs.alpha,
+            confidence=pairs.experiment.policy.confidence,
             p=judged.p_adjusted,
             pairs=measured,
             threshold=judged.floor,
@@ -532,6 +531,7 @@ class FinalComparison:
             turn_seconds=self.settings.turn_seconds,
             policy=self.settings.policy.replace(alpha=alpha),
             metrics=DEFAULT_METRICS[:1],
+            fail_on=(FASTER,),  # The verdict must say whether the leader is faster.
             allow_different=tuple(work),
         )
 

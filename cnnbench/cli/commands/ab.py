@@ -315,6 +315,7 @@ def _make_experiment(
         metrics=options.metric_names,
         allow_different=options.allowed_differences,
         allow_changed_work=options.allow_changed_work,
+        fail_on=parse_fail_on(options.fail_on),
         rules=rules,
         aa=None if loaded is None else loaded.records,
         most_pairs=options.pairs,
@@ -344,7 +345,7 @@ def _run_experiment(
         )
         runner = ExperimentRunner(experiment, results, campaign)
         campaign.run_requests(runner.requests())
-        judged = replace(runner.comparison, fail_on=parse_fail_on(options.fail_on))
+        judged = runner.comparison
         if options.confirm and runner.is_judged:
             judged = _confirm_changes(judged, runner, options)
         explanation = None
@@ -408,10 +409,6 @@ def _warn_of_few_pairs(experiment: ExperimentSettings, options: AbFlags) -> None
     if experiment.pairs_at_last_analysis >= needed or options.aa:
         return
     text = f"a verdict needs at least {needed} pairs, not {experiment.pairs_at_last_analysis}"
-    later = experiment.analysis_schedule_after(experiment.analyses[-1])
-    if not later.is_new_experiment:
-        pairs = next(later.pair_counts_that_can_be_significant(experiment.pairs_at_last_analysis))
-        text += f", or {pairs} if more pairs are added later"
     print_warning(text, "pairs")
 
 
@@ -557,10 +554,10 @@ def _command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[
     records = [run for entry in runner.comparison.entries for run in (*entry.base, *entry.new)]
     allowed = dict.fromkeys(experiment.judging_settings["allowed"])
     names = [name for name in allowed if name not in unknown_fact_names(allowed, records)]
-    usual = Policy()
+    usual, policy = Policy(), experiment.policy
     flags: dict[str, object] = {
-        "alpha": None if runner.alpha == usual.alpha else repr(runner.alpha),
-        "threshold": repr(options.threshold) if options.policy.threshold != usual.threshold else "",
+        "alpha": None if policy.alpha == usual.alpha else repr(policy.alpha),
+        "threshold": repr(options.threshold) if policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
         "baseline_aa": options.baseline_aa,
         "metrics": ",".join(experiment.metrics or ()),

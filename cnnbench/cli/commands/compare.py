@@ -76,15 +76,14 @@ def main(argv: Sequence[str]) -> int:
     options = CompareFlags(**choose_format(values, specs_of(CompareFlags)))
     options.check_values(arguments)
     experiment, rules = find_experiment_of_records(*arguments), options.load_rules()
-    earlier = experiment if experiment is not None and experiment.is_resumable else None
-    comparison = _compare_files(arguments, options, earlier, rules)
-    comparison = replace(comparison, fail_on=parse_fail_on(options.fail_on))
+    comparison = _compare_files(arguments, options, experiment, rules)
     second = None if experiment is None else experiment.confirmation
     if second is not None and second.last_end_event is not None:
         again = _compare_confirmation(second, options, rules)
         skipped = (*comparison.skipped, *again.skipped)
         comparison = replace(with_second_experiment(comparison, again), skipped=skipped)
     warn_of_skipped_files(comparison.skipped)
+    earlier = experiment if experiment is not None and experiment.is_resumable else None
     comparison, commands = add_next_command(comparison, earlier)
     options.write_comparison(comparison)
     for line in commands:
@@ -98,20 +97,14 @@ def _compare_confirmation(
     """Judges the records of a second experiment (ab --confirm), which measured again what the first
     experiment had found.
 
-    The flags for the first experiment apply, except metrics and significance level: the second
-    experiment has its own.
+    The flags for the first experiment apply, except the metrics.
     """
-    assert second.last_end_event is not None
-    own = replace(
-        options,
-        metrics=",".join(second.last_session_settings["metrics"]),
-        alpha=second.last_end_event["alpha"],
-    )
+    own = replace(options, metrics=",".join(second.last_session_settings["metrics"]))
     return _compare_files([str(second.folder / side) for side in SIDES], own, second, rules)
 
 
 def _compare_files(
-    sides: Sequence[str], options: CompareFlags, earlier: ExperimentState | None, rules: Rules
+    sides: Sequence[str], options: CompareFlags, experiment: ExperimentState | None, rules: Rules
 ) -> Comparison:
     base, new = (load_records_of_side(path) for path in sides)
     aa = options.load_aa_records()
@@ -130,12 +123,14 @@ def _compare_files(
         allow_different=options.allowed_differences,
         aa=None if aa is None else aa.all_records,
         paired=options.paired,
+        looks=() if experiment is None else experiment.past_analyses,
         plan=(
-            earlier.further_analysis_schedule
-            if earlier is not None
+            experiment.further_analysis_schedule
+            if experiment is not None and experiment.is_resumable
             else further_analysis_planner(options.policy)
         ),
         allow_changed_work=options.allow_changed_work,
+        fail_on=parse_fail_on(options.fail_on),
         rules=rules,
         base_label=sides[0],
         new_label=sides[1],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -117,14 +117,12 @@ def main(argv: Sequence[str]) -> int:
     commits = load_commits(options.git)
     loaded = _load_results(arguments)
     order = None if commits is None else commits.places
-    results = _make_report_subject(options, loaded, arguments, order)
     fails_on = parse_fail_on(options.fail_on) or ()
     verdicts = tuple(word for word in fails_on if word in FAIL_ON)
+    of_verdicts = None if options.fail_on is None else verdicts
+    results = _make_report_subject(options, loaded, arguments, order, of_verdicts)
     if verdicts and results.comparison is None:
         raise FlagError("fail_on", ",".join(fails_on), _NO_VERDICT)
-    if results.comparison is not None and options.fail_on is not None:
-        judged = replace(results.comparison, fail_on=verdicts)
-        results = replace(results, comparison=judged)
     fails = tuple({"step"} & {*fails_on})
     histories = _history_documents(results, commits, fails, load_rules(options.rules))
     if options.format == "csv":
@@ -234,11 +232,12 @@ def _make_report_subject(
     loaded: Loaded,
     paths: Sequence[str],
     order: Mapping[str, int] | None,
+    fail_on: tuple[str, ...] | None,
 ) -> ReportSubject:
     if options.baseline is None:
         # If the only path is the folder of an experiment, the report contains its verdict.
         earlier = find_only_experiment_in_tree(Path(paths[0])) if len(paths) == 1 else None
-        comparison = None if earlier is None else earlier.final_comparison()
+        comparison = None if earlier is None else earlier.final_comparison(fail_on=fail_on)
         if comparison is None and options.table == "comparison":
             raise FlagError("table", "comparison", _NO_VERDICT)
         return gather(loaded, comparison=comparison, order=order)
@@ -261,6 +260,7 @@ def _make_report_subject(
         baseline,
         policy=judging.policy,
         plan=further_analysis_planner(judging.policy),
+        fail_on=fail_on,
         allow_different=judging.allowed_differences,
         rules=judging.load_rules(),
         labels=(options.baseline, " ".join(paths)),

@@ -13,7 +13,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from cnnbench.base.inference import AnalysisSchedule
+from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis, looks_at
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import alternatives, count_text, first_few, integer, number, percent
@@ -37,7 +37,12 @@ from cnnbench.judge.compare.configuration import (
     records_to_measurements,
     unique_configuration_names,
 )
-from cnnbench.judge.compare.estimate import TwoSamples, Verdict, aa_spread_of_runs
+from cnnbench.judge.compare.estimate import (
+    TwoSamples,
+    Verdict,
+    aa_spread_of_runs,
+    questions_of,
+)
 from cnnbench.judge.compare.judgement import (
     Judgement,
     joint_judgement,
@@ -108,6 +113,7 @@ def _prepare_configuration(
     rules: Rules,
     patterns: tuple[str, ...],
     paired: bool | None,
+    looks: Sequence[InterimAnalysis],
     plan: AnalysisSchedule | PlanOf | None,
 ) -> tuple[ComparedConfiguration, list[TwoSamples]]:
     """Returns a `ComparedConfiguration` without results, and the samples of its metrics, which are
@@ -118,7 +124,7 @@ def _prepare_configuration(
       aa: A/A runs of the configuration.
       name: name of the configuration, which selects the rule.
       cases: one `TwoSamples` without values for each metric of the configuration.
-      paired: see `compare_records`.
+      paired, looks: see `compare_records`.
       plan: plan for judging further pairs, or a function that computes it from the runs of BASE
         and NEW.
     """
@@ -138,7 +144,8 @@ def _prepare_configuration(
         kept, is_paired = (base, new), False
     filled: dict[str, TwoSamples] = {}
     for empty in cases:
-        case = _fill_in_values(empty, *kept, aa, paired=is_paired, plan=plan)
+        made = looks_at(looks, len(kept[0].records)) if is_paired and empty.asked else ()
+        case = _fill_in_values(empty, *kept, aa, paired=is_paired, looks=made, plan=plan)
         known = outcome or _missing_metric_outcome(*kept, case.metric, case.asked) or incomplete
         missing = outcome or incomplete or not (case.base or case.new)
         if case.asked or not (known and missing):
@@ -391,8 +398,10 @@ def compare_records(
     allow_different: Sequence[str] = (),
     aa: Iterable[RunRecord | AllReduceRecord] | None = None,
     paired: bool | None = None,
+    looks: Sequence[InterimAnalysis] = (),
     plan: AnalysisSchedule | PlanOf | None = None,
     allow_changed_work: bool = False,
+    fail_on: Sequence[str] | None = None,
     rules: Rules | None = None,
     base_label: str = "BASE",
     new_label: str = "NEW",
@@ -409,9 +418,13 @@ def compare_records(
       paired: if True, pairs of `cnnbench ab` are compared or, if the records contain no pairs, the
         i-th run of BASE by start time with the i-th run of NEW. If None, runs are compared in
         pairs only if the records contain pairs.
+      looks: interim analyses of the experiment up to this one; empty if the pairs are judged once.
+        Metrics that are not requested are judged once, because they do not end an experiment.
       plan: plan for judging further pairs, or a function from a configuration's runs of BASE and
         NEW to the plan. None means that further pairs are judged together with these pairs by the
         same policy.
+      fail_on: words of --fail_on, which say what a verdict must answer. They have priority over the
+        words of rules.
       rules: rules by configuration and metric. `metrics` has priority over the metrics of rules.
     """
     if unknown := set(metrics or ()).difference(METRICS):
@@ -424,10 +437,17 @@ def compare_records(
     matched, left_out, aa_notes = _match_runs(processes, aa or (), names, policy, patterns)
     drafts = [
         _prepare_configuration(
-            *sides, name, cases, rules=rules, patterns=patterns, paired=paired, plan=plan
+            *sides,
+            name,
+            cases,
+            rules=rules,
+            patterns=patterns,
+            paired=paired,
+            looks=looks,
+            plan=plan,
         )
         for sides, (name, cases) in zip(
-            matched, _make_empty_samples(matched, metrics, rules, policy), strict=True
+            matched, _make_empty_samples(matched, metrics, fail_on, rules, policy), strict=True
         )
     ]
     entries = _judge_drafts(drafts, policy, rules)
@@ -438,6 +458,7 @@ def compare_records(
         metrics=_shown_metrics(names, entries),
         paired=bool(tested) and all(case.paired for case in tested) if paired is None else paired,
         allow_changed_work=allow_changed_work,
+        fail_on=None if fail_on is None else tuple(fail_on),
         rules=rules if rules != Rules() else None,
         notes=(*left_out, *_comparison_notes(processes, matched, entries, rules, aa_notes)),
         base_label=base_label,
@@ -476,6 +497,7 @@ def _match_runs(
 def _make_empty_samples(
     matched: Sequence[_Sides],
     requested_metrics: Collection[str] | None,
+    fail_on: Sequence[str] | None,
     rules: Rules,
     policy: Policy,
 ) -> Iterator[tuple[str, list[TwoSamples]]]:
@@ -513,8 +535,9 @@ def _make_empty_samples(
         cases = []
         for metric in metrics:
             own = rules.policy_for(policy, name, metric, *shared)
-            case = TwoSamples(base=(), new=(), metric=metric, asked=metric in asked, policy=own)
-            cases.append(case)
+            questions = questions_of(own.fail_on if fail_on is None else fail_on)
+            case = TwoSamples(base=(), new=(), metric=metric, policy=own, questions=questions)
+            cases.append(replace(case, asked=metric in asked))
         yield name, cases
 
 

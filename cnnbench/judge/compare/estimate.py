@@ -7,7 +7,7 @@ from __future__ import annotations
 import enum
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import NormalDist
@@ -23,6 +23,7 @@ from cnnbench.base.inference import (
     AnalysisSchedule,
     InterimAnalysis,
     interval_end_rank,
+    levels_of_analyses,
     pair_counts_to_try,
 )
 from cnnbench.base.stats import median
@@ -37,6 +38,8 @@ from cnnbench.records.metric import Metric
 _SLACK = 1e-9
 
 _ROUNDING = 1e-12  # Smaller standard deviations of logarithms are rounding errors.
+
+_QUESTIONS = ("slower", "faster")
 
 # The power with which a test finds the change that `detectable_change` returns.
 _POWER = 0.8
@@ -57,6 +60,8 @@ class Verdict(enum.Enum):
     """The verdict on a metric of a configuration. Verdicts are in order from worst to best.
 
     For every metric, also for memory or accuracy, FASTER means better and SLOWER means worse.
+    NOT_SLOWER means that a change for the worse is smaller than the threshold, NOT_FASTER that a
+    change for the better is. Each answers the question of a user who asks only for this change.
     """
 
     SLOWER = "slower"
@@ -66,6 +71,8 @@ class Verdict(enum.Enum):
     MISSING = "missing"
     NOT_MEASURED = "not measured"
     INCONCLUSIVE = "inconclusive"
+    NOT_FASTER = "not faster"
+    NOT_SLOWER = "not slower"
     FASTER = "faster"
     SAME = "same"
 
@@ -85,9 +92,14 @@ class Verdict(enum.Enum):
         """The word for this verdict that fits the metric, such as "slower" for throughput or "more"
         for memory.
         """
-        if self is Verdict.FASTER:
-            return metric.better
-        return metric.worse if self is Verdict.SLOWER else self.value
+        better, worse = metric.better, metric.worse
+        words = {
+            Verdict.FASTER: better,
+            Verdict.NOT_FASTER: f"not {better}",
+            Verdict.SLOWER: worse,
+            Verdict.NOT_SLOWER: f"not {worse}",
+        }
+        return words.get(self, self.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +113,13 @@ class TwoSamples:
         they are computed from the values.
       share: share of the significance level for the tests of this metric. Tests of another metric
         of the same runs use the rest.
+      looks: interim analyses of an experiment up to this one, which uses all pairs. Empty if the
+        pairs are judged only once.
       plan: plan for judging further pairs. None means that further runs are judged together with
         the measured runs.
       family: number of configurations that are tested together.
       asked: whether an inconclusive result sets the exit code.
+      questions: changes that a verdict must find or exclude, see `questions_of`.
       known: verdict and reason if no test is needed; otherwise None.
       policy: constants of the tests for this metric and configuration.
     """
@@ -116,9 +131,11 @@ class TwoSamples:
     noise: float | None = None
     differences: Sequence[float] | None = None
     share: float = 1.0
+    looks: tuple[InterimAnalysis, ...] = ()
     plan: AnalysisSchedule | None = None
     family: int = 1
     asked: bool = True
+    questions: Sequence[str] = _QUESTIONS[:1]
     known: tuple[Verdict, str] | None = None
     policy: Policy = field(default=Policy(), repr=False)
 
@@ -128,6 +145,11 @@ class TwoSamples:
         multiplied by the share that the rules give to the metric.
         """
         return self.share * (1.0 if self.policy.share is None else self.policy.share)
+
+    @property
+    def all_looks(self) -> tuple[InterimAnalysis, ...]:
+        """The interim analyses up to this one; one that spends all of alpha if there are none."""
+        return self.looks or (InterimAnalysis(self.smaller_sample_size, 1.0),)
 
     @property
     def smaller_sample_size(self) -> int:
@@ -144,6 +166,8 @@ class SampleStatistics(TwoSamples):
       change: the Hodges-Lehmann shift. -0.05 means that new is 5 % lower than base.
       low, high: confidence interval of the change; None if there are too few values.
       p: p-value of the two-sided test.
+      p_of_looks: p-value that takes all interim analyses into account; it equals `p` without them.
+      alpha: the interval has the level 1 - alpha, over all interim analyses.
       floor: smallest relevant change: the metric's threshold or the A/A spread.
       margin: largest change for the verdict "same".
       scatter: standard deviation of the pairs' differences or, without pairs, of the values within
@@ -155,6 +179,8 @@ class SampleStatistics(TwoSamples):
     low: float | None
     high: float | None
     p: float
+    p_of_looks: float
+    alpha: float
     base_median: float
     new_median: float
     floor: float
@@ -162,29 +188,61 @@ class SampleStatistics(TwoSamples):
     scatter: float | None
 
     @property
+    def by_interval(self) -> bool:
+        """Whether a change is relevant only if the whole interval exceeds the smallest relevant
+        change. Without pairs and without an A/A spread, sessions may drift by an unknown amount.
+        """
+        return self.policy.by_interval or (not self.paired and self.noise is None)
+
+    @property
     def change_exceeds_floor(self) -> bool:
         """Whether the estimated change is larger than the smallest relevant change."""
         return exceeds_limit(change_magnitude(self.change, self.metric), self.floor)
+
+    @property
+    def excludes_no_change(self) -> bool:
+        """Whether all changes in the confidence interval have the same sign."""
+        return self.low is not None and self.high is not None and self.low * self.high > 0
 
     @property
     def interval_exceeds_floor(self) -> bool:
         """Whether all changes in the confidence interval have the same sign and exceed the smallest
         relevant change.
         """
-        if self.low is None or self.high is None or (self.low < 0) != (self.high < 0):
+        if self.low is None or self.high is None or not self.excludes_no_change:
             return False
         smallest = min(change_magnitude(end, self.metric) for end in (self.low, self.high))
         return exceeds_limit(smallest, self.floor)
 
     @property
-    def interval_within_margin(self) -> bool:
-        """Whether no change in the confidence interval exceeds the margin, which is the largest
-        change for the verdict "same".
-        """
-        if self.low is None or self.high is None:
-            return False
-        largest = max(change_magnitude(end, self.metric) for end in (self.low, self.high))
-        return not exceeds_limit(largest, self.margin)
+    def may_be_worse(self) -> bool:
+        """Whether the confidence interval contains a change for the worse above the margin."""
+        return self._may_be_lower if self.metric.higher_is_better else self._may_be_higher
+
+    @property
+    def may_be_better(self) -> bool:
+        """Whether the confidence interval contains a change for the better above the margin."""
+        return self._may_be_higher if self.metric.higher_is_better else self._may_be_lower
+
+    @property
+    def _may_be_lower(self) -> bool:
+        return self.low is None or (self.low < 0 and self._exceeds_margin(self.low))
+
+    @property
+    def _may_be_higher(self) -> bool:
+        return self.high is None or (self.high > 0 and self._exceeds_margin(self.high))
+
+    def _exceeds_margin(self, change: float) -> bool:
+        return exceeds_limit(change_magnitude(change, self.metric), self.margin)
+
+
+def questions_of(fail_on: Collection[str] | None) -> tuple[str, ...]:
+    """Returns the changes that a verdict must find or exclude: "slower", "faster" or both.
+
+    `fail_on` contains words of --fail_on. Without either word, the question is whether NEW is
+    slower.
+    """
+    return tuple(word for word in (fail_on or ()) if word in _QUESTIONS) or _QUESTIONS[:1]
 
 
 def change_magnitude(change: float, metric: Metric) -> float:
@@ -216,24 +274,30 @@ def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float
     return tuple(value for value in values if value is not None and is_usable(value, metric))
 
 
-def compute_sample_statistics(case: TwoSamples, policy: Policy) -> SampleStatistics:
+def compute_sample_statistics(
+    case: TwoSamples, policy: Policy, alpha: float | None = None
+) -> SampleStatistics:
     """Computes estimate, confidence interval, p-value and limits of two samples. Both samples need
     usable values; paired samples must have equal length.
+
+    `alpha` is the level of the interval over all interim analyses; None for the case's share of the
+    policy's alpha.
     """
     metric = case.metric
-    confidence = 1 - case.alpha_share * policy.alpha
+    alpha = case.alpha_share * policy.alpha if alpha is None else alpha
     base = [log_or_value(value, metric) for value in case.base]
     new = [log_or_value(value, metric) for value in case.new]
     if case.paired:
         differences = case.differences
         if differences is None:
             differences = [after - before for before, after in zip(base, new, strict=True)]
-        interval = inference.paired_shift(differences, confidence)
+        interval = inference.sequential_shift(differences, case.all_looks, alpha)
         p = inference.signed_rank_p(differences)
+        p_of_looks = inference.sequential_p(differences, case.all_looks)
         scatter = inference.standard_deviation(differences) if len(differences) > 1 else None
     else:
-        interval = inference.hodges_lehmann_shift(base, new, confidence)
-        p = inference.mann_whitney_p(base, new)
+        interval = inference.hodges_lehmann_shift(base, new, 1 - alpha)
+        p = p_of_looks = inference.mann_whitney_p(base, new)
         scatter = _pooled_deviation(base, new)
     floor, margin = relevance_floor_and_same_margin(case, policy)
     return dataclass_from_sources(
@@ -243,6 +307,8 @@ def compute_sample_statistics(case: TwoSamples, policy: Policy) -> SampleStatist
         low=None if interval.low is None else from_test_scale(interval.low, metric),
         high=None if interval.high is None else from_test_scale(interval.high, metric),
         p=p,
+        p_of_looks=p_of_looks,
+        alpha=alpha,
         base_median=median(case.base),
         new_median=median(case.new),
         floor=floor,
@@ -255,11 +321,14 @@ def compute_sample_statistics(case: TwoSamples, policy: Policy) -> SampleStatist
 def relevance_floor_and_same_margin(case: TwoSamples, policy: Policy) -> tuple[float, float]:
     """Returns the smallest relevant change, and the largest change for the verdict "same". BASE
     must have a value.
+
+    The A/A spread has no part in the comparison of pairs, because A and B run in random order at
+    the same time. Without pairs, it is the difference between sessions.
     """
     threshold, base = policy.threshold_of(case.metric), median(case.base)
     if case.metric.least and base > 0:
         threshold = max(threshold, case.metric.least / base)
-    floor = max(threshold, case.noise or 0.0)
+    floor = threshold if case.paired else max(threshold, case.noise or 0.0)
     limit = max(threshold, policy.same_limit) if case.metric.relative else threshold
     return floor, min(floor, limit)
 
@@ -388,35 +457,36 @@ def p_value_text(p: float | None, family: int) -> str:
     return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
 
 
-def same_verdict_reason(statistics: SampleStatistics) -> str:
-    """Returns the reason for the verdict "same": text with the confidence interval and with the
-    margin, which is the largest change for this verdict.
+def limited_change_reason(statistics: SampleStatistics, verdict: Verdict) -> str:
+    """Returns the reason for the verdict "same", "not slower" or "not faster": text with the
+    confidence interval and with the margin, which is the largest change for this verdict.
     """
     assert statistics.low is not None
     assert statistics.high is not None
     metric = statistics.metric
     margin = metric.change_text(statistics.margin, signed=False)
-    return f"the change is {metric.range_text(statistics.low, statistics.high)}, less than {margin}"
+    interval = f"the change is {metric.range_text(statistics.low, statistics.high)}"
+    if verdict is Verdict.SAME:
+        return f"{interval}, less than {margin}"
+    direction = metric.worse if verdict is Verdict.NOT_SLOWER else metric.better
+    return f"{interval}, less than {margin} {direction}"
 
 
-def undecided_reason(statistics: SampleStatistics, is_significant: bool) -> str:
-    """Returns the reason why a confidence interval allows no verdict. `is_significant` says
-    whether the test is significant.
-    """
+def undecided_reason(statistics: SampleStatistics) -> str:
+    """Returns the reason why a confidence interval does not exclude a change for the worse."""
     metric = statistics.metric
-    floor, margin = (
-        metric.change_text(limit, signed=False) for limit in (statistics.floor, statistics.margin)
-    )
+    floor = metric.change_text(statistics.floor, signed=False)
     word = _direction_word(statistics.change, metric)
     if statistics.interval_exceeds_floor:
         return f"{word} by more than {floor}, but not certainly so"
-    if is_significant and statistics.change_exceeds_floor:
-        return f"{word}, but perhaps by less than {floor}"
-    if is_significant and statistics.floor > statistics.margin:
-        return f"{word}, but within the A/A spread of {floor}"
-    if is_significant:
-        return f"{word}, but perhaps by less than {margin}, perhaps by more"
-    return f"the change may be smaller or larger than {margin}"
+    if statistics.floor > statistics.margin and statistics.excludes_no_change:
+        return f"{word}, but perhaps within the A/A spread of {floor}"
+    return open_question_text(metric, statistics.margin)
+
+
+def open_question_text(metric: Metric, margin: float) -> str:
+    """Returns text that says that the change may exceed `margin`."""
+    return f"the threshold of {metric.change_text(margin, signed=False)} may be exceeded"
 
 
 def is_too_many_further_runs(more: int, paired: bool) -> bool:
@@ -468,7 +538,7 @@ def too_few_values_text(statistics: SampleStatistics, needed_runs: int, size: fl
     text = f"{item_count(statistics.base)} against {processes}"
     if statistics.paired:
         text = count_text(statistics.base, "pair", "pairs")
-    among = f" among {statistics.family} configurations" if statistics.family > 1 else ""
+    among = f" in only one of {statistics.family} configurations" if statistics.family > 1 else ""
     verb = "is" if text == "1 pair" else "are"
     text += f" {verb} too few to prove a change{among}, of whatever size"
     if statistics.plan is not None and statistics.plan.is_new_experiment:
@@ -528,19 +598,19 @@ _EFFICIENCY = math.pi / 3
 _Floats: TypeAlias = NDArray[np.float64]
 
 
-def processes_for_verdict(statistics: SampleStatistics, levels: tuple[float, float]) -> int | None:
+def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, float]) -> int | None:
     """Estimates the total number of pairs that a verdict needs. Without pairs, estimates the number
     of processes that BASE or NEW needs, whichever has fewer.
 
-    With this number, the verdict is correct with 80 % power in two cases: "same" if nothing
-    changed; "slower" or "faster" if the change is twice the smallest relevant change or, if larger,
-    the estimate less its standard error. A case more than `_PLAUSIBLE` standard errors from the
-    estimate is ignored. Returns None if the deviation or the margin is 0 or unknown.
+    With this number, the verdict is correct with 80 % power in two cases: "same" or "not slower" if
+    nothing changed; "slower" or "faster" if the change is twice the smallest relevant change or, if
+    larger, the estimate less its standard error. A case more than `_PLAUSIBLE` standard errors from
+    the estimate is ignored. If this excludes both, the estimate is the only case. Returns None if
+    the deviation or the margin is 0 or unknown.
 
     Args:
       statistics: its plan defines how further pairs are judged.
-      levels: levels for the interval and for the p-value. With a plan, they are shares of the level
-        of each analysis.
+      alphas: levels of the interval and of the test, over all interim analyses.
     """
     floor, margin = (
         to_test_scale(limit, statistics.metric) for limit in (statistics.floor, statistics.margin)
@@ -549,6 +619,7 @@ def processes_for_verdict(statistics: SampleStatistics, levels: tuple[float, flo
     if not (statistics.scatter and margin and math.isfinite(change)):
         return None
     estimate, scatter = abs(change), statistics.scatter
+    is_worse = (change < 0) == statistics.metric.higher_is_better
     smaller = statistics.smaller_sample_size
     sizes = (smaller,) if statistics.paired else (len(statistics.base), len(statistics.new))
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
@@ -558,35 +629,51 @@ def processes_for_verdict(statistics: SampleStatistics, levels: tuple[float, flo
         # The difference of a pair varies sqrt(2) times as much as a single value.
         sizes, scatter = (smaller,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
-    if statistics.change_exceeds_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
+    if estimate >= floor or estimate + _PLAUSIBLE * error >= 2 * floor:
         truths.append(max(2 * floor, estimate - error))
     futures = [
-        _SimulatedEstimates(sizes, estimate, scatter, truth, afresh) for truth in truths or [0.0]
+        _SimulatedEstimates(sizes, estimate, scatter, truth, afresh)
+        for truth in truths or [estimate]
     ]
 
     def is_enough(number: int) -> bool:
-        analyses = (InterimAnalysis(number, 1.0),) if plan is None else plan.analyses(number)
+        made, analyses = _analyses_of(plan, number)
+        levels = [
+            levels_of_analyses((*made, *analyses), alpha)[len(made) :]
+            if plan is not None
+            else [alpha]
+            for alpha in alphas
+        ]
         widths = [
             [
-                interval_half_width(
-                    [size + analysis.pairs - min(sizes) for size in sizes], analysis.alpha * level
-                )
-                for level in levels
+                interval_half_width([size + analysis.pairs - min(sizes) for size in sizes], level)
+                for level in levels_of_one
             ]
-            for analysis in analyses
+            for analysis, *levels_of_one in zip(analyses, *levels, strict=True)
         ]
         return all(
-            draws.verdict_probability(analyses, widths, floor if draws.truth else margin) >= _CHANCE
+            draws.chance_of_change(analyses, widths, floor, statistics.by_interval) >= _CHANCE
+            if draws.truth >= floor
+            else draws.chance_of_limit(analyses, widths, margin, is_worse) >= _CHANCE
             for draws in futures
         )
 
     numbers = (
         pair_counts_to_try(smaller + 1, 1, MOST_PROCESSES)
         if plan is None
-        else plan.pair_counts_that_can_be_significant(smaller)
+        else plan.pair_counts_that_can_be_significant(smaller, alphas[1])
     )
     choices = list(numbers)
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
+
+
+def _analyses_of(
+    plan: AnalysisSchedule | None, number: int
+) -> tuple[Sequence[InterimAnalysis], Sequence[InterimAnalysis]]:
+    """Returns the interim analyses that were made, and those that follow up to `number` pairs."""
+    if plan is None:
+        return (), (InterimAnalysis(number, 1.0),)
+    return plan.made, plan.analyses(number)
 
 
 def interval_half_width(sizes: Sequence[int], alpha: float) -> float:
@@ -646,26 +733,47 @@ class _SimulatedEstimates:
         )
         self._measured = 0 if afresh else min(sizes)
 
-    def verdict_probability(
-        self, analyses: Sequence[InterimAnalysis], widths: Sequence[Sequence[float]], limit: float
+    def chance_of_change(
+        self,
+        analyses: Sequence[InterimAnalysis],
+        widths: Sequence[Sequence[float]],
+        floor: float,
+        by_interval: bool,
     ) -> float:
-        """Returns the share of the simulated draws in which at least one interim analysis gives the
-        correct verdict.
+        """Returns the share of the simulated draws in which at least one interim analysis finds a
+        change of at least `floor`.
 
         Args:
           widths: for each analysis, half of the width of the interval, and the size of a
             significant change, in standard deviations.
-          limit: the margin if `truth` is 0; otherwise the smallest relevant change.
+          by_interval: whether the whole interval must exceed the floor.
         """
-        clear = np.zeros(_DRAWS, bool)
+        found = np.zeros(_DRAWS, bool)
         for (width, certain), (centre, deviation) in zip(
             widths, self.simulate(analyses), strict=True
         ):
-            if self.truth:
-                clear |= (centre - width * deviation > limit) & (centre > certain * deviation)
-            else:
-                clear |= np.abs(centre) + width * deviation <= limit
-        return float(clear.mean())
+            least = centre - width * deviation * by_interval
+            found |= (least >= floor) & (centre > certain * deviation)
+        return float(found.mean())
+
+    def chance_of_limit(
+        self,
+        analyses: Sequence[InterimAnalysis],
+        widths: Sequence[Sequence[float]],
+        margin: float,
+        is_worse: bool,
+    ) -> float:
+        """Returns the share of the simulated draws in which at least one interim analysis finds
+        that no change for the worse exceeds `margin`.
+
+        `is_worse` says whether the measured change is one for the worse. For `widths`, see
+        `chance_of_change`.
+        """
+        found = np.zeros(_DRAWS, bool)
+        for (width, _), (centre, deviation) in zip(widths, self.simulate(analyses), strict=True):
+            worst = (centre if is_worse else -centre) + width * deviation
+            found |= worst <= margin
+        return float(found.mean())
 
     def simulate(self, analyses: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
         """Yields the simulated change and standard deviation at each analysis, shape [draws]."""

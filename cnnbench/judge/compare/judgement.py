@@ -1,18 +1,24 @@
 """Computes verdicts from plain numbers.
 
 `judge` judges one configuration, with one value per process. `judge_all` judges several
-configurations together and corrects for multiple tests (Holm), per metric or over all requested
-metrics. Verdicts that follow from records, such as different machines or failed runs, are decided
-earlier, in `cnnbench.judge.compare.compare`. The rules use logarithms of the values (for
-accuracies, the values themselves):
+configurations together and limits the false discoveries (Benjamini and Hochberg), per metric or
+over all requested metrics. Verdicts that follow from records, such as different machines or failed
+runs, are decided earlier, in `cnnbench.judge.compare.compare`. The rules use logarithms of the
+values (for accuracies, the values themselves):
 
-* smallest relevant change = max(threshold of the metric, measured A/A spread);
-* slower or faster: the test is significant after the correction, and all changes in the confidence
-  interval of the Hodges-Lehmann shift exceed the smallest relevant change;
+* smallest relevant change = threshold of the metric or, without pairs, the measured A/A spread if
+  it is larger;
+* slower or faster: the test against no change is significant after all corrections, and the
+  Hodges-Lehmann estimate exceeds the smallest relevant change. Without pairs and without an A/A
+  spread, all changes in the confidence interval must exceed it, because sessions may drift;
 * same: no change in the interval exceeds the smallest relevant change or, if the A/A spread
   determines it, `Policy.same_limit`;
+* not slower: no change for the worse in the interval exceeds this limit. If the question is whether
+  NEW is faster, not faster: no change for the better exceeds it;
 * failed: a value is unusable;
 * inconclusive: all other cases, including too few values.
+
+If several verdicts apply, the first one in this list is given.
 
 Exchanging BASE and NEW, or inverting all values, reverses the verdict.
 """
@@ -31,9 +37,7 @@ import numpy as np
 
 from cnnbench.base import inference
 from cnnbench.base.inference import (
-    AnalysisSchedule,
     paired_shift,
-    smallest_p,
 )
 from cnnbench.base.slow_steps import slow_step_cost_increase
 from cnnbench.base.stats import group_by, median
@@ -82,9 +86,11 @@ class Judgement:
       change: the Hodges-Lehmann shift as a share of the base (-0.05 means that new is 5 % lower),
         or as a difference for accuracies; None if unknown.
       low, high: confidence interval of the change; None if there are too few values.
+      confidence: confidence level of the interval (0.98: 98 %). None if the interval uses the whole
+        significance level of the policy.
       p: p-value of the two-sided test; None if there was no test.
-      p_adjusted: p-value after Holm's correction over the configurations that were judged together;
-        compare it with the whole level.
+      p_adjusted: p-value after the corrections for interim analyses, metrics and configurations
+        that were judged together; compare it with the whole level.
       floor: smallest relevant change.
       margin: largest change for the verdict "same".
       family: number of configurations that were tested together on the metric.
@@ -117,6 +123,7 @@ class Judgement:
     change: float | None = None
     low: float | None = None
     high: float | None = None
+    confidence: float | None = field(default=None, metadata=ABSENT)
     p: float | None = None
     p_adjusted: float | None = None
     floor: float | None = None
@@ -143,10 +150,10 @@ def judge(
     paired: bool = False,
     noise: float | None = None,
     metric: Metric = THROUGHPUT,
-    plan: AnalysisSchedule | None = None,
+    **more: Any,
 ) -> Judgement:
     """Judges one metric of one configuration. For the arguments, see `TwoSamples`."""
-    case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise, plan=plan)
+    case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise, **more)
     return judge_all([case], policy)[0]
 
 
@@ -154,11 +161,13 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
     """Judges several samples and corrects their p-values for multiple tests. If `policy` is None,
     the policy of each sample is used.
 
-    For Holm's correction, all tests of a metric are one family. Tests whose policies have shares of
-    alpha are one family for each kind of measurement, over all metrics. Each kind has the same part
-    of alpha, so that many all-reduces do not reduce the power of tests of runs. If the shares of a
-    configuration add up to at most this part, the weighted procedure (Holm, 1979) controls alpha
-    over all configurations and metrics. The result is in the order of `cases`.
+    All tests of a metric are one family. Tests whose policies have shares of alpha are one family
+    for each kind of measurement, over all metrics. Each kind has the same part of alpha, so that
+    many all-reduces do not reduce the power of tests of runs. If nothing changed, a family has a
+    significant test with a probability of at most alpha. Otherwise, alpha is the largest expected
+    share of false discoveries among the significant tests. Their intervals have the level at which
+    they were significant (Benjamini and Yekutieli, JASA 100, 2005). The result is in the order of
+    `cases`.
     """
     if policy is not None:
         cases = [replace(case, policy=policy) for case in cases]
@@ -177,19 +186,30 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy | None = None) -> list
             compute_sample_statistics(replace(cases[i], family=size), cases[i].policy)
             for i in family
         ]
-        # Each p-value is divided by its test's share of alpha, so alpha is the limit for all tests.
-        shares = [test.alpha_share for test in tests]
-        scaled = [min(1.0, t.p / s) if s else 1.0 for t, s in zip(tests, shares, strict=True)]
-        for index, statistics, p in zip(
-            family, tests, inference.holm_adjust(scaled, weights), strict=True
-        ):
-            judgements[index] = _judge_statistics(statistics, p, statistics.policy)
+        for index, judgement in zip(family, _judge_family(tests, sum(weights)), strict=True):
+            judgements[index] = judgement
     return [judgement for judgement in judgements if judgement is not None]
 
 
+def _judge_family(tests: Sequence[SampleStatistics], total: float) -> list[Judgement]:
+    """Judges tests that are corrected together. `total` is the sum of their weights."""
+    shares = [test.alpha_share / total for test in tests]
+    adjusted = inference.adjust_for_false_discoveries([test.p_of_looks for test in tests], shares)
+    significant = [
+        p <= test.policy.alpha_of(test.metric) for test, p in zip(tests, adjusted, strict=True)
+    ]
+    judgements = []
+    for test, share, p, is_significant in zip(tests, shares, adjusted, significant, strict=True):
+        level = min(1.0, share * sum(significant))
+        if is_significant and level != test.alpha_share:
+            test = compute_sample_statistics(test, test.policy, level * test.policy.alpha)
+        judgements.append(_judge_statistics(test, p, is_significant))
+    return judgements
+
+
 def _test_family_key(case: TwoSamples) -> tuple[str, ...]:
-    """Returns the key of the tests that Holm's correction treats together: the metric or, if
-    metrics share alpha, the kind of measurement.
+    """Returns the key of the tests that are corrected together: the metric or, if metrics share
+    alpha, the kind of measurement.
     """
     metric = case.metric
     return (metric.name,) if case.policy.share is None else ("kind", next(iter(metric.judged)))
@@ -201,7 +221,7 @@ def _number_of_tested_configurations(weights: Sequence[float]) -> int:
 
 
 def _case_weight(case: TwoSamples, kinds: int) -> float:
-    """Returns the weight of a test in Holm's correction. A test that uses all of alpha weighs 1.
+    """Returns the weight of a test in its family. A test that uses all of alpha weighs 1.
 
     `kinds` is the number of kinds of measurements that share alpha.
     """
@@ -228,8 +248,8 @@ def processes_needed(
 def processes_to_decide(configurations: int) -> int:
     """Returns how many processes each of BASE and NEW needs for a verdict on every configuration.
 
-    With this number, changes in all configurations can be significant together (Holm). A change in
-    one configuration can be significant even if one process contradicts it.
+    With this number, a change in one configuration alone can be significant. A change in the only
+    configuration can be significant even if one process contradicts it.
     """
     n = processes_needed(_DEFAULT, configurations)
     # The first sample has one value below the second sample, and all other values above it.
@@ -242,8 +262,8 @@ def processes_to_detect(change: float, scatter: float, configurations: int) -> i
     """Estimates how many processes BASE and NEW need each to find a change in all of several
     configurations with 90 % power.
 
-    Uses the normal approximation. The change must be significant (Holm), and its whole interval
-    must exceed the threshold.
+    Uses the normal approximation. The change must be significant even if no other configuration
+    changed, and its whole interval must exceed the threshold.
 
     Args:
       change: relative change: -0.2 is 20 % slower. Raises ValueError if it is within the threshold.
@@ -324,34 +344,31 @@ def _minimum_runs_to_prove_change(case: TwoSamples, policy: Policy, share: float
     """
     if case.plan is None:
         return processes_needed(policy, 1, case.paired, case.metric, share)
-    return next(case.plan.pair_counts_that_can_be_significant(case.smaller_sample_size, share))
+    alpha = share * policy.alpha_of(case.metric)
+    return next(case.plan.pair_counts_that_can_be_significant(case.smaller_sample_size, alpha))
 
 
-def _judge_statistics(statistics: SampleStatistics, p: float, policy: Policy) -> Judgement:
-    metric, alpha = statistics.metric, policy.alpha_of(statistics.metric)
-    share = statistics.alpha_share or 0.5
-    plan, family, verdict = statistics.plan, statistics.family, Verdict.INCONCLUSIVE
+def _judge_statistics(statistics: SampleStatistics, p: float, is_significant: bool) -> Judgement:
+    policy, metric = statistics.policy, statistics.metric
+    share, family = statistics.alpha_share, statistics.family
+    verdict = _verdict(statistics, is_significant)
     values: dict[str, Any] = {}
     best = inference.smallest_p(len(statistics.base), len(statistics.new), statistics.paired)
-    separated = family * best > statistics.alpha_share * alpha and math.isclose(statistics.p, best)
-    if p <= alpha and statistics.interval_exceeds_floor:
-        better = (statistics.change > 0) == metric.higher_is_better
-        verdict = Verdict.FASTER if better else Verdict.SLOWER
-    elif statistics.interval_within_margin:
-        verdict = Verdict.SAME
+    # Samples that do not overlap at all were not significant, so no change could have been.
+    separated = math.isclose(statistics.p, best) and not is_significant
+    if verdict is not Verdict.INCONCLUSIVE:
+        pass
     elif statistics.low is None or statistics.high is None or separated:
-        # So few values cannot be significant, so the minimum number of values is reported.
         least = _minimum_runs_to_prove_change(statistics, policy, share / family)
-        level = alpha if plan is None else plan.analyses(least)[-1].alpha
-        size = detectable_change(statistics, least, share * level / family)
+        size = detectable_change(statistics, least, share * policy.alpha_of(metric) / family)
         values = {
             "at_least": least,
             "provable_change": size,
             "new_experiment": _needs_new_experiment(statistics),
         }
     else:
-        level = share * (policy.alpha if plan is None else 1.0)
-        enough = processes_for_verdict(statistics, (level, level * alpha / policy.alpha / family))
+        alphas = share * policy.alpha, share * policy.alpha_of(metric) / family
+        enough = processes_for_verdict(statistics, alphas)
         if enough is not None:
             begins = _needs_new_experiment(statistics)
             more = enough if begins else enough - statistics.smaller_sample_size
@@ -359,29 +376,47 @@ def _judge_statistics(statistics: SampleStatistics, p: float, policy: Policy) ->
     judgement = _judgement_without_reason(
         statistics, verdict, p=statistics.p, p_adjusted=p, **values
     )
-    return _add_reason(statistics, judgement, _verdict_reason(statistics, judgement, p <= alpha))
+    return _add_reason(statistics, judgement, _verdict_reason(statistics, judgement))
 
 
-def _verdict_reason(
-    statistics: SampleStatistics, judgement: Judgement, is_significant: bool
-) -> str:
-    """Returns the reason for a test's verdict. `is_significant` says whether the test is
-    significant.
+def _verdict(statistics: SampleStatistics, is_significant: bool) -> Verdict:
+    """Returns the verdict of a test. The interval of a significant test may still contain 0,
+    because the boundaries of interim analyses vary slightly between the tested centres.
     """
+    is_relevant = (
+        statistics.interval_exceeds_floor
+        if statistics.by_interval
+        else statistics.excludes_no_change and statistics.change_exceeds_floor
+    )
+    if is_significant and is_relevant:
+        is_better = (statistics.change > 0) == statistics.metric.higher_is_better
+        return Verdict.FASTER if is_better else Verdict.SLOWER
+    if not (statistics.may_be_worse or statistics.may_be_better):
+        return Verdict.SAME
+    if statistics.questions == ("slower",) and not statistics.may_be_worse:
+        return Verdict.NOT_SLOWER
+    if statistics.questions == ("faster",) and not statistics.may_be_better:
+        return Verdict.NOT_FASTER
+    return Verdict.INCONCLUSIVE
+
+
+def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> str:
+    """Returns the reason for a test's verdict."""
     chance = estimate.p_value_text(judgement.p_adjusted, statistics.family)
     interval = (statistics.metric, statistics.change, statistics.low, statistics.high)
     if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
         return f"{estimate.magnitude_text(*interval)}, {chance}"
-    if judgement.verdict is Verdict.SAME:
-        return estimate.same_verdict_reason(statistics)
+    if judgement.verdict is not Verdict.INCONCLUSIVE:
+        return estimate.limited_change_reason(statistics, judgement.verdict)
     if judgement.at_least is not None:
         return estimate.too_few_values_text(
             statistics, judgement.at_least, judgement.provable_change
         )
-    why = estimate.undecided_reason(statistics, is_significant) + estimate.further_runs_text(
+    why = estimate.undecided_reason(statistics) + estimate.further_runs_text(
         statistics, judgement.needed, judgement.more
     )
-    return f"{estimate.estimate_text(*interval)}, {chance}: {why}"
+    known = estimate.estimate_text if not statistics.excludes_no_change else estimate.magnitude_text
+    return f"{known(*interval)}, {chance}: {why}"
 
 
 def _judgement_without_reason(
@@ -397,7 +432,14 @@ def _judgement_without_reason(
             and metric.is_nonzero_after_rounding(statistics.change)
         ):
             change = None  # One of the two changes is shown as 0 after rounding.
-    own = {"verdict": verdict, "reason": "", "medians_change": change}
+    is_whole = math.isclose(statistics.alpha, statistics.policy.alpha)
+    confidence = None if is_whole else 1 - statistics.alpha
+    own = {
+        "verdict": verdict,
+        "reason": "",
+        "medians_change": change,
+        "confidence": confidence,
+    }
     return dataclass_from_sources(Judgement, statistics, **own, **tested)
 
 
@@ -562,7 +604,7 @@ def throughput_and_cpu_time_samples(
             log_cpu_time_ratio(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)
         ],
     )
-    return split_alpha_between_samples(throughput, cpu_time, throughput.policy)
+    return split_alpha_between_samples(throughput, cpu_time)
 
 
 def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
@@ -600,13 +642,11 @@ def cpu_seconds_by_time_slice(run: RunRecord) -> tuple[float, ...]:
     return tuple(float(times[a:b].mean()) for a, b in pairwise([*starts, len(times)]) if a < b)
 
 
-def split_alpha_between_samples(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
+def split_alpha_between_samples(throughput: S, cpu_time: S) -> tuple[S, S]:
     """Gives half of the significance level alpha to each of the two samples (throughput and CPU
-    time). If there are too few pairs for half of alpha, CPU time gets all of it.
+    time).
     """
-    pairs = len(throughput.base)
-    share = 0.5 if smallest_p(pairs, pairs, paired=True) <= policy.alpha / 2 else 0.0
-    return replace(throughput, share=share), replace(cpu_time, share=1 - share)
+    return replace(throughput, share=0.5), replace(cpu_time, share=0.5)
 
 
 def joint_judgement(

@@ -84,13 +84,12 @@ class MetricResult:
       paired: whether the i-th values of BASE and NEW are a pair.
       share: share of the significance level for the test of this metric. If CPU time was also
         judged, its test uses the rest.
+      questions: changes that the verdict must find or exclude, see `estimate.questions_of`.
       slow: texts about slow steps of BASE and NEW, if the change of the median step differs from
         the change of the throughput.
       accepted: what accepts the regression; absent if nothing does.
       confirmation: the judgement of a second experiment; absent if there was none.
       policy: constants of the test.
-      confidence: confidence level of the interval (0.98: 98 %). Absent if the test uses the whole
-        significance level of the policy.
     """
 
     judgement: Judgement = field(metadata=INLINE)
@@ -100,6 +99,7 @@ class MetricResult:
     new: Sequence[float] = field(metadata=key_metadata("new_values"))
     paired: bool = field(default=False, metadata=HIDDEN)
     share: float = field(default=1.0, metadata=HIDDEN)
+    questions: Sequence[str] = field(default=(), metadata=HIDDEN)
     slow: tuple[str, str] = field(default=("", ""), metadata=HIDDEN)
     accepted: Acceptance | None = field(default=None, metadata=ABSENT)
     confirmation: Judgement | None = field(default=None, metadata=ABSENT)
@@ -113,15 +113,6 @@ class MetricResult:
     def verdict(self) -> Verdict:
         """The verdict on the metric, such as slower or inconclusive."""
         return self.judgement.verdict
-
-    @property
-    @computed(before="asked", **ABSENT)
-    def confidence(self) -> float | None:
-        """Confidence level of the interval; None if the test uses the whole significance level of
-        the policy.
-        """
-        share = self.policy.share
-        return None if share is None else 1 - self.policy.alpha * share
 
     @property
     @computed(before="asked")
@@ -154,6 +145,27 @@ class MetricResult:
         """Text with the size and the direction of the change (see `estimate.magnitude_text`)."""
         judgement = self.judgement
         return words.magnitude_text(self.metric, judgement.change, judgement.low, judgement.high)
+
+    @property
+    def known_change(self) -> str:
+        """Text with what is known about the change: its size and direction if the interval excludes
+        no change, otherwise the change with its sign; with the interval.
+        """
+        low, high = self.judgement.low, self.judgement.high
+        return self.magnitude if low and high and low * high > 0 else self.estimate
+
+    @property
+    def open_question(self) -> str:
+        """Text that says which threshold the change may exceed."""
+        margin = self.judgement.margin
+        return "" if margin is None else words.open_question_text(self.metric, margin)
+
+    @property
+    def what_is_known(self) -> str:
+        """Text with the change, without advice about further pairs or processes."""
+        if self.judgement.low is None or self.verdict is not Verdict.INCONCLUSIVE:
+            return self.judgement.reason
+        return f"{self.known_change}: {self.open_question}"
 
     @property
     def severity(self) -> tuple[int, float]:
@@ -474,6 +486,19 @@ class Comparison(Document):
             return not self.allow_changed_work
         return result.asked or result.metric.gates or result.policy.gates
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether tests answer the question for all requested metrics that were measured."""
+        measured = [
+            result
+            for entry in self.entries
+            for result in entry.requested_results
+            if result.verdict is not Verdict.NOT_MEASURED
+        ]
+        return bool(measured) and all(
+            result.verdict in _TESTED and not result.verdict.is_undecided for result in measured
+        )
+
     def annotation_level(
         self, entry: ComparedConfiguration, result: MetricResult
     ) -> AnnotationLevel:
@@ -746,6 +771,7 @@ class Comparison(Document):
 
 
 _DIRECTIONS = (Verdict.SLOWER, Verdict.FASTER)
+_LIMITED = (Verdict.NOT_SLOWER, Verdict.NOT_FASTER)
 
 _GAP = 1.5
 """Minimum ratio of the two speeds of processes with equal flags. Within each of the two groups, the
@@ -800,7 +826,7 @@ def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
     return replace(first, entries=tuple(entries))
 
 
-_TESTED = (*_DIRECTIONS, Verdict.SAME, Verdict.INCONCLUSIVE)
+_TESTED = (*_DIRECTIONS, *_LIMITED, Verdict.SAME, Verdict.INCONCLUSIVE)
 _UNTESTED: Mapping[str, Any] = dict.fromkeys(
     (
         "low",
@@ -857,8 +883,10 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
     beside = beside and f"; {beside}"
     cpu_time = entry.deciding_result(result)
     if cpu_time is not result:
-        if cpu_time.verdict is Verdict.SAME:
+        if result.verdict is Verdict.SAME:
             return f"{new} and {base} are the same: CPU time {cpu_time.estimate}, {n}."
+        if result.verdict in _LIMITED:
+            return f"{new} is {result.word}: CPU time {cpu_time.estimate}, {n}."
         p = f"p = {cpu_time.judgement.p_adjusted:.2g}"
         return f"{new} is {result.word}: CPU time {cpu_time.magnitude}, {n}, {p}."
     if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
@@ -867,10 +895,13 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
     of = "" if result.metric in SPEEDS else f"{result.metric.name} "
     if result.verdict is Verdict.SAME:
         return f"{new} and {base} are the same: {of}{result.estimate}, {n}{beside}."
+    if result.verdict in _LIMITED:
+        what = f" is {result.word}" if result.metric in SPEEDS else f": {of}{result.word}"
+        return f"{new}{what}, {result.estimate}, {n}{beside}."
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
         if result.too_noisy:
             return f"Too noisy for a verdict: {of}{'; '.join(_noise_texts(entry, result))}{beside}."
-        return f"Undecided: {of}{result.estimate}, {n}{beside}."
+        return f"Undecided: {of}{result.known_change}, {n}: {result.open_question}{beside}."
     if result.verdict is Verdict.CHANGED_WORK:
         return judgement.reason
     word = "Undecided" if result.verdict is Verdict.INCONCLUSIVE else result.word.capitalize()
@@ -899,7 +930,7 @@ def _further_metric_sentences(
             ):
                 text = f"{metric.name.capitalize()}: {entry.deciding_result(result).magnitude}"
             elif open_question and result.judgement.low is not None:
-                text = f"{metric.name.capitalize()}: undecided, {result.estimate}"
+                text = f"{metric.name.capitalize()}: undecided, {result.known_change}"
             elif open_question:
                 text = f"{metric.name.capitalize()}: undecided, {result.judgement.reason}"
             else:

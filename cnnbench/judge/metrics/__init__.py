@@ -492,10 +492,10 @@ class Policy:
         BASE and NEW extend by 1.4 to 2 % in both directions. A lower threshold would never give the
         verdict "same". A threshold above 5 % would miss relevant changes.
       alpha: two-sided significance level of the tests over all configurations of a comparison, and
-        over all requested metrics (Holm). A false alarm is one of the two tails: with 0.04, at most
-        2 % of comparisons of equal code are called slower, whatever the noise, if the runs of BASE
-        and NEW were interleaved. Confidence intervals have the level 1 - alpha, or
-        1 - share * alpha.
+        over all requested metrics (Benjamini and Hochberg). A false alarm is one of the two tails:
+        with 0.04, at most 2 % of comparisons of equal code are called slower, whatever the noise,
+        if the runs of BASE and NEW were interleaved. Confidence intervals have the level 1 - alpha,
+        or 1 - share * alpha.
       further_alpha: significance level for each metric that has an own threshold and no share of
         alpha. The values of such a metric are nearly constant, or its threshold is large, so a low
         level costs little power: 5 values that are all above 5 other values have p = 0.008. Without
@@ -517,6 +517,8 @@ class Policy:
       gates: whether rules name verdicts on this metric that set exit code 1. They then do so even
         if the metric was not requested.
       share: share of alpha for one metric of one configuration; None if alpha is not shared.
+      by_interval: whether the verdicts slower and faster require that the whole confidence interval
+        exceeds the threshold, so that at most alpha of the answers on either side are wrong.
     """
 
     threshold: float = 0.03
@@ -533,6 +535,7 @@ class Policy:
     share: float | None = field(default=None, metadata=_OF_RULES)
     fail_on: tuple[str, ...] | None = field(default=None, metadata=_OF_RULES)
     gates: bool = field(default=False, metadata=_OF_RULES)
+    by_interval: bool = field(default=False, metadata=_OF_RULES)
 
     def __post_init__(self) -> None:
         for name, level in (("alpha", self.alpha), ("further_alpha", self.further_alpha)):

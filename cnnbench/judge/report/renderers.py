@@ -32,6 +32,7 @@ from cnnbench.base.text import (
     first_few,
     item_count,
     markdown_code,
+    percent,
     to_plain_line,
 )
 from cnnbench.judge.compare.comparability import differing_values_text
@@ -59,6 +60,8 @@ _MARKS: dict[Verdict, str] = {
     Verdict.FASTER: "+",
     Verdict.SLOWER: "-",
     Verdict.SAME: "=",
+    Verdict.NOT_SLOWER: ">",
+    Verdict.NOT_FASTER: "<",
     Verdict.INCONCLUSIVE: "?",
     Verdict.NOT_MEASURED: "?",
     Verdict.CHANGED_WORK: "#",
@@ -79,7 +82,10 @@ _FAILURES = {"slower": "a regression", "faster": "an unexpected gain", "changed"
 _SHOWN = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED, Verdict.NOT_MEASURED)
 """Verdicts that the tables of further metrics show."""
 
-_SPREAD = "and so are changes within the A/A spread"
+_SPREAD = ", and so are changes within the A/A spread"
+_SPREAD_OF_PAIRS = (
+    "; the A/A spread has no part in the verdict, because A and B run in random order"
+)
 
 
 def exit_code_meaning(comparison: Comparison) -> str:
@@ -105,11 +111,11 @@ def exit_code_meaning(comparison: Comparison) -> str:
 
 
 def confidence_text(comparison: Comparison) -> str:
-    """Returns text with the confidence level of the intervals: "96 %", or "96 to 98 %" if metrics
+    """Returns text with the confidence level of the intervals: "96 %", or "96 to 98 %" if tests
     share the significance level.
     """
     usual = comparison.policy.confidence
-    own = (result.confidence for entry in comparison.entries for result in entry.results)
+    own = (result.judgement.confidence for entry in comparison.entries for result in entry.results)
     all_levels = [usual if level is None else level for level in own] or [usual]
     levels = (min(all_levels), max(all_levels))
     return f"{' to '.join(dict.fromkeys(f'{100 * level:.4g}' for level in levels))} %"
@@ -182,8 +188,9 @@ def result_cells(
     """Returns the cells of the table row for a result, by column title: verdict, medians, change,
     interval, p-value and so on.
 
-    All numbers are of the result's own metric. If the CPU time determined the verdict on the
-    throughput, the verdict says so.
+    The p-value is corrected for interim analyses, metrics and configurations. All numbers are of
+    the result's own metric. If the CPU time determined the verdict on the throughput, the verdict
+    says so.
     """
     judgement, metric = result.judgement, result.metric
     change, interval = change_column_titles(comparison)
@@ -242,8 +249,8 @@ def all_verdict_counts_text(comparison: Comparison) -> str:
 
 
 def pairing_and_floors_sentence(comparison: Comparison) -> str:
-    """Returns a sentence that says whether BASE and NEW were compared in pairs, and which changes
-    are too small to be relevant.
+    """Returns a sentence that says whether BASE and NEW were compared in pairs, which changes are
+    too small to be relevant, and how many configurations were tested together.
     """
     text = "Compared by one value per process"
     if comparison.paired:
@@ -258,8 +265,14 @@ def pairing_and_floors_sentence(comparison: Comparison) -> str:
     ):
         text += f"; changes under {_floors_text(*floors)} are ignored"
     judged = [entry.main.judgement for entry in comparison.deciding_configurations]
-    measured = any(judgement.noise is not None for judgement in judged)
-    return f"{text}, {_SPREAD}." if measured else f"{text}."
+    if any(judgement.noise is not None for judgement in judged):
+        text += _SPREAD_OF_PAIRS if comparison.paired else _SPREAD
+    tested = max((judgement.family or 0 for judgement in judged), default=0)
+    if tested > 1:
+        share = percent(comparison.policy.alpha, 0)
+        text += f"; {tested} configurations were tested together: on average, at most {share} of "
+        text += "the reported changes are false"
+    return f"{text}."
 
 
 def _floor_range(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:

@@ -369,7 +369,9 @@ class ReportSubject(Loaded):
         """
         entries = () if self.comparison is None else self.comparison.entries
         changed = {
-            entry.configuration.key for entry in entries if entry.main.verdict is not Verdict.SAME
+            entry.configuration.key
+            for entry in entries
+            if entry.main.verdict not in (Verdict.SAME, Verdict.NOT_SLOWER)
         }
         shown = newest_groups(self.configured, MOST_SHOWN, changed)
         earlier = tuple(group for group in self.configured if group not in {*shown})
@@ -458,14 +460,15 @@ def gather(
     comparison: Comparison | None = None,
     order: Mapping[str, int] | None = None,
     plan: PlanOf | None = None,
+    fail_on: Sequence[str] | None = None,
     rules: Rules | None = None,
 ) -> ReportSubject:
     """Groups the records of a report by configuration, and compares them with a baseline.
 
     `labels` are the names of the baseline and of the records. `plan` determines how further pairs
-    are judged, and `rules` how configurations are judged. If the records belong to an experiment,
-    `comparison` is its comparison, and there is no baseline. For `order`, see
-    `group_runs`.
+    are judged, `fail_on` what a verdict must answer, and `rules` how configurations are judged. If
+    the records belong to an experiment, `comparison` is its comparison, and there is no baseline.
+    For `order`, see `group_runs`.
     """
     if baseline is not None:
         # All-reduces are left out if the baseline contains none.
@@ -476,6 +479,7 @@ def gather(
             policy or Policy(),
             allow_different=allow_different,
             plan=plan,
+            fail_on=fail_on,
             rules=rules,
             base_label=labels[0],
             new_label=labels[1],

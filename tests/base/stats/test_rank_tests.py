@@ -125,11 +125,11 @@ def test_tiny_samples_have_an_estimate_but_no_interval(size):
 def test_bounds_of_many_samples_are_those_of_each():
     samples = np.random.default_rng(1).normal(size=(5, 45))
     for size in (4, 8, 45):  # too few, exact, approximated
-        low, high = inference.paired_shift_intervals(samples[:, :size], 0.96)
-        for row, ends in zip(samples[:, :size], zip(low, high, strict=True), strict=True):
+        found = inference.paired_shift_intervals(samples[:, :size], 0.96)
+        for row, shift in zip(samples[:, :size], zip(*found, strict=True), strict=True):
             one = inference.paired_shift(row.tolist(), 0.96)
-            expected = (one.low, one.high) if one.low is not None else (-math.inf, math.inf)
-            assert ends == pytest.approx(expected)
+            ends = (one.low, one.high) if one.low is not None else (-math.inf, math.inf)
+            assert shift == pytest.approx((ends[0], one.estimate, ends[1]))
 
 
 def test_paired_shift_by_hand():
@@ -175,13 +175,29 @@ def test_smallest_p():
     assert inference.smallest_p(1, 1, paired=True) == 1.0
 
 
-def test_holm_by_hand():
-    # Sorted 0.01 0.02 0.03 0.5, times 4 3 2 1: 0.04 0.06 0.06 0.5.
-    assert inference.holm_adjust([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
-    # 0.015 * 2 = 0.03 is raised to the 0.036 before it: adjusted values never fall.
-    assert inference.holm_adjust([0.012, 0.014, 0.9]) == pytest.approx([0.036, 0.036, 0.9])
-    assert inference.holm_adjust([0.6, 0.7]) == [1.0, 1.0]
-    assert inference.holm_adjust([]) == []
+def test_false_discoveries_by_hand():
+    # Sorted 0.01 0.02 0.03 0.5, times 4, 4/2, 4/3, 1, and never above a later value.
+    adjusted = inference.adjust_for_false_discoveries([0.03, 0.01, 0.5, 0.02], [0.25] * 4)
+    assert adjusted == pytest.approx([0.04, 0.04, 0.5, 0.04])
+    # One of two tests, and both of them.
+    halves = [0.5, 0.5]
+    assert inference.adjust_for_false_discoveries([0.01, 0.9], halves) == pytest.approx([0.02, 0.9])
+    assert inference.adjust_for_false_discoveries([0.01, 0.03], halves) == pytest.approx(
+        [0.02, 0.03]
+    )
+    # With four rejected tests, the first one might use 2 alpha, but never uses more than alpha.
+    large = inference.adjust_for_false_discoveries(
+        [0.03, 0.001, 0.001, 0.001], [0.5, 0.1, 0.2, 0.2]
+    )
+    assert large[0] == pytest.approx(0.03)
+    assert inference.adjust_for_false_discoveries([], []) == []
+
+
+@given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=6))
+def test_rejected_hypotheses_are_those_of_benjamini_and_hochberg(p_values):
+    adjusted = inference.adjust_for_false_discoveries(p_values, [1 / len(p_values)] * len(p_values))
+    expected = scipy.stats.false_discovery_control(p_values)
+    assert adjusted == pytest.approx(expected.tolist())
 
 
 def test_standard_deviation_by_hand():

@@ -13,13 +13,15 @@ from cnnbench.campaigns.ab.pairs import AB, find_experiment
 from cnnbench.campaigns.processes.results_dir import Journal
 
 FROZEN = Path(__file__).parents[2] / "frozen" / "ab"
-PLAN = ((8, 0.008), (12, 0.01), (16, 0.014))
-LATER = ((16, 0.012), (20, 0.006))
+PLAN = ((8, 0.2), (12, 0.45), (16, 0.8))
+LATER = ((16, 0.81), (20, 0.84))
 
 
 def end(pairs: int, *verdicts: str, **more: Any) -> dict[str, Any]:
-    """The event that ends a session, at a level that no planned analysis has."""
-    return {"pairs": pairs, "alpha": 0.002, "verdicts": verdicts or ("inconclusive",), **more}
+    """The event that ends a session, with a share that no planned analysis has."""
+    clear = bool(verdicts) and verdicts[0] in ("slower", "same")
+    verdicts = verdicts or ("inconclusive",)
+    return {"pairs": pairs, "spent": 0.002, "clear": clear, "verdicts": verdicts, **more}
 
 
 INTERRUPTED = {"interrupted": True}
@@ -51,7 +53,7 @@ def test_analyses_follow_from_the_plan_and_the_pairs(
     journal = Journal(tmp_path / AB.journal)
     levels = {}
     for plan, pairs, ended in sessions:
-        looks = [{"pairs": n, "alpha": alpha} for n, alpha in plan]
+        looks = [{"pairs": n, "spent": spent} for n, spent in plan]
         journal.add("session", campaign="ab", looks=looks, policy={"alpha": 0.04})
         levels |= dict(plan)
         for pair in range(1, pairs + 1):
@@ -59,10 +61,10 @@ def test_analyses_follow_from_the_plan_and_the_pairs(
             journal.add("note", note="started", names=names, files=[])
         if ended is not None:
             journal.add("end", **ended)
-            levels[ended["pairs"]] = ended["alpha"]
+            levels[ended["pairs"]] = ended["spent"]
     found = find_experiment(tmp_path)
     assert found is not None
-    assert [(one.pairs, one.alpha) for one in found.past_analyses] == [(n, levels[n]) for n in made]
+    assert [(one.pairs, one.spent) for one in found.past_analyses] == [(n, levels[n]) for n in made]
     assert found.has_clear_verdict == clear
     assert (found.most_pairs_of_first_session, found.most_pairs_of_last_session) == (
         16,
@@ -74,12 +76,12 @@ def test_an_experiment_of_1_0_0_is_read_and_does_not_go_on(tmp_path: Path) -> No
     shutil.copytree(FROZEN, tmp_path / "ab")
     found = find_experiment(tmp_path / "ab")
     assert found is not None
-    assert [(one.pairs, one.alpha) for one in found.past_analyses] == [(2, 0.04)]
+    assert [(one.pairs, one.spent) for one in found.past_analyses] == [(2, 1.0)]
     assert found.most_pairs_of_first_session == 2
     assert (found.has_clear_verdict, found.is_resumable) == (False, False)
     path = tmp_path / "ab" / AB.journal
     lines = path.read_text().splitlines()[:-2]  # killed after its last pair
-    more = {"event": "ab", "looks": [{"pairs": 4, "alpha": 0.02}]}
+    more = {"event": "ab", "looks": [{"pairs": 4, "spent": 0.5}]}
     path.write_text("\n".join([*lines, json.dumps(more), ""]))
     found = find_experiment(tmp_path / "ab")
     assert found is not None

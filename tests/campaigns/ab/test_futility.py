@@ -10,15 +10,16 @@ from cnnbench.base.inference import InterimAnalysis
 from cnnbench.campaigns.ab.pairs import clear_verdict_probability
 from cnnbench.judge.compare import Policy, TwoSamples
 
-LAST = [InterimAnalysis(16, 0.02)]
+LAST = [InterimAnalysis(16, 0.5)]
 SHAPE = (1.5, -1.2, 0.8, -0.7, 0.4, -0.5, 0.2, -0.3)
 
 
-def pairs(change, scatter):
+def pairs(change, scatter, **more):
     return TwoSamples(
         base=[100.0] * 8,
         new=[100 * (1 + change) * math.exp(scatter * z) for z in SHAPE],
         paired=True,
+        **more,
     )
 
 
@@ -28,19 +29,23 @@ def pairs(change, scatter):
         (0.0, 0.005, 1.0, 1.0),  # will be the same
         (-0.1, 0.02, 1.0, 1.0),  # will be slower
         (0.1, 0.02, 1.0, 1.0),
-        (0.0, 0.1, 0.0, 0.05),  # the interval will be wider than the floor
-        (-0.03, 0.02, 0.0, 0.2),  # on the floor
-        (-0.1, 0.1, 0.2, 0.8),  # may turn out either way
+        (0.0, 0.1, 0.0, 0.15),  # the interval will be wider than the floor
+        (-0.03, 0.02, 0.3, 0.7),  # on the floor
+        (-0.06, 0.1, 0.2, 0.8),  # may turn out either way
     ],
 )
 def test_by_change_and_scatter(change, scatter, least, most):
-    assert least <= clear_verdict_probability(pairs(change, scatter), LAST, Policy()) <= most
+    assert least <= clear_verdict_probability(pairs(change, scatter), LAST) <= most
 
 
 def test_a_wider_floor_and_more_pairs_change_it():
     case = pairs(0.0, 0.06)
-    narrow = clear_verdict_probability(case, LAST, Policy())
-    assert clear_verdict_probability(case, LAST, Policy(threshold=0.2)) == 1.0
-    assert clear_verdict_probability(case, [InterimAnalysis(200, 0.04)], Policy()) > narrow
+    narrow = clear_verdict_probability(case, LAST)
+    wide = pairs(0.0, 0.06, policy=Policy(threshold=0.2))
+    assert clear_verdict_probability(wide, LAST) == 1.0
+    assert clear_verdict_probability(case, [InterimAnalysis(200, 1.0)]) > narrow
+    # Both directions are harder to exclude than one.
+    both = pairs(0.0, 0.06, questions=("slower", "faster"))
+    assert clear_verdict_probability(both, LAST) < narrow
     # Whoever asks again gets the same answer.
-    assert clear_verdict_probability(case, LAST, Policy()) == narrow
+    assert clear_verdict_probability(case, LAST) == narrow

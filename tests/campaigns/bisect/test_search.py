@@ -25,6 +25,7 @@ from cnnbench.campaigns.bisect import (
 )
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import Judgement, Policy, Verdict
+from cnnbench.judge.metrics import THROUGHPUT
 
 
 class Line:
@@ -92,21 +93,24 @@ def test_a_stretch_that_does_not_build_is_left_in_a_few_steps():
         (Verdict.SLOWER, BAD, GOOD),
         (Verdict.FASTER, GOOD, GOOD),
         (Verdict.SAME, GOOD, GOOD),
+        (Verdict.NOT_SLOWER, GOOD, GOOD),
         (Verdict.CHANGED_WORK, SKIP, BAD),
         (Verdict.FAILED, SKIP, SKIP),
         (Verdict.NOT_COMPARABLE, SKIP, SKIP),
     ],
 )
 def test_answers_follow_from_verdicts(verdict, about_speed, about_work):
-    result = SimpleNamespace(verdict=verdict)
+    result = SimpleNamespace(verdict=verdict, judgement=Judgement(verdict=verdict, reason=""))
     assert bisect_answer(result, Policy(), searches_changed_work=False) == about_speed
     assert bisect_answer(result, Policy(), searches_changed_work=True) == about_work
 
 
-@pytest.mark.parametrize(("speed", "expected"), [(0.9, BAD), (1.0, SKIP), (1.1, SKIP)])
-def test_where_half_of_the_change_is_not_decided_the_usual_floor_is(speed, expected):
-    base = [100.0 + pair for pair in range(8)]
-    result = SimpleNamespace(verdict=Verdict.INCONCLUSIVE, base=base, new=[speed * b for b in base])
+@pytest.mark.parametrize(
+    ("high", "expected"), [(-0.04, BAD), (-0.02, SKIP), (0.1, SKIP), (None, SKIP)]
+)
+def test_where_half_of_the_change_is_not_decided_the_usual_floor_is(high, expected):
+    judgement = Judgement(verdict=Verdict.INCONCLUSIVE, reason="", low=-0.3, high=high)
+    result = SimpleNamespace(verdict=judgement.verdict, judgement=judgement, metric=THROUGHPUT)
     assert bisect_answer(result, Policy(), searches_changed_work=False) == expected
 
 
@@ -114,7 +118,9 @@ def test_between_the_floor_is_half_of_the_change_and_no_less_than_the_usual_one(
     for change, threshold in ((-0.36, 0.25), (0.5625, 0.25), (-0.04, 0.03), (None, 0.03)):
         bad = step("bad", BAD)
         found = replace(bad, judgement=replace(bad.judgement, change=change))
-        assert policy_for_middle_commit(found, Policy()).threshold == pytest.approx(threshold)
+        policy = policy_for_middle_commit(found, Policy())
+        assert policy.threshold == pytest.approx(threshold)
+        assert policy.by_interval == (change is not None)
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,11 @@ def is_proven(bench: Sampler, leader: Candidate, pairs: int = 16) -> bool:
         return False
     first = space().make_candidate({})
     base, new = ([bench.draw(one) for _ in range(pairs)] for one in (first, leader))
-    for look in interim_analyses(pairs, POLICY.alpha):
-        policy = POLICY.replace(alpha=look.alpha)
-        found = judge(base[: look.pairs], new[: look.pairs], policy, paired=True)
-        if found.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME):
+    plan = interim_analyses(pairs, POLICY.alpha)
+    for index, look in enumerate(plan, start=1):
+        asked = {"looks": plan[:index], "questions": ("faster",)}
+        found = judge(base[: look.pairs], new[: look.pairs], POLICY, paired=True, **asked)
+        if found.verdict is not Verdict.INCONCLUSIVE:
             return found.verdict is Verdict.FASTER
     return False
 

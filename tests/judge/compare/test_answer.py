@@ -73,4 +73,4 @@ def test_a_few_more_are_advised_where_they_are_enough(told):
     base = [97.0, 98.5, 100.0, 101.5, 103.0]
     answer, advice = told(base, [speed * 1.01 for speed in base])
     assert answer.startswith("Undecided: +1.0 % (")
-    assert advice == "About 14 more processes of each side settle it."
+    assert advice == "About 6 more processes of each side settle it."

@@ -374,7 +374,8 @@ def test_documents_of_the_page_are_read_and_faulty_ones_are_a_line_each(
         "not compared, ",
         "not a comparison of modes: started_at: 'now' is not an ISO 8601 time",
         "not a comparison of modes: schema: this version of cnnbench reads schema 1, not 2",
-        "not a search of flags: verdict: 'great' is none of faster, same, slower, open, none",
+        "not a search of flags: verdict: 'great' is none of faster, not faster, same, slower, "
+        "open, none",
         "not a search of flags: rows.gain: nan is not finite",
     ]
 

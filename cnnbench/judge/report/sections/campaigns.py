@@ -57,6 +57,7 @@ from cnnbench.records.campaigns import (
     DIFFERENT,
     EQUAL,
     FASTER,
+    NOT_FASTER,
     ONE_TOWER,
     OPEN,
     REFERENCE,
@@ -264,6 +265,9 @@ def search_verdict_answers(results: ReportSubject) -> Iterable[Answer]:
         )
 
 
+_COMPARED = {SAME: "as fast as", SLOWER: "slower than", NOT_FASTER: "not faster than"}
+
+
 def tune_verdict(document: TuneDocument) -> tuple[str, str]:
     """Returns the outcome of a `cnnbench tune` search as text, and the tone of the answer: "good",
     "bad", "unsure" or "".
@@ -283,9 +287,8 @@ def tune_verdict(document: TuneDocument) -> tuple[str, str]:
             f"it is not proven that {document.leader} is faster than the flags as given",
             "unsure",
         )
-    if document.verdict in (SAME, SLOWER):
-        how = "as fast as" if document.verdict == SAME else "slower than"
-        return f"{document.leader} is {how} the flags as given", ""
+    if document.verdict in _COMPARED:
+        return f"{document.leader} is {_COMPARED[document.verdict]} the flags as given", ""
     return "no candidate was faster than the flags as given", ""
 
 
