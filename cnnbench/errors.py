@@ -162,11 +162,15 @@ class OutOfMemoryError(BenchmarkError):
 
 
 class NonFiniteLossError(BenchmarkError):
-    """The loss became infinite or NaN (exit code 4 unless --allow_nonfinite)."""
+    """The loss became infinite or NaN (exit code 4 unless --allow_nonfinite).
 
-    def __init__(self, step: int, loss: float) -> None:
+    Timed steps have the numbers 1, 2 and so on. The last of `warm_up` steps has the number -1.
+    """
+
+    def __init__(self, step: int, loss: float, warm_up: int = 0) -> None:
+        place = f"warm-up step {warm_up + 1 + step}" if step < 0 else f"step {step}"
         super().__init__(
-            f"loss is {loss} at step {step}; lower --init_learning_rate, or pass "
+            f"loss is {loss} at {place}; lower --init_learning_rate, or pass "
             "--allow_nonfinite to go on measuring"
         )
         self.step = step

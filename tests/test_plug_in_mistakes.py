@@ -527,3 +527,15 @@ def test_a_plug_in_that_switches_off_eager_execution_is_named(tmp_path):
     done = finished(words, 2, cwd=tmp_path)
     assert done.stderr.startswith("cnnbench: error: --plugin=own.py: switches off eager execution")
     assert "Traceback" not in done.stderr
+
+
+def test_memory_that_a_plug_in_lacks_is_reported_with_its_place(call, folder):
+    text, words, _ = KINDS["network"]
+    head, build, rest = text.partition("    def build(self, ")
+    arguments, end, body = rest.partition(":\n")
+    text = f"{head}{build}{arguments}{end}        raise MemoryError\n{body}"
+    (folder / "own.py").write_text(text)
+    (error,) = call(*words, "--plugin=own.py", code=4).err.splitlines()[-1:]
+    assert error.startswith("cnnbench: error: ")
+    assert error.endswith("build(): out of memory")
+    assert "own.py:" in error

@@ -282,6 +282,15 @@ def reporting_plugin_errors(
         raise made from error
 
 
+def plugin_location_of_error(error: BaseException) -> str:
+    """File, line and function of the innermost frame in plug-in code from which an error came; ""
+    if there is none.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    places = [(frame.f_code, line) for frame, line in frames if _is_plugin_code(frame.f_code)]
+    return _code_location(*places[-1]) if places else ""
+
+
 class PluginInterfaceError(TypeError):
     """A plug-in's function has wrong parameters or returns a value of the wrong type."""
 

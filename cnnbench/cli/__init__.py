@@ -132,9 +132,9 @@ def _run_and_print_errors(argv: Sequence[str]) -> int:
         reason = exhausted(error)
         if not reason:
             traceback.print_exc()
-        return _print_failure(
-            reason or f"{type(error).__name__}: {text_of(error)}", ExitCode.FAILED
-        )
+            reason = f"{type(error).__name__}: {text_of(error)}"
+        place = plugins.plugin_location_of_error(error)
+        return _print_failure(f"{place}: {reason}" if place else reason, ExitCode.FAILED)
 
 
 def _run_named_command(argv: Sequence[str]) -> int:

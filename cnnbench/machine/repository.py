@@ -82,6 +82,12 @@ _MODULES = (
     *(f":(top,glob)**/*{suffix}" for suffix in (".py", ".so")),
     ":(exclude,top,glob)**/site-packages/**",
 )
+_OWN_REASON = re.compile("(?:fatal|error): ")
+"""The beginning of git's own line about a failure."""
+
+_PROGRESS = re.compile("(?:hint|warning): |Preparing worktree|Updating files|Filtering content")
+"""The beginning of lines that are no reason for a failure."""
+
 _OID = "# branch.oid "
 _NO_REVISION = "Needed a single revision"
 """What git says about a name that is no revision."""
@@ -136,11 +142,16 @@ def git(
 def git_error_reason(errors: str) -> str:
     """Extracts the reason for a failure from git's standard error, and the git config command that
     git advises, if any.
+
+    Programs that git starts, such as a filter, write their reasons before git's own line.
     """
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    advice = [line for line in lines[1:] if line.startswith("git config ")]
-    match = re.search(r"^(?:fatal|error): (.+)$", "\n".join(lines), re.MULTILINE)
-    return "; ".join([match[1], *advice] if match else lines[-1:])
+    own = next((place for place, line in enumerate(lines) if _OWN_REASON.match(line)), None)
+    if own is None:
+        return lines[-1] if lines else ""
+    others = [line for line in lines[:own] if not _PROGRESS.match(line)]
+    advice = [line for line in lines[own + 1 :] if line.startswith("git config ")]
+    return "; ".join([*others, _OWN_REASON.sub("", lines[own], count=1), *advice])
 
 
 def find_commit_hash(text: str, folder: str | Path | None = None) -> str:

@@ -394,3 +394,39 @@ def test_the_address_of_a_commit_follows_from_the_remote(remote, address, tmp_pa
         git(tmp_path, "remote", "add", "origin", remote)
     assert repository.commit_address(tmp_path) == address
     assert repository.commit_address(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("errors", "reason"),
+    [
+        ("fatal: not a git repository\n", "not a git repository"),
+        (
+            "Preparing worktree (detached HEAD 3844a11)\n"
+            "git-lfs filter-process: 1: git-lfs: not found\n"
+            "fatal: the remote end hung up unexpectedly\n",
+            "git-lfs filter-process: 1: git-lfs: not found; the remote end hung up unexpectedly",
+        ),
+        (
+            "fatal: detected dubious ownership in /r\nTo add an exception, call:\n\n"
+            "\tgit config --global --add safe.directory /r\n",
+            "detected dubious ownership in /r; git config --global --add safe.directory /r",
+        ),
+        ("usage: git worktree\n", "usage: git worktree"),
+        ("", ""),
+    ],
+)
+def test_the_reason_of_a_program_that_git_starts_stands_before_its_own(errors, reason):
+    assert repository.git_error_reason(errors) == reason
+
+
+def test_of_a_missing_revision_similar_names_are_proposed(nets, git):
+    git(nets, "update-ref", "refs/remotes/origin/base", "HEAD")
+    name = git(nets, "branch", "--show-current")
+    for text, proposal in {
+        f"{name}x": f"; did you mean {name}?",
+        "base": ", but there is origin/base",
+        "nothing": "",
+    }.items():
+        with pytest.raises(repository.GitError) as refused:
+            repository.find_commit_hash(text, nets)
+        assert str(refused.value) == f"there is no branch, tag or commit {text}{proposal}"

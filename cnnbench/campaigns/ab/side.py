@@ -135,6 +135,7 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
     First removes the worktrees that killed commands on this machine have left in the repository.
     """
     git_command = safe_git_command(repository)
+    failed = f"git worktree add {abbreviate_hash(commit)}"
     with contextlib.ExitStack() as stack:
         try:
             parent = stack.enter_context(TemporaryFolder(CHECKOUT)).path.resolve()
@@ -157,10 +158,10 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
             try:
                 answer = json.loads(process.stdout.readline())
             except ValueError:
-                raise BenchmarkError(f"git worktree add {commit}: did not finish") from None
+                raise BenchmarkError(f"{failed}: did not finish") from None
             if answer["error"]:
                 reason = git_error_reason(answer["error"])
-                raise BenchmarkError(f"git worktree add {commit}: {reason}")
+                raise BenchmarkError(f"{failed}: {reason}")
             yield folder
         finally:
             # After Ctrl-C, `subprocess.Popen.__exit__` would not wait until the process has ended.

@@ -467,7 +467,9 @@ def _to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | Non
         return error
     reason = exhausted(error)
     if reason:
-        return (OutOfMemoryError if "memory" in reason else BenchmarkError)(reason)
+        place = plugins.plugin_location_of_error(error)
+        text = f"{place}: {reason}" if place else reason
+        return (OutOfMemoryError if "memory" in reason else BenchmarkError)(text)
     if isinstance(error, OSError):
         return BenchmarkError(f"{error.strerror or error}: {error.filename or 'unknown file'}")
     tf: Any = sys.modules.get("tensorflow")

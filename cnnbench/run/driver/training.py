@@ -372,9 +372,10 @@ class Training:
         if self._last.worker:
             self.global_step += 1
         self._obey_stop_request(self._last)
+        warm_up = self._run.plan.length.warm_up.most
         for number, step_values in enumerate(values, step - len(values) + 1):
             if not math.isfinite(step_values.loss) and not self._run.plan.params.allow_nonfinite:
-                raise NonFiniteLossError(number, step_values.loss)
+                raise NonFiniteLossError(number, step_values.loss, warm_up)
 
     def _obey_stop_request(self, values: StepValues) -> None:
         if values.stop >= _INTERRUPTED:

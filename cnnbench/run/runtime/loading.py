@@ -12,6 +12,7 @@ import contextlib
 import functools
 import gc
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -173,12 +174,24 @@ def load_tensorflow() -> Any:
         reason = exhausted(error) or first_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
     _mark_created_variables()
+    _prefix_log_lines(tf)
     if _tensorflow_version(tf) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise BenchmarkError(
             f"TensorFlow {tf.__version__} is installed; cnnbench needs at least {oldest}"
         )
     return tf
+
+
+def _prefix_log_lines(tf: Any) -> None:
+    """Makes TensorFlow's Python code log its lines as notices of cnnbench."""
+    for handler in tf.get_logger().handlers:
+        handler.setFormatter(_NoticeFormatter(logging.BASIC_FORMAT))
+
+
+class _NoticeFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return library_output_notices(super().format(record)).removesuffix("\n")
 
 
 MADE_AT = "_cnnbench_made_at"
@@ -279,5 +292,6 @@ def _import_and_measure(execute: Callable[[ModuleType], None], module: ModuleTyp
                     # A command that only plans a run must not occupy GPUs.
                     module.config.set_visible_devices([], "GPU")
             _mark_created_variables()
+            _prefix_log_lines(module)
     finally:
         early_import_seconds.append(time.perf_counter() - start)

@@ -15,6 +15,7 @@ import os, sys, time
 start = time.perf_counter()
 import tensorflow as tf
 seconds = time.perf_counter() - start
+tf.get_logger().warning("a line of the plug-in")
 
 import json
 from pathlib import Path
@@ -55,6 +56,7 @@ def test_a_plugin_that_imports_tensorflow_at_the_top(tmp_path):
     done = finished(command, seconds=180, environment={"TF_CPP_MIN_LOG_LEVEL": None})
     strange = [one for one in done.stderr.splitlines() if not one.startswith("cnnbench: ")]
     assert strange == []
+    assert "cnnbench: WARNING:tensorflow:a line of the plug-in" in done.stderr.splitlines()
     record = json.loads((tmp_path / "r.json").read_text())
     found = json.loads((tmp_path / "plugin.json").read_text())
     assert 0.9 < record["startup_seconds"]["import"] / found.pop("seconds") < 1.7
