@@ -165,13 +165,14 @@ class NonFiniteLossError(BenchmarkError):
     """The loss became infinite or NaN (exit code 4 unless --allow_nonfinite).
 
     Timed steps have the numbers 1, 2 and so on. The last of `warm_up` steps has the number -1.
+    `advice` names what may prevent the error.
     """
 
-    def __init__(self, step: int, loss: float, warm_up: int = 0) -> None:
+    def __init__(self, step: int, loss: float, warm_up: int = 0, advice: str = "") -> None:
         place = f"warm-up step {warm_up + 1 + step}" if step < 0 else f"step {step}"
+        advice = f"{advice}, or " if advice else ""
         super().__init__(
-            f"loss is {loss} at {place}; lower --init_learning_rate, or pass "
-            "--allow_nonfinite to go on measuring"
+            f"loss is {loss} at {place}; {advice}pass --allow_nonfinite to go on measuring"
         )
         self.step = step
         self.loss = loss

@@ -86,6 +86,19 @@ class ConvolutionShape(NamedTuple):
         return self.padding == "SAME" and odd and self.stride == (1, 1)
 
 
+def is_wrong_in_library(shape: ConvolutionShape) -> bool:
+    """Whether oneDNN's gradients of a convolution may contain memory that was never written.
+
+    TensorFlow 2.21 computes wrong gradients of the kernel in bfloat16, with errors of up to 1e37 or
+    NaN, if the horizontal stride exceeds the width of the images and the kernel is wider than the
+    images (docs/troubleshooting.md). With AMX, images of at most 2 x 2 pixels were affected, too,
+    and sometimes the output.
+    """
+    strided = max(shape.stride) > 1 and max(shape.size) > 1
+    tiny = shape.image[1] < shape.stride[1] or max(shape.image) <= 2
+    return shape.bits == 16 and strided and tiny
+
+
 class ConvolutionAlgorithms(NamedTuple):
     """The algorithms that compute a convolution and its two gradients.
 
@@ -200,9 +213,15 @@ class CpuOperations:
 
     Args:
       kernels: key of `FASTEST_ALGORITHMS`, or "library" for TensorFlow's own gradients.
+
+    Attributes:
+      doubtful_layers: name scopes of the convolutions that TensorFlow computes although its results
+        may be wrong with oneDNN, see `is_wrong_in_library`.
     """
 
     def __init__(self, kernels: str = "library") -> None:
+        self.doubtful_layers: list[str] = []
+        self._avoids_library = kernels.startswith("onednn")
         self._select_algorithms = None if kernels == "library" else FASTEST_ALGORITHMS[kernels]
         # The gradient of `subsample` by inserted zeros was measured only with Eigen's kernels.
         self._inserts_zeros = kernels == "eigen-avx2"
@@ -221,6 +240,10 @@ class CpuOperations:
             *(tuple(kernel.shape[:2]), tuple(images.shape[1:3]), images.shape[3], kernel.shape[3]),
             *(padding, 8 * images.dtype.size, (strides[1], strides[2])),
         )
+        if is_wrong_in_library(shape):
+            if self._avoids_library:
+                return _convolve_by_products(images, kernel, **how)
+            self.doubtful_layers.append(tf.get_current_name_scope())
         algorithms = (
             self._select_algorithms(shape) if self._select_algorithms else TENSORFLOW_ALGORITHMS
         )
@@ -282,6 +305,30 @@ _KERNEL_FIRST_ROWS = range(16, 161)
 """Numbers of rows for which the gradient is faster with the kernel as the first factor."""
 _MIN_LARGE_KERNEL = 1 << 18
 """Elements from which a dense layer's kernel is large."""
+
+
+def _convolve_by_products(images: Any, kernel: Any, **how: Any) -> Any:
+    """Convolves small images as one matrix product of their patches and the kernel.
+
+    TensorFlow derives the gradients, which are matrix products, too.
+    """
+    (rows, columns), (height, width) = kernel.shape[:2], images.shape[1:3]
+    _, down, right, _ = how["strides"]
+    tall, above = _output_size_and_zeros_before(height, rows, down, how["padding"])
+    wide, left = _output_size_and_zeros_before(width, columns, right, how["padding"])
+    # The number of zeros behind is negative if the last rows or columns are not used.
+    below = (tall - 1) * down + rows - height - above
+    behind = (wide - 1) * right + columns - width - left
+    zeros = [(0, 0), (above, max(0, below)), (left, max(0, behind)), (0, 0)]
+    padded = tf.pad(images, zeros)
+    windows = [
+        padded[:, y : y + (tall - 1) * down + 1 : down, x : x + (wide - 1) * right + 1 : right]
+        for y in range(rows)
+        for x in range(columns)
+    ]
+    patches = tf.concat(windows, axis=3)
+    flat = tf.linalg.matmul(_flatten_to_rows(patches), tf.reshape(kernel, [-1, kernel.shape[3]]))
+    return tf.reshape(flat, [-1, tall, wide, kernel.shape[3]])
 
 
 # Algorithms of the output are functions of images and kernel.

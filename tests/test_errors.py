@@ -40,3 +40,5 @@ def test_errors_name_flag_value_and_step():
     assert str(FlagError("num_gpus", 0, "must be at least 1")) == "--num_gpus=0: must be at least 1"
     assert "at step 3;" in str(NonFiniteLossError(3, float("nan"), 10))
     assert "at warm-up step 8;" in str(NonFiniteLossError(-3, float("nan"), 10))
+    without_advice = str(NonFiniteLossError(3, float("nan")))
+    assert without_advice == "loss is nan at step 3; pass --allow_nonfinite to go on measuring"

@@ -490,6 +490,12 @@ class InputSource(AbstractContextManager["InputSource"]):
         """
         return {}
 
+    def sources_to_time(self) -> tuple[InputSource, ...]:
+        """Returns the inputs of the single workers whose batches this input joins. After this call,
+        they can be read apart from each other, but `next` must not be called any more.
+        """
+        return (self,)
+
     def stages(self) -> list[Any]:
         """Returns the stages of the input pipeline (`PipelineStage` in `cnnbench.data.pipeline`),
         so that their speed can be measured; empty if the input is synthetic.

@@ -196,6 +196,36 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
     check_batch(pipeline, batches.element_spec)
 
 
+_PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+
+def refuse_python_code(pipeline: Pipeline) -> None:
+    """Raises UsageError if the pipeline of a plug-in calls Python code while it is read.
+
+    TensorFlow calls this code in the process that built the pipeline. If another process reads the
+    pipeline, each of its reads calls back this process, and TensorFlow 2.21 then sometimes hangs.
+    """
+    spec = pipeline.spec
+    if plugins.is_defined_by_cnnbench(spec.dataset.open):
+        return
+    with tf.device(spec.host):
+        datasets = [pipeline.tower_batches()]
+    while datasets:
+        dataset = datasets.pop()
+        datasets += dataset._inputs()
+        for function in dataset._functions():
+            graph = function.function.graph.as_graph_def()
+            nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+            if any(node.op in _PYTHON_OPERATIONS for node in nodes):
+                place = _pipeline_definition_location(pipeline, spec.dataset)
+                raise UsageError(
+                    f"{place}: the pipeline of data set {spec.dataset.name} calls Python code "
+                    "(tf.numpy_function, tf.py_function or Dataset.from_generator), which "
+                    "--variable_update=parameter_server_strategy cannot do; use operations of "
+                    "TensorFlow, or another mode"
+                )
+
+
 def check_batch(pipeline: Pipeline, batch: Any) -> None:
     """Raises UsageError if a batch of a pipeline lacks an element of the data set, or if an element
     has a wrong dtype or shape.

@@ -15,6 +15,7 @@ import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -27,7 +28,13 @@ from cnnbench.base import plugins
 from cnnbench.base.job import is_cpu
 from cnnbench.data.augment import make_batches_with_mixup_or_cutmix
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch, close_inputs
-from cnnbench.data.pipeline import Pipeline, PipelineStage, check_batch, make_copy_to_device
+from cnnbench.data.pipeline import (
+    Pipeline,
+    PipelineStage,
+    check_batch,
+    make_copy_to_device,
+    refuse_python_code,
+)
 from cnnbench.errors import DataError
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.models.spec import values_by_name
@@ -81,6 +88,12 @@ class PipelineInput(InputSource):
             self.wait_seconds += time.perf_counter() - start
             self._waits_since = None
             self.batches += 1
+
+    def refuse_python_code(self) -> None:
+        """Raises UsageError if the pipeline calls Python code, see
+        `cnnbench.data.pipeline.refuse_python_code`.
+        """
+        refuse_python_code(self._pipeline)
 
     def seconds_waiting_by_shard(self) -> dict[int, float]:
         """Returns, by shard number, the seconds for which a blocked call of `next` has been
@@ -554,6 +567,12 @@ class JoinedWorkerInput(InputSource):
         ends = list(itertools.accumulate(len(source.step_argument_specs) for source in sources))
         self._shares = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
 
+    def sources_to_time(self) -> tuple[InputSource, ...]:
+        """Returns the inputs of the workers, to read them apart from each other after the last
+        step.
+        """
+        return self._sources
+
     @property
     def step_argument_specs(self) -> tuple[TowerBatch, ...]:
         """See `InputSource.step_argument_specs`."""
@@ -582,10 +601,6 @@ class JoinedWorkerInput(InputSource):
             for source in self._sources
             for shard, s in source.seconds_waiting_by_shard().items()
         }
-
-    def stages(self) -> list[Any]:
-        """See `InputSource.stages`. Returns the stages of the first worker's pipeline."""
-        return self._sources[0].stages()
 
     def skipped(self) -> SkippedRecords:
         """See `InputSource.skipped`."""
@@ -618,12 +633,17 @@ class CoordinatedInput(JoinedWorkerInput):
 
     Each worker has one source with one tower. For each worker, a thread fills the worker's queue
     with as many batches as its pipeline prefetches. An enqueue operation must never wait for space,
-    because it would block all other operations of TensorFlow. `waited` is a float64 scalar in the
-    traced step: the seconds for which the step waits for its batch.
+    because it would block all other operations of TensorFlow.
+
+    `wait_seconds` is the mean over the workers. It is measured in this process: while a step waits,
+    TensorFlow may not even begin to run the step's operations on the worker.
     """
 
     def __init__(self, sources: Sequence[InputSource]) -> None:
         super().__init__(sources)
+        for source in sources:
+            if isinstance(source, PipelineInput):
+                source.refuse_python_code()
         spec = self.spec
         self._types = [tf.as_dtype(spec.dtype_of(element)) for element in spec.delivered_elements]
         self._shapes = [
@@ -632,7 +652,10 @@ class CoordinatedInput(JoinedWorkerInput):
         self._ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
         self._wanted = [threading.Semaphore(1 + max(1, self._ahead)) for _ in sources]
         self._error: Exception | None = None
-        self.waited = tf.constant(0.0, tf.float64)
+        # By worker: when its next batches became ready, and when its latest step ended.
+        self._ready: list[deque[float]] = [deque() for _ in sources]
+        self._ended = [0.0] * len(sources)
+        self._fillers: list[threading.Thread] = []
         self._began = self._closed = False
         self._lock = threading.Lock()
         self._queues = []
@@ -674,20 +697,12 @@ class CoordinatedInput(JoinedWorkerInput):
             ]
         else:
             with tf.device(WORKER_HOST):
-                parts = self._dequeue_batch()
+                parts = tf.raw_ops.QueueDequeueV2(
+                    handle=self._queue_handle(), component_types=self._types
+                )
         pairs = zip(elements, parts, self._shapes, strict=True)
         values = {element.name: tf.ensure_shape(part, shape) for element, part, shape in pairs}
         return TowerBatch.from_values(elements, values)
-
-    def _dequeue_batch(self) -> list[tf.Tensor]:
-        before = tf.timestamp()
-        with tf.control_dependencies([before]):
-            parts = tf.raw_ops.QueueDequeueV2(
-                handle=self._queue_handle(), component_types=self._types
-            )
-        with tf.control_dependencies(parts):
-            self.waited = tf.timestamp() - before
-        return list(parts)
 
     def next(self) -> tuple[TowerBatch, ...]:
         """Returns (), because the traced step has no arguments. The first call starts filling the
@@ -697,22 +712,45 @@ class CoordinatedInput(JoinedWorkerInput):
         with self._lock:
             if not self._began and not self.synthetic:
                 for number in range(len(self._sources)):
-                    threading.Thread(target=self._fill_queue, args=(number,), daemon=True).start()
+                    filler = threading.Thread(target=self._fill_queue, args=(number,), daemon=True)
+                    filler.start()
+                    self._fillers.append(filler)
             self._began = True
         return ()
 
-    def allow_one_more_batch(self, worker: int) -> None:
-        """Allows the thread of a worker to put one more batch into the worker's queue. Call this
-        when a step on the worker has ended.
+    def end_step(self, worker: int, scheduled: float) -> None:
+        """Adds the wait of a step that has ended to ``wait_seconds``, and allows the thread of its
+        worker to put one more batch into the worker's queue.
+
+        `scheduled` is the time (``time.perf_counter``) at which the step was scheduled. The step
+        has waited from then, or from the end of the worker's previous step, until its batch was
+        ready.
         """
+        now = time.perf_counter()
+        with self._lock:
+            if not self.synthetic:
+                ready = min(self._ready[worker].popleft(), now)
+                waited = max(0.0, ready - max(scheduled, self._ended[worker]))
+                self.wait_seconds += waited / len(self._sources)
+            self._ended[worker] = now
         self._wanted[worker].release()
+
+    def sources_to_time(self) -> tuple[InputSource, ...]:
+        """Returns the inputs of the workers, after the threads that read them have ended."""
+        self._stop_filling()
+        for filler in self._fillers:
+            filler.join()
+        return super().sources_to_time()
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """See `InputSource.close`."""
+        self._stop_filling()
+        super().close(timeout_seconds)
+
+    def _stop_filling(self) -> None:
         self._closed = True
         for wanted in self._wanted:
             wanted.release()
-        super().close(timeout_seconds)
 
     def _fill_queue(self, worker: int) -> None:
         source = self._sources[worker]
@@ -724,6 +762,7 @@ class CoordinatedInput(JoinedWorkerInput):
             try:
                 (batch,) = source.next()
                 parts = list(_batch_by_element(source, batch).values())
+                self._ready[worker].append(time.perf_counter())
                 with tf.device(host):
                     tf.raw_ops.QueueEnqueueV2(handle=self._queues[worker], components=parts)
             except Exception as error:

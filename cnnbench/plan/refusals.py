@@ -35,7 +35,11 @@ from cnnbench.plan.place import (
     refusal_rule_for_any_value,
 )
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import check_all_reduce
+from cnnbench.plan.setup import (
+    FEWEST_COORDINATED_THREADS,
+    check_all_reduce,
+    is_coordinated_with_files,
+)
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import refuse_shared_outputs
 from cnnbench.variable_mgr.all_reduce.spec import single
@@ -252,6 +256,18 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         "controller_host",
         lambda p: p.place.coordinated and not p.params.controller_host,
         lambda p: f"--variable_update={p.place.mode.name} needs a process that coordinates workers",
+    ),
+    refusal_rule(
+        "num_inter_threads",
+        lambda p: (
+            is_coordinated_with_files(p.params)
+            and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS
+        ),
+        lambda p: (
+            f"must be at least {FEWEST_COORDINATED_THREADS} (or 0) with "
+            f"--variable_update={p.place.mode.name} and --data_dir, because steps that wait for "
+            "their input block threads"
+        ),
     ),
     refusal_rule(
         "num_gpus",
@@ -767,6 +783,14 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: (
             f"the files of data set {p.network.dataset.name} are read as a whole, "
             "so no record can be left out; use fail"
+        ),
+    ),
+    refusal_rule(
+        "on_bad_record",
+        lambda p: is_coordinated_with_files(p.params) and p.params.on_bad_record == "skip",
+        lambda p: (
+            f"reads damaged files in Python, which --variable_update={p.place.mode.name} "
+            "cannot do; use fail"
         ),
     ),
     refusal_rule(

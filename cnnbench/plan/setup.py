@@ -44,7 +44,14 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     group_devices,
     single,
 )
-from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec, Mode, Reduction
+from cnnbench.variable_mgr.modes import (
+    AggregationSpec,
+    CrossDeviceSpec,
+    Mode,
+    Processes,
+    Reduction,
+    find_mode,
+)
 
 FILE_SYSTEMS = "cnnbench.file_systems"
 """Group of the Python entry points that register file systems with TensorFlow."""
@@ -237,6 +244,20 @@ def flags_of_process(flags: Params, job: Job) -> MachineFlags:
     if job.in_cluster and job.task.job != WORKER:
         return flags.replace(device="cpu", num_gpus=1, gpu_indices="")
     return flags
+
+
+FEWEST_COORDINATED_THREADS = 4
+"""Fewest inter-op threads of each process in a job with a coordinator that reads files.
+
+On a worker, the step, the read of a batch and its copy may each block a thread. One more thread
+runs the operations for which they wait. With fewer threads, such jobs hang.
+"""
+
+
+def is_coordinated_with_files(flags: Params) -> bool:
+    """Whether a coordinator schedules the steps of the workers, and the workers read files."""
+    processes = find_mode(flags.variable_update).processes
+    return flags.data_dir is not None and processes is Processes.COORDINATOR
 
 
 # How updates scale, reduce and clip gradients and apply decay, determined once for a run.

@@ -305,7 +305,7 @@ class Measured:
       loop_images: images that the whole job processed in the timed loop.
       loop_user_seconds, loop_system_seconds: CPU time of the timed loop in user mode and in the
         kernel, of all threads of this process.
-      input_wait_seconds: part of loop_seconds spent waiting for input.
+      input_wait_seconds: part of loop_seconds in which the job waited for input.
       peak_memory_bytes: largest memory use: of the fullest GPU, or on CPUs of this process.
       peak_flops_per_sec: peak FLOP/s of all devices of the job together.
       peak_flops_source: where the value of peak_flops_per_sec comes from.
@@ -389,13 +389,15 @@ class ResourceUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStage:
-    """Speed of the input pipeline from its start up to one stage, measured without training.
+    """Speed of the input pipeline from its start up to one stage, measured without training. In a
+    job, it is the speed of the pipelines of all workers together.
 
     Attributes:
       name: "read", "prepare" and "batch" for files with images, "mix" if images are mixed, "device"
         for the whole pipeline. Data sets may have further stages.
       examples: number of examples that the stage delivered.
-      seconds: time that the stage took for these examples.
+      seconds: time that the stage took for these examples. If asynchronous workers read in
+        different times, it is `examples` divided by the sum of their speeds.
     """
 
     name: str

@@ -338,6 +338,14 @@ def cnnbench() -> NoReturn:
     entry_point()
 
 
+def cnnbench_unshortened() -> NoReturn:
+    """`python -m cnnbench` that measures everything for as long as a user's run does."""
+    from cnnbench.cli import entry_point
+
+    see_own_gpus()
+    entry_point()
+
+
 def cnnbench_with_little_disk() -> NoReturn:
     """`python -m cnnbench` that can write no file of more than 4 KiB, as if the disk were full."""
     sys.dont_write_bytecode = True  # it would be cut off, and read by the next process

@@ -334,3 +334,54 @@ def test_the_step_of_a_dense_layer_multiplies_with_the_kernel_as_it_lies():
     found = transposing_products("lenet", batch_size=16)
     assert found == {"kernel first": 2, "kernel transposed": 0}
     assert transposing_products("lenet", batch_size=8)["kernel first"] == 0
+
+
+def products_in_float64(images, kernel, upstream, stride):
+    """The output of a convolution with SAME padding, and its two gradients, by NumPy."""
+    (rows, columns), (height, width) = kernel.shape[:2], images.shape[1:3]
+    tall, wide = -(-height // stride[0]), -(-width // stride[1])
+    above = max((tall - 1) * stride[0] + rows - height, 0) // 2
+    left = max((wide - 1) * stride[1] + columns - width, 0) // 2
+    output = np.zeros((len(images), tall, wide, kernel.shape[3]))
+    of_images, of_kernel = np.zeros(images.shape), np.zeros(kernel.shape)
+    for i, j, down, right in np.ndindex(rows, columns, tall, wide):
+        y, x = down * stride[0] + i - above, right * stride[1] + j - left
+        if 0 <= y < height and 0 <= x < width:
+            output[:, down, right] += images[:, y, x] @ kernel[i, j]
+            of_images[:, y, x] += upstream[:, down, right] @ kernel[i, j].T
+            of_kernel[i, j] += images[:, y, x].T @ upstream[:, down, right]
+    return output, of_images, of_kernel
+
+
+@pytest.mark.parametrize("kernels", ["onednn-avx512", "onednn-avx2"])
+@pytest.mark.parametrize("image", [(1, 1), (2, 2), (2, 1), (1, 2), (8, 1)])
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("stride", [(2, 2), (3, 3), (1, 2)])
+def test_tiny_images_with_a_stride_are_right_in_bfloat16(kernels, image, size, stride):
+    """TensorFlow's gradient of the kernel is sometimes up to 1e37 for these shapes."""
+    images = normal(8, *image, 16, seed=1, dtype=tf.bfloat16)
+    kernel = normal(size, size, 16, 8, seed=2, dtype=tf.bfloat16)
+    out = [-(-side // step) for side, step in zip(image, stride, strict=True)]
+    upstream = normal(8, *out, 8, seed=3, dtype=tf.bfloat16)
+    with tf.GradientTape() as tape:
+        tape.watch([images, kernel])
+        output = conv(images, kernel, kernels, stride)
+    found = (output, *tape.gradient(output, [images, kernel], upstream))
+    wide = [np.asarray(tf.cast(t, tf.float64)) for t in (images, kernel, upstream)]
+    for ours, expected in zip(found, products_in_float64(*wide, stride), strict=True):
+        error = np.abs(np.asarray(tf.cast(ours, tf.float64)) - expected).max()
+        assert error <= 0.01 * np.abs(expected).max()
+
+
+def test_the_library_names_its_doubtful_layers():
+    operations = CpuOperations()
+    with tf.name_scope("small"):
+        operations.conv(*FORM_OF_TINY, [1, 2, 2, 1], "SAME")
+    with tf.name_scope("wide"):
+        operations.conv(tf.zeros([1, 4, 4, 1], tf.bfloat16), FORM_OF_TINY[1], [1, 2, 2, 1], "SAME")
+    with tf.name_scope("precise"):
+        operations.conv(*[tf.cast(t, tf.float32) for t in FORM_OF_TINY], [1, 2, 2, 1], "SAME")
+    assert [name.strip("/") for name in operations.doubtful_layers] == ["small"]
+
+
+FORM_OF_TINY = (tf.zeros([1, 2, 1, 1], tf.bfloat16), tf.zeros([3, 3, 1, 1], tf.bfloat16))

@@ -92,7 +92,7 @@ class RuntimeParams:
         0,
         "Number of threads that run different operations at the same time. With 0, TensorFlow "
         "chooses; but if cnnbench sets --num_intra_threads to 1 on the CPU, there is one thread "
-        "per core.",
+        "per core, and parameter_server_strategy has at least 4 threads with --data_dir.",
         minimum=0,
         maximum=MOST_THREADS,
         part=RunPart.THREADS | RunPart.TUNABLE,

@@ -257,14 +257,14 @@ def _input_wait_line(summary: Summary) -> str:
     "share", always=True, relative=False, threshold=0.02, line=_input_wait_line, **LESS
 )
 def input_wait_fraction(record: RunRecord) -> float | None:
-    """Share of the timed loop spent waiting for input."""
+    """Share of the timed loop in which the job waits for input."""
     return _ratio(record.measured.input_wait_seconds, record.measured.loop_seconds)
 
 
 @register_metric("images/sec", **FASTER)
 def input_images_per_sec(record: RunRecord) -> float | None:
-    """Examples per second that the whole input pipeline delivers without training (the last stage
-    in `input_stages`).
+    """Examples per second that the input pipelines of all workers deliver without training (the
+    last stage in `input_stages`).
     """
     return record.input_stages[-1].examples_per_sec if record.input_stages else None
 

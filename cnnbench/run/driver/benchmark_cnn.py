@@ -216,7 +216,10 @@ class BenchmarkCNN(RunContext):
                     facts = environment.with_loaded_libraries(measurements.parts.environment)
                     measurements.update_record(environment=facts)
                 self._record_peak_memory()
-                if self.output.files.is_requested and self.plan.work is not WorkKind.INPUT:
+                recorded = self.output.files.is_requested
+                if built.worker_group is not None:
+                    recorded = built.worker_group.broadcast_chief_bool(recorded)
+                if recorded and self.plan.work is not WorkKind.INPUT:
                     scenarios.measure_speed_limits(self, built)
                 built.close()
                 if built.worker_group is not None:

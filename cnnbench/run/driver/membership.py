@@ -5,6 +5,7 @@ In a job with one process, this module does almost nothing.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -160,6 +161,10 @@ class JobMembership:
         import tensorflow as tf
 
         job = devices.job
+        if self._plan.place.asynchronous:
+            # Otherwise the step of a worker would wait until the read of its next batch has ended.
+            # ParameterServerStrategy does the same.
+            os.environ.setdefault("TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE", "False")
         wait_for_servers(job, self._plan.params.cluster_timeout, self._tell)
         try:
             if self._plan.place.coordinated:

@@ -8,7 +8,9 @@ evaluations use only copy 0.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -32,8 +34,9 @@ from cnnbench.run.driver.build import (
     DEVICE_STAGE,
     BuiltRun,
     InputOnlyStep,
-    time_pipeline_up_to_stage,
-    time_whole_pipeline,
+    combine_pipelines,
+    time_input,
+    time_stages,
 )
 from cnnbench.run.driver.checkpoints import RestoredState, SavedModelExporter
 from cnnbench.run.driver.console import RunContext
@@ -220,8 +223,7 @@ def measure_input(run: RunContext, built: BuiltRun) -> float | None:
     seconds = measurements.parts.measured.loop_seconds
     assert seconds is not None
     whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=seconds)
-    stages = [time_pipeline_up_to_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
-    measurements.update_record(input_stages=(*stages, whole))
+    measurements.update_record(input_stages=(*time_stages(inputs, examples), whole))
     if length.epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
         run.output.messages.notice(
             "the whole data set fits into the shuffle buffer, so its files are read only once "
@@ -234,19 +236,18 @@ def measure_speed_limits(run: RunContext, built: BuiltRun) -> None:
     """Measures the speed of the input pipeline without training, and the peak FLOP rate.
 
     A record compares the speed of the run with these limits. The measurement follows the run, and
-    takes some seconds on a CPU.
+    takes some seconds on a CPU. If every worker runs its own step, all workers call this function,
+    because they read their input at the same time; only the chief measures the peak FLOP rate.
     """
     plan, job, kind = run.plan, built.devices.job, built.devices.kind
-    if plan.params.data_dir is not None and built.inputs is not None:
-        try:
-            run.measurements.update_record(input_stages=(time_whole_pipeline(built.inputs),))
-        except DataError as error:
-            # The timing reads further records, which the run itself has not read.
-            text = f"the input pipeline alone was not measured: {error}"
-            run.output.messages.warning(text, "pipeline")
-    built.close()
     if run.measurements.lost_workers:
+        built.close()
         return  # TensorFlow cannot run new functions after a process is lost.
+    if plan.params.data_dir is not None and built.inputs is not None:
+        _measure_input_speed(run, built, built.inputs)
+    built.close()
+    if not job.is_chief:
+        return
     if plan.params.precision == "int8" and plan.params.peak_flops is None:
         return  # TensorFlow has no 8-bit matrix product with which to measure the peak.
     peak = runtime.peak_flops(
@@ -266,6 +267,26 @@ def measure_speed_limits(run: RunContext, built: BuiltRun) -> None:
         rate *= len(card_numbers(plan.params)) / plan.params.num_gpus
     peak_flops = {"peak_flops_per_sec": rate * parts, "peak_flops_source": source}
     run.measurements.update_record("measured", **peak_flops)
+
+
+def _measure_input_speed(run: RunContext, built: BuiltRun, inputs: InputSource) -> None:
+    """Measures how fast the input pipelines of all workers deliver batches without training."""
+    group = built.worker_group
+    try:
+        own = dataclasses.asdict(time_input(inputs, in_step=not run.plan.place.asynchronous))
+    except DataError as error:
+        # The timing reads further records, which the run itself has not read.
+        own = {"error": str(error)}
+    of_workers = [own]
+    if group is not None:
+        of_workers = [json.loads(text) for text in group.gather_bytes(json.dumps(own).encode())]
+    errors = [worker["error"] for worker in of_workers if "error" in worker]
+    if errors:
+        text = f"the input pipeline alone was not measured: {errors[0]}"
+        run.output.messages.warning(text, "pipeline")
+        return
+    whole = combine_pipelines([InputStage(**worker) for worker in of_workers], in_step=True)
+    run.measurements.update_record(input_stages=(whole,))
 
 
 @contextmanager

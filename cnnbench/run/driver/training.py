@@ -25,7 +25,7 @@ from cnnbench.machine.facts import with_loaded_libraries
 from cnnbench.plan.place import WorkKind
 from cnnbench.records.files import collecting_write_errors
 from cnnbench.records.run import Target
-from cnnbench.run.driver.build import BuiltRun
+from cnnbench.run.driver.build import BuiltRun, InputOnlyStep
 from cnnbench.run.driver.console import DisplayInterval, RunContext
 from cnnbench.run.driver.host_metrics import EvaluationPublisher, PendingEvaluation
 from cnnbench.run.driver.membership import SharedInterrupts
@@ -127,6 +127,8 @@ class Training:
         self.global_step = self._start = self._steps_before_loop = global_step
         self._steps = 0
         self._last = StepValues(0.0, (), False)
+        # The total wait for input after each execution was launched, if workers run own steps.
+        self._waits: list[float] = []
         self._last_save = self._silent_since = time.monotonic()
         self._unjudged_evaluation: PendingEvaluation | None = None
         self._stopped_early = False
@@ -165,6 +167,7 @@ class Training:
             )
             run.output.progress_line.start("training", steps, plan.length.global_batch)
             waited = self._input_wait_seconds()
+            self._waits = [waited]
             self._steps = steps
             with membership.marking_activity(ProcessActivity.OTHERS):
                 # Waits until all processes with which this process is interleaved have warmed up.
@@ -187,10 +190,12 @@ class Training:
                         tf.test.experimental.sync_devices()
                 finally:
                     spent = self._timer.elapsed()
-                    waited = self._input_wait_seconds() - waited
-                    figures = {**spent.record_fields(), "input_wait_seconds": waited}
+                    figures = spent.record_fields()
+                    if self._built.worker_group is None:
+                        figures["input_wait_seconds"] = self._input_wait_seconds() - waited
                     run.measurements.update_record("measured", **figures)
                     run.output.progress_line.finish()
+            self._record_input_wait_of_job(spent.wall)
             if self._built.lag and not plan.work.trains and self._steps_per_execution == 1:
                 self._measure_latency()
             membership.activity = ProcessActivity.END
@@ -220,6 +225,19 @@ class Training:
         if not self._built.workers:
             return self._inputs.wait_seconds
         return fmean(step.total_input_wait_seconds for step in self._built.workers.values())
+
+    def _record_input_wait_of_job(self, loop_seconds: float) -> None:
+        """Records how long the job has waited for input, if every worker runs its own step.
+
+        A worker that has its batch early waits for the other workers in the all-reduce of the step.
+        So each step has waited as long as the worker that has waited longest.
+        """
+        if self._built.worker_group is None:
+            return
+        own = np.diff(self._waits).tobytes()
+        by_worker = map(np.frombuffer, self._built.worker_group.gather_bytes(own))
+        waited = min(float(np.max([*by_worker], axis=0).sum()), loop_seconds)
+        self._run.measurements.update_record("measured", input_wait_seconds=waited)
 
     def _make_loop(self) -> _Loop:
         steps, place = self._built.workers, self._run.plan.place
@@ -318,6 +336,7 @@ class Training:
             self._step.request_stop(stop)
         steps = range(self.global_step, self.global_step + self._steps_per_execution)
         result = self._step(*map(self._run.plan.rates.schedule, steps))
+        self._waits.append(self._inputs.wait_seconds)
         self.global_step = steps.stop
         return result
 
@@ -375,7 +394,19 @@ class Training:
         warm_up = self._run.plan.length.warm_up.most
         for number, step_values in enumerate(values, step - len(values) + 1):
             if not math.isfinite(step_values.loss) and not self._run.plan.params.allow_nonfinite:
-                raise NonFiniteLossError(number, step_values.loss, warm_up)
+                advice = self._loss_advice()
+                raise NonFiniteLossError(number, step_values.loss, warm_up, advice)
+
+    def _loss_advice(self) -> str:
+        """Returns what may make the loss finite; "" without updates of the variables."""
+        if not self._run.plan.work.trains or isinstance(self._step, InputOnlyStep):
+            return ""
+        if self._step.doubtful_layers:
+            return (
+                f"TensorFlow may compute wrong gradients of {self._step.doubtful_layers[0]} in "
+                "16 bits; use --conv_gradients=auto"
+            )
+        return "lower --init_learning_rate"
 
     def _obey_stop_request(self, values: StepValues) -> None:
         if values.stop >= _INTERRUPTED:

@@ -35,7 +35,14 @@ from cnnbench.machine.cpu import (
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.machine.gpu import least_free_gpu_memory, uses_tensor_float_32
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import MachineFlags, card_numbers, flags_of_process, gpu_numbers
+from cnnbench.plan.setup import (
+    FEWEST_COORDINATED_THREADS,
+    MachineFlags,
+    card_numbers,
+    flags_of_process,
+    gpu_numbers,
+    is_coordinated_with_files,
+)
 from cnnbench.run.runtime import loading, supervisor
 from cnnbench.run.runtime.loading import load_tensorflow, untested_version_notices
 
@@ -260,6 +267,12 @@ def resolve_conv_gradients(plan: RunPlan, kind: str) -> str:
     return library if applies and chosen else LIBRARY
 
 
+def uses_onednn_convolutions(plan: RunPlan) -> bool:
+    """Whether TensorFlow's own convolutions on this CPU are those of oneDNN."""
+    compiled = plan.params.xla or plan.params.xla_compile
+    return not compiled and convolution_kernels(Host()).startswith("onednn")
+
+
 def check_nchw_support(dtype: str) -> None:
     """Raises FlagError if convolutions of this dtype do not support NCHW on this CPU.
 
@@ -364,6 +377,8 @@ def choose_thread_counts(flags: MachineFlags, kind: str, cores: int) -> tuple[in
     tf_cnn_benchmarks.
     """
     intra, inter = flags.num_intra_threads, flags.num_inter_threads
+    if inter == 0 and is_coordinated_with_files(flags):
+        inter = max(cores, FEWEST_COORDINATED_THREADS)
     if kind == "gpu":
         return 1 if intra is None else intra, inter
     if intra is None and inter == 0 and flags.num_gpus >= max(cores, 2):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -150,6 +149,12 @@ class TrainStep:
             self._earlier = TracedFunction("a pass", self._build_earlier_pass, signature)
         self.function = self._trace()
         self.graph: tf.Graph = self.function.concrete.graph
+        self.doubtful_layers = tuple(dict.fromkeys(self._towers[0].doubtful_layers))
+        if self.doubtful_layers:
+            self.notices.append(
+                f"TensorFlow may compute wrong gradients of {self.doubtful_layers[0]} in 16 bits, "
+                "because its images are small; use --conv_gradients=auto"
+            )
         self._execution: TracedFunction | None = None
         if steps > 1:
             rates = tf.TensorSpec([steps], tf.float32)
@@ -452,14 +457,7 @@ class CoordinatedStep(TrainStep):
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
         assert isinstance(self._manager, StrategyVariableMgr)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
-        self._waited = 0.0
-        self._waits = threading.Lock()
         return TracedFunction("the step", self._build_scheduled_update, (RATE,))
-
-    @property
-    def total_input_wait_seconds(self) -> float:
-        """Mean seconds for which a worker has waited for batches."""
-        return self._waited / len(self._inputs.devices)
 
     def resume(self, global_step: int) -> None:
         """Sets the number of completed updates, which random draws depend on."""
@@ -473,6 +471,7 @@ class CoordinatedStep(TrainStep):
         applied.
         """
         self._inputs.next()
+        scheduled = time.perf_counter()
         arguments = (self._make_rate_tensor(*learning_rates),)
         remote = self._coordinator.schedule(self.function.concrete, args=arguments)
         fetched = zip(
@@ -480,9 +479,7 @@ class CoordinatedStep(TrainStep):
         )
         tensors = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]
         values = dict(tf.nest.pack_sequence_as(self._fields, tensors))
-        self._inputs.allow_one_more_batch(int(values["worker"].numpy()))
-        with self._waits:
-            self._waited += float(values.pop("waited").numpy())
+        self._inputs.end_step(int(values["worker"].numpy()), scheduled)
         return StepResult(**values)
 
     def _wait_for_result(self, remote: Any) -> tf.Tensor:
@@ -501,10 +498,9 @@ class CoordinatedStep(TrainStep):
             time.sleep(_RETRY_SECONDS)
 
     def _build_scheduled_update(self, rate: tf.Tensor) -> tf.Tensor:
-        """Builds a step that returns its results and input wait in one float64 tensor."""
+        """Builds a step that returns its results in one float64 tensor."""
         result = self._build_step(rate)._replace(worker=self._inputs.worker_number())
         scalars = {name: value for name, value in result._asdict().items() if value is not None}
-        scalars["waited"] = self._inputs.waited
         self._fields = tf.nest.map_structure(
             lambda scalar: tf.TensorSpec([], scalar.dtype), scalars
         )
