@@ -339,7 +339,8 @@ run COORDINATED ME --controller_host=d:1     | --ps_hosts=*needs tasks that stor
 run COORDINATED ME --ps_hosts=c:1            | --controller_host=: *a process that coordinates
 run COORDINATED CHIEF --num_gpus=2           | --num_gpus=*one device per worker
 run COORDINATED CHIEF --data_dir=x --num_inter_threads=3 | --num_inter_threads=3: *at least 4
-run COORDINATED CHIEF --data_dir=x --on_bad_record=skip | --on_bad_record=skip: *in Python
+run COORDINATED CHIEF --data_dir=. --data_name=imagenet --on_bad_record=skip \
+      | --on_bad_record=skip: *in Python
 run COORDINATED CHIEF --eval --train_dir=x   | --eval=*only trains
 run COORDINATED CHIEF --forward_only         | --forward_only=*only trains
 run COORDINATED CHIEF --gradient_accumulation_steps=2 | --gradient_acc*update the variables together

@@ -23,6 +23,7 @@ from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
 from cnnbench.base.text import number
 from cnnbench.data import InputSource
 from cnnbench.errors import BenchmarkError, DataError, ReplicaDivergenceError
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import card_numbers
 from cnnbench.plan.training import round_up_steps
 from cnnbench.records import files
@@ -432,6 +433,8 @@ def _restore_or_initialize(
         run.output.messages.warning(restored.warning, "nonfinite")
     if not plan.work.trains:
         return restored, plan.length.batches
+    for state in _unsaved_state(plan):
+        run.output.messages.notice(f"the training continues differently: {state}")
     # As in tf_cnn_benchmarks, --num_batches counts the steps before the checkpoint, too.
     steps = plan.length.batches - restored.global_step
     assert plan.params.train_dir is not None
@@ -442,6 +445,16 @@ def _restore_or_initialize(
             "training, increase --num_batches"
         )
     return restored, round_up_steps(max(0, steps), plan.params.steps_per_execution)
+
+
+def _unsaved_state(plan: RunPlan) -> Iterator[str]:
+    """Says what checkpoints do not contain although the following steps depend on it."""
+    if not plan.place.mode.in_sync and plan.place.job.num_towers > 1:
+        yield "a checkpoint contains the variables of the first device only, for all devices"
+    if plan.params.staged_vars:
+        yield "with --staged_vars, the first step uses the saved variables, not those before them"
+    if plan.exchange.aggregation.applies_gradients_late:
+        yield "with --variable_consistency=relaxed, the first step applies gradients of zero"
 
 
 def _resume_input(

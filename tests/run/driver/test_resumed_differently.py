@@ -1,0 +1,53 @@
+"""Whether a resumed training takes the same steps as one without an interruption."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.base.terminal import MessageWriter
+
+pytestmark = pytest.mark.usefixtures("quick_start")
+
+
+def losses_and_notices(steps, **flags):
+    """Losses of the timed steps, and what the run told."""
+    told = io.StringIO()
+    given = {"model": "lenet", "batch_size": 2, "device": "cpu", "num_warmup_batches": 0}
+    run = BenchmarkCNN(
+        Params.from_dict({**given, "num_batches": steps, **flags}), messages=MessageWriter(told)
+    )
+    losses = list(run.run().losses)
+    return losses, [
+        line for line in told.getvalue().splitlines() if "continues differently" in line
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "notice"),
+    [
+        ({"variable_update": "independent", "num_gpus": 2}, "the first device only"),
+        ({"staged_vars": True}, "--staged_vars"),
+        (
+            {
+                "variable_update": "replicated",
+                "num_gpus": 2,
+                "variable_consistency": "relaxed",
+            },
+            "relaxed",
+        ),
+        ({"variable_update": "independent"}, ""),
+        ({"variable_update": "replicated", "num_gpus": 2}, ""),
+    ],
+)
+def test_what_is_not_saved_is_told(tmp_path, flags, notice):
+    whole, _ = losses_and_notices(6, **flags)
+    first, none = losses_and_notices(3, train_dir=str(tmp_path), **flags)
+    rest, told = losses_and_notices(6, train_dir=str(tmp_path), **flags)
+    assert none == []
+    assert len(told) == bool(notice)
+    assert notice in "".join(told)
+    assert np.allclose(first + rest, whole, rtol=1e-5) == (not notice)
