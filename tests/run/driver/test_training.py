@@ -40,6 +40,8 @@ class Script:
       ready_at: by launched steps, the evaluations whose metrics are there from then on instead.
     """
 
+    doubtful_layers = ()
+
     def __init__(self, times, losses=None, ready_at=None):
         self.host, self.ready_at = [], ready_at or {}
         self.times, self.losses = list(times), losses or {}
