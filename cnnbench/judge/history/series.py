@@ -183,6 +183,8 @@ class SeriesPoint:
       hostnames: names of the hosts, sorted.
       run_ids: run_ids of all processes.
       subject: subject of the first run's record; absent if it has none.
+      origin: the code, TensorFlow version and machine that the runs measured. It has a side only if
+        an experiment measured the same code as A and as B.
       runs: runs in order of their start.
       detail: origin, if it distinguishes the point from points with the same name; otherwise "".
       newest: whether the point is of the newest revision, and not of the base in an experiment with
@@ -191,6 +193,7 @@ class SeriesPoint:
     """
 
     name: str = field(metadata=HIDDEN)
+    origin: Origin = field(metadata=HIDDEN)
     runs: tuple[HistoryEntry, ...] = field(metadata=HIDDEN)
     values: tuple[float, ...]
     failed: int = 0
@@ -216,13 +219,6 @@ class SeriesPoint:
     @property
     def _first_run(self) -> HistoryEntry:
         return self.runs[0]
-
-    @property
-    def origin(self) -> Origin:
-        """The code, TensorFlow version and machine that the runs of the point measured. They are
-        equal for all runs of the point.
-        """
-        return self.runs[0].origin
 
     @property
     @computed(key="name", before="value")
@@ -337,7 +333,7 @@ def all_series(
     for place, entry in chosen:
         origin = entry.origin
         # A commit is one point, also if it was the base of one experiment and the head of another.
-        if origin.side and revision_of(entry) not in one_revision:
+        if by == "commit" and origin.side and revision_of(entry) not in one_revision:
             origin = replace(origin, side="")
         point = (_point_name(entry, by), origin)
         groups.setdefault(place, {}).setdefault(point, []).append(entry)
@@ -410,6 +406,7 @@ def _series_points(runs_by_point: _Points, metric: Metric) -> list[SeriesPoint]:
         made.append(
             SeriesPoint(
                 name=name,
+                origin=origin,
                 runs=tuple(runs),
                 values=tuple(run.values[metric.name] for run in usable),
                 failed=sum(run.status != "ok" for run in runs),

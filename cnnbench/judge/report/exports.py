@@ -109,7 +109,7 @@ def _configuration_statistics(group: RunGroup) -> dict[str, float | None]:
             statistics |= {f"{name}_low": low, f"{name}_high": high}
             statistics[f"{name}_min"] = min(values.values, default=None)
             statistics[f"{name}_max"] = max(values.values, default=None)
-    speeds = group.throughput.values
+    speeds = group.own_speeds
     low, high = mean_interval(speeds, CONFIDENCE) or (None, None)
     mean = fmean(speeds) if speeds else None
     return {

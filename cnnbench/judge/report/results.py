@@ -145,6 +145,14 @@ class RunGroup:
         return self.process_values("throughput")
 
     @cached_property
+    def own_speeds(self) -> tuple[float, ...]:
+        """Images per second of each successful run over all its timed steps. Unlike `throughput`,
+        it does not depend on the other runs, because no disturbances are removed.
+        """
+        speeds = map(HISTORY["throughput"].value, self.successful)
+        return tuple(speed for speed in speeds if speed is not None)
+
+    @cached_property
     def steady_states(self) -> tuple[SteadyState, ...]:
         """The steady state of each successful run that has enough steps."""
         states = map(find_steady_state_of_run, self.successful)

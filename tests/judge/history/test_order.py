@@ -127,8 +127,8 @@ def test_days_are_in_order_of_time(gate, plain, series_of):
     assert names(series) == ["2026-11-21", "2026-11-22"]
     (series,) = series_of(gate("base", "head"), by="day")
     assert [point.title for point in series.points] == [
-        "2026-11-20 (base)",
-        "2026-11-20 (head)",
+        "2026-11-20 (side A, base)",
+        "2026-11-20 (side B, head)",
     ]
 
 

@@ -401,9 +401,9 @@ def speed_answer(results: ReportSubject) -> Answer:
     """
     hint = "--baseline=RECORDS judges these records against others"
     measured = [
-        (group.name, *speed_and_certainty(group.throughput.values), fmean(group.throughput.values))
+        (group.name, *speed_and_certainty(group.own_speeds), fmean(group.own_speeds))
         for group in results.configured
-        if group.throughput.values
+        if group.own_speeds
     ]
     if not measured:
         return Answer("Verdict", "Not compared with anything", "", (hint,))
