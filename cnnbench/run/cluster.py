@@ -61,6 +61,9 @@ LONGEST_LINE = 1 << 20
 _GREETING = "cnnbench handshake"
 _CALL_SECONDS = 10.0
 """Time limit of a call in the handshake, for the caller and for the process that answers."""
+_STARTED = "the job has already started there; no task can join it later, so start all tasks again"
+"""State of a peer whose TensorFlow server answers, because all tasks have arrived before."""
+
 _PORT_SECONDS = 5.0
 """Time that a process of an earlier run may need to free the port."""
 _GOODBYE_SECONDS = 2.0
@@ -290,7 +293,9 @@ class _Handshake:
         except OSError as error:
             return (error.strerror or str(error)).lower()
         if card is None:
-            return "another program answers there"
+            address = self._job.address(peer)
+            server = await asyncio.to_thread(rendezvous.probe_grpc_server, address)
+            return _STARTED if server == rendezvous.OK else rendezvous.NOT_GRPC
         self._record_contacted_peer(card)
         if not self._has_equal_facts(card):
             return "disagrees"

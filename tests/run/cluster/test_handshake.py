@@ -270,7 +270,16 @@ def test_other_programs_that_call_do_no_harm(jobs, data):
             caller.join()
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"x" * 3_000_000, b"{}\n"])
+SETTINGS_OF_GRPC = b"\0\0\0\x04\0\0\0\0\0"
+OTHERS = {
+    b"HTTP/1.0 400 Bad Request\r\n\r\n": "another program answers there",
+    b"x" * 3_000_000: "another program answers there",
+    b"{}\n": "another program answers there",
+    SETTINGS_OF_GRPC: "the job has already started there; no task can join it later",
+}
+
+
+@pytest.mark.parametrize("answer", OTHERS)
 def test_another_program_on_the_port_of_a_peer(jobs, answer):
     port = int(jobs[1].address(jobs[1].task).split(":")[1])
     stop = threading.Event()
@@ -292,7 +301,7 @@ def test_another_program_on_the_port_of_a_peer(jobs, answer):
         finally:
             stop.set()
             thread.join()
-    assert f"worker:1 (localhost:{port}): another program answers there" in message
+    assert f"worker:1 (localhost:{port}): {OTHERS[answer]}" in message
 
 
 def test_a_process_that_comes_back_counts_as_the_new_one(jobs):
