@@ -623,7 +623,8 @@ def _metric_results(
     by_metric = {case.metric.name: next(judgements) for case in cases}
     if any(case.share < 1 for case in cases):
         both = by_metric[THROUGHPUT.name], by_metric[CPU_TIME.name]
-        by_metric[THROUGHPUT.name] = joint_judgement(*both, policy, draft.runs)
+        questions = cases[0].questions
+        by_metric[THROUGHPUT.name] = joint_judgement(*both, policy, draft.runs, questions)
     results = []
     for case in cases:
         judgement = by_metric[case.metric.name]

@@ -455,7 +455,8 @@ def _add_reason(statistics: SampleStatistics, judgement: Judgement, reason: str)
 # The tests remain exact, because exchanging BASE and NEW does not change which runs were disturbed.
 # The verdict combines the verdicts on throughput and CPU time:
 # * slower or faster, if one verdict is slower or faster and the other verdict is not the opposite;
-# * same, if throughput is the same, or if CPU time is the same and throughput may be the same;
+# * same or not slower, if this is the verdict on throughput, or if it is the verdict on CPU time
+#   and throughput is neither significantly worse nor worse by the smallest relevant change;
 # * inconclusive in all other cases.
 #
 # docs/evidence.md contains the error rates under load.
@@ -567,6 +568,7 @@ S = TypeVar("S", bound=TwoSamples)
 _FEWEST_TURNS = 4
 _SETTLED: Mapping[str, Any] = dict.fromkeys(("needed", "more", "at_least", "new_experiment"))
 _OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
+_PASSES = (Verdict.SAME, Verdict.NOT_SLOWER, Verdict.NOT_FASTER)
 
 _WAITS = "its steps wait longer: for input, for each other, or with fewer threads at work"
 _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
@@ -650,12 +652,17 @@ def split_alpha_between_samples(throughput: S, cpu_time: S) -> tuple[S, S]:
 
 
 def joint_judgement(
-    throughput: Judgement, cpu_time: Judgement, policy: Policy, runs: Sequence[Measurement]
+    throughput: Judgement,
+    cpu_time: Judgement,
+    policy: Policy,
+    runs: Sequence[Measurement],
+    questions: Sequence[str] = ("slower",),
 ) -> Judgement:
     """Returns the judgement of the throughput with a verdict that combines the verdicts on
-    throughput and CPU time.
+    throughput and CPU time. For `questions`, see `TwoSamples`.
     """
     speed, work = throughput.verdict, cpu_time.verdict
+    like = "the same" if work is Verdict.SAME else work.word(CPU_TIME)
     cpu_change = (CPU_TIME, cpu_time.change, cpu_time.low, cpu_time.high)
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
         why = _WAITS if speed is Verdict.SLOWER else _SPINS
@@ -663,9 +670,9 @@ def joint_judgement(
         amount = magnitude_text(THROUGHPUT, *interval)
         reason = f"{amount}, but CPU time {magnitude_text(*cpu_change)}: {why}"
         return replace(throughput, verdict=Verdict.INCONCLUSIVE, reason=reason, **_SETTLED)
-    if speed is Verdict.SLOWER and work is Verdict.SAME:
-        return replace(throughput, reason=f"{throughput.reason}; CPU time is the same: {_WAITS}")
-    if speed in _OPPOSITE or (speed is Verdict.SAME and work not in _OPPOSITE):
+    if speed is Verdict.SLOWER and work in _PASSES:
+        return replace(throughput, reason=f"{throughput.reason}; CPU time is {like}: {_WAITS}")
+    if speed in _OPPOSITE or (speed in _PASSES and work not in _OPPOSITE):
         return throughput
     others = other_cpus_text(runs) or "other machines use the CPUs"
     if work in _OPPOSITE:
@@ -674,25 +681,36 @@ def joint_judgement(
         return replace(
             throughput, verdict=work, reason=reason, decided_by=CPU_TIME.name, **_SETTLED
         )
-    if work is not Verdict.SAME:
+    if work not in _PASSES:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
         # CPU time needs fewer further pairs than throughput, so its number of pairs is recommended.
         sooner = {name: getattr(cpu_time, name) for name in _SETTLED}
         return replace(throughput, reason=f"CPU time: {cpu_time.reason}", **sooner)
-    p, change, floor = throughput.p_adjusted, throughput.change, throughput.floor
-    if (
-        change is None
-        or floor is None
-        or (p is not None and p <= policy.alpha)
-        or exceeds_limit(change_magnitude(change, THROUGHPUT), floor)
-    ):
-        reason = f"{throughput.reason}; CPU time is the same: perhaps {_WAITS}"
+    direction = _apparent_direction(throughput, policy)
+    if direction is None or direction in questions:
+        reason = f"{throughput.reason}; CPU time is {like}: perhaps {_WAITS}"
         return replace(throughput, reason=reason)
+    if direction and work is Verdict.SAME:
+        # Throughput may have changed, but not in the direction that the user asks for.
+        work = Verdict.NOT_SLOWER if direction == "faster" else Verdict.NOT_FASTER
     reason = f"CPU time: {cpu_time.reason}; {others}"
-    return replace(
-        throughput, verdict=Verdict.SAME, reason=reason, decided_by=CPU_TIME.name, **_SETTLED
-    )
+    return replace(throughput, verdict=work, reason=reason, decided_by=CPU_TIME.name, **_SETTLED)
+
+
+def _apparent_direction(throughput: Judgement, policy: Policy) -> str | None:
+    """Returns "slower" or "faster" if the throughput changed significantly, or if its estimate
+    exceeds the smallest relevant change; otherwise "". Returns None if the estimate is unknown.
+
+    CPU time cannot see waiting, so it cannot exclude a change that the throughput seems to show.
+    """
+    p, change, floor = throughput.p_adjusted, throughput.change, throughput.floor
+    if change is None or floor is None:
+        return None
+    is_significant = p is not None and p <= policy.alpha
+    if is_significant or exceeds_limit(change_magnitude(change, THROUGHPUT), floor):
+        return "slower" if change < 0 else "faster"
+    return ""
 
 
 def slow_steps_and_median_change_text(

@@ -155,6 +155,21 @@ class MetricResult:
         return self.magnitude if low and high and low * high > 0 else self.estimate
 
     @property
+    def unanimous_change(self) -> str:
+        """Text about a change of the medians that all pairs show, if CPU time was also judged;
+        otherwise "". CPU time cannot see waiting, so the text is shown whatever decides.
+        """
+        if not self.paired or self.share == 1 or self.metric is not THROUGHPUT:
+            return ""
+        signs = {new > base for base, new in zip(self.base, self.new, strict=True)}
+        before, after = self.judgement.base_median, self.judgement.new_median
+        if len(signs) != 1 or before is None or after is None or before == after:
+            return ""
+        texts = (self.metric.value_text(before, unit=False), self.metric.value_text(after))
+        word = self.metric.better if signs == {True} else self.metric.worse
+        return f"{word} by throughput in all {len(self.base)} pairs ({' → '.join(texts)})"
+
+    @property
     def open_question(self) -> str:
         """Text that says which threshold the change may exceed."""
         margin = self.judgement.margin
@@ -881,14 +896,17 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
         judgement.median_change, result.slow, comparison.names
     )
     beside = beside and f"; {beside}"
+    of_all_pairs = result.unanimous_change and f"; {result.unanimous_change}"
+    if result.verdict not in _DIRECTIONS or judgement.decided_by is not None:
+        beside += of_all_pairs
     cpu_time = entry.deciding_result(result)
     if cpu_time is not result:
         if result.verdict is Verdict.SAME:
-            return f"{new} and {base} are the same: CPU time {cpu_time.estimate}, {n}."
+            return f"{new} and {base} are the same: CPU time {cpu_time.estimate}, {n}{beside}."
         if result.verdict in _LIMITED:
-            return f"{new} is {result.word}: CPU time {cpu_time.estimate}, {n}."
+            return f"{new} is {result.word}: CPU time {cpu_time.estimate}, {n}{beside}."
         p = f"p = {cpu_time.judgement.p_adjusted:.2g}"
-        return f"{new} is {result.word}: CPU time {cpu_time.magnitude}, {n}, {p}."
+        return f"{new} is {result.word}: CPU time {cpu_time.magnitude}, {n}, {p}{beside}."
     if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
         what = " is" if result.metric in SPEEDS else f": {result.metric.name}"
         return f"{new}{what} {result.magnitude}, {n}, p = {judgement.p_adjusted:.2g}{beside}."
@@ -905,7 +923,7 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
     if result.verdict is Verdict.CHANGED_WORK:
         return judgement.reason
     word = "Undecided" if result.verdict is Verdict.INCONCLUSIVE else result.word.capitalize()
-    return f"{word}: {judgement.reason.rstrip('.')}."
+    return f"{word}: {judgement.reason.rstrip('.')}{of_all_pairs}."
 
 
 def _further_metric_sentences(

@@ -57,6 +57,8 @@ SAME = "CPU time is the same: "
         (1.1, 1.1, WALL_NOISE, "slower", "cpu_time", "p = 0.016; other programs use 1.0 of 2 CPUs"),
         (0.9, 0.9, WALL_NOISE, "faster", "cpu_time", ""),
         (1.0, 1.0, WALL_NOISE, "same", "cpu_time", ""),
+        # Perhaps faster by throughput: not slower, but not the same.
+        (0.88, 1.0, WALL_NOISE, "not slower", "cpu_time", "CPU time: the change is -0.9 to +1.0 %"),
         # A side that waits uses no more CPU time.
         (1.12, 1.0, WALL_NOISE, "inconclusive", None, f"{SAME}perhaps its steps wait longer"),
         (1.5, 1.0, CALM, "slower", None, f"{SAME}its steps wait longer"),
@@ -145,6 +147,32 @@ def test_half_of_the_level_needs_seven_pairs(runs):
     assert "6 pairs are too few to prove a change" in main.judgement.reason
     main, _ = judged(*sides(runs, 1.1, 1.1, pairs=7))
     assert main.verdict is Verdict.SLOWER
+
+
+def test_a_throughput_that_all_pairs_show_is_in_the_answer_whatever_decides(runs):
+    # CPU time cannot see that the steps wait; six pairs cannot prove it.
+    for cpu in (1.0, 1.1):
+        _, found = judged(*sides(runs, 6.0, cpu, pairs=6))
+        assert re.search(
+            r"; slower by throughput in all 6 pairs \(\d+\.\d → [\d.]+ images/sec\)\.", found.answer
+        )
+        assert found.exit_code == 3
+        assert "slower by throughput in all 6 pairs" in render(found, "markdown")
+    # CPU time decides, and throughput shows the opposite in all pairs.
+    _, found = judged(*sides(runs, 6.0, 1.0, pairs=7))
+    assert found.answer.startswith("NEW is ")
+    _, found = judged(*sides(runs, 1.0, 1.1))
+    assert "in all" not in found.answer
+
+
+def test_cpu_time_excludes_what_is_asked(runs):
+    faster = sides(runs, 0.88, 1.0)
+    assert judged(*faster)[1].exit_code == 0
+    assert judged(*faster, fail_on=("faster",))[1].exit_code == 3
+    slower = sides(runs, 1.12, 1.0)
+    assert judged(*slower)[1].exit_code == 3
+    main, found = judged(*slower, fail_on=("faster",))
+    assert (main.word, found.exit_code) == ("not faster", 0)
 
 
 def test_both_share_the_level(runs):
