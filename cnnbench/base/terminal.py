@@ -56,8 +56,14 @@ class ErrorStoringStream:
         """
         before = self._stream
         before.flush()
-        self._stream = open(  # noqa: SIM115 - stays open until the process exits
-            os.dup(before.fileno()), "w", 1, encoding=before.encoding, errors=before.errors
+        # With `closefd=False`, the stream stays open until the process exits, without a warning.
+        self._stream = open(  # noqa: SIM115
+            os.dup(before.fileno()),
+            "w",
+            1,
+            encoding=before.encoding,
+            errors=before.errors,
+            closefd=False,
         )
 
     def write(self, text: str) -> int:

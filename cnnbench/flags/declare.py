@@ -210,6 +210,8 @@ def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = ""
         if not isinstance(value, str):
             return value
         value = files.strip_file_scheme(value) if path else value
+        if value == "-" and path.endswith("or -"):
+            value = "/dev/stdout"
         return value.lower() if lower else value
 
     def invalid_text_reason(value: Any) -> str:
@@ -365,8 +367,8 @@ class FlagSpec:
       fault: the reason why a value within these limits is invalid; "" if it is valid.
       lower: the value is stored in lower case.
       path: "file", "folder" or "file prefix" if the value is a path or a list of paths, otherwise
-        "". " or URL" is appended if it may be a URL of a TensorFlow file system. Shells complete
-        paths.
+        "". " or URL" is appended if it may be a URL of a TensorFlow file system, " or -" if - means
+        standard output. Shells complete paths.
       unset: a value that means None ("not given"), as in tf_cnn_benchmarks: "" or 0. Without it, an
         empty text for an optional flag is refused.
       known: values (or items of a list) for shell completion, if there are no choices.

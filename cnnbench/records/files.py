@@ -19,6 +19,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,6 +81,43 @@ def check_and_resolve_output(flag: str, path: str, suffixes: Sequence[str] = ())
             os.close(os.open(target, os.O_WRONLY | os.O_APPEND))
         _prove_writable(target.parent)
     return target
+
+
+STDOUT = 1
+"""The descriptor of standard output."""
+
+_DESCRIPTOR = re.compile(r"/dev/std(?P<name>out|err)|/(dev|proc/self)/fd/(?P<number>\d+)")
+
+
+def stream_descriptor(path: str) -> int | None:
+    """The number of the open file that a path such as /dev/stdout or /dev/fd/63 names, or None."""
+    match = _DESCRIPTOR.fullmatch(path)
+    if match is None:
+        return None
+    if match["name"]:
+        return {"out": STDOUT, "err": 2}[match["name"]]
+    return int(match["number"])
+
+
+def is_stream(path: str) -> bool:
+    """Whether a path names an open file or a named pipe. Results are written into streams as they
+    are; all other output files are replaced.
+    """
+    if stream_descriptor(path) is not None:
+        return True
+    with contextlib.suppress(OSError, ValueError):
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    return False
+
+
+def _write_to_stream(path: str, content: bytes) -> None:
+    descriptor = stream_descriptor(path)
+    if descriptor is not None:
+        sys.stdout.flush()
+        write_all(descriptor, content)
+        return
+    with open(path, "wb", buffering=0) as file:
+        write_all(file.fileno(), content)
 
 
 def check_folder_writable(flag: str, path: str) -> None:
@@ -221,11 +259,15 @@ def write_text(flag: str, path: str, text: str) -> None:
 def write_bytes(flag: str, path: str, content: bytes) -> None:
     """Writes the result file of a command. If writing fails, the command continues.
 
-    If another process has written the file since `check_outputs`, that file remains, and the
-    content is written to a new file, NAME-2.SUFFIX. This is a warning if both files are of the same
-    kind, as for commands that were started at the same time; otherwise it is a failure.
+    Streams (`is_stream`) get the content as it is. If another process has written the file since
+    `check_outputs`, that file remains, and the content is written to a new file, NAME-2.SUFFIX.
+    This is a warning if both files are of the same kind, as for commands that were started at the
+    same time; otherwise it is a failure.
     """
     with collecting_write_errors(flag, path):
+        if is_stream(path):
+            _write_to_stream(path, content)
+            return
         target = place = check_and_resolve_output(flag, path)
         expected = _noted.get(target, ...)
         for number in itertools.count(2):
@@ -355,12 +397,18 @@ def check_outputs(outputs: Iterable[OutputFile], inputs: Iterable[str | None] = 
         if not path:
             continue
         wanted.append((flag, path))
+        # If a flag has a single format, a stream needs no suffix.
+        if is_stream(path) and len(suffixes) <= 1:
+            if not os.access(path, os.W_OK):
+                raise FlagError(flag, path, "cannot be written")
+            continue
         target = check_and_resolve_output(flag, path, suffixes)
         if any(are_same_file(path, other) for other in read):
             raise FlagError(
                 flag, path, "is an input file of this command; choose another file name"
             )
-        if not appended and not is_replaceable(target, KINDS[kind or target.suffix.lower()]):
+        is_ours = KINDS.get(kind or target.suffix.lower(), _is_unknown)
+        if not appended and not is_replaceable(target, is_ours):
             raise FlagError(
                 flag,
                 path,
@@ -419,6 +467,12 @@ def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
     except (OSError, zlib.error):
         return False
     return (rest <= 0 and not content.strip()) or is_ours(content)
+
+
+def _is_unknown(content: bytes) -> bool:
+    """Matches no content: files of a kind that cnnbench does not know are not replaced."""
+    del content
+    return False
 
 
 def _beginning_matcher(pattern: bytes) -> Callable[[bytes], bool]:

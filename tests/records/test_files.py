@@ -11,7 +11,9 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.records import files
 from cnnbench.records.files import (
+    OutputFile,
     check_and_resolve_output,
+    check_outputs,
     report_failed_writes,
     write_atomically,
     write_bytes,
@@ -148,3 +150,13 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(files.os, "write", lambda fd, data: write(fd, bytes(data[:3])))
     write_atomically(tmp_path / "r", b"0123456789")
     assert (tmp_path / "r").read_bytes() == b"0123456789"
+
+
+def test_a_file_of_an_unknown_kind_is_made_but_not_replaced(tmp_path):
+    """A command of somebody else may write a kind that `KINDS` does not contain."""
+    path = tmp_path / "table.dat"
+    for output in (OutputFile("output", str(path)), OutputFile("output", str(path), "images")):
+        check_outputs([output])
+    path.write_text("images: 7")
+    with pytest.raises(FlagError, match="is a file of another kind"):
+        check_outputs([OutputFile("output", str(path), "images")])

@@ -208,7 +208,7 @@ class ExperimentState:
     @property
     def gate_command(self) -> tuple[str, ...]:
         """The value of `ExperimentSettings.gate_command`."""
-        return tuple(self.last_session_settings.get("gate", ()))
+        return tuple(self.last_session_settings.get("gate_command", ()))
 
     @property
     def rules(self) -> Rules:
@@ -559,7 +559,7 @@ class ExperimentSettings:
             **({"fail_on": self.fail_on} if self.fail_on is not None else {}),
             **({"by_interval": True} if self.policy.by_interval else {}),
             **({"rules": encode(self.rules)} if self.rules != Rules() else {}),
-            **({"gate": self.gate_command} if self.gate_command else {}),
+            **({"gate_command": self.gate_command} if self.gate_command else {}),
             **({"share": self.smallest_alpha_share} if self.smallest_alpha_share < 1 else {}),
         }
 

@@ -15,7 +15,14 @@ from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, flag, redeclare_flag
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
-from cnnbench.records.files import PICTURES, OutputFile, raising_flag_errors, write_text
+from cnnbench.records.files import (
+    PICTURES,
+    STDOUT,
+    OutputFile,
+    raising_flag_errors,
+    stream_descriptor,
+    write_text,
+)
 
 COMMANDS: dict[str, str] = {
     "run": "measure training, evaluation or inference (may be left out)",
@@ -44,8 +51,10 @@ argument_completions() -> words: arguments that shells propose in addition to fi
 
 
 def declare_output_flag(help: str) -> Any:
-    """Declares the flag --output=FILE of a command, also written as -o FILE."""
-    return flag(None, help, path="file", short="o")
+    """Declares the flag --output=FILE of a command, also written as -o FILE. The file - is standard
+    output.
+    """
+    return flag(None, help, path="file or -", short="o")
 
 
 def declare_quiet_flag() -> Any:
@@ -92,10 +101,10 @@ def choose_format(values: dict[str, Any], specs: Iterable[FlagSpec]) -> dict[str
 
 
 def write_or_print_output(path: str | None, text: str, terminal_text: str = "") -> None:
-    """Writes a result to --output and prints `terminal_text`. Without --output, prints the whole
-    result.
+    """Writes a result to --output and prints `terminal_text`. Without --output, or if it is
+    standard output, prints the whole result.
     """
-    if path is not None:
+    if path is not None and stream_descriptor(path) != STDOUT:
         write_text("output", path, text)
         text = terminal_text
     if text:

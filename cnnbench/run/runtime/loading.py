@@ -67,7 +67,9 @@ def share_held_back_output() -> Callable[[], str]:
     not empty if the child process has ended within `filtered_stderr`.
     """
     try:
-        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - parent and child keep it open
+        with tempfile.TemporaryFile() as made:
+            # Parent and child keep this copy open until they exit.
+            file: IO[bytes] = os.fdopen(os.dup(made.fileno()), "w+b", closefd=False)
     except OSError:
         return lambda: ""
     _shared[:] = [file]

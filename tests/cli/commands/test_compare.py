@@ -3,6 +3,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -272,3 +273,30 @@ def test_the_verdict_does_not_depend_on_where_its_text_goes(call, save, base, tm
             err = call("compare", base, slower, code=1).err
     said = "cnnbench: error: cannot write to standard output: No space left on device\n"
     assert err == (said if stream else "")
+
+
+@pytest.mark.parametrize("place", ["/dev/stdout", "-", "/dev/fd/{}", "pipe"])
+def test_output_may_be_a_stream(save, tmp_path, monkeypatch, place):
+    """As in `-o /dev/stdout | cat`, `-o -`, `-o >(cat)` and `-o FIFO`."""
+    monkeypatch.chdir(tmp_path)
+    sides = save(tmp_path / "base"), save(tmp_path / "new", 0.9)
+    reading, writing = os.pipe()
+    if place == "pipe":
+        os.mkfifo("pipe")
+        os.close(reading)
+        reading = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    words = ["compare", *sides, "--format=json", f"--output={place.format(writing)}"]
+    command = [sys.executable, "-X", "dev", "-m", "cnnbench", *words]
+    with subprocess.Popen(
+        command,
+        stdout=writing if place in ("-", "/dev/stdout") else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=(writing,),
+        text=True,
+    ) as process:
+        os.close(writing)
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, "Warning" in told) == (1, False), told
+    with os.fdopen(reading, encoding="utf-8") as file:
+        assert json.load(file)["kind"] == "comparison"
+    assert {path.name for path in tmp_path.iterdir()} <= {"base", "new", "pipe"}
