@@ -432,13 +432,48 @@ _WORDS = (
 )
 
 
+_CONBENCH = """\
+{"data": [{"batch_id": "b", "run_id": "r", "timestamp": "2024-05-01T10:00:00Z", "error": null,
+ "tags": {"name": "read", "format": "parquet", "id": "c"},
+ "stats": {"data": [1.0, "3.0"], "unit": "s", "iterations": 2},
+ "commit": {"sha": "abc", "timestamp": "2024-04-30T00:00:00Z", "repository": "o/r"},
+ "hardware": {"name": "h", "cpu_thread_count": "8"}, "context": {"benchmark_language": "C++"},
+ "links": {"context": "http://localhost/api/contexts/c7/"}}]}
+"""
+_ASV_1 = """\
+{"commit_hash": "abc", "date": 1500000000000, "python": "2.7", "requirements": {"six": ""},
+ "params": {"machine": "m", "cpu": "Fast"}, "started_at": {"b.time_list": 1500000100000},
+ "results": {"b.time_old": 0.25, "b.time_list": {"result": [0.5, null], "params": [["1", "2"]]}},
+ "benchmark_version": {"b.time_old": 7}, "version": 1}
+"""
+_DLLOGGER = """\
+DLLL {"timestamp": "1700000000.5", "type": "LOG", "step": "PARAMETER", "data": {"arch": "a"}}
+DLLL {"timestamp": "1700000000.5", "type": "METADATA", "metric": "v", "metadata": {"unit": "i/s"}}
+DLLL {"timestamp": "1700000001.5", "type": "LOG", "step": [0, 1], "data": {"v": 1.0}}
+DLLL {"timestamp": "1700000002.5", "type": "LOG", "step": [], "data": {"v": 2.0, "loss": 1.0}}
+"""
+_MLPERF = """\
+:::MLLOG {"time_ms": 1700000000000, "key": "submission_benchmark", "value": "resnet"}
+:::MLLOG {"time_ms": 1700000000000, "key": "global_batch_size", "value": 4096}
+:::MLLOG {"time_ms": 1700000010000, "key": "run_start", "value": null}
+:::MLLOG {"time_ms": 1700000020000, "key": "tracked_stats", "value": {"throughput": 900.0}}
+:::MLLOG {"time_ms": 1700000070000, "key": "run_stop", "metadata": {"status": "success"}}
+:::MLPv0.5.0 resnet 1700000080.5 (a.py:1) run_start
+:::MLPv0.5.0 resnet 1700000090.5 (a.py:9) run_stop: {"success": true}
+"""
+
+
 @functools.cache
 def result_files() -> dict[str, bytes]:
     """A result file of each format that `cnnbench import` reads, by name."""
     of_tools = (ROOT / "tests/records/imports").glob("*.json")
     of_ancestor = (ROOT / "tests/golden").glob("*.txt")
     found = {path.name: path.read_bytes() for path in sorted((*of_tools, *of_ancestor))}
-    return {**found, "metric.log": _LOG_DIR.encode(), "horovod.txt": _HOROVOD.encode()}
+    written = {
+        **{"metric.log": _LOG_DIR, "horovod.txt": _HOROVOD, "conbench.json": _CONBENCH},
+        **{"asv_1.json": _ASV_1, "dllogger.txt": _DLLOGGER, "mlperf.txt": _MLPERF},
+    }
+    return {**found, **{name: text.encode() for name, text in written.items()}}
 
 
 def mutated_result(generator: random.Random, name: str) -> bytes:

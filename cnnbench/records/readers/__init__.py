@@ -346,14 +346,17 @@ class ResultFile:
             config["model_of_file"] = self.sha256[:12]
         if time is None:
             imported["unknown"] = (*imported.get("unknown", ()), START)
+        # A label with another commit removes the date of the commit.
+        measured = subject.with_labels(parse_labels(labels))
+        committed_at = None if measured is None else measured.committed_at
         return RunRecord(
             run_id=self.run_id(program, part),
-            started_at=time or subject.committed_at or self.changed_at,
+            started_at=time or committed_at or self.changed_at,
             status=status,
             command=(),
             config=config,
             environment=environment or {},
-            subject=subject.with_labels(parse_labels(labels)),
+            subject=measured,
             imported=self._origin(program, part, imported),
             **known,
         )

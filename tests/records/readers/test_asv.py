@@ -205,6 +205,12 @@ def test_the_first_version_of_the_format(tmp_path):
     ]
 
 
+def test_a_label_with_another_commit_removes_the_date_of_the_commit(tmp_path):
+    (record,), _ = read(tmp_path, results(results={"b.time_sum": [[1.0]]}), labels="commit=abc")
+    assert record.subject.committed_at is None
+    assert record.started_at > "2025"
+
+
 def test_values_for_which_higher_is_better(call, imported, tmp_path):
     columns = [[0.9], [], "v1", 1_720_000_000_000]
     (tmp_path / "a.json").write_text(json.dumps(results(results={"b.track_accuracy": columns})))
