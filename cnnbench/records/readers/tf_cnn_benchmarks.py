@@ -268,16 +268,14 @@ class RunLog:
         """Creates the record of a run of cnnbench, whose throughput is the speed at the mean step:
         the last row, if it is the row of the last step.
         """
-        values, total = dict(self.values), self.values.get("total_images_per_sec")
+        values = dict(self.values)
         last = self.rows[-1] if self.rows else None
         unknown = [*UNKNOWN_OF_OWN_RUN, *unknown_start]
         if run.config.get("eval"):
             # The total of an evaluation is about its steps, not about the whole loop.
             values.pop("total_images_per_sec", None)
         if last is not None and last.step == self._header_number("Num batches"):
-            # The total has more digits, so it is preferred if it is the same number.
-            same = total is not None and f"{total:.1f}" == f"{last.images_per_sec:.1f}"
-            values["throughput"] = total if total and same else last.images_per_sec
+            values["throughput"] = last.images_per_sec
         elif last is not None:
             values.pop("throughput", None)
             unknown.append("throughput")
