@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cnnbench.judge.history import METRICS, SeriesPoint, TimeSeries, Trend, trend
+from cnnbench.judge.metrics import Origin
 from validation.studies import (
     Generator,
     Series,
@@ -97,6 +98,7 @@ def trend_of(logs: Series, hosts: Sequence[str] = ()) -> Trend:
     points = tuple(
         SeriesPoint(
             name=str(index),
+            origin=Origin(),
             runs=(),
             values=tuple(np.exp(runs).tolist()),
             hosts=tuple(hosts[index : index + 1]),
