@@ -236,14 +236,9 @@ class CpuOperations:
           padding: "SAME" or "VALID".
         """
         how: dict[str, Any] = {"strides": strides, "padding": padding}
-        shape = ConvolutionShape(
-            *(tuple(kernel.shape[:2]), tuple(images.shape[1:3]), images.shape[3], kernel.shape[3]),
-            *(padding, 8 * images.dtype.size, (strides[1], strides[2])),
-        )
-        if is_wrong_in_library(shape):
-            if self._avoids_library:
-                return _convolve_by_products(images, kernel, **how)
-            self.doubtful_layers.append(tf.get_current_name_scope())
+        shape = _shape_of(images, kernel, strides, padding)
+        if self._must_avoid_library(shape):
+            return _convolve_by_products(images, kernel, **how)
         algorithms = (
             self._select_algorithms(shape) if self._select_algorithms else TENSORFLOW_ALGORITHMS
         )
@@ -259,6 +254,29 @@ class CpuOperations:
             return output, _name_gradients_after_layer(gradients)
 
         return cast(Any, tf.custom_gradient(convolution))(images, kernel)
+
+    def grouped_conv(
+        self, operation: Any, images: Any, kernel: Any, strides: list[int], padding: str
+    ) -> Any:
+        """Convolves images in groups of channels, or single channels, by TensorFlow's operation.
+
+        Args:
+          operation: ``tf.raw_ops.Conv2D`` or ``tf.raw_ops.DepthwiseConv2dNative``. It computes in
+            float32 if its gradients would be wrong in 16 bits.
+          images, kernel, strides, padding: see `conv`.
+        """
+        shape = _shape_of(images, kernel, strides, padding)
+        how: dict[str, Any] = {"strides": strides, "padding": padding}
+        if not self._must_avoid_library(shape):
+            return operation(input=images, filter=kernel, **how)
+        wide = [tf.cast(tensor, tf.float32) for tensor in (images, kernel)]
+        return tf.cast(operation(input=wide[0], filter=wide[1], **how), images.dtype)
+
+    def _must_avoid_library(self, shape: ConvolutionShape) -> bool:
+        """Whether another algorithm must replace TensorFlow's operation. Notes doubtful layers."""
+        if is_wrong_in_library(shape) and not self._avoids_library:
+            self.doubtful_layers.append(tf.get_current_name_scope())
+        return self._avoids_library and is_wrong_in_library(shape)
 
     def subsample(self, images: Any, stride: tuple[int, int]) -> Any:
         """Selects every stride-th row and column of images ``[n, h, w, c]``, from the first on.
@@ -305,6 +323,13 @@ _KERNEL_FIRST_ROWS = range(16, 161)
 """Numbers of rows for which the gradient is faster with the kernel as the first factor."""
 _MIN_LARGE_KERNEL = 1 << 18
 """Elements from which a dense layer's kernel is large."""
+
+
+def _shape_of(images: Any, kernel: Any, strides: list[int], padding: str) -> ConvolutionShape:
+    return ConvolutionShape(
+        *(tuple(kernel.shape[:2]), tuple(images.shape[1:3]), images.shape[3], kernel.shape[3]),
+        *(padding, 8 * images.dtype.size, (strides[1], strides[2])),
+    )
 
 
 def _convolve_by_products(images: Any, kernel: Any, **how: Any) -> Any:

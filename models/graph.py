@@ -440,16 +440,18 @@ class GraphNetwork(Network[Tensor]):
         depthwise: bool = False,
     ) -> Tensor:
         grouped = depthwise or kernel.shape[2] != self.shape(x)[2]
-        operations = None if grouped or self._channels_first else self._cpu_operations
-        if operations is not None and window.size == (1, 1):
+        operations = None if self._channels_first else self._cpu_operations
+        if operations is not None and not grouped and window.size == (1, 1):
             pixels = self._subsample(operations, x, window)
             return operations.conv(pixels, kernel, [1, 1, 1, 1], "SAME")
         strides = self._values_per_dimension(*window.stride, 1)
         if window.needs_explicit_padding:
             x = tf.pad(x, self._values_per_dimension(*window.zeros, (0, 0)))
-        if operations is not None:
-            return operations.conv(x, kernel, strides, window.padding)
         operation = tf.raw_ops.DepthwiseConv2dNative if depthwise else tf.raw_ops.Conv2D
+        if operations is not None and not grouped:
+            return operations.conv(x, kernel, strides, window.padding)
+        if operations is not None:
+            return operations.grouped_conv(operation, x, kernel, strides, window.padding)
         scope = tf.get_current_name_scope()
 
         def convolve(kernel: Tensor) -> Tensor:

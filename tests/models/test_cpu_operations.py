@@ -373,6 +373,29 @@ def test_tiny_images_with_a_stride_are_right_in_bfloat16(kernels, image, size, s
         assert error <= 0.01 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("image", [(1, 1), (2, 2), (8, 1)])
+@pytest.mark.parametrize(
+    ("operation", "shape"),
+    [("Conv2D", (5, 5, 4, 16)), ("DepthwiseConv2dNative", (5, 5, 16, 1))],
+)
+def test_tiny_images_in_groups_have_the_gradients_of_float32(image, operation, shape):
+    images = normal(8, *image, 16, seed=1, dtype=tf.bfloat16)
+    kernel = normal(*shape, seed=2, dtype=tf.bfloat16)
+    how = [1, 3, 3, 1], "SAME"
+    raw = getattr(tf.raw_ops, operation)
+    results = []
+    for dtype in (tf.bfloat16, tf.float32):
+        given = [tf.cast(tensor, dtype) for tensor in (images, kernel)]
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            output = CpuOperations("onednn-avx512").grouped_conv(raw, *given, *how)
+        upstream = normal(*output.shape, seed=3, dtype=tf.bfloat16)
+        gradients = tape.gradient(output, given, tf.cast(upstream, dtype))
+        results.append([np.asarray(tf.cast(t, tf.float32)) for t in (output, *gradients)])
+    for ours, expected in zip(*results, strict=True):
+        assert np.abs(ours - expected).max() <= 0.01 * np.abs(expected).max()
+
+
 def test_the_library_names_its_doubtful_layers():
     operations = CpuOperations()
     with tf.name_scope("small"):
