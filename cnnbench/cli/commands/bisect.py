@@ -13,7 +13,13 @@ from cnnbench.base import plugins
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.explain import explain_or_notice
 from cnnbench.campaigns.ab.pairs import ExperimentSettings
-from cnnbench.campaigns.ab.side import RESERVED, AbSide, check_flags_of_commit, refuse_flags
+from cnnbench.campaigns.ab.side import (
+    LENGTHS,
+    RESERVED,
+    AbSide,
+    check_flags_of_commit,
+    refuse_flags,
+)
 from cnnbench.campaigns.bisect import (
     BISECT,
     Bisection,
@@ -53,8 +59,8 @@ processes as cnnbench ab does, in temporary worktrees (docs/bisect.md). Commits 
 or whose run fails are skipped. The repository contains cnnbench, or a plug-in that the flags
 name by its path in the repository:
 
-  cnnbench bisect v1.4 main -- --model_plugin=bench/nets.py --model=ours --num_batches=50
-  cnnbench bisect v1.4 main --resume -- --model_plugin=bench/nets.py --model=ours --num_batches=50
+  cnnbench bisect v1.4 main -- --plugin=bench/nets.py --model=ours --num_batches=50
+  cnnbench bisect v1.4 main --resume -- --plugin=bench/nets.py --model=ours --num_batches=50
 """
 
 _EXIT_CODES = """\
@@ -94,6 +100,14 @@ class BisectFlags(sides.CampaignFlags):
         "commit without a clear answer is skipped.",
     )
     burn_in: int = redeclare_flag(AbFlags, "burn_in")
+    seconds: float = redeclare_flag(
+        AbFlags,
+        "seconds",
+        default=0.0,
+        help="Seconds of timed steps in each process. The number of steps is chosen after the "
+        "burn-in. With 0, or if one of the following flags is given, the flags of the runs "
+        f"determine the number of steps: {', '.join(f'--{name}' for name in sorted(LENGTHS))}.",
+    )
     pairing: str = redeclare_flag(AbFlags, "pairing")
     threshold: float | None = redeclare_flag(JudgingFlags, "threshold")
     alpha: float | None = redeclare_flag(
@@ -146,6 +160,7 @@ def _make_bisection_settings(
     side = AbSide(flags=run_flags, python=python)
     refuse_flags(side, RESERVED, "cannot be used with bisect, which keeps all records")
     check_flags_of_commit(side, good, repository)
+    seconds = 0.0 if LENGTHS & side.given_flags.keys() else options.seconds
     return BisectionSettings(
         history=GitHistory(repository, options.first_parent),
         good=good,
@@ -157,6 +172,8 @@ def _make_bisection_settings(
             most_pairs=options.pairs,
             seed=options.resolve_seed(BISECT, options.results),
             burn_in=options.burn_in,
+            timed_seconds=seconds,
+            disturbed_seconds=seconds,
             timeout=options.timeout,
             policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
             metrics=(THROUGHPUT.name,),
@@ -176,6 +193,7 @@ def _run_bisection(
         "build": setting.build,
         "first_parent": options.first_parent,
         "seed": setting.experiment.seed,
+        "seconds": setting.experiment.timed_seconds,
         **setting.experiment.policy.constants,
     }
     plans = {"": setting.side.identity()._replace(config=None)}

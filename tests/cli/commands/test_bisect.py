@@ -363,3 +363,16 @@ def test_a_commit_that_cannot_be_explained_is_found_nevertheless(repository, bis
     out, err = bisect("main~1", "main", "--explain")
     assert "is the first bad commit" in out
     assert "not explained: the cnnbench of side A is of a version without --profile_json" in err
+
+
+def test_processes_run_for_the_requested_seconds(repository, bisect, tmp_path):
+    repository({"speed": 800, "scatter": 0}, {"speed": 400, "scatter": 0, "salt": 1})
+    bisect("main~1", "main", "--burn_in=1", "--seconds=2")
+    # 100 steps of 8 images per second; the slower commit decides.
+    commands = [
+        json.loads(path.read_text())["command"] for path in tmp_path.glob("results/**/0001-?.json")
+    ]
+    assert len(commands) == 2
+    assert all("--num_batches=100" in command for command in commands)
+    err = bisect("main~1", "main", "--burn_in=1", "--seconds=3", "--resume", code=2).err
+    assert "differs in seconds (2.0, now 3.0)" in err
