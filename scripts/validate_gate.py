@@ -30,7 +30,8 @@ from validation.pauses import PAUSES
 from validation.pool import Pool, PoolError
 from validation.races import RACES
 from validation.studies import POLICY, Requirement, Study, simulate_and_sum, table
-from validation.verdicts import RATES, SAMPLES
+from validation.suites import SUITES
+from validation.verdicts import RATES, SAMPLES, SMALL
 
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags.declare import flag
@@ -38,7 +39,8 @@ from cnnbench.machine import facts as environment
 from cnnbench.records.files import write_plot
 
 STUDIES: Mapping[str, tuple[str, Sequence[Study]]] = {
-    "verdicts": ("Simulated, {} draws of each", (RATES, SAMPLES)),
+    "verdicts": ("Simulated, {} draws of each", (RATES, SMALL, SAMPLES)),
+    "suites": ("Several configurations", (SUITES,)),
     "confirmations": ("Verdicts measured again", (CONFIRMATIONS,)),
     "metrics": ("Several metrics", (SEVERAL_METRICS,)),
     "pauses": ("Pauses, slower · same in per cent", (PAUSES,)),
@@ -66,9 +68,9 @@ class Options:
     )
     only: str = flag(
         "all",
-        "The only simulation: verdicts, confirmations by a second experiment, several metrics, "
-        "pauses between steps, advice for inconclusive comparisons, races of tune, level changes "
-        "in history, or the rules of other tools.",
+        "The only simulation: verdicts, suites of several configurations, confirmations by a "
+        "second experiment, several metrics, pauses between steps, advice for inconclusive "
+        "comparisons, races of tune, level changes in history, or the rules of other tools.",
         choices=("all", *STUDIES),
     )
     gates: int = flag(20000, "Maximum number of gates that are formed from the pool.", minimum=1)

@@ -26,6 +26,7 @@ from validation import (
     planted_plugin,
     races,
     studies,
+    suites,
     verdicts,
 )
 from validation import pool as pools
@@ -118,7 +119,7 @@ def test_a_slow_down_is_found_and_sums_repeat():
 def test_too_many_wrong_verdicts_are_a_violation():
     wrong = Counter({"draws": 2000, Verdict.SLOWER: 100, Verdict.SAME: 1900})
     assert verdicts.violation(wrong, EIGHT, "x", 0.0) == f"{EIGHT}, x: slower in 5.0 %"
-    assert verdicts.violation(wrong, EIGHT, "x", 0.1) == f"{EIGHT}, x: same in 95.0 %"
+    assert verdicts.violation(wrong, EIGHT, "x", 0.1) == f"{EIGHT}, x: same or not slower in 95.0 %"
     few = Counter({"draws": 2000, Verdict.SLOWER: 41, Verdict.SAME: 1959})
     assert verdicts.violation(few, EIGHT, "x", 0.0) == ""
     (demand,) = verdicts.RATES.judge({(EIGHT, "x", 0.0): few, (SEQUENTIAL, "x", 0.0): wrong})
@@ -160,6 +161,33 @@ def test_many_experiments_at_once_are_judged_as_one_is():
         is_futile = verdict is Verdict.INCONCLUSIVE and number < 32
         assert is_futile or (found, pairs) == (verdict is Verdict.SLOWER, number // 2)
     assert 5 < sum(slower) < 25
+
+
+def test_requirements_on_right_verdicts_and_missed_slowdowns():
+    found = Counter({"draws": 2000, Verdict.SLOWER: 1700, Verdict.NOT_SLOWER: 50})
+    busy = "normal, 3 %"
+    assert verdicts.violation(found, SEQUENTIAL, busy, 0.05) == (
+        f"{SEQUENTIAL}, {busy}: same or not slower in 2.5 %"
+    )
+    rates = {(SEQUENTIAL, busy, 0.05): found}
+    assert [one.found for one in verdicts.RATES.judge(rates)][1] == (
+        f"{busy}, 5 % slower: decided in 85.0 %"
+    )
+    small = {(SEQUENTIAL, busy, 0.01): Counter({"draws": 2000, Verdict.SLOWER: 300})}
+    (one,) = verdicts.SMALL.judge(small)
+    assert (one.met, one.found) == (False, f"{busy}, 1 % slower: slower in 15.0 %")
+
+
+def test_suites_report_few_false_changes():
+    case = (suites.PAIRS, 4, 0.01, 0.25, 0.10)
+    found = sums(suites.simulate_suite, *case, draws=5)
+    assert (found["changed"], found["found"], found["equal"]) == (5, 5, 15)
+    case = (suites.PROCESSES, 20, 0.013, 0.5, 0.20)
+    many = sums(suites.simulate_suite, *case, draws=3)
+    assert many["found"] >= 28
+    assert all(one.met for one in suites.judged({case: many}))
+    often = Counter(draws=2000, changed=2000, found=1000, **{"false share": 200, "any slower": 0})
+    assert [one.met for one in suites.judged({case: often})] == [True, False, False]
 
 
 def test_metrics_that_share_alpha_keep_it():
