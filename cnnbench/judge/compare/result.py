@@ -406,7 +406,9 @@ class SameCode:
         """A sentence that says why the measured code is the same."""
         if not self.files:
             return "The measured code is the same: no file differs. Nothing was measured."
-        differ = count_text(self.files, "file that differs", "files that differ")
+        differ = "file that differs"
+        if len(self.files) > 1:
+            differ = count_text(self.files, differ, "files that differ")
         names = first_few(self.files, _FILES_NAMED, ", ")
         text = f"The measured code is the same: no run loads the {differ} ({names})."
         return f"{text} Nothing was measured."
