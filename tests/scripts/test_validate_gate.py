@@ -122,7 +122,7 @@ def test_too_many_wrong_verdicts_are_a_violation():
     assert verdicts.violation(wrong, EIGHT, "x", 0.1) == f"{EIGHT}, x: same or not slower in 95.0 %"
     few = Counter({"draws": 2000, Verdict.SLOWER: 41, Verdict.SAME: 1959})
     assert verdicts.violation(few, EIGHT, "x", 0.0) == ""
-    (demand,) = verdicts.RATES.judge({(EIGHT, "x", 0.0): few, (SEQUENTIAL, "x", 0.0): wrong})
+    demand, _ = verdicts.RATES.judge({(EIGHT, "x", 0.0): few, (SEQUENTIAL, "x", 0.0): wrong})
     assert (demand.met, demand.found) == (False, f"{SEQUENTIAL}, x: slower in 5.0 %")
 
 

@@ -28,11 +28,13 @@ from typing import Any
 import numpy as np
 
 from cnnbench.base.inference import (
+    FIRST_ANALYSIS,
     AnalysisSchedule,
     InterimAnalysis,
     interim_analyses,
     levels_of_analyses,
     paired_shift_intervals,
+    smallest_p,
 )
 from cnnbench.base.text import count_text, percent
 from cnnbench.campaigns.ab.side import (
@@ -87,6 +89,9 @@ _DISCARDED = "discarded"
 
 EXPLANATION = "explanation"
 """Name of the journal's note that contains the causes of the difference between A and B."""
+
+PLAN = "plan"
+"""Name of the journal's note that contains changed interim analyses (`looks`)."""
 
 PROFILES = "explain"
 """Name of the subfolder with the profiles that are measured after the pairs."""
@@ -146,12 +151,12 @@ class ExperimentState:
     @property
     def most_pairs_of_first_session(self) -> int:
         """Maximum number of pairs that was set for the first session."""
-        return int(self.sessions[0][0]["looks"][-1]["pairs"])
+        return int(_looks_of(self.sessions[0])[-1]["pairs"])
 
     @property
     def most_pairs_of_last_session(self) -> int:
         """Maximum number of pairs that was set for the last session."""
-        return int(self.last_session_settings["looks"][-1]["pairs"])
+        return int(_looks_of(self.sessions[-1])[-1]["pairs"])
 
     @cached_property
     def _end_events(self) -> list[Mapping[str, Any] | None]:
@@ -175,7 +180,7 @@ class ExperimentState:
             last = max(map(_pair_number_of, events)) if end is None else end["pairs"]
             ends |= {
                 analysis["pairs"]: analysis
-                for analysis in events[0]["looks"]
+                for analysis in _looks_of(events)
                 if analysis["pairs"] < last
             }
             if end and end["pairs"] and not _is_stop(end):
@@ -300,6 +305,14 @@ def _is_stop(end: Mapping[str, Any]) -> bool:
 
 def _stop_reason(pairs: int) -> str:
     return f"stopped after {count_text(pairs, 'pair', 'pairs')}, before a verdict"
+
+
+def _looks_of(events: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The planned interim analyses of a session: of its start, or of a later change of the plan."""
+    looks: Sequence[Mapping[str, Any]] = next(
+        event["looks"] for event in reversed(events) if event.get("looks")
+    )
+    return looks
 
 
 def _pair_number_of(event: Mapping[str, Any]) -> int:
@@ -799,6 +812,22 @@ class ExperimentRunner:
         self._steps = count.number_of_steps()
         busy = "other programs use the CPUs: " if disturbed else ""
         self.campaign.reporter.notice(f"{busy}{count}")
+        if disturbed:
+            self._plan_pairs_for_two_tests()
+
+    def _plan_pairs_for_two_tests(self) -> None:
+        """Plans eight pairs if six or seven were planned. Under load, throughput and CPU time are
+        tested, and each has half of alpha.
+        """
+        experiment = self.experiment
+        planned, alpha = experiment.pairs_at_last_analysis, experiment.policy.alpha
+        could_prove = smallest_p(planned, planned, paired=True) <= alpha
+        if planned < FIRST_ANALYSIS and could_prove and experiment.sequential:
+            self.experiment = replace(experiment, most_pairs=FIRST_ANALYSIS)
+            looks = self.experiment.judging_settings["looks"]
+            self.results.add_journal_note(PLAN, looks=looks)
+            text = f"{FIRST_ANALYSIS} pairs instead of {planned}, because CPU time is tested, too"
+            self.campaign.reporter.notice(text)
 
     def _raise_failure(
         self, prefix: str, pair_label: str, failed: Mapping[str, ProcessResult]

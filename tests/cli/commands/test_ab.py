@@ -599,6 +599,22 @@ def test_cpu_time_decides_where_other_programs_disturb(ab, monkeypatch):
     assert max(found["cpu"][:2]) > max(found["wall"][:2])  # of the first analysis
 
 
+def test_under_load_eight_pairs_are_planned(ab, call):
+    busy = {"cpu": 0.08, "busy": 1.0, "scatter": 0.001}
+    flags = ("--burn_in=1", "--explain=never")
+    for pairs, measured in (("6", 8), ("1", 1)):
+        results = f"of{pairs}"
+        code = 1 if measured == 8 else 3
+        b = {**busy, "speed": 50}
+        done = ab(f"--pairs={pairs}", *flags, a=busy, b=b, results=results, code=code)
+        assert len(list(Path(results, "a").iterdir())) == measured
+    done = call("compare", "of6/a", "of6/b", code=1)
+    assert "8+8" in done.out
+    (state,) = [find_experiment(Path("of6"))]
+    assert state.past_analyses == ((8, 0.8),)
+    assert state.most_pairs_of_first_session == 8
+
+
 def test_a_revision_is_checked_out_and_removed_again(ab, git, tmp_path, monkeypatch):
     repository = tmp_path / "repository"
     repository.mkdir()
