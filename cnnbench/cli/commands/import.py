@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -262,7 +263,11 @@ def _write_record(folder: Path, record: RunRecord) -> str:
     A record that was imported with other flags, such as another label, is replaced.
     """
     # Subfolders keep folders small, because writing a file lists its folder.
-    path = folder / _imported(record).sha256[:2] / f"{record.run_id}.json"
+    # The run_id may come from the file, and may be any text.
+    imported = _imported(record)
+    program = re.sub(r"[^\w.-]", "_", imported.program)
+    name = f"{program}-{imported.sha256[:20]}-{imported.part}.json"
+    path = folder / imported.sha256[:2] / name
     exists = path.exists()
     if exists and _is_equal(path, record):
         return KNOWN

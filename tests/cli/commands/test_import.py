@@ -687,3 +687,16 @@ def test_a_folder_that_vanishes_is_one_line(call, tmp_path, monkeypatch, change,
     *_, line = err.splitlines()
     words = f"--results={results}: cannot be written: {reason}; 0 of 1 record written"
     assert line == f"cnnbench: error: {words}"
+
+
+@pytest.mark.parametrize("run_id", ["../../outside", "a\0b", "x" * 300])
+def test_a_run_id_of_a_file_is_no_path(call, tmp_path, run_id):
+    header = "run_id,started_at,status,model,throughput,flags"
+    row = f"{run_id},2024-01-01T00:00:00+00:00,ok,lenet,100.0,{{}}"
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "runs.csv").write_text(f"{header}\n{row}\n")
+    call("import", tmp_path / "logs", into(tmp_path / "results"))
+    (file,) = tmp_path.rglob("*.json")
+    assert file.is_relative_to(tmp_path / "results")
+    (record,) = load_records([file]).records
+    assert record.run_id == run_id
