@@ -45,8 +45,6 @@ from cnnbench.judge.compare.result import (
     MetricResult,
     SameCode,
 )
-from cnnbench.judge.explain import explanation
-from cnnbench.judge.explain.explanation import markdown_causes, markdown_details
 from cnnbench.judge.metrics import SPEEDS, THROUGHPUT
 from cnnbench.records.metric import ALL, Metric
 
@@ -363,6 +361,9 @@ def _table_sections(comparison: Comparison) -> Iterator[Section | Iterable[Conte
             ),
         )
     if comparison.explanation is not None:
+        # Only few comparisons have an explanation, and a history has none.
+        from cnnbench.judge.explain import explanation
+
         causes, *others = explanation.terminal_sections(comparison.explanation)
         yield from (["Why, milliseconds of a step:", *causes], *others)
     yield _summary_contents(comparison)
@@ -427,6 +428,8 @@ def markdown_comment(comparison: Comparison) -> str:
             lines += table
             room -= _character_count(table)
     if comparison.explanation is not None:
+        from cnnbench.judge.explain.explanation import markdown_details
+
         body = [*markdown_details(comparison.explanation), ""]
         if _character_count([*lines, *body]) > LIMIT - _DETAILS:
             left_out.append("the explanation")
@@ -454,6 +457,8 @@ def _answer_lines(comparison: Comparison) -> list[str]:
     """The heading of a comment, the answer, and the configurations with changed work."""
     causes, sentences = [], [comparison.answer]
     if comparison.explanation is not None:
+        from cnnbench.judge.explain.explanation import markdown_causes
+
         causes = markdown_causes(comparison.explanation)[:_MOST_ANSWERS]
         sentences += [comparison.explanation_sentence] if causes else []
     shown = [escape_markdown(_cut(line, _LONGEST_SENTENCE)) for line in sentences]
