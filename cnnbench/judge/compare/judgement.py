@@ -491,7 +491,7 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
         + (f" ({amount})" if (amount := _disturbance_amount_text(name, runs)) else "")
         for name, runs in sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
     ]
-    runs = count_text(checked, "run", "runs")
+    runs = count_text(len(checked), "run", "runs")
     return f"{disturbed} of {runs} {verb} disturbed: {', '.join(causes)}"
 
 
