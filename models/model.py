@@ -380,7 +380,7 @@ def get_model(name: str, dataset: str) -> Model:
         factory = _factories.get(key)
     if factory is None:
         raise FlagError("model", name, _unknown_model_reason(name, dataset))
-    plugin = plugins.plugin_of_object("model_plugin", key)
+    plugin = plugins.plugin_of_object("model", key)
     block = plugins.containing_plugin_code(plugin) if plugin else contextlib.nullcontext()
     with plugins.reporting_plugin_errors(UsageError, plugin or f"--model={name}"), block:
         model = factory()
@@ -428,8 +428,7 @@ def datasets_of(name: str) -> tuple[str, ...]:
 
 def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a plug-in file; returns the names of the models that it registers."""
-    keys = plugins.load_plugin_file(path, "model_plugin")
-    return tuple(name for _, name in keys)
+    return tuple(name for _, name in plugins.load_plugin_file(path)["model"])
 
 
 def _import_family_module(name: str) -> None:
@@ -466,7 +465,7 @@ def _unknown_model_reason(name: str, dataset: str) -> str:
     owners = _datasets_with_model(name)
     if owners:
         hint = "give its --data_name"
-        if plugins.plugin_of_object("dataset_plugin", dataset):
+        if plugins.plugin_of_object("data set", dataset):
             hint += f", or register it for {dataset} (docs/data.md)"
         return f"is a model for {' and '.join(owners)}, not for {dataset}; {hint}"
     names = model_names(dataset)
@@ -478,8 +477,7 @@ def _unknown_model_reason(name: str, dataset: str) -> str:
 
 plugins.add_plugin_kind(
     plugins.PluginKind(
-        flag="model_plugin",
-        noun="model",
+        name="model",
         call="cnnbench.models.register_model(name, dataset, factory)",
         table=lambda: _factories,
         prepare=_import_builtin_networks,

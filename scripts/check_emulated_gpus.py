@@ -44,7 +44,7 @@ gpu_cases = importlib.import_module("gpu_cases")
 Flags = Mapping[str, Any]
 
 # The smallest network with convolutions, batch norm, dropout and a classifier.
-SMALL = {"model_plugin": str(ROOT / "docs/examples/tiny_plugin.py"), "model": "tiny"}
+SMALL = {"plugin": str(ROOT / "docs/examples/tiny_plugin.py"), "model": "tiny"}
 STEPS = {"batch_size": 2, "num_batches": 5, "num_warmup_batches": 0}
 # Learning rates by optimizer with which losses change, but rounding errors are not magnified.
 RATES = {"sgd": 0.01, "momentum": 0.01, "rmsprop": 0.05, "lars": 1.0}

@@ -124,7 +124,7 @@ COMMANDS = {
     ),
     "bisect": Command(
         "bisect HEAD~1 HEAD --repository=repository --pairs=6 --burn_in=0 --results=out -- "
-        f"--model_plugin=net.py --model=tiny {_RUN}3",
+        f"--plugin=net.py --model=tiny {_RUN}3",
         *("cnnbench.campaigns.bisect", _STARTS, 1.0, "'out/", 8.0),
     ),
     "tune": Command(

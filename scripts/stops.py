@@ -246,7 +246,7 @@ def run_case(case: DisturbedRunCase, folder: Path) -> Waiting:
         "blocks_at": endless if case.work == "native operation" else -1,
     }
     (folder / "plugin.py").write_text(_PLUGIN.format(**values))
-    flags = f"--dataset_plugin={folder}/plugin.py --data_dir={folder} --model=tiny --device=cpu"
+    flags = f"--plugin={folder}/plugin.py --data_dir={folder} --model=tiny --device=cpu"
     flags += f" --num_warmup_batches={_WARM_UP} --num_batches={_STEPS} --display_every=1"
     flags += f" --result_json={results}/run.json --result_csv={apart}/runs.csv --peak_flops=0"
     if case.saves:

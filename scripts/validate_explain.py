@@ -140,7 +140,7 @@ def profile(path: Path, network: str, side: str) -> StepProfile:
     """
     (steps, *flags), chosen = NETWORKS[network], SIDES[side]
     given = (
-        *(f"--model_plugin={PLUGIN}", f"--model=planted_{network}", "--device=cpu"),
+        *(f"--plugin={PLUGIN}", f"--model=planted_{network}", "--device=cpu"),
         *("--quiet_conditions=all", *flags, "--warmup=fixed"),
         *(f"--num_warmup_batches={5 + int(steps)}", f"--num_batches={steps}"),
         *(f"--profile_steps={steps}", f"--profile_json={path}"),

@@ -298,7 +298,7 @@ _own_sources = functools.cache(child.source_digest)
 
 @functools.cache
 def _subject(folder, *files, of_work=repository.measured_code):
-    return of_work(dict(files))
+    return of_work({"plugin": files})
 
 
 @functools.cache

@@ -62,3 +62,13 @@ def test_is_reported(capsys, tmp_path):
     table = tmp_path / "table.csv"
     assert main(["report", str(FROZEN), "--format=csv", f"--output={table}"]) in (0, 3)
     assert len(table.read_text().splitlines()) > 8
+
+
+def test_a_removed_flag_that_was_not_given_distinguishes_no_records(capsys, tmp_path):
+    for path in FROZEN.glob("runs/lenet-new-*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        assert record["config"].pop("model_plugin") is None
+        (tmp_path / path.name).write_text(json.dumps(record), encoding="utf-8")
+    main(["compare", str(FROZEN / "runs/lenet-[1-4].json"), str(tmp_path), "--format=json"])
+    (configuration,) = json.loads(capsys.readouterr().out)["configurations"]
+    assert (configuration["differences"], "model_plugin" in configuration["flags"]) == ([], False)

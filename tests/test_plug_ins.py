@@ -16,8 +16,8 @@ from short_runs import TINY
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.processes.child import Command
-from cnnbench.errors import FlagError
 from cnnbench.records.codec import encode
+from cnnbench.variable_mgr import all_reduce
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXTENDING = (DOCS / "extending.md").read_text(encoding="utf-8")
@@ -32,14 +32,13 @@ def test_every_kind_is_documented_with_an_example():
     rows = re.findall(
         r"^\| ([\w -]+) \| `(cnnbench[\w.]+)`(?:, `\w+`)? \| `--\w+`.* \|(.*) \|$", EXTENDING, re.M
     )
-    plugins.load_plugin_file(named("chain"), plugins.FLAG)
-    kinds = {kind.call.partition("(")[0]: kind.flag for kind in plugins._kinds.values()}
+    plugins.load_plugin_file(named("chain"))
+    kinds = {kind.call.partition("(")[0]: kind.name for kind in plugins._kinds.values()}
     assert {call for _, call, _ in rows} == kinds.keys()
     for _, call, cell in rows:
         for example in re.findall(r"\(examples/(\w+)\.py\)", cell):
             path = str(EXAMPLES / f"{example}.py")
-            plugins.load_plugin_file(path, plugins.FLAG)
-            assert plugins._files[Path(path)][1][kinds[call]], example
+            assert plugins.load_plugin_file(path)[kinds[call]], example
 
 
 @pytest.mark.usefixtures("quick_start")
@@ -136,7 +135,6 @@ def test_a_file_may_only_initialise_something_if_it_says_so(call, tmp_path, monk
     path.write_text(_INITIALISES)
     call(f"--plugin={path}", "--only_check_args")
     assert os.environ["SOME_PLATFORM"] == "on"
-    assert "registers no model" in call(f"--model_plugin={path}", code=2).err
     path.write_text(_INITIALISES.replace("True", "1", 1))
     assert "set INITIALISES_ONLY = True" in call(f"--plugin={path}", code=2).err
     path.write_text(f"{_INITIALISES}{_READER}('own', b'x')(print)")
@@ -147,9 +145,9 @@ def test_what_an_edited_file_no_longer_registers_is_gone(tmp_path):
     text = (EXAMPLES / "chain.py").read_text()
     for name in ("one", "two"):
         (tmp_path / "own.py").write_text(text.replace('"chain"', f'"{name}"'))
-        assert plugins.load_plugin_file(str(tmp_path / "own.py"), plugins.FLAG) == (name,)
-    with pytest.raises(FlagError, match=r"--model_plugin=.*: registers no model; call"):
-        plugins.load_plugin_file(str(tmp_path / "own.py"), "model_plugin")
+        registered = plugins.load_plugin_file(str(tmp_path / "own.py"))
+        assert registered["all-reduce algorithm"] == (name,)
+    assert "one" not in all_reduce.names()
 
 
 AT_IMPORT = """

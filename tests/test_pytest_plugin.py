@@ -186,8 +186,8 @@ def test_flags_are_checked_before_anything_is_started(session):
                 cnnbench("--modell=lenet")
             with pytest.raises(UsageError, match="--model=nosuch: unknown"):
                 cnnbench("--model=nosuch")
-            with pytest.raises(UsageError, match="--model_plugin=nosuch.py: cannot be read"):
-                cnnbench("--model_plugin=nosuch.py")
+            with pytest.raises(UsageError, match="--plugin=nosuch.py: cannot be read"):
+                cnnbench("--plugin=nosuch.py")
             assert not cnnbench.folder.exists() or not list(cnnbench.folder.iterdir())
         """
     )

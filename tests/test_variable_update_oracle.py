@@ -24,13 +24,13 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 
 
 def record_of(**flags):
-    own = {"model": "oracle", "model_plugin": NETWORKS, "device": "cpu", "num_batches": STEPS}
+    own = {"model": "oracle", "plugin": NETWORKS, "device": "cpu", "num_batches": STEPS}
     own |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "allow_nonfinite": True}
     if flags.get("variable_update") == "mirrored_strategy":
         # Its collectives could not run on other devices in another test.
         own["cross_device_ops"] = "reduction_to_one_device"
     if flags.get("variable_update") == LOCAL_SGD:
-        own["variable_mgr_plugin"] = LOCAL_SGD_PLUGIN
+        own["plugin"] = f"{NETWORKS},{LOCAL_SGD_PLUGIN}"
     return BenchmarkCNN(Params.from_dict({**own, **flags})).run()
 
 
@@ -111,7 +111,7 @@ def test_cross_device_operations_train_like_the_oracle(devices, flags):
 
 def test_rings_of_more_devices_train_like_the_oracle(tmp_path):
     """In a process of their own: collectives over two sets of devices end each other."""
-    common = {"model": "oracle", "model_plugin": NETWORKS, "device": "cpu", "num_batches": STEPS}
+    common = {"model": "oracle", "plugin": NETWORKS, "device": "cpu", "num_batches": STEPS}
     common |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "num_gpus": 3}
     common |= {"variable_update": "mirrored_strategy", "weight_decay": 0.0625}
     ring = {"cross_device_ops": "ring", "bytes_per_pack": 4, "optimizer": "adam"}

@@ -34,7 +34,7 @@ BY_STRATEGY = {"variable_update": "multi_worker_mirrored_strategy"}
 
 
 def of(model, **flags):
-    own = {"model": model, "model_plugin": NETWORKS}
+    own = {"model": model, "plugin": NETWORKS}
     own |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "num_batches": 3}
     return {**own, "weight_decay": 0, **flags}
 
@@ -350,7 +350,7 @@ def workers_of(ports, *flags):
     """The program of each worker of a run that would last for minutes."""
     hosts = ",".join(f"localhost:{port}" for port in ports)
     common = ["--variable_update=collective_all_reduce"]
-    common += ["--device=cpu", "--model=oracle", f"--model_plugin={NETWORKS}", "--progress=off"]
+    common += ["--device=cpu", "--model=oracle", f"--plugin={NETWORKS}", "--progress=off"]
     common += ["--display_every=100", f"--worker_hosts={hosts}", *flags]
     own = ([*common, "--job_name=worker", f"--task_index={i}"] for i in range(len(ports)))
     return [(cnnbench, flags) for flags in own]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 from cnnbench.base import plugins
 from cnnbench.errors import UsageError
 from cnnbench.variable_mgr.modes import (
-    PLUGIN_FLAG,
     Copies,
     Mode,
     Processes,
@@ -44,7 +43,7 @@ __all__ = [
 def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> VariableMgr:
     """Creates the variable manager for the mode in `spec`; it creates the variables later."""
     mode = spec.mode
-    origin = plugins.plugin_of_object(PLUGIN_FLAG, mode.name)
+    origin = plugins.plugin_of_object("mode", mode.name)
     with plugins.reporting_plugin_errors(UsageError, origin or ""):
         manager_class = mode.manager_class()
         if origin:

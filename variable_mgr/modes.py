@@ -249,7 +249,6 @@ BUILT_IN: tuple[Mode, ...] = (
 
 # Registry of modes by name: built-in modes, plug-in files and entry points.
 
-PLUGIN_FLAG = "variable_mgr_plugin"
 ENTRY_POINT_GROUP = "cnnbench.variable_mgr"
 
 _RESERVED = ("horovod", "one_tower", "checkpoints", "logs")
@@ -289,7 +288,7 @@ def names() -> tuple[str, ...]:
 
 def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a plug-in file; returns the names of the modes that it registers."""
-    return tuple(map(str, plugins.load_plugin_file(path, PLUGIN_FLAG)))
+    return tuple(map(str, plugins.load_plugin_file(path)["mode"]))
 
 
 class _ModeNames(Sequence[str]):
@@ -323,8 +322,7 @@ NAMES = _ModeNames()
 
 plugins.add_plugin_kind(
     plugins.PluginKind(
-        flag=PLUGIN_FLAG,
-        noun="variable manager",
+        name="mode",
         call="cnnbench.variable_mgr.register_mode(Mode(...))",
         table=lambda: _modes,
         prepare=lambda: None,  # Importing this module registers all built-in modes.

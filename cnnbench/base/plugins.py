@@ -144,17 +144,11 @@ _NAME_BYTES = 512
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# Keys of the objects that a plug-in has registered, by kind. A kind is named by its flag.
 Added = dict[str, tuple[Any, ...]]
+"""Keys of the objects that a plug-in has registered, by name of the kind."""
 
 FLAG = "plugin"
-"""The flag of files that register objects of any kinds."""
-
-FLAGS = (FLAG, *(f"{kind}_plugin" for kind in ("dataset", "variable_mgr", "model")))
-"""Flags that name plug-in files, in the order of loading. Networks may use earlier data sets.
-
-A file that is named by any flag but the first must register an object of that kind.
-"""
+"""The flag that names plug-in files."""
 
 NAMED_BY = (
     *("model", "data_name", "variable_update", "all_reduce_spec"),
@@ -179,16 +173,14 @@ class PluginKind(NamedTuple):
     """A kind of objects that plug-ins can register, such as models or optimizers.
 
     Attributes:
-      flag: names a file that registers such objects, or the objects themselves.
-      noun: name of the kind in messages.
+      name: name of the kind, such as "model".
       call: name of the function that registers an object.
       table: all registered objects by key.
       prepare: function that adds cnnbench's own objects to the table.
       further: other tables that contain some of the objects.
     """
 
-    flag: str
-    noun: str
+    name: str
     call: str
     table: Callable[[], dict[Any, Any]]
     prepare: Callable[[], None]
@@ -213,7 +205,7 @@ _INITIALISES = "INITIALISES_ONLY"
 _files: dict[Path, tuple[str, Added, tuple[str, ...]]] = {}
 # Plug-in files that set INITIALISES_ONLY = True.
 _initialising: set[Path] = set()
-# Maps a registered object, given as (flag of its kind, key), to the name of its plug-in.
+# Maps a registered object, given as (name of its kind, key), to the name of its plug-in.
 _origins: dict[tuple[str, Any], str] = {}
 _groups: set[str] = set()  # Names of the entry-point groups that have been loaded.
 digests: dict[str, str] = {}
@@ -233,12 +225,12 @@ _running = mmap.mmap(-1, _NAME_BYTES)
 
 def add_plugin_kind(kind: PluginKind) -> None:
     """Adds a kind of objects that plug-ins can register."""
-    _kinds[kind.flag] = kind
+    _kinds[kind.name] = kind
 
 
-def plugin_of_object(flag: str, key: Any) -> str | None:
+def plugin_of_object(kind: str, key: Any) -> str | None:
     """Name of the plug-in that registered an object; None for an object of cnnbench itself."""
-    return _origins.get((flag, key))
+    return _origins.get((kind, key))
 
 
 @contextlib.contextmanager
@@ -579,42 +571,35 @@ def _call_text(name: str) -> str:
     return name if name.endswith(">") else f"{name}()"
 
 
-def plugin_files_of_flags(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Lists the plug-in files that flags name: flag and path of each file, in the order in which
-    they are loaded.
-    """
-    values = ((flag, flags.get(flag) or ()) for flag in FLAGS)
-    return tuple(
-        (flag, path)
-        for flag, paths in values
-        for path in ([paths] if type(paths) is str else paths)
-    )
+def plugin_files_of_flags(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """Paths of the plug-in files that flags name, in the order in which they are loaded."""
+    paths = flags.get(FLAG) or ()
+    return (paths,) if type(paths) is str else tuple(paths)
 
 
 def load_plugins_of_flags(flags: Mapping[str, Any]) -> None:
     """Loads all plug-in files that flags name. Call this function before you look up registered
     objects.
     """
-    for flag, path in plugin_files_of_flags(flags):
-        load_plugin_file(path, flag)
+    for path in plugin_files_of_flags(flags):
+        load_plugin_file(path)
 
 
-def load_plugin_file(path: str, flag: str) -> tuple[Any, ...]:
+def load_plugin_file(path: str) -> Added:
     """Runs a plug-in file, which registers objects such as models. Returns the keys of the
-    registered objects whose kind belongs to the flag.
+    registered objects by kind.
 
-    The file may also register objects of other kinds. Loading an unchanged file again does nothing.
-    If the file has changed, its new objects replace the old ones. If the file fails, none of its
-    objects remain registered. A file of --plugin that sets INITIALISES_ONLY = True registers no
-    object: it only prepares something, such as a platform.
+    Loading an unchanged file again does nothing. If the file has changed, its new objects replace
+    the old ones. If the file fails, none of its objects remain registered. A file that sets
+    INITIALISES_ONLY = True registers no object: it only prepares something, such as a platform.
 
     Raises:
-      UsageError: the file does not exist, raises an error, registers no object of the kind, or
-        registers a name that exists already.
+      UsageError: the file does not exist, raises an error, registers nothing, or registers a name
+        that exists already.
     """
-    source = read_file(path, _MOST_MIB, flag)
+    source = read_file(path, _MOST_MIB, FLAG)
     file = Path(os.path.realpath(path))
-    digest, name = _sha256_hex(source), f"--{flag}={path}"
+    digest, name = _sha256_hex(source), f"--{FLAG}={path}"
     if file not in _files or digests.get(_files[file][0]) != digest:
         forget_plugin(file)
         _mark_as_plugin(str(file))
@@ -631,19 +616,16 @@ def load_plugin_file(path: str, flag: str) -> tuple[Any, ...]:
         if module.__dict__.get(_INITIALISES) is True:
             _initialising.add(file)
         _files[file], digests[name] = (name, added, beside), digest
-    wanted = [kind for kind in _kinds.values() if flag in (FLAG, kind.flag)]
-    keys = tuple(key for kind in wanted for key in _files[file][1].get(kind.flag, ()))
-    if file in _initialising and flag == FLAG:
+    registered = _files[file][1]
+    keys = [key for keys_of_kind in registered.values() for key in keys_of_kind]
+    if file in _initialising:
         if keys:
-            raise FlagError(flag, path, f"sets {_INITIALISES} = True, but registers {keys[0]}")
+            raise FlagError(FLAG, path, f"sets {_INITIALISES} = True, but registers {keys[0]}")
     elif not keys:
-        noun = "nothing" if flag == FLAG else f"no {wanted[0].noun}"
-        calls = " or ".join(sorted(kind.call for kind in wanted))
-        reason = f"registers {noun}; call {calls}"
-        if flag == FLAG:
-            reason += f", or set {_INITIALISES} = True if it only prepares something"
-        raise FlagError(flag, path, reason)
-    return keys
+        calls = " or ".join(sorted(kind.call for kind in _kinds.values()))
+        reason = f"registers nothing; call {calls}, or set {_INITIALISES} = True if it only "
+        raise FlagError(FLAG, path, f"{reason}prepares something")
+    return registered
 
 
 def _declared_files(file: Path, value: object) -> tuple[str, ...]:
@@ -665,7 +647,7 @@ def files_used_by_plugins(flags: Mapping[str, Any]) -> tuple[str, ...]:
     Args:
       flags: values of flags, some of which name plug-ins. Plug-ins that are not loaded are ignored.
     """
-    own = {Path(os.path.realpath(path)) for _, path in plugin_files_of_flags(flags)} & _files.keys()
+    own = {Path(os.path.realpath(path)) for path in plugin_files_of_flags(flags)} & _files.keys()
     # Without plug-ins, there is no need to check the thousands of modules that TensorFlow imports.
     if not own:
         return ()
@@ -754,17 +736,17 @@ def forget_plugin(file: Path) -> None:
     name, added, _ = _files.pop(file, ("", {}, ()))
     _initialising.discard(file)
     digests.pop(name, None)
-    for flag, keys in added.items():
+    for kind, keys in added.items():
         for key in keys:
-            _kinds[flag].remove(key)
-            _origins.pop((flag, key), None)
+            _kinds[kind].remove(key)
+            _origins.pop((kind, key), None)
 
 
 @contextlib.contextmanager
 def _record_registrations(name: str) -> Iterator[Added]:
     """Context manager that records the keys of the objects that a plug-in registers in the block.
 
-    The keys are grouped by the flag of their kind, and are complete after the block. If the block
+    The keys are grouped by kind, and are complete after the block. If the block
     fails, the objects are removed.
     """
     for prepare in before_loading:
@@ -773,21 +755,21 @@ def _record_registrations(name: str) -> Iterator[Added]:
         importlib.import_module(module)
     for kind in _kinds.values():
         kind.prepare()
-    known = {flag: [dict(table) for table in kind.tables] for flag, kind in _kinds.items()}
+    known = {of: [dict(table) for table in kind.tables] for of, kind in _kinds.items()}
     added: Added = {}
     try:
         with reporting_plugin_errors(UsageError, name), containing_plugin_code(name):
             yield added
             _check_eager_execution()
     except BaseException:
-        for flag, kind in _kinds.items():
-            for table, before in zip(kind.tables, known[flag], strict=True):
+        for of, kind in _kinds.items():
+            for table, before in zip(kind.tables, known[of], strict=True):
                 table.clear()
                 table.update(before)
         raise
-    for flag, kind in _kinds.items():
-        added[flag] = tuple(key for key in kind.table() if key not in known[flag][0])
-        _origins.update({(flag, key): name for key in added[flag]})
+    for of, kind in _kinds.items():
+        added[of] = tuple(key for key in kind.table() if key not in known[of][0])
+        _origins.update({(of, key): name for key in added[of]})
 
 
 def _check_eager_execution() -> None:

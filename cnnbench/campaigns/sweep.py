@@ -76,7 +76,7 @@ from cnnbench.campaigns.suite import (
 from cnnbench.errors import DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.declare import RunPart, names_of_flags
-from cnnbench.flags.params import FLAGS
+from cnnbench.flags.params import FLAGS, REMOVED
 from cnnbench.flags.parse import load_plugin_flags_from_texts
 from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
 from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_detect
@@ -234,7 +234,8 @@ def _resolve_case(
         load_plugin_flags_from_texts({name: [text] for name, text in configuration.flags.items()})
     for name, node in configuration.nodes.items():
         if name not in known:
-            raise node.error(unknown_key_message(name, known))
+            removed = f"--{name} was removed; {REMOVED[name]}" if name in REMOVED else ""
+            raise node.error(removed or unknown_key_message(name, known))
     for name, text in flags_for_all.items():
         if name in configuration.varied:
             reason = f'is what "{entry.name}" varies; choose with --filter'

@@ -145,9 +145,7 @@ class Dataset:
         files = [local_or_url_path(path) for path in self.find(data_dir, subset)]
         absent = next((path for path in files if not (path.is_file() or path.exists())), None)
         if absent is not None:
-            who = (
-                plugins.plugin_of_object("dataset_plugin", self.name) or f"--data_name={self.name}"
-            )
+            who = plugins.plugin_of_object("data set", self.name) or f"--data_name={self.name}"
             raise UsageError(f"{who}: find() returned {absent}, which does not exist")
         if not files:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} {subset} files")
@@ -181,7 +179,7 @@ def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a Python file that calls `register_dataset`. Returns the names of the registered data
     sets.
     """
-    return tuple(map(str, plugins.load_plugin_file(path, "dataset_plugin")))
+    return tuple(map(str, plugins.load_plugin_file(path)["data set"]))
 
 
 def dataset_names() -> tuple[str, ...]:
@@ -231,8 +229,7 @@ def detect_dataset(data_dir: str) -> Dataset:
 
 plugins.add_plugin_kind(
     plugins.PluginKind(
-        flag="dataset_plugin",
-        noun="data set",
+        name="data set",
         call="cnnbench.data.register_dataset(Dataset(...))",
         table=lambda: _DATASETS,
         # The package cnnbench.data has already imported the module that registers data sets.

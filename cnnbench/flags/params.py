@@ -166,6 +166,7 @@ RENAMED: Mapping[str, str] = {
 """New names by old names, which early versions and forks of tf_cnn_benchmarks use."""
 
 REMOVED: Mapping[str, str] = {
+    **dict.fromkeys(("model_plugin", "dataset_plugin", "variable_mgr_plugin"), "use --plugin"),
     "points": "--predict takes published or measured figures of a link: --link=PRESET or "
     "--link=alpha=SECONDS,bandwidth=BYTES_PER_SECOND (docs/cost_model.md)",
 }
@@ -403,7 +404,7 @@ def _check_plugin_flag(owner: str, name: str, constant: Constant) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(constant.help, str):
         wanted = "a name of lower-case letters, digits and _, and a text as its help"
         raise UsageError(f"a flag that a plug-in adds needs {wanted}; its name is {name!r}")
-    if name in {*ACCEPTED, *RENAMED, *REMOVED, *plugins.FLAGS, _ADDED} or hasattr(Params, name):
+    if name in {*ACCEPTED, *RENAMED, *REMOVED, _ADDED} or hasattr(Params, name):
         raise UsageError(f"the flag --{name} exists already; choose another name")
     make_constant_flag(name, constant, owner, "").check(constant.default)
 
@@ -467,13 +468,14 @@ def changed_flags(
     config: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Returns the flags of a record that differ from `defaults` (None: `recorded_defaults`). Types
-    are compared, too: 0, 0.0 and False are equal in Python, but not in JSON.
+    are compared, too: 0, 0.0 and False are equal in Python, but not in JSON. A flag that no longer
+    exists differs unless its value is None.
     """
     usual = recorded_defaults() if defaults is None else defaults
     return {
         name: value
         for name, value in config.items()
-        if (default := usual.get(name, ...)) is not value
+        if (default := usual.get(name)) is not value
         and (default != value or type(default) is not type(value))
     }
 

@@ -104,7 +104,7 @@ def load_plugin_flags_from_texts(texts: Mapping[str, Sequence[str]]) -> Mapping[
 
     `texts` are the texts of the given flags by name.
     """
-    naming = {name: texts[name] for name in (*plugins.FLAGS, *REGISTRIES) if name in texts}
+    naming = {name: texts[name] for name in (plugins.FLAG, *REGISTRIES) if name in texts}
     return load_plugin_flags(_parse_values(naming, SPECS))
 
 
@@ -112,7 +112,7 @@ def load_plugins(argv: Sequence[str]) -> None:
     """Loads the plug-ins that a command line names. Does not check the other words of the command
     line.
     """
-    specs = {name: SPECS[name] for name in plugins.FLAGS}
+    specs = {plugins.FLAG: SPECS[plugins.FLAG]}
     plugins.load_plugins_of_flags(_parse_values(split_command_line(argv, specs)[0], specs))
 
 
@@ -296,9 +296,7 @@ def _is_flag(word: str) -> bool:
 def _names_plugins(texts: Mapping[str, Sequence[str]]) -> bool:
     """Whether the given flags name a plug-in. A plug-in may declare additional flags."""
     names = ((texts.get(owner, [""])[-1], table) for owner, table in REGISTRIES.items())
-    return not texts.keys().isdisjoint(plugins.FLAGS) or any(
-        name and name not in table for name, table in names
-    )
+    return plugins.FLAG in texts or any(name and name not in table for name, table in names)
 
 
 def _stray_argument_message(

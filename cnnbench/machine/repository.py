@@ -226,8 +226,8 @@ def measured_code(
     1. The repository of `folder`, if it is given: the checkout from which A or B of a comparison
     runs.
 
-    2. The repository of a plug-in. Plug-ins with networks come first. Of several repositories, the
-    first by name is used, so that the order of plug-ins does not matter.
+    2. The repository of a plug-in. Of several repositories, the first by name is used, so that the
+    order of plug-ins does not matter.
 
     3. The repository of the working directory.
 
@@ -237,23 +237,20 @@ def measured_code(
     Plug-ins that this repository does not track count as uncommitted changes. So do their `parts`,
     by default those of the plug-ins that are loaded in this process.
     """
-    networks = (plugins.FLAG, "model_plugin")
-    listed = sorted(
+    files = sorted(
         {
-            (flag not in networks, path.resolve())
-            for flag, name in plugins.plugin_files_of_flags(flags)
+            path.resolve()
+            for name in plugins.plugin_files_of_flags(flags)
             if (path := Path(folder or "", name)).is_file()
         }
     )
-    files = dict.fromkeys(path for _, path in listed)
     place, homes = folder, []
-    for is_other, path in listed if folder is None else ():
+    for path in files if folder is None else ():
         home = read_repository_state(path.parent)
         if home != Subject():
-            names = home.repository or "", home.revision or ""
-            homes.append((is_other, names, path.parent, home))
+            homes.append(((home.repository or "", home.revision or ""), path.parent, home))
     if homes:
-        *_, place, subject = min(homes, key=lambda home: home[:2])
+        _, place, subject = min(homes, key=lambda home: home[0])
     else:
         subject = read_repository_state(folder)
     if parts is None:

@@ -414,7 +414,7 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
         self.check_flag: Callable[[str, Constant], None] = lambda name, constant: None
         call = f"cnnbench.optimizers.register_{noun}({kind.__name__}(...))"
         # `prepare` has nothing to do, because this registry is filled when the module is imported.
-        plugins.add_plugin_kind(plugins.PluginKind(flag, noun, call, lambda: self, lambda: None))
+        plugins.add_plugin_kind(plugins.PluginKind(noun, call, lambda: self, lambda: None))
 
     @property
     def constants(self) -> dict[str, Constant]:

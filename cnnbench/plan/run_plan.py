@@ -29,10 +29,7 @@ from cnnbench.records.codec import encode
 KEY_LENGTH = 12
 """Digits of digests that identify runs."""
 
-_PATHS = [
-    *(spec.name for spec in FLAGS if spec.path and spec.role is FlagRole.PLACE),
-    *(name for name in plugins.FLAGS if name != plugins.FLAG),
-]
+_PATHS = [spec.name for spec in FLAGS if spec.path and spec.role is FlagRole.PLACE]
 _VERSIONS = ("cnnbench_version", "tensorflow_version")
 
 _OWN = {
@@ -63,12 +60,13 @@ def identity_on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
     for name in _PATHS:
         if flags.get(name) and not is_url(flags[name]):
             flags[name] = os.path.abspath(flags[name])
-    for name, path in plugins.plugin_files_of_flags(flags):
+    files = plugins.plugin_files_of_flags(flags)
+    flags[plugins.FLAG] = [*map(os.path.abspath, files)]
+    for path in files:
         with contextlib.suppress(OSError):
-            digest = plugins.plugin_digest(path, plugins.files_used_by_plugins({name: path}))
-            number = "" if name != plugins.FLAG else f" {os.path.abspath(path)}"
-            flags[f"{name} digest{number}"] = digest[:KEY_LENGTH]
-    flags[plugins.FLAG] = [*map(os.path.abspath, flags.get(plugins.FLAG) or ())]
+            used = plugins.files_used_by_plugins({plugins.FLAG: path})
+            digest = plugins.plugin_digest(path, used)[:KEY_LENGTH]
+            flags[f"{plugins.FLAG} digest {os.path.abspath(path)}"] = digest
     return flags
 
 

@@ -280,8 +280,7 @@ _warn = cache(print_warning)
 
 plugins.add_plugin_kind(
     plugins.PluginKind(
-        flag="metrics",
-        noun="metric",
+        name="metric",
         call="cnnbench.records.metric.register_metric(unit)",
         table=lambda: ALL,
         prepare=load_metrics,

@@ -165,7 +165,7 @@ class Pool:
 
     def run(self, places: Sequence[Process]) -> list[Process]:
         """Runs the processes in `places`; returns them with their measurements."""
-        plugin = f"--model_plugin={Path(planted_plugin.__file__).resolve()}"
+        plugin = f"--plugin={Path(planted_plugin.__file__).resolve()}"
         load = read_counters(Host()).load_average or 0.0
         flags = (plugin, *self.plan["flags"])
         sides = [

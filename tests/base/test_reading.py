@@ -33,7 +33,7 @@ def endless(tmp_path):
 @pytest.mark.timeout(60)
 def test_what_has_no_end_is_refused_wherever_it_is_named(endless):
     def plug_in(path):
-        plugins.load_plugin_file(path, "model_plugin")
+        plugins.load_plugin_file(path)
 
     for path, reason in endless.items():
         for read, error in (

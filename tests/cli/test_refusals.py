@@ -55,9 +55,9 @@ SHORT = {
     "FROZEN": "--model=trivial --forward_only --freeze_when_forward_only",
     "CPU8": "--device=cpu --precision=int8",
     "NO_WARMUP": "--num_warmup_batches=0",
-    "LOCAL": f"'--a=--variable_mgr_plugin={LOCAL_SGD_PLUGIN} --variable_update={LOCAL_SGD}'",
-    "DETECTOR": f"--model_plugin={NETWORKS} --model=detector",
-    "ORACLE": f"--model_plugin={NETWORKS} --model=oracle",
+    "LOCAL": f"'--a=--plugin={LOCAL_SGD_PLUGIN} --variable_update={LOCAL_SGD}'",
+    "DETECTOR": f"--plugin={NETWORKS} --model=detector",
+    "ORACLE": f"--plugin={NETWORKS} --model=oracle",
 }
 """Words of the table that stand for several flags."""
 
@@ -88,6 +88,10 @@ run --num_epochs=1e999                       | --num_epochs=1e999: must be a fin
 run --eval_during_training_at_specified_steps=1,,2 | *=1,,2: must be a comma-separated list of integ
 run --eval_during_training_at_specified_epochs=1,x | *=1,x: must be a comma-separated list of numbe
 run --result_json=                           | --result_json=: is empty; give a value or leave
+run --model_plugin=net.py                    | --model_plugin was removed; use --plugin
+models --dataset_plugin=data.py              | --dataset_plugin was removed; use --plugin
+launch --workers=2 -- --variable_mgr_plugin=m | --variable_mgr_plugin was removed; use --plugin
+ab --a=--model_plugin=net.py                 | --model_plugin was removed; use --plugin
 run --zzzzzz                                 | unknown flag --zzzzzz; cnnbench run --help lists
 run '--num_batches 3'                        | *must be followed by = and the value
 compare --zzzzzz                             | unknown flag --zzzzzz; --help lists all flags
@@ -376,7 +380,7 @@ run ME --variable_update=replicated          | --variable_update=*in one process
 run ME --variable_update=mirrored_strategy   | --variable_update=*one process only*use one of
 
 models --data_name=mnist                     | mnist
-models --model_plugin=nowhere.py             | nowhere.py
+models --plugin=nowhere.py             | nowhere.py
 models --format=xml                          | --format=xml: must be one of table, csv, json
 models --batch_size=3                        | unknown flag --batch_size
 models resnet50                              | stray argument 'resnet50'
@@ -547,7 +551,7 @@ ab --baseline_aa=nowhere                     | nowhere: no such file or folder
 ab -- --batch_size=-1                        | --batch_size=-1: must be
 ab -- --result_json=x.json                   | --result_json=x.json: cannot be used here, because
 ab -- run --model=nosuch                     | --model=nosuch: unknown; models for imagenet
-ab -- --model_plugin=nosuch.py               | --model_plugin=nosuch.py: cannot be read
+ab -- --plugin=nosuch.py               | --plugin=nosuch.py: cannot be read
 ab --b=--data_dir=/nowhere                   | --data_dir=/nowhere:
 ab -- --peak_flops=1                         | --peak_flops=1*: must be 0 or at least
 ab --a=--workers=2                           | --workers is not a flag of a run, but of cnnbench

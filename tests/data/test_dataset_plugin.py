@@ -59,13 +59,13 @@ def test_an_evaluation_counts_its_examples_once(npz):
     counting = "count=lambda files, subset: counted.append(subset) or 11"
     text = EXAMPLE.read_text().replace("count=count", counting).replace('"npz"', '"counting"')
     plugin.write_text(f"{text}\ncounted = []\n")
-    where = {"dataset_plugin": str(plugin), "data_dir": str(npz), "model": "small"}
+    where = {"plugin": str(plugin), "data_dir": str(npz), "model": "small"}
     assert make_plan(Params(**where, eval=True, train_dir="d")).length.eval_examples
     assert sys.modules["cnnbench_plugin_counting"].counted == ["validation"]
 
 
 def test_the_example_trains_and_evaluates(npz, quick_start, call):
-    where = [f"--dataset_plugin={EXAMPLE}", f"--data_dir={npz}", "--model=small", "--device=cpu"]
+    where = [f"--plugin={EXAMPLE}", f"--data_dir={npz}", "--model=small", "--device=cpu"]
     record, train_dir = npz / "record.json", npz / "train"
     flags = ["--variable_update=replicated", "--num_gpus=2", "--batch_size=10", "--num_batches=20"]
     files = [f"--result_json={record}", f"--train_dir={train_dir}", "--peak_flops=1e12"]
@@ -77,7 +77,7 @@ def test_the_example_trains_and_evaluates(npz, quick_start, call):
 
 
 def test_the_example_is_checked(npz, call):
-    check = ("data", "check", npz, f"--dataset_plugin={EXAMPLE}")
+    check = ("data", "check", npz, f"--plugin={EXAMPLE}")
     out = call(*check).out
     assert out.startswith(f"{npz}: npz\ntrain: 40 valid records in 1 files, ")
     assert "labels: 10 different from 0 to 9, 4 to 4 records each" in out
@@ -95,14 +95,14 @@ def test_the_example_is_checked(npz, call):
 def test_models_of_the_file_are_listed(call):
     kernels = 9 * 3 * 16 + 9 * 16 * 16
     parameters = kernels + 32 + 4 * 4 * 16 * 10 + 10
-    listed = call("models", f"--dataset_plugin={EXAMPLE}", "--data_name=npz").out
+    listed = call("models", f"--plugin={EXAMPLE}", "--data_name=npz").out
     assert f"{parameters:,}" in listed
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "registers no data set; call cnnbench.data.register_dataset(Dataset(...))"),
+        ("", "registers nothing; call cnnbench.data.register_dataset(Dataset(...))"),
         ("make(name='imagenet')", "11: make(): a data set named 'imagenet' is registered already"),
         ("make(name='')", "11: make(): a data set needs a name of printable characters, not ''"),
         ("make(num_classes=0)", "11: make(): data set own: num_classes=0 must be at least 1"),
@@ -124,7 +124,7 @@ def test_a_file_that_is_of_no_use_ends_with_2_and_one_line(own, text, message):
 
 
 def test_refusals_do_without_tensorflow(own, alone):
-    done = alone(f"--dataset_plugin={own('make(); 1 / 0')}")
+    done = alone(f"--plugin={own('make(); 1 / 0')}")
     assert done.status == 2
     line, frame = done.err.splitlines()
     assert line.endswith("own.py:12: <module>: ZeroDivisionError: division by zero")
@@ -155,7 +155,7 @@ def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, mes
         "register_model('trivial', 'own', lambda: get_model('trivial', 'imagenet'))\n"
     )
     flags = ["--data_name=own", f"--data_dir={tmp_path}", "--device=cpu", "--batch_size=2"]
-    err = call(f"--dataset_plugin={path}", *flags, code=status).err
+    err = call(f"--plugin={path}", *flags, code=status).err
     assert message in err
     assert sum("error" in line for line in err.splitlines()) == 1
 
@@ -166,17 +166,17 @@ def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, mes
         ("check=lambda files, num_classes: 1 / 0", "{0}:12: <lambda>: ZeroDivisionError"),
         (
             "find=lambda folder, subset: [folder + '/gone']",
-            "--dataset_plugin={0}: find() returned {1}/gone, which does not",
+            "--plugin={0}: find() returned {1}/gone, which does not",
         ),
     ],
 )
 def test_defects_of_its_checker_are_one_line_each(own, tmp_path, call, parts, message):
     path = own(f"make({parts})")
-    err = call("data", "check", tmp_path, f"--dataset_plugin={path}", code=2).err
+    err = call("data", "check", tmp_path, f"--plugin={path}", code=2).err
     assert err.startswith(f"cnnbench: error: {message.format(path, tmp_path)}")
 
 
-def test_both_flags_may_name_one_file(own):
+def test_one_file_may_register_a_data_set_and_a_network(own):
     path = own(
         "make()\nfrom cnnbench.models import get_model, register_model\n"
         "register_model('mine', 'own', lambda: get_model('trivial', 'imagenet'))\n"

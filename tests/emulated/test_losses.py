@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 Flags = Mapping[str, Any]
 
-COMMON = {"model_plugin": NETWORKS, "model": "normal", "batch_size": 2, "num_batches": 5}
+COMMON = {"plugin": NETWORKS, "model": "normal", "batch_size": 2, "num_batches": 5}
 COMMON |= {"num_warmup_batches": 0}
 
 EVALUATED = {"eval_during_training_every_n_steps": 5, "num_eval_batches": 1}

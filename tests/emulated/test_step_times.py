@@ -25,7 +25,7 @@ Flags = Mapping[str, Any]
 PLUGIN = Path(__file__).parents[2] / "docs" / "examples" / "npz_dataset_plugin.py"
 # Two small convolutions.
 WARMUP = 3
-MODEL = {"dataset_plugin": PLUGIN, "model": "small", "batch_size": 2, "num_warmup_batches": WARMUP}
+MODEL = {"plugin": PLUGIN, "model": "small", "batch_size": 2, "num_warmup_batches": WARMUP}
 # Batches that are read from a file of `write_data`, and copied to the GPU; synthetic ones stay.
 REAL = {"data_dir": "{folder}"}
 # Part of the name of the kernel that a step runs once on each GPU.

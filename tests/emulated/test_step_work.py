@@ -20,7 +20,7 @@ from short_runs import NETWORKS
 
 pytestmark = pytest.mark.slow
 
-NORMAL = {"model_plugin": NETWORKS, "model": "normal"}
+NORMAL = {"plugin": NETWORKS, "model": "normal"}
 
 GRADIENTS = 22228
 """Bytes of the gradients, or of the trainable variables, of a tower."""

@@ -38,7 +38,7 @@ def _read_anywhere():
     # The input has the flags of data as attributes.
     names = {*names_of_flags(FLAGS, RunPart.READING)}
     names |= {field.name for field in dataclasses.fields(AggregationSpec)}
-    names |= {*OPTIMIZERS.constants, *SCHEDULES.constants, *CLIPPINGS, *ENDINGS, *plugins.FLAGS}
+    names |= {*OPTIMIZERS.constants, *SCHEDULES.constants, *CLIPPINGS, *ENDINGS, plugins.FLAG}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             if any(path.is_relative_to(other) for other in NOT_READERS):

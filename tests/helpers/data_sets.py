@@ -393,7 +393,7 @@ def _weighted(batch: TowerBatch, of: Callable[[TowerBatch], list[Hashable]]) -> 
 # The data set of docs/examples/weather_plugin.py ------------------------------------------------
 
 WEATHER_PLUGIN = str(Path(__file__).parents[2] / "docs" / "examples" / "weather_plugin.py")
-WEATHER = {"dataset_plugin": WEATHER_PLUGIN, "data_name": "weather", "model": "forecast"}
+WEATHER = {"plugin": WEATHER_PLUGIN, "data_name": "weather", "model": "forecast"}
 """Flags of a run of its network."""
 
 OWN_FORECAST = """
@@ -412,7 +412,7 @@ def own_forecast(folder: Path, body: str) -> dict[str, str]:
     """Flags of a run of a network, written into `folder`, that has `body` besides the example's."""
     path = folder / "own.py"
     path.write_text(OWN_FORECAST.format(body=textwrap.indent(textwrap.dedent(body), "    ")))
-    return {**WEATHER, "model": "own", "model_plugin": str(path)}
+    return {**WEATHER, "model": "own", "plugin": f"{WEATHER_PLUGIN},{path}"}
 
 
 def write_weather(folder: Path, train: int, validation: int) -> Path:

@@ -76,6 +76,6 @@ KINDS = [mode for mode in MODES if mode.id != "distributed"]
 def build(model: str = "poison", **flags: object) -> BuiltRun:
     """A built run of a model, perhaps in plugins/, with variables initialised."""
     own = {"model": model, "device": "cpu", "num_warmup_batches": 0, "weight_decay": 0}
-    built = BenchmarkCNN(Params.from_dict({**own, "model_plugin": NETWORKS, **flags})).build()
+    built = BenchmarkCNN(Params.from_dict({**own, "plugin": NETWORKS, **flags})).build()
     built.manager.after_initialization()
     return built

@@ -9,7 +9,6 @@ import stat
 
 import pytest
 
-from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import worktree
 from cnnbench.campaigns.bisect import GitHistory, find_repository_root, good_and_bad_hashes
 from cnnbench.machine import repository
@@ -101,7 +100,7 @@ def test_reading_runs_nothing(trapped, traps, git):
     traps.sprung()
     found = read_repository_state(trapped)
     assert (found.repository, found.revision, found.dirty) == ("outer", head, False)
-    assert measured_code({"model_plugin": str(trapped / "net.py")}) == found
+    assert measured_code({"plugin": str(trapped / "net.py")}) == found
     commits = CommitGraph(trapped)
     assert list(commits.places)[:2] == [first, head]
     assert len(commits.remarks_on_measured_commits([head, "0" * 40])) == 2
@@ -209,27 +208,25 @@ def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path
     head = git(nets, "rev-parse", "HEAD")
     found = Subject(repository="nets", revision=head, dirty=False)
     monkeypatch.chdir(tmp_path)
-    assert measured_code({"model_plugin": None, "model": "lenet"}) == Subject()
-    assert measured_code({"model_plugin": "nets/net.py"}) == found
-    assert measured_code({"model_plugin": "", "dataset_plugin": str(nets / "net.py")}) == found
-    assert measured_code({"dataset_plugin": None, "variable_mgr_plugin": "nets/net.py"}) == found
+    assert measured_code({"plugin": None, "model": "lenet"}) == Subject()
+    assert measured_code({"plugin": "nets/net.py"}) == found
+    assert measured_code({"plugin": [str(nets / "net.py")]}) == found
     # A link to it counts as the file itself.
     (tmp_path / "link.py").symlink_to(nets / "net.py")
-    assert measured_code({"model_plugin": "link.py"}) == found
+    assert measured_code({"plugin": "link.py"}) == found
     monkeypatch.chdir(nets)
     assert measured_code({}) == found
     # A plug-in of no repository is measured in the working directory's, and is a change.
     states = {found.changes}
     for text in ("a = 1", "a = 2"):
         (tmp_path / "own.py").write_text(text)
-        both = {"model_plugin": "../own.py", "variable_mgr_plugin": "net.py"}
-        for flags in ({"model_plugin": "../own.py"}, both):
-            other = measured_code(flags)
+        for paths in (["../own.py"], ["../own.py", "net.py"]):
+            other = measured_code({"plugin": paths})
             assert (other.repository, other.revision, other.dirty) == ("nets", head, True)
             states.add(other.changes)
     assert len(states) == 3
     # Where there is no repository at all, it is all that is known.
-    alone = measured_code({"model_plugin": "own.py"}, tmp_path)
+    alone = measured_code({"plugin": "own.py"}, tmp_path)
     assert (alone.revision, alone.dirty, len(alone.changes or "")) == (None, None, 16)
 
 
@@ -238,7 +235,7 @@ def test_a_plugin_that_is_not_tracked_differs_from_the_commit(nets, git):
     changes = set()
     for text in ("a = 1", "a = 2"):
         (nets / "new net.py").write_text(text)
-        found = measured_code({"model_plugin": str(nets / "new net.py")})
+        found = measured_code({"plugin": str(nets / "new net.py")})
         assert (found.repository, found.revision, found.dirty) == ("nets", head, True)
         changes.add(found.changes)
     assert len(changes) == 2
@@ -275,23 +272,6 @@ def test_each_of_several_plugins_counts(nets, git, tmp_path):
     assert [one.dirty for one in found] == [False, True, True]
     assert len({one.changes for one in found}) == 3
     assert measured_code({"plugin": [*others, tracked]}) == found[2]
-
-
-def test_of_several_repositories_that_of_the_network_is_measured(nets, git, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    git(data, "init", "--quiet")
-    (data / "rows.py").write_text("")
-    git(data, "add", ".")
-    git(data, "commit", "--quiet", "-m", "first")
-    flags = {"model_plugin": str(nets / "net.py"), "dataset_plugin": str(data / "rows.py")}
-    # Networks may extend those of data sets.
-    assert [flag for flag, _ in plugins.plugin_files_of_flags(flags)] == [
-        "dataset_plugin",
-        "model_plugin",
-    ]
-    assert measured_code(flags).repository == "nets"
-    assert measured_code({**flags, "model_plugin": None}).repository == "data"
 
 
 def test_the_order_of_plugins_decides_nothing(nets, git, tmp_path):

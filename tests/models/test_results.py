@@ -159,7 +159,7 @@ def test_a_mistake_in_a_run_is_one_line_with_frames_below(
 ):
     monkeypatch.chdir(tmp_path)
     probe(head, body)
-    words = ("--model_plugin=own.py", "--result_json=r.json", *FLAGS)
+    words = ("--plugin=own.py", "--result_json=r.json", *FLAGS)
     err = call(*words, code=ExitCode.USAGE).err.splitlines()
     (at,) = (i for i, line in enumerate(err) if "error" in line)
     assert err[at].startswith(f"cnnbench: error: {tmp_path}/own.py:")

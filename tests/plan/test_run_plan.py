@@ -54,7 +54,7 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
     """Each worker builds its own step: with another one the job would train a mixture."""
     params = Params(
         **{"variable_update": mode, "model": "one_layer", "data_name": "cifar10"},
-        **{"model_plugin": "plug.py", "job_name": "worker", "worker_hosts": "a:1,b:1"},
+        **{"plugin": "plug.py", "job_name": "worker", "worker_hosts": "a:1,b:1"},
     )
 
     def facts(source=ONE_LAYER, folder="one", **changes):
@@ -72,7 +72,7 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
         assert one.keys() == other.keys()
         return {name for name in one if one[name] != other[name]}
 
-    source = "SHA-256 of --model_plugin=plug.py"
+    source = "SHA-256 of --plugin=plug.py"
     variables, settings = (f"digest of the model's {part}" for part in ("variables", "settings"))
     assert differing() == set()
     assert differing(source=ONE_LAYER.replace("max_pool", "avg_pool")) == {source}

@@ -92,7 +92,7 @@ def test_wrong_use(words, key, tmp_path, capsys):
 
 @functools.cache
 def losses(network: str, data: str, precision: str, plant: str) -> np.ndarray:
-    model = {"model": f"planted_{network}", "model_plugin": str(validate_explain.PLUGIN)}
+    model = {"model": f"planted_{network}", "plugin": str(validate_explain.PLUGIN)}
     with mock.patch.dict(os.environ, PLANT=plant):
         ran = run(**model, data_name=data, precision=precision, num_batches=2, num_warmup_batches=1)
     return np.asarray(ran.record.losses)

@@ -586,7 +586,7 @@ def test_the_extra_work_changes_nothing_that_is_computed(monkeypatch):
     plain = run(model="lenet", data_name="imagenet").record
     for rows in ("0", "8"):
         monkeypatch.setenv(planted_plugin.ROWS, rows)
-        plugin = {"model": planted_plugin.SLOWED, "model_plugin": planted_plugin.__file__}
+        plugin = {"model": planted_plugin.SLOWED, "plugin": planted_plugin.__file__}
         slowed = run(data_name="imagenet", **plugin).record
         assert replace(slowed.model, name="lenet") == plain.model
         np.testing.assert_allclose(slowed.losses, plain.losses, rtol=1e-5)

@@ -849,8 +849,7 @@ def _find_factory(name: str) -> tuple[Factory, Formula | None]:
 
 plugins.add_plugin_kind(
     plugins.PluginKind(
-        flag="all_reduce_spec",
-        noun="all-reduce algorithm",
+        name="all-reduce algorithm",
         call="cnnbench.variable_mgr.all_reduce.register(name)",
         table=lambda: _registered,
         prepare=lambda: None,  # Built-in algorithms need no import: file names are their names.

@@ -125,7 +125,7 @@ def _named_files(commit: str, flags: Sequence[str]) -> set[str]:
         by_flag, _ = split_command_line(flags, ACCEPTED)
     except UsageError:
         raise UnknownFilesError from None
-    for _, text in plugin_files_of_flags(by_flag):
+    for text in plugin_files_of_flags(by_flag):
         for path in strip_file_scheme(text).split(","):
             (inside,) = _path_in_commit(path) or ("",)
             source = _read(commit, inside, path)

@@ -126,7 +126,7 @@ class CampaignIdentity:
         state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
         places: dict[str, ConfigurationIdentity] = {}  # The keys name the code in error messages.
         for name, plan in self.plans.items():
-            files = ", ".join(path for _, path in plugins.plugin_files_of_flags(plan.config or {}))
+            files = ", ".join(plugins.plugin_files_of_flags(plan.config or {}))
             places.setdefault(files if plan.folder is None else name, plan)
         for name, plan in places.items():
             subject, of = plan.measured_code(), f" of {name}" if name else ""

@@ -198,11 +198,11 @@ def _run_bisection(
     }
     plans = {"": setting.side.identity()._replace(config=None)}
     # Plug-ins with absolute paths do not belong to the commits, so their code must not change.
-    for name, path in plugins.plugin_files_of_flags(setting.side.given_flags):
+    for path in plugins.plugin_files_of_flags(setting.side.given_flags):
         if os.path.isabs(path):
             with contextlib.suppress(UsageError):  # Measured processes report errors of plug-ins.
-                plugins.load_plugin_file(path, name)
-            parts = plugins.files_used_by_plugins({name: path})
+                plugins.load_plugin_file(path)
+            parts = plugins.files_used_by_plugins({plugins.FLAG: path})
             plans[path] = ConfigurationIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)
     identity = CampaignIdentity(
         plans=plans,

@@ -17,7 +17,6 @@ from cnnbench.data.ratings_files import write_ratings_files
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
-from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.models.model import datasets
 from cnnbench.run.runtime.loading import filtered_stderr
@@ -115,7 +114,6 @@ class CheckFlags:
         None, "Data set. If not given, it is inferred from the files.", known=datasets
     )
     plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
-    dataset_plugin: str | None = redeclare_flag(DataParams, "dataset_plugin")
     num_classes: int | None = flag(
         None,
         "Labels must be smaller than this number. If not given, the number that the data set "

@@ -16,7 +16,6 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.flags.groups.data import DataParams
-from cnnbench.flags.groups.model import ModelParams
 from cnnbench.models import model as registry
 from cnnbench.models.declaration import bytes_per_image, declare
 from cnnbench.records.codec import encode
@@ -26,9 +25,7 @@ from cnnbench.records.codec import encode
 class ModelsFlags(PluginFlags):
     """Flags of `cnnbench models`."""
 
-    model_plugin: str | None = redeclare_flag(ModelParams, "model_plugin")
     data_name: str | None = redeclare_flag(DataParams, "data_name")
-    dataset_plugin: str | None = redeclare_flag(DataParams, "dataset_plugin")
     format: str = flag(
         "table",
         "What to print. csv and json contain all digits.",

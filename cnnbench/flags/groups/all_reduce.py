@@ -22,7 +22,6 @@ from cnnbench.flags.declare import (
     split_options,
 )
 from cnnbench.flags.groups.cluster import ClusterParams
-from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
@@ -60,9 +59,6 @@ class AllReduceParams:
         known=registry.datasets,
         part=RunPart.ROWS | RunPart.PREDICTED,
         only_with="model",
-    )
-    model_plugin: str | None = redeclare_flag(
-        ModelParams, "model_plugin", part=RunPart.ROWS | RunPart.PREDICTED
     )
     plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin", part=RunPart.PREDICTED)
     dtype: str = flag(

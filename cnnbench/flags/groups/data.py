@@ -50,12 +50,6 @@ class DataParams:
         unset="",
         part=RunPart.HEADER,
     )
-    dataset_plugin: str | None = flag(
-        None,
-        "The same as --plugin, for a file that registers data sets.",
-        path="file",
-        role=FlagRole.PLUGIN,
-    )
 
     # Flags for reading and preprocessing examples.
     resize_method: str = _reading(

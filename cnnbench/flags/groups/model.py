@@ -23,12 +23,6 @@ class ModelParams:
         known=all_model_names,
         part=RunPart.HEADER | RunPart.STEP_WORK,
     )
-    model_plugin: str | None = flag(
-        None,
-        "The same as --plugin, for a file that registers models.",
-        path="file",
-        role=FlagRole.PLUGIN,
-    )
     image_size: int | None = flag(
         None,
         "Height and width of the images in pixels. If not given, the image size of the model is "

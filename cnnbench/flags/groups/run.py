@@ -248,8 +248,8 @@ class RunParams:
     plugin: tuple[str, ...] = flag(
         (),
         "Python file that registers your own networks, data sets, modes, all-reduce algorithms, "
-        "optimizers, schedules or metrics. The file is loaded before flags are checked. May be "
-        "repeated.",
+        "optimizers, schedules, metrics or readers. The file is loaded before flags are checked. "
+        "May be repeated.",
         path="file",
         repeated=True,
         role=FlagRole.PLUGIN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import FlagRole, RunPart, flag
+from cnnbench.flags.declare import RunPart, flag
 from cnnbench.variable_mgr.all_reduce.spec import (
     COMMUNICATION_HINTS,
     AllReduceSpec,
@@ -46,12 +46,6 @@ class VariableUpdateParams:
         choices=NAMES,
         checked_late=True,
         part=RunPart.ALGORITHM | RunPart.TUNABLE | RunPart.HEADER,
-    )
-    variable_mgr_plugin: str | None = flag(
-        None,
-        "The same as --plugin, for a file that registers modes of --variable_update.",
-        path="file",
-        role=FlagRole.PLUGIN,
     )
     local_parameter_device: str = flag(
         "gpu",

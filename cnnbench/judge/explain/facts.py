@@ -62,7 +62,7 @@ FACTS_OF: Mapping[str, tuple[str, ...]] = {
         "all_reduce",
     ),
     "reading": (
-        *("data_dir", "data_name", "dataset_plugin", "datasets_*", "resize_method", "distort*"),
+        *("data_dir", "data_name", "plugin", "datasets_*", "resize_method", "distort*"),
         *("fuse_decode_and_crop", "jpeg_fancy_upscaling", "input_preprocessor"),
     ),
     "looping": ("summary_verbosity", "save_*", "train_dir", "print_training_accuracy"),

@@ -271,9 +271,6 @@ def make_plan(
 
 def _gradient_or_size_workloads(params: AllReduceParams) -> tuple[Workload, ...]:
     if params.model is None:
-        if params.model_plugin is not None:
-            reason = "needs --model, whose gradients are reduced"
-            raise FlagError("model_plugin", params.model_plugin, reason)
         return parse_sizes(params.sizes or _DEFAULT_SIZES, params.dtype)
     named = () if params.sizes is None else parse_sizes(params.sizes, params.dtype)
     _, shapes = model_and_gradient_shapes(params.model, params.data_name)

@@ -611,8 +611,7 @@ def read_results(
 
 plugins.add_plugin_kind(
     plugins.PluginKind(
-        flag="reader",
-        noun="reader",
+        name="reader",
         call="cnnbench.records.readers.register_reader(name, pattern)",
         table=lambda: READERS,
         prepare=load_readers,

@@ -64,10 +64,10 @@ class HostMetricsChildExecutor(HostMetricsExecutor):
 
     Args:
       model, dataset: names with which the child process finds the model.
-      files: flags and paths of plug-ins, which the child process loads first.
+      files: paths of plug-ins, which the child process loads first.
     """
 
-    def __init__(self, model: str, dataset: str, files: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, model: str, dataset: str, files: Sequence[str] = ()) -> None:
         self._arguments = (model, dataset, files)
         # A separate thread waits for the child process.
         self._thread = ThreadPoolExecutor(1, "host-metrics")
@@ -132,8 +132,8 @@ def main(parent: int) -> None:
     (model, dataset, files), rows = pickle.load(sys.stdin.buffer)
     try:
         with plugins.reporting_plugin_errors(BenchmarkError):
-            for flag, path in files:
-                plugins.load_plugin_file(path, flag)
+            for path in files:
+                plugins.load_plugin_file(path)
             metrics = _compute_metrics(registry.get_model(model, dataset), rows)
     except (UsageError, BenchmarkError) as error:
         sys.exit(str(error))

@@ -46,7 +46,7 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
         (tmp_path / name / "src").mkdir(parents=True)
         (tmp_path / name / "src" / "helper_of_ours.py").touch()
         (tmp_path / name / "net.py").write_text("import helper_of_ours\n" + PLUGIN)
-        flags = ("--model_plugin=net.py", "--model=ours")
+        flags = ("--plugin=net.py", "--model=ours")
         side = AbSide(flags=flags, checkout=tmp_path / name, variables={"PYTHONPATH": "src"})
         assert resolve_flags(side).notices == ()
     with pytest.raises(UsageError, match="helper_of_ours"):
@@ -56,10 +56,8 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
 
 def test_a_plug_in_that_spoils_the_answer_is_left_to_the_run(tmp_path):
     (tmp_path / "net.py").write_text("import os\nos._exit(3)\n")
-    assert (
-        resolve_flags(AbSide(flags=("--model_plugin=net.py",), checkout=tmp_path)) == ResolvedRun()
-    )
+    assert resolve_flags(AbSide(flags=("--plugin=net.py",), checkout=tmp_path)) == ResolvedRun()
     (tmp_path / "net.py").write_text("print('{}')\n" + PLUGIN)
-    flags = ("--model_plugin=net.py", "--model=ourz")
+    flags = ("--plugin=net.py", "--model=ourz")
     with pytest.raises(UsageError, match="--model=ourz: unknown; did you mean ours"):
         resolve_flags(AbSide(flags=flags, checkout=tmp_path))

@@ -64,14 +64,14 @@ def test_the_key_is_of_a_plug_in_s_text(suite, tmp_path):
     source = Path("docs/examples/tiny_plugin.py")
     text = (Path(__file__).parents[3] / source).read_text(encoding="utf-8").replace("tiny", "tiny9")
     plugin.write_text(text, encoding="utf-8")
-    yaml = f"entries: [{{name: a, flags: {{model: tiny9, model_plugin: {plugin}}}}}]"
+    yaml = f"entries: [{{name: a, flags: {{model: tiny9, plugin: {plugin}}}}}]"
     key = key_of(suite, yaml)
     assert key_of(suite, yaml) == key
     plugin.write_text(text + "# another text\n", encoding="utf-8")
     assert key_of(suite, yaml) != key
     text = Path(LOCAL_SGD_PLUGIN).read_text(encoding="utf-8")
     plugin.write_text(text, encoding="utf-8")
-    own = f"variable_update: {LOCAL_SGD}, variable_mgr_plugin: {plugin}"
+    own = f"variable_update: {LOCAL_SGD}, plugin: {plugin}"
     yaml = f"entries: [{{name: a, flags: {{{own}}}}}]"
     key = key_of(suite, yaml)
     plugin.write_text(text + "# another text\n", encoding="utf-8")

@@ -655,7 +655,7 @@ def test_flags_are_checked_before_there_is_a_worktree(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("cnnbench.cli.commands.sides.worktree", None)
     sides = ("--a_checkout=HEAD", "--b_checkout=HEAD", *wrong)
-    err = call(command, *sides, "--", "--model_plugin=net.py", code=2).err
+    err = call(command, *sides, "--", "--plugin=net.py", code=2).err
     assert err.count("\n") == 1
 
 

@@ -58,13 +58,13 @@ def test_commands_and_flags_are_those_that_there_are(proposed):
         (["data", "make-i"], {"make-imagenet"}),
         (["strategies", "--model", "=", "alexn"], {"alexnet"}),
         (["completion", "z"], {"zsh"}),
-        (["--xla", "--mod"], {"--model=", "--model_plugin="}),
-        (["--noxla", "--mod"], {"--model=", "--model_plugin="}),
+        (["--xla", "--mod"], {"--model="}),
+        (["--noxla", "--mod"], {"--model="}),
         (["--batch_size", "=", ""], set()),
         (["--batch_size", ""], set()),
         (["--no_such_flag", "--mod"], set()),
         (["no_such_command", "--mod"], set()),
-        (["--model_plugin", "=", "ne"], {":file"}),
+        (["--plugin", "=", "ne"], {":file"}),
         (["--data_dir="], {":folder"}),
         (["report", "r"], {":file"}),
         (["ab", "-o", "r"], {":file"}),
@@ -133,8 +133,8 @@ def test_bash_completes_words(ask):
 def test_bash_completes_files_and_folders(ask, tmp_path):
     (tmp_path / "nets a.py").touch()
     (tmp_path / "runs").mkdir()
-    assert set(ask("--model_plugin", "=", "")) == {"nets a.py", "runs"}
-    assert ask("--model_plugin=ne") == ["--model_plugin=nets a.py"]
+    assert set(ask("--plugin", "=", "")) == {"nets a.py", "runs"}
+    assert ask("--plugin=ne") == ["--plugin=nets a.py"]
     assert ask("--data_dir", "=") == ["runs"]
     assert ask("report", "r") == ["runs"]
 

@@ -125,7 +125,7 @@ class Campaigns:
         # The worktrees of bisect are made by a Python, too.
         python = sys.executable if command == "bisect" else self._python
         self._monkeypatch.setattr(side, "sys", SimpleNamespace(executable=python))
-        run = [f"--model_plugin={self.plugin}", "--model=own", "--device=cpu", "--batch_size=4"]
+        run = [f"--plugin={self.plugin}", "--model=own", "--device=cpu", "--batch_size=4"]
         run += MORE.get(command, [])
         given = ["--resume"] if resume else [] if command == "launch" else ["--seed=1"]
         if command == "ab" and resume:

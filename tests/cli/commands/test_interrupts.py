@@ -35,7 +35,7 @@ class Hangs(Model):
 
 register_model("hangs", "imagenet", Hangs)
 """
-FLAGS = ("--model=hangs", "--model_plugin=model.py", "--device=cpu", "--display_every=1")
+FLAGS = ("--model=hangs", "--plugin=model.py", "--device=cpu", "--display_every=1")
 FLAGS += ("--num_batches=1000", "--num_warmup_batches=1", "--quiet_conditions=all")
 JOB = ("launch", "--workers=2", "--", "--variable_update=collective_all_reduce")
 

@@ -70,7 +70,7 @@ def test_formats_for_programs(call, holds):
 
 
 def test_plugin(call, plugin):
-    out, err = call("models", f"--model_plugin={plugin}", "--format=json")
+    out, err = call("models", f"--plugin={plugin}", "--format=json")
     (tiny,) = (one for one in json.loads(out)["models"] if one["model"] == "tiny")
     weights = 8 * 8 * 3 * 1001
     assert (tiny["model"], tiny["input_shape"], tiny["batch_size"]) == ("tiny", "8x8x3", 4)
@@ -83,5 +83,5 @@ def test_plugin(call, plugin):
         "cnnbench: warning: models for nowhere are left out: there is no data set of that name"
         f"{end}",
     ]
-    quiet = call("models", f"--model_plugin={plugin}", "--quiet_conditions=models")
+    quiet = call("models", f"--plugin={plugin}", "--quiet_conditions=models")
     assert quiet.err == ""

@@ -27,7 +27,7 @@ STEPS = ("--num_batches=3", "--num_warmup_batches=1", "--rounds=1")
 def test_modes_are_measured_and_have_equal_weights(call, tmp_path, loaded_processes):
     results, plot = tmp_path / "results", tmp_path / "plot.svg"
     modes = f"--modes=parameter_server,replicated,{LOCAL_SGD}"
-    plugin = f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN}"
+    plugin = f"--plugin={LOCAL_SGD_PLUGIN}"
     out = ("--format=json", f"--results={results}", f"--plot={plot}")
     text = call("strategies", *TINY, *STEPS, modes, plugin, *out).out
     assert KINDS["strategies"](text.encode())

@@ -97,7 +97,7 @@ def test_code_that_is_edited_during_a_sweep_ends_it(call, in_folder, git, loaded
     git(in_folder, "init", "--quiet")
     git(in_folder, "add", ".")
     git(in_folder, "commit", "--quiet", "-m", "suite")
-    flags = ["--filter=1", "--seed=1", "--repeats=2", "--", "--model_plugin=net.py"]
+    flags = ["--filter=1", "--seed=1", "--repeats=2", "--", "--plugin=net.py"]
     err = call("sweep", "tiny.yaml", *flags, code=4 if edits else 0).err
     error = "cnnbench: error: the measured code was changed (uncommitted changes of net.py); "
     assert err.count(error) == edits
@@ -153,7 +153,7 @@ def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd, loaded_processes
     suite = f"""
     name: greedy
     defaults:
-      flags: {{model: greedy, model_plugin: "{NETWORKS}", device: cpu, peak_flops: 1e12}}
+      flags: {{model: greedy, plugin: "{NETWORKS}", device: cpu, peak_flops: 1e12}}
       timeout: 120
     entries:
       - name: search

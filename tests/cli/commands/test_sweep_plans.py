@@ -339,6 +339,7 @@ OF_ENTRIES = [
 ]
 
 OF_FLAGS = [
+    ("model_plugin: net.py", "--model_plugin was removed; use --plugin"),
     ("modle: lenet", 'unknown key "modle"; did you mean "model"?'),
     ("model: lenett", "--model=lenett: "),
     ("num_gpus: 0", "--num_gpus=0: must be from 1 to 1024"),

@@ -149,8 +149,7 @@ def test_every_flag_of_the_command_is_in_a_row_s_configuration_or_left_out_on_pu
         *flag_names_by_repetition_match(RepetitionMatch.NOTHING)
     }
     assert counted - set(row.configuration.flags) == {
-        *("sizes", "data_name", "model_plugin", "peers", "compact_gradient_transfer"),
-        "iterations",
+        *("sizes", "data_name", "peers", "compact_gradient_transfer", "iterations"),
     }
 
 

@@ -66,7 +66,7 @@ def test_default_devices_reach_16384(capsys):
             {"model": "trivial", "data_name": "cifar10"},
             [*FORMULAS, "give --step_seconds"],
         ),
-        ({"model": "tiny", "model_plugin": "docs/examples/tiny_plugin.py"}, ["# tiny: "]),
+        ({"model": "tiny", "plugin": "docs/examples/tiny_plugin.py"}, ["# tiny: "]),
     ],
 )
 def test_what_is_given_is_printed(capsys, given, texts):

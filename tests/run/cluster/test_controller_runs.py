@@ -19,7 +19,7 @@ REDUCED = {"variable_update": "distributed_all_reduce", "all_reduce_spec": "xrin
 
 
 def of(model, **flags):
-    own = {"model": model, "model_plugin": NETWORKS}
+    own = {"model": model, "plugin": NETWORKS}
     return {**ALL, **own, "num_batches": 3, **flags}
 
 

@@ -123,7 +123,7 @@ def test_updates_of_two_workers_add_up_over_a_resumption(tmp_path):
     flags = {
         "device": "cpu",
         "model": "linear",
-        "model_plugin": NETWORKS,
+        "plugin": NETWORKS,
         "weight_decay": 0,
         "init_learning_rate": 0.25,
         "num_warmup_batches": 0,

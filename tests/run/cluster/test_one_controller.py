@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start")]
 ORACLE = {
     "device": "cpu",
     "model": "oracle",
-    "model_plugin": NETWORKS,
+    "plugin": NETWORKS,
     "optimizer": "momentum",
     "weight_decay": 0.0625,
     "init_learning_rate": RATE,

@@ -26,7 +26,7 @@ def flags(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     write_random_cifar10(folder, train=40)
     return [
-        *("--device=cpu", "--model=gate", f"--model_plugin={NETWORKS}", "--quiet_conditions=all"),
+        *("--device=cpu", "--model=gate", f"--plugin={NETWORKS}", "--quiet_conditions=all"),
         *("--data_name=cifar10", f"--data_dir={folder}", "--batch_size=2"),
         *("--num_warmup_batches=1", "--num_batches=100000000", "--display_every=20"),
         f"--stall_timeout={STALL}",

@@ -335,7 +335,7 @@ def test_a_resumed_run_that_skips_records_trains_on_the_others(tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / "train-00000-of-00001")) as writer:
         for record in (b"no", *records[:6], b"no", *records[6:]):
             writer.write(record)
-    model = {"model": "rows", "model_plugin": NETWORKS}
+    model = {"model": "rows", "plugin": NETWORKS}
     model |= {"device": "cpu", "num_gpus": 2, "batch_size": 1}
     reading = {"data_name": "imagenet", "data_dir": str(tmp_path), "on_bad_record": "skip"}
     flags = {**model, **reading, "num_warmup_batches": 0, "train_dir": str(tmp_path / "ckpt")}

@@ -235,7 +235,7 @@ def test_another_shape_is_named(saved, capsys):
     )
 
 
-PLUGIN = f"--model_plugin={NETWORKS}"
+PLUGIN = f"--plugin={NETWORKS}"
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 
 ROOT = Path(__file__).parents[3]
 CLASSIFIER = {
-    "model_plugin": NETWORKS,
+    "plugin": NETWORKS,
     "model": "classifier",
     "data_name": "cifar10",
     "device": "cpu",
@@ -188,7 +188,7 @@ def test_a_network_that_needs_a_fixed_batch_is_named(tmp_path, capsys):
         "        return net.logits(net.flatten(net.apply(add, images, shape=(4, 4, 3))))\n"
         "register_model('fixed', 'cifar10', Fixed)\n"
     )
-    assert run(model_plugin=plugin, model="fixed", export_dir=tmp_path / "export") == 4
+    assert run(plugin=plugin, model="fixed", export_dir=tmp_path / "export") == 4
     error = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert "--model=fixed cannot be exported with a variable number of examples: " in error[0]
     assert not (tmp_path / "export").exists()

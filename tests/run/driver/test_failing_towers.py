@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 def test_m6_a_replica_that_fails_in_a_step_ends_the_process(tmp_path):
     flags = [
-        *("--model=fails_to_run", f"--model_plugin={NETWORKS}", "--device=cpu", "--num_gpus=2"),
+        *("--model=fails_to_run", f"--plugin={NETWORKS}", "--device=cpu", "--num_gpus=2"),
         *("--num_batches=2", "--num_warmup_batches=0", "--quiet_conditions=all", "--progress=off"),
         *("--variable_update=mirrored_strategy", "--cross_device_ops=ring"),
     ]

@@ -14,7 +14,6 @@ from data_sets import WEATHER, own_forecast
 from forked import finished, gone, until, wait_for
 from short_runs import command
 
-from cnnbench.base.plugins import plugin_files_of_flags
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
@@ -77,9 +76,7 @@ def test_a_process_that_dies_fails_the_run(tmp_path, capsys, quick_start):
     ],
 )
 def test_a_process_without_a_result_is_named(body, line, tmp_path):
-    host = HostMetricsChildExecutor(
-        "own", "weather", plugin_files_of_flags(failing(tmp_path, body))
-    )
+    host = HostMetricsChildExecutor("own", "weather", failing(tmp_path, body)["plugin"].split(","))
     with pytest.raises(BenchmarkError, match=re.escape(line)):
         host.submit({"told": np.zeros(3), "true": np.zeros(3)}).result(60)
     host.close()
@@ -115,7 +112,7 @@ def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
 def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
     begun = tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
-    plugins = plugin_files_of_flags(failing(tmp_path, body))
+    plugins = failing(tmp_path, body)["plugin"].split(",")
     host = HostMetricsChildExecutor("own", "weather", plugins)
     waiting = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     never = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
@@ -132,7 +129,7 @@ def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
 def test_the_process_ends_with_a_run_that_is_killed(tmp_path):
     begun = tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
-    plugins = plugin_files_of_flags(failing(tmp_path, body))
+    plugins = failing(tmp_path, body)["plugin"].split(",")
     code = (
         "import time\n"
         "from cnnbench.run.driver.host_metrics import HostMetricsChildExecutor\n"

@@ -72,7 +72,7 @@ def started(folder, *flags, hangs=-1, lasts=0.0):
     )
     return forked.Forked(
         forked.cnnbench,
-        ["--dataset_plugin=numbers.py", "--data_dir=.", "--model=tiny", *flags],
+        ["--plugin=numbers.py", "--data_dir=.", "--model=tiny", *flags],
         folder / "out",
         folder / "err",
         folder,

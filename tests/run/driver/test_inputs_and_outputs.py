@@ -235,7 +235,7 @@ def headed(tmp_path):
         path.write_text(HEAD.format(head=head))
         params = Params(
             model="headed",
-            model_plugin=str(path),
+            plugin=str(path),
             data_name="cifar10",
             device="cpu",
             num_warmup_batches=0,

@@ -28,7 +28,7 @@ SEED = 1234
 RATE = 0.05
 STEPS = 3
 FLAGS = {
-    "model_plugin": PLUGIN,
+    "plugin": PLUGIN,
     "data_name": "cifar10",
     "batch_size": 3,
     "init_learning_rate": RATE,

@@ -208,6 +208,6 @@ def test_what_cannot_be_read_is_told_before_the_network_is_built(other, task, tm
 
 def test_a_backbone_is_not_read_from_them(tmp_path, call):
     write(tmp_path, {f"v/cg/{name}": shape for name, shape in LENET.items()}, "NHWC")
-    flags = [f"--model_plugin={NETWORKS}", "--model=detector", "--data_name=cifar10"]
+    flags = [f"--plugin={NETWORKS}", "--model=detector", "--data_name=cifar10"]
     err = call(*CPU, *flags, f"--backbone_model_path={tmp_path}", "--num_batches=1", code=4).err
     assert err.endswith("; checkpoints of tf_cnn_benchmarks can be read only from --train_dir\n")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 WARMUP, STEPS = 1, 4
 TINY = {
     "model": "poison",
-    "model_plugin": NETWORKS,
+    "plugin": NETWORKS,
     "device": "cpu",
     "batch_size": 2,
     "num_batches": STEPS,

@@ -14,7 +14,7 @@ DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 
 
 def planned(model, **flags):
-    params = Params(model=model, dataset_plugin=WEATHER_PLUGIN, device="cpu", **DURING, **flags)
+    params = Params(model=model, plugin=WEATHER_PLUGIN, device="cpu", **DURING, **flags)
     make_plan(params, resolve_data=False)
     return make_plan(params).length.target
 

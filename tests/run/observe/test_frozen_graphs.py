@@ -35,7 +35,7 @@ def test_later_values_of_variables_change_nothing():
 @pytest.mark.parametrize("flags", [["--precision=bf16"], ["--xla_compile"]])
 def test_a_run_has_the_losses_of_one_that_reads(run, tmp_path, flags):
     path = tmp_path / "graph.pb"
-    plugin = f"--model_plugin={NETWORKS}"
+    plugin = f"--plugin={NETWORKS}"
     shared = [plugin, "--model=poison", "--data_name=imagenet", "--forward_only", *flags]
     out, _ = run(*shared, "--freeze_when_forward_only", f"--graph_file={path}")
     graph = type(tf.Graph().as_graph_def()).FromString(path.read_bytes())

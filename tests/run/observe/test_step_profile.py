@@ -264,7 +264,7 @@ def test_depthwise_convolutions_have_flops_and_the_first_step_is_not_profiled(ru
     path, plugin = tmp_path / "profile.json", tmp_path / "depthwise.py"
     plugin.write_text(DEPTHWISE)
     run(
-        *(f"--model_plugin={plugin}", "--model=depthwise", "--data_name=cifar10"),
+        *(f"--plugin={plugin}", "--model=depthwise", "--data_name=cifar10"),
         *(f"--profile_json={path}", "--num_warmup_batches=3", "--batch_size=2"),
     )
     profile = StepProfile.from_json(path.read_text())

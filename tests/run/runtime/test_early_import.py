@@ -46,11 +46,11 @@ register_model("early", "imagenet", Early)
 def test_a_plugin_that_imports_tensorflow_at_the_top(tmp_path):
     plugin = tmp_path / "plugin.py"
     plugin.write_text(PLUGIN)
-    flags = [f"--model_plugin={plugin}", "--model=early", "--device=cpu", "--num_batches=1"]
+    flags = [f"--plugin={plugin}", "--model=early", "--device=cpu", "--num_batches=1"]
     flags += ["--num_warmup_batches=0", f"--result_json={tmp_path / 'r.json'}"]
     other = tmp_path / "other.py"  # which does not, and is loaded before
     other.write_text(OTHER)
-    flags += [f"--variable_mgr_plugin={other}"]
+    flags += [f"--plugin={other}"]
     flags += ["--peak_flops=1e12", "--quiet_conditions=all"]
     command = [sys.executable, "-m", "cnnbench", *flags]
     done = finished(command, seconds=180, environment={"TF_CPP_MIN_LOG_LEVEL": None})

@@ -434,11 +434,11 @@ def test_a_plug_in_that_ends_or_copies_the_process(tmp_path, command, parts, cod
     (tmp_path / "own.py").write_text(source)
     flags = ("--model=dying", "--device=cpu", "--num_batches=1", "--num_warmup_batches=0")
     flags += ("--peak_flops=1e12", "--result_json=r.json")
-    words = [command, "--model_plugin=own.py", *(flags if command == "run" else ())]
+    words = [command, "--plugin=own.py", *(flags if command == "run" else ())]
     out, err = tmp_path / "out", tmp_path / "err"
     assert Forked(cnnbench, words, out, err, tmp_path).wait(100) == code
     told = [line for line in err.read_text().splitlines() if "error: " in line]
-    begin = f"cnnbench: error: {told_of.format('--model_plugin=')}".replace("FOLDER", str(tmp_path))
+    begin = f"cnnbench: error: {told_of.format('--plugin=')}".replace("FOLDER", str(tmp_path))
     assert [line.startswith(begin) for line in told] == [True] * bool(told_of)
     assert (tmp_path / "r.json").exists() == ("run" in parts)
     if "run" not in parts:
@@ -449,7 +449,7 @@ def test_a_record_that_cannot_be_written_after_a_crash_is_warned_of(tmp_path):
     crash = "import shutil; shutil.rmtree('lost'); os.abort()"
     (tmp_path / "own.py").write_text(DYING.format(loaded="", made="pass", built="pass", run=crash))
     (tmp_path / "lost").mkdir()
-    flags = ("--model_plugin=own.py", "--model=dying", "--device=cpu", "--result_json=lost/r.json")
+    flags = ("--plugin=own.py", "--model=dying", "--device=cpu", "--result_json=lost/r.json")
     out, err = tmp_path / "out", tmp_path / "err"
     assert Forked(cnnbench, ["run", *flags], out, err, tmp_path).wait(100) == 4
     reason = f"there is no folder {tmp_path}/lost"

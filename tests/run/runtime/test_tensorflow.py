@@ -149,7 +149,7 @@ def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path):
     path, errors = tmp_path / "record.json", tmp_path / "err"
 
     def run(code=0):
-        flags = ["--model=oracle", f"--model_plugin={NETWORKS}", "--batch_size=2", "--device=cpu"]
+        flags = ["--model=oracle", f"--plugin={NETWORKS}", "--batch_size=2", "--device=cpu"]
         flags += ["--num_batches=1", "--num_warmup_batches=0", "--xla_compile", "--peak_flops=1e12"]
         flags += [f"--xla_cache_dir={cache}", f"--result_json={path}"]
         assert Forked(cnnbench, flags, tmp_path / "out", errors).wait(120) == code

@@ -23,7 +23,7 @@ ONE_TOWER = ("one_device_strategy", "multi_worker_mirrored_strategy")
 
 def trained(steps_per_execution, **flags):
     """The record and the weights after two warm-up executions and two timed ones."""
-    own = {"model": "poison", "model_plugin": NETWORKS, "device": "cpu", "batch_size": 2}
+    own = {"model": "poison", "plugin": NETWORKS, "device": "cpu", "batch_size": 2}
     own |= {"num_batches": 2 * TOGETHER, "num_warmup_batches": 2 * TOGETHER}
     own |= {"init_learning_rate": 0.0625, "learning_rate_schedule": "exponential"}
     own |= {"learning_rate_decay_factor": 0.5, "num_epochs_per_decay": 0.0001}
@@ -130,7 +130,7 @@ def test_pauses_wait_for_the_end_of_an_execution(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_is_reported_with_its_step():
-    flags = {"model": "oracle", "model_plugin": NETWORKS, "data_name": None, "num_batches": 8}
+    flags = {"model": "oracle", "plugin": NETWORKS, "data_name": None, "num_batches": 8}
     flags |= {"num_warmup_batches": 0, "init_learning_rate": 1e30, "steps_per_execution": 4}
     losses = short_runs.run(**flags, allow_nonfinite=True).record.losses
     first = next(number for number, loss in enumerate(losses, 1) if not np.isfinite(loss))
