@@ -30,19 +30,26 @@ ROUNDING = {tf.float32: 1e-6, tf.bfloat16: 5e-3, tf.float16: 1e-3}
 
 
 def check(function, reference, *given, rounding):
-    """Compares results and gradients of a function of two tensors with a reference in float64."""
+    """Compares results and gradients of a function of two tensors with a reference in float64.
+
+    Where no own algorithm is faster, the function calls TensorFlow's operation, whose gradients in
+    float16 have a larger error on some CPUs. So an error may be as large as that of the reference
+    in the type of the tensors, up to three times the rounding.
+    """
     wide = [tf.cast(tensor, tf.float64) for tensor in given]
     upstream = normal(*reference(*wide).shape, dtype=given[0].dtype, seed=3)
     results = []
-    for make, values in ((function, given), (reference, wide)):
+    for make, values in ((function, given), (reference, given), (reference, wide)):
         with tf.GradientTape() as tape:
             tape.watch(values)
             y = make(*values)
         gradients = tape.gradient(y, values, tf.cast(upstream, y.dtype))
         results.append([np.asarray(tf.cast(t, tf.float64)) for t in (y, *gradients)])
-    for ours, expected in zip(*results, strict=True):
+    for ours, library, expected in zip(*results, strict=True):
         assert ours.shape == expected.shape
-        assert np.abs(ours - expected).max() <= rounding * np.abs(expected).max()
+        limit = rounding * np.abs(expected).max()
+        allowed = max(limit, min(np.abs(library - expected).max(), 3 * limit))
+        assert np.abs(ours - expected).max() <= allowed
 
 
 SIZES = [(1, 1), (3, 3), (5, 5), (1, 7), (7, 1)]
