@@ -149,11 +149,11 @@ def test_a_process_that_computes_metrics_does_not_decide_how_long_a_training_is(
 
 def test_the_older_spelling_of_another_metric_is_explained(tmp_path, quick_start):
     flags = own_forecast(tmp_path, "top_1_accuracy = 'rain_hits'")
-    record, lines, notices = run(**flags, stop_at_top_1_accuracy=0.0)
+    record, lines, notices = run(**flags, stop_at_top_1_accuracy=0.01)
     assert (
         "for own, --stop_at_top_1_accuracy means rain_hits, as in tf_cnn_benchmarks; "
-        "--stop_at=rain_hits:0 has the same effect\n"
+        "--stop_at=rain_hits:0.01 has the same effect\n"
     ) in notices
     assert len(record.step_seconds) == 2
-    assert record.config["stop_at"] == "rain_hits:0"
-    assert "Stopping, as eval accuracy at least 0.0 was reached" in lines
+    assert record.config["stop_at"] == "rain_hits:0.01"
+    assert "Stopping, as eval accuracy at least 0.01 was reached" in lines
