@@ -496,7 +496,6 @@ compare records records --metrics=speed      | --metrics=speed: takes one or mor
 compare records records --metrics=           | --metrics=: is empty; give a value or leave
 compare records records --format=pdf         | --format=pdf: must be one of
 compare records records --output=records     | --output=records: is a folder; name a file
-compare records records --output=-           | --output=-: must be a path, not standard
 compare records records --output=records/0.json | --output=records/0.json: is a file of another kind
 compare records records --output=records/0.json --format=json | --output=*is a file of another kind
 compare records/0.json records/0.json --output=records/0.json | --output=*is an input file
