@@ -51,9 +51,9 @@ class Fault:
 
 
 FAULTS = {
-    "Holm's factors are left out": Fault(
-        "min(1.0, rest * p_values[index])",
-        "min(1.0, p_values[index])",
+    "p values of several tests are not adjusted": Fault(
+        "np.minimum(1.0, parts * rejected)",
+        "np.ones_like(parts)",
         "tests/base/stats tests/judge/compare",
     ),
     "the floor of changes is ignored": Fault(
@@ -153,8 +153,8 @@ FAULTS = {
         "tests/records/test_result_files.py",
     ),
     "bounds of paired differences mix samples": Fault(
-        "means.shape[1] - left_out), axis=1)",
-        "means.shape[1] - left_out), axis=0)",
+        "np.sort(_walsh_averages(differences), axis=1)",
+        "np.sort(_walsh_averages(differences), axis=0)",
         "tests/base/stats",
     ),
     "a training is planned with one step too many": Fault(

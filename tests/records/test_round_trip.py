@@ -38,6 +38,8 @@ def drawn(seed):
     """The flags of a run."""
     rng = random.Random(seed)
     flags = {**rng.choice(MODELS), **rng.choice(MODES), "num_gpus": rng.choice((1, 1, 2, 3))}
+    if flags["variable_update"] == "mirrored_strategy":
+        flags["num_gpus"] = 2  # A process can have one MirroredStrategy with collectives.
     flags["precision"] = rng.choice(("fp32", "fp32", "fp16", "bf16"))
     flags["num_batches"] = rng.choice((1, 3, 4))
     flags["display_every"] = rng.choice((1, 3, 10))

@@ -428,7 +428,7 @@ def test_cpu_time_decides_beside_other_programs(turns):
     slowed = gates.sliding_gates(rounds, "8 pairs", "slower by 10 %", 1, least=20)
     assert slowed.verdicts == {Verdict.SLOWER: slowed.count}
     like = gates.sliding_gates(rounds, "8 pairs", "like", 1, least=20)
-    assert like.verdicts.keys() <= {Verdict.SAME, Verdict.INCONCLUSIVE}
+    assert like.verdicts.keys() <= {Verdict.SAME, Verdict.NOT_SLOWER, Verdict.INCONCLUSIVE}
     undisturbed = [
         {name: replace(each, others=0.0) for name, each in one.items()} for one in rounds
     ]
@@ -508,8 +508,9 @@ def test_demands_are_met_on_a_good_machine_and_missed_with_a_blind_gate():
     assert all(one.met for one in good)
     # Beside a busy CPU less is demanded.
     for busy, least in (
-        (0.0, ["95 % red", "80 % red"]),
-        (1.0, ["50 % same", "60 % red", "90 % red"]),
+        (0.0, ["100.0 % red", "99.9 % red"]),
+        (0.5, ["95.3 % red"]),
+        (1.0, ["50.0 % same or not slower", "60.0 % red", "90.0 % red"]),
     ):
         texts = [one.text for one in gates.requirements(found, busy)]
         assert [text.split("at least ")[1] for text in texts if "at least" in text] == least

@@ -167,7 +167,10 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
     commits = load_commits(options.git)
-    folder_contents = contents(folder, ProgressLine(), (metric.name,))
+    # The CPU time shows changes that other programs on the machine hide from the throughput.
+    others = (CPU_TIME,) if metric is THROUGHPUT else ()
+    names = tuple(read.name for read in (metric, *others))
+    folder_contents = contents(folder, ProgressLine(), names)
     if not any(file.defect for file in folder_contents.skipped):
         _check_metric_measured(folder, folder_contents, metric)
     defects = [file for file in folder_contents.skipped if file.defect]
@@ -175,11 +178,9 @@ def main(argv: Sequence[str]) -> int:
     warn_of_unknown_commits(entry.subject for entry in folder_contents.entries)
     trends = _find_trends(options, folder_contents, metric, since, commits, rules)
     remarks = page.history_remarks(trends, metric, commits)
-    if metric is THROUGHPUT and not any(found.steps for found in trends):
-        # The CPU time shows changes that other programs on the machine hide from the throughput.
-        of_cpu_time = contents(folder, ProgressLine(), (CPU_TIME.name,))
-        others = _find_trends(options, of_cpu_time, CPU_TIME, since, commits, rules)
-        remarks += page.other_metric_remarks(others, CPU_TIME)
+    for other in () if any(found.steps for found in trends) else others:
+        hidden = _find_trends(options, folder_contents, other, since, commits, rules)
+        remarks += page.other_metric_remarks(hidden, other)
     document = HistoryDocument(metric, trends, remarks, folder_contents.skipped, fails_on, rules)
     _write_history(options, document)
     shallow = (
