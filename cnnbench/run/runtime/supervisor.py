@@ -32,6 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from cnnbench.base import interrupts, plugins
@@ -160,9 +161,22 @@ def _exit_at_once(code: int) -> NoReturn:
     """Ends this process without exit handlers, which would remove the files of generated code."""
     for name, module in list(sys.modules.items()):
         if name.startswith(_GENERATED):
-            with contextlib.suppress(OSError, TypeError, AttributeError):
-                os.unlink(module.__file__)  # type: ignore[arg-type]
+            _remove_generated_module(module)
     os._exit(code)
+
+
+def _remove_generated_module(module: ModuleType) -> None:
+    """Removes the file of a generated module and its bytecode, and the folder of the bytecode if it
+    is empty.
+    """
+    cached = getattr(module, "__cached__", None) or ""
+    for remove, path in (
+        (os.unlink, module.__file__),
+        (os.unlink, cached),
+        (os.rmdir, os.path.dirname(cached)),
+    ):
+        with contextlib.suppress(OSError, TypeError):
+            remove(path)  # type: ignore[arg-type]
 
 
 def end_with_parent(parent: int) -> None:
