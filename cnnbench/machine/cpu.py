@@ -161,6 +161,9 @@ def _parse_colon_lines(text: str) -> dict[str, str]:
 _NEURAL = ("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16")
 _ONEDNN_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
+ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+"""Environment variable that selects whether TensorFlow computes with oneDNN's kernels."""
+
 LIBRARY = "library"
 """Gradients of convolutions as TensorFlow computes them."""
 
@@ -189,7 +192,7 @@ def describe_kernels(kernels: str) -> str:
 
 
 def _choose_convolution_kernels(isa: Collection[str], environ: Mapping[str, str]) -> str:
-    asked = environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower()
+    asked = environ.get(ONEDNN, "").lower()
     if asked in ("0", "false"):
         return LIBRARY
     limit = next((environ[name] for name in _ONEDNN_LIMITS if name in environ), "")

@@ -18,7 +18,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagRole, RunPart, names_of_flags
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.params import FLAGS, SPECS, refuse_fp16_contradiction
-from cnnbench.machine.cpu import Host, processor_facts
+from cnnbench.machine.cpu import ONEDNN, Host, processor_facts
 from cnnbench.models.model import Model
 from cnnbench.models.spec import elements_of_role
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
@@ -683,8 +683,8 @@ def _explain_missing_int8_support(p: RunPlan) -> str:
     instructions = processor_facts(Host()).get("cpu_isa")
     if not isinstance(instructions, list) or not set(instructions) & set(_INT8_INSTRUCTIONS):
         return f"this CPU has none of {', '.join(_INT8_INSTRUCTIONS)}; use bf16 or fp32"
-    without = os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0"
-    return "its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS" if without else ""
+    without = os.environ.get(ONEDNN) == "0"
+    return f"its kernels are oneDNN's; unset {ONEDNN}" if without else ""
 
 
 def _explain_file_sharding_refusal(p: RunPlan) -> str:

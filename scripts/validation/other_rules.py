@@ -40,7 +40,7 @@ from validation.studies import (
     share_of,
     surely_above,
 )
-from validation.verdicts import LIMIT, NOISES, RULES, SEQUENTIAL
+from validation.verdicts import LIMIT, NOISES, RULES, SEQUENTIAL, correlated
 
 SLICES = 20
 """Number of equal parts of a process's steps, each with its mean time."""
@@ -129,11 +129,7 @@ def _parts(generator: Generator, processes: int) -> Series:
     """Draws the factors of the times of the parts of each process, with autocorrelation."""
     count = SLICES * _PROCESSES // processes
     shocks = generator.normal(0.0, _WITHIN, (processes, count))
-    for at in range(1, count):
-        shocks[:, at] = (
-            _CORRELATION * shocks[:, at - 1] + math.sqrt(1 - _CORRELATION**2) * shocks[:, at]
-        )
-    found: Series = np.exp(shocks)
+    found: Series = np.exp(correlated(shocks, _CORRELATION))
     return found
 
 

@@ -70,12 +70,19 @@ def _slowed(generator: Generator, count: int, chance: float, least: float, most:
 
 
 def _autoregressive(generator: Generator, count: int) -> Series:
-    shocks = generator.normal(0.0, _BUSY, count)
-    values = [shocks[0]]
-    for shock in shocks[1:]:
-        values.append(_CORRELATION * values[-1] + np.sqrt(1 - _CORRELATION**2) * shock)
-    found: Series = np.exp(np.asarray(values))
+    found: Series = np.exp(correlated(generator.normal(0.0, _BUSY, count), _CORRELATION))
     return found
+
+
+def correlated(shocks: Series, coefficient: float) -> Series:
+    """Returns values of an AR(1) process, along the last axis, from independent shocks of the same
+    variance.
+    """
+    values: Series = shocks.copy()
+    for at in range(1, shocks.shape[-1]):
+        new = np.sqrt(1 - coefficient**2) * shocks[..., at]
+        values[..., at] = coefficient * values[..., at - 1] + new
+    return values
 
 
 def _regimes(generator: Generator, count: int) -> Series:

@@ -20,9 +20,9 @@ import sys
 from collections.abc import Mapping
 
 from cnnbench.machine import cpu
-from cnnbench.machine.cpu import Host
+from cnnbench.machine.cpu import ONEDNN, Host
 
-ONEDNN, _GLIBC, _PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "GLIBC_TUNABLES", "LD_PRELOAD"
+_GLIBC, _PRELOAD = "GLIBC_TUNABLES", "LD_PRELOAD"
 
 VARIABLES = frozenset((ONEDNN, _GLIBC, _PRELOAD))
 """Names of the environment variables that a search may vary."""

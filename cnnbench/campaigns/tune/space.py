@@ -30,7 +30,7 @@ from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags, specs_of
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import ACCEPTED, FLAGS, SPECS
-from cnnbench.machine.cpu import MemoryCapacity
+from cnnbench.machine.cpu import ONEDNN, MemoryCapacity
 from cnnbench.plan import make_plan
 from cnnbench.plan.notices import unused_flag_notices
 from cnnbench.records.campaigns import AS_GIVEN
@@ -55,7 +55,7 @@ CHANGES: Mapping[str, str] = {
     "variable_consistency": "consistency",
     "staged_vars": "consistency",
     "gradient_reduction": "gradient_reduction",
-    environment.ONEDNN: "environment",
+    ONEDNN: "environment",
 }
 """Settings that change what is trained, and the word of --allow that permits varying them."""
 

@@ -18,7 +18,7 @@ from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import ConditionCheckFlags, parse_silenced_conditions
-from cnnbench.machine.cpu import Host, convolution_kernels
+from cnnbench.machine.cpu import ONEDNN, Host, convolution_kernels
 from cnnbench.machine.watch import ConditionMonitor
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.plan.setup import card_numbers
@@ -102,7 +102,6 @@ class EnvDocument:
 
 
 _SPECS = specs_of(EnvFlags)
-_ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 
 _ABOUT = """\
 Usage: cnnbench env [--json] [--tensorflow]
@@ -152,11 +151,11 @@ def main(argv: Sequence[str]) -> int:
 def _advice(host: Host) -> tuple[str, ...]:
     """Returns texts about settings that may make training faster on this machine."""
     kernels = convolution_kernels(host)
-    if not kernels.startswith("eigen") or host.environ.get(_ONEDNN):
+    if not kernels.startswith("eigen") or host.environ.get(ONEDNN):
         return ()
     return (
         "TensorFlow does not use oneDNN's convolutions on this CPU by default. To measure the "
-        f"speed with them: cnnbench ab --b_env={_ONEDNN}=1 -- --model=resnet50 --batch_size=8",
+        f"speed with them: cnnbench ab --b_env={ONEDNN}=1 -- --model=resnet50 --batch_size=8",
     )
 
 

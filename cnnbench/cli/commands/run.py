@@ -52,9 +52,7 @@ _REPEAT = {spec.name: spec for spec in specs_of(RepeatFlags)}
 def main(argv: Sequence[str]) -> int:
     """Runs the benchmark that the flags describe. Raises an exception if the run fails."""
     words = expand_flag_files(argv)
-    if any(
-        word.startswith("-") and word.lstrip("-").partition("=")[0] in _REPEAT for word in words
-    ):
+    if _asks_for_repeats(words):
         return _repeat(words)
     measurements = Measurements(command=["cnnbench", *argv])
     written = _SharedTexts()
@@ -112,6 +110,13 @@ def main(argv: Sequence[str]) -> int:
             exit_without_cleanup(RETRY)
         raise
     return ExitCode.OK
+
+
+def _asks_for_repeats(words: Sequence[str]) -> bool:
+    """Whether a command line contains a flag of `RepeatFlags`. Other runs do not parse it twice."""
+    return any(
+        word.startswith("-") and word.lstrip("-").partition("=")[0] in _REPEAT for word in words
+    )
 
 
 def _repeat(words: Sequence[str]) -> int:

@@ -331,11 +331,8 @@ def all_series(
     one_revision = {revision for revision, other in _revisions(pairs) if revision == other}
     groups: dict[tuple[str, str], _Points] = {}
     for place, entry in chosen:
-        origin = entry.origin
-        # A commit is one point, also if it was the base of one experiment and the head of another.
-        if by == "commit" and origin.side and revision_of(entry) not in one_revision:
-            origin = replace(origin, side="")
-        point = (_point_name(entry, by), origin)
+        has_side = by != "commit" or revision_of(entry) in one_revision
+        point = (_point_name(entry, by), _origin(entry, has_side))
         groups.setdefault(place, {}).setdefault(point, []).append(entry)
     revisions = RevisionOrder([entry for _, entry in chosen], pairs, order)
     all_points = {place: _series_points(points, metric) for place, points in groups.items()}
@@ -367,6 +364,13 @@ def all_series(
     return tuple(
         sorted(series, key=lambda group: natural_key(f"{group.configuration} {group.machine}"))
     )
+
+
+def _origin(entry: HistoryEntry, has_side: bool) -> Origin:
+    """Returns what a point measured. Without a side, a commit is one point, also if it was the base
+    of one experiment and the head of another.
+    """
+    return entry.origin if has_side else replace(entry.origin, side="")
 
 
 def _selected_entries(

@@ -215,11 +215,7 @@ class RunLog:
         last = self.rows[-1] if self.rows else None
         if last is not None:
             self.values |= _metrics_of_printed_row(last, has_loss=not config["forward_only"])
-        # If the log of a single worker has no total speed, its last row has the same value.
-        speed, steps = self.values.get("total_images_per_sec"), self._header_number("Num batches")
-        alone = placement is None or placement.num_workers == 1
-        if speed is None and last and alone and last.step == steps:
-            speed = last.images_per_sec
+        speed = self._speed(last, placement is None or placement.num_workers == 1)
         if speed is not None:
             self.values["throughput"] = speed
         version = self.header.get("TensorFlow")
@@ -263,6 +259,13 @@ class RunLog:
             batch=batch,
             placement=placement,
         )
+
+    def _speed(self, last: PrintedSpeed | None, alone: bool) -> float | None:
+        """The total speed. If the log of a single worker has none, its last row has the value."""
+        speed, steps = self.values.get("total_images_per_sec"), self._header_number("Num batches")
+        if speed is None and last and alone and last.step == steps:
+            return last.images_per_sec
+        return speed
 
     def _own_record(self, run: RunRecord, part: int, unknown_start: Sequence[str]) -> RunRecord:
         """Creates the record of a run of cnnbench, whose throughput is the speed at the mean step:
