@@ -43,6 +43,7 @@ from stops import FORK, DisturbedRunCase, run_cases, running_processes
 
 from cnnbench.base.files import FILE
 from cnnbench.cli import main as cnnbench
+from cnnbench.data.folder import UNFINISHED
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.declare import flag
@@ -105,6 +106,16 @@ def unexpected_file_problems(folder: Path, expected: Collection[str]) -> list[st
     """Names unexpected files in a folder, as problems."""
     names = {path.name for path in folder.iterdir()} - {*expected}
     return [f"{name} is left" for name in sorted(names)]
+
+
+def unlocked_folder_names(folder: Path) -> list[str]:
+    """Names of temporary folders whose creator was killed before it had written the lock file. They
+    are empty, and nobody removes them, because their creator could still be running.
+    """
+    names = [path.name for path in folder.glob(f"{UNFINISHED}*")]
+    return [
+        name for name in names if not any(path.stat().st_size for path in (folder / name).iterdir())
+    ]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -257,7 +268,8 @@ class ImagenetWriter:
         if not again and contents(last) != self._whole:
             found.append(f"{last.name} cannot be made again")
         # The second run, which is refused, must not change a complete data set.
-        return [*found, *unexpected_file_problems(last, self._whole)] if again else found
+        expected = {*self._whole, *unlocked_folder_names(last)}
+        return [*found, *unexpected_file_problems(last, expected)] if again else found
 
 
 class SweepWriter:

@@ -34,7 +34,7 @@ ALLOWED = {
     "campaigns/processes/results_dir.py move": "files of its own processes, locked",
     "campaigns/processes/results_dir.py remove": "what earlier processes of the campaign have left",
     "campaigns/processes/results_dir.py move_finished": "files of a process in a temporary folder",
-    "run/runtime/supervisor.py _exit_at_once": "code that TensorFlow generated in this process",
+    "run/runtime/supervisor.py _remove_generated_module": "code that TensorFlow generated",
     "cli/commands/gate.py _gate_results_folder": "its own temporary folder, without results",
     "campaigns/processes/guard.py guard_worktree": "the worktree that this process has made",
     "judge/history/reading.py write": "its own table, damaged; the records are the only copy",

@@ -170,13 +170,11 @@ def _remove_generated_module(module: ModuleType) -> None:
     is empty.
     """
     cached = getattr(module, "__cached__", None) or ""
-    for remove, path in (
-        (os.unlink, module.__file__),
-        (os.unlink, cached),
-        (os.rmdir, os.path.dirname(cached)),
-    ):
-        with contextlib.suppress(OSError, TypeError):
-            remove(path)  # type: ignore[arg-type]
+    for path in (module.__file__ or "", cached):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(cached))
 
 
 def end_with_parent(parent: int) -> None:
