@@ -47,3 +47,30 @@ def file_rows(name):
     """Rows of a file in IMPORTS, and the reasons for what was left out."""
     records, skipped = read_results(str(IMPORTS / name))
     return benchmark_rows(records), [one.reason for one in skipped]
+
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+"""Standard output of tf_cnn_benchmarks itself; see the README there."""
+
+TRAINING = (GOLDEN / "training.txt").read_text()
+
+# Written from the source of Horovod's examples (pytorch_synthetic_benchmark.py).
+HOROVOD = """\
+Model: resnet50
+Batch size: 32
+Number of GPUs: 4
+Running warmup...
+Running benchmark...
+Iter #0: 220.1 img/sec per GPU
+Iter #1: 221.3 img/sec per GPU
+Img/sec per GPU: 220.7 +-1.2
+Total img/sec on 4 GPU(s): 882.8 +-4.7
+"""
+
+
+def edited(text, edits):
+    """A log in which these texts, all of which it has, are replaced."""
+    for old, new in edits.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text

@@ -50,3 +50,83 @@ def test_a_run_of_an_official_model_is_one_record(tmp_path):
         **{"parameter_resnet_size": "50", "parameter_batch_size": "256"},
         **{"parameter_dtype": "<dtype: 'float16'>", "imported_from": "tf_cnn_benchmarks"},
     }
+
+
+def test_both_files_of_a_folder_are_one_run_and_killed_ones_stand_before_it(tmp_path):
+    # Written from the logger's source (tensorflow/models, official/utils/logs/logger.py).
+    parameters = {
+        **{"batch_size": {"long_value": 16}, "batch_size_per_device": {"float_value": 8.0}},
+        **{"dataset": {"string_value": "imagenet (synthetic)"}, "model": {"string_value": "vgg11"}},
+        "devices": {"string_value": "['/gpu:0', '/gpu:1']"},
+    }
+    gpu = {"count": 2, "model": "Tesla P100"}
+    cpu = {"cpu_info": "Xeon", "num_cores": 8}
+    machine = {"gpu_info": gpu, "cpu_info": cpu, "memory_total": 2**34}
+    about = {
+        **{"model_name": "vgg11", "machine_config": machine},
+        "tensorflow_version": {"version": "1.9.0", "git_hash": "b'v1.9'"},
+        "run_parameters": [{"name": name, **one} for name, one in parameters.items()],
+    }
+    speeds = [("current_examples_per_sec", 90.0, 1), ("current_examples_per_sec", 95.0, 10)]
+    # The first run was killed. The file is appended to, the other one is replaced.
+    lines = [*speeds, *speeds, ("average_examples_per_sec", 94.5, 10), ("loss", 1.0, 10)]
+    (tmp_path / "metric.log").write_text("".join(line(*one) for one in lines))
+    (tmp_path / "benchmark_run.log").write_text(json.dumps(about) + "\n")
+    found, other = (
+        read_results(str(tmp_path / f"{name}.log")) for name in ("metric", "benchmark_run")
+    )
+    assert [one.run_id for one in found[0]] == [one.run_id for one in other[0]]
+    killed, record = found[0]
+    assert (killed.status, killed.config["model"], killed.environment) == ("interrupted", None, {})
+    assert record.status == "ok"
+    assert record.started_at == "2018-06-01T10:00:00.500000+00:00"
+    assert (record.config["model"], record.batch.global_, throughput(record)) == ("vgg11", 16, 94.5)
+    assert [one.images_per_sec for one in record.imported.printed] == [90.0, 95.0]
+    assert record.environment == {
+        **{"tensorflow_version": "1.9.0", "gpu_names": ["Tesla P100"] * 2},
+        **{"memory_bytes": 2**34, "cpu_model": "Xeon", "logical_cpus": 8},
+    }
+
+
+def read_lines(folder, *lines):
+    (folder / "metric.log").write_text("".join(lines))
+    return read_results(str(folder / "metric.log"))
+
+
+def test_a_folder_without_a_description_has_runs_of_an_unknown_network(tmp_path):
+    (record,), _ = read_lines(
+        tmp_path,
+        line("current_examples_per_sec", 91.0, 100),
+        line("train_accuracy", 0.5, 100),
+        line("average_examples_per_sec", 100.0, 1000),
+    )
+    assert (record.status, throughput(record), record.config["model"]) == ("ok", 100.0, None)
+    assert len(record.imported.printed) == 1
+
+
+def test_evaluations_have_the_speed_of_all_their_examples(tmp_path):
+    speeds = [line("eval_average_examples_per_sec", speed, 1) for speed in (50.0, 100.0)]
+    accuracies = [line(f"eval_top_{k}_accuracy", value, 1) for k, value in ((1, 0.5), (5, 0.75))]
+    (record,), _ = read_lines(tmp_path, *speeds, *accuracies)
+    assert record.status == "ok"
+    assert throughput(record) == 2 / (1 / 50 + 1 / 100)
+    assert record.imported.values["accuracy"] == record.imported.values["top_1"] == 0.5
+    assert record.imported.values["top_5"] == 0.75
+    # Behind rows of a training they are those of its evaluations.
+    (record,), _ = read_lines(tmp_path, line("current_examples_per_sec", 9.0, 1), *speeds)
+    assert (record.status, throughput(record)) == ("interrupted", None)
+
+
+def test_lines_that_are_no_values_are_named(tmp_path):
+    (record,), skipped = read_lines(
+        tmp_path,
+        line("current_examples_per_sec", 9.0, 1),
+        line("current_examples_per_sec", -1.0, 2),
+        line("loss", None, 2),
+        line("x", 1.0, 1).replace("1", "true"),
+        "not JSON\n",
+        "\n",
+    )
+    assert [one.line for one in skipped] == [2, 4, 5]
+    assert skipped[0].reason.endswith(" is not a speed")
+    assert [one.step for one in record.imported.printed] == [1]

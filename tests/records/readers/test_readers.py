@@ -8,10 +8,23 @@ import re
 from pathlib import Path
 
 import pytest
-from imports import IMPORTS, read
+from imports import IMPORTS, TRAINING, read
 
 from cnnbench.errors import UsageError
-from cnnbench.records.readers import READERS, load_readers, read_results, register_reader
+from cnnbench.records.readers import (
+    READERS,
+    ReadOptions,
+    ResultFile,
+    has_keys,
+    is_amount,
+    load_readers,
+    mean_amount,
+    parse_object,
+    read_results,
+    register_reader,
+    scalars,
+    time_text,
+)
 
 FILES = pytest.mark.parametrize("path", sorted(IMPORTS.glob("*.json")), ids=lambda path: path.stem)
 
@@ -75,3 +88,162 @@ def test_the_page_says_what_each_reader_does():
 def test_a_reader_has_a_pattern_or_a_function():
     with pytest.raises(UsageError, match="either a pattern or fits= must be given"):
         register_reader("nothing")(lambda file: ())
+
+
+@pytest.mark.parametrize(
+    ("time", "text"),
+    [
+        ("2024-05-01T10:00:00Z", "2024-05-01T10:00:00+00:00"),
+        ("2024-05-01 10:00:00.5", "2024-05-01T10:00:00.500000+00:00"),
+        ("2024-05-01T10:00:00.123456789+02:00", "2024-05-01T10:00:00.123456+02:00"),
+        (1.5, "1970-01-01T00:00:01.500000+00:00"),
+        ("yesterday", ""),
+        ("0001-01-01T00:00:00+10:00", ""),  # before the year 1 in UTC
+        (-1.0, ""),
+        (1e300, ""),
+        (True, ""),
+        (None, ""),
+    ],
+)
+def test_times_of_files(time, text):
+    assert time_text(time) == text
+
+
+def test_values_of_files():
+    assert [is_amount(value) for value in (1, 0.5, True, "1", 0.0, -1.0, float("nan"), None)] == [
+        *(True, True, False, False, False, False, False, False)
+    ]
+    assert mean_amount([1.0, 3]) == 2.0
+    assert mean_amount([1.0, "3", -1]) == "3"
+    assert mean_amount([]) is None
+    assert [parse_object(text) for text in ('{"a": 1}', "[1]", "{")] == [{"a": 1}, None, None]
+    mixed = {"a": 1, "b": "t", "c": True, "d": 0.5, "e": None, "f": [1]}
+    assert dict(scalars(mixed)) == {"a": 1, "b": "t", "c": True, "d": 0.5}
+    assert [*scalars([1])] == []
+
+
+@pytest.mark.parametrize(
+    ("document", "fits"),
+    [
+        ({"a": {"b": 1}, "c": None}, True),
+        ({"a": [{"b": 1}, {}], "c": 0}, True),
+        ([{"a": {"b": 1}, "c": 0}], True),
+        ({"a": {"b": 1}}, False),
+        ({"a": [], "c": 0}, False),
+        ({"a": "b", "c": 0}, False),
+        ([], False),
+    ],
+)
+def test_a_document_is_known_by_its_keys(document, fits):
+    assert has_keys("a.b", "c")(document) is fits
+
+
+def benchmark(file, value=2.0, unit="ms", **more):
+    return [*file.benchmark("prog", "b", value, unit, 1, **more)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "a.json").write_text("")
+    os.utime(tmp_path / "a.json", (1, 1))
+    return ResultFile(str(tmp_path / "a.json"), b"", ReadOptions(higher_is_better=("rate*",)))
+
+
+@pytest.mark.parametrize(
+    ("unit", "kind", "value"),
+    [
+        ("s", "benchmark_seconds", 2.0),
+        ("ms", "benchmark_seconds", 2e-3),
+        ("us", "benchmark_seconds", 2e-6),
+        ("ns", "benchmark_seconds", 2e-9),
+        ("B", "benchmark_bytes", 2.0),
+        ("bytes", "benchmark_bytes", 2.0),
+        ("", "benchmark_number", 2.0),
+        ("lines", "benchmark_number", 2.0),
+    ],
+)
+def test_the_unit_of_a_benchmark_is_its_kind(file, unit, kind, value):
+    (record,) = benchmark(file, unit=unit)
+    assert record.imported.values == {kind: pytest.approx(value)}
+    assert record.environment == ({"unit": unit} if unit == "lines" else {})
+    # A score keeps its value, and its unit is no property of its kind.
+    (record,) = benchmark(file, unit=unit, higher_is_better=True)
+    assert record.imported.values == {"benchmark_score": 2.0}
+    assert record.environment == ({"unit": unit} if unit else {})
+
+
+def test_a_benchmark_has_what_is_known_of_it(file):
+    (record,) = benchmark(
+        file,
+        position=2,
+        parameters={"n": 1},
+        environment={"hostname": "h", "cpu_model": None, "platform": ""},
+    )
+    assert record.config == {
+        **{"benchmark": "b", "parameter_n": "1", "position": 2, "imported_from": "prog"}
+    }
+    assert record.environment == {"hostname": "h"}
+    assert record.started_at == "1970-01-01T00:00:01+00:00"
+    assert record.imported.unknown == ("started_at",)
+    (record,) = benchmark(file, started_at=2.0)
+    assert (record.started_at[18:19], record.imported.unknown) == ("2", ())
+    assert "position" not in record.config
+
+
+def test_a_value_that_is_no_amount_is_named(file):
+    assert benchmark(file, value=None) == []
+    assert [str(one) for one in file.skipped] == [f"{file.path}: 'b' has no value: None"]
+    benchmark(file, value=None)
+    assert len(file.skipped) == 1
+
+
+def test_equal_names_have_positions(file):
+    positions = [file.position(name, of) for name, of in (("a", None), ("b", None), ("a", None))]
+    assert positions == [1, 1, 2]
+    assert file.position("a", {"n": 1}) == 1
+
+
+def test_lines_that_are_skipped_are_those_of_the_record_behind_them(file):
+    file.skip(3, "x")
+    file.skip(2, "y")
+    file.skip(4, "z", is_foreign=True)
+    file.skip(0, "w")
+    first, second = (benchmark(file)[0] for _ in range(2))
+    assert (first.imported.skipped_lines, second.imported.skipped_lines) == ((2, 3), ())
+
+
+def test_runs_of_unknown_networks_are_of_their_file(file):
+    (known, unknown) = (file.run("prog", {"model": model}) for model in ("lenet", None))
+    assert "model_of_file" not in known.config
+    assert unknown.config["model_of_file"] == file.sha256[:12]
+
+
+def test_words_for_numbers_that_are_no_numbers():
+    text = b'{"a": [inf, -inf, nan, 1], "b": "inf"}'
+    document = ResultFile("a.json", text).json()
+    assert str(document) == "{'a': [inf, -inf, nan, 1], 'b': 'inf'}"
+    with pytest.raises(ValueError, match="column 7"):
+        ResultFile("a.json", b'{"a": information}').json()
+
+
+EXPORTED = '{"results": [{"command": "sleep", "times": [0.5, 0.6], "exit_codes": [0, 0]}]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"results": ' + "[" * 100_000 + "}", "not JSON: nested too deeply"),
+        ('{"results": [', "cut off after 13 characters"),
+        (EXPORTED.replace('"command"', '"command": 1, "command"', 1), "duplicate key"),
+        (EXPORTED.replace("0.5", "1" + 400 * "0"), "'sleep' has no value: inf"),
+        (EXPORTED.replace("0.5", "1e308"), "'sleep' has no value: 1e+308"),
+        (TRAINING.replace("8 per device", f"{'9' * 25} per device"), "makes no valid record"),
+        (
+            '{"name": "current_examples_per_sec", "value": 5.0, "global_step": 1, '
+            '"timestamp": "yesterday"}',
+            "'yesterday' is not a time, and is ignored",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path, text, reason):
+    assert any(reason in one for one in read(tmp_path, text)[1])
