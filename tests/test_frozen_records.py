@@ -12,7 +12,7 @@ import json
 import shutil
 from pathlib import Path
 
-from pages import golden
+from golden import golden
 
 from cnnbench.cli import main
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pages import golden
+from golden import golden
 from step_profiles import write_sides
 
 GOLDEN = Path(__file__).parent / "golden"

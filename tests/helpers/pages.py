@@ -1,10 +1,8 @@
-"""Contents of a report, as data and as a page; outputs compared with files."""
+"""Contents of a report, as data and as a page."""
 
 from __future__ import annotations
 
-import os
 from html.parser import HTMLParser
-from pathlib import Path
 
 from cnnbench.base.document import Table
 from cnnbench.judge.report import build, gather
@@ -67,11 +65,3 @@ def rows(report, key, table=0):
     return [
         dict(zip(titles, (cell.text for cell in row), strict=True)) for row in tables[table].rows
     ]
-
-
-def golden(path: Path, text: str) -> str:
-    """What the file holds; UPDATE_GOLDEN=1 writes the text there first."""
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return path.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree as xml
 
 import pytest
-from pages import golden
+from golden import golden
 
 from cnnbench import __version__
 from cnnbench.base.charts import LineChart

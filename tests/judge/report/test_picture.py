@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import HOSTILE, Page, golden, report_of, rows, section
+from golden import golden
+from pages import HOSTILE, Page, report_of, rows, section
 from studies import ROWS, SWEEP, roofline, step_profile, strategies, tuning
 
 from cnnbench import __version__

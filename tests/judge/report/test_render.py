@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import HOSTILE, Page, golden
+from golden import golden
+from pages import HOSTILE, Page
 
 from cnnbench import __version__
 from cnnbench.judge.report import build, gather, render

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import golden
+from golden import golden
 
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.report import exports

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree as xml
 
 import pytest
-from pages import golden
+from golden import golden
 
 from cnnbench.judge.compare import SkippedFile, compare_records
 from cnnbench.judge.report.renderers import FORMATS, LIMIT, render, terminal_text, wants_colour
