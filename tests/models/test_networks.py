@@ -214,6 +214,12 @@ def test_sizes_of_images_that_a_network_declares_are_those_it_can_be_built_for(n
     if len(model.image_sizes) > 1:
         model.resize(least, 7)
         assert declare(model, 7).num_classes == 7
+        step = model.image_sizes.step
+        largest = least + (16_384 - least) // step * step
+        model.resize(largest, None)
+        beyond = largest + step
+        with pytest.raises(FlagError, match=f"^--image_size={beyond}: --model={name} takes"):
+            model.resize(beyond, None)
     if least > 1:
         with pytest.raises(FlagError, match=f"^--image_size={least - 1}: --model={name} takes"):
             model.resize(least - 1, None)

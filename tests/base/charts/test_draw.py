@@ -430,3 +430,22 @@ def test_lanes_have_a_colour_for_each_kind_and_say_what_a_span_is():
         assert "conv0" in titles(root)
         fills = {one.get("fill") for one in root.iter("path")}
         assert {variable("c0"), variable("c1")} <= fills
+
+
+def test_the_legend_of_lanes_has_a_square_of_each_colour_left_of_its_name():
+    kinds = tuple(f"kind {number}" for number in range(5))
+    lanes = (("cpu:0", (TimelineSpan(0.0, 2.0, 0, "conv0"),)),)
+    chart = TimelineChart(title="t", x=Axis(label="ms"), lanes=lanes, kinds=kinds)
+    for width in (NARROW, WIDE):
+        root = xml.fromstring(chart_to_svg(chart, width))
+        names = {one.text: one for one in root.iter("text")}
+        squares = [one for one in root.iter("use") if float(one.get("y")) > 46]
+        for number, kind in enumerate(kinds):
+            (square,) = [one for one in squares if one.get("fill") == variable(f"c{number}")]
+            # The square is 10 pixels wide and lies on the line of small letters.
+            left = float(square.get("x")) - 5
+            assert (names[kind].get("text-anchor"), left) == (
+                "start",
+                float(names[kind].get("x")) - 19,
+            )
+            assert float(square.get("y")) == float(names[kind].get("y")) - 4

@@ -251,6 +251,20 @@ def test_a_spread_that_cannot_be_used_is_noted(runs, speeds, more, reason):
     assert missing.startswith("no A/A spread for 1 configuration")
 
 
+@pytest.mark.parametrize(("configurations", "notes"), [(5, 5), (6, 1)])
+def test_up_to_five_spreads_that_cannot_be_used_are_listed(runs, configurations, notes):
+    sizes = range(1, configurations + 1)
+
+    def processes(count):
+        return [run for size in sizes for run in runs.of(*BASE[:count], flags={"batch_size": size})]
+
+    found = compare_records(processes(4), processes(4), aa=processes(3))
+    refused = [note for note in found.notes if "cannot be used" in note]
+    assert len(refused) == notes
+    assert ("and 5 more" in refused[0]) == (notes == 1)
+    assert all(f"batch {size}," in note for size, note in zip(sizes, refused, strict=False))
+
+
 @pytest.mark.parametrize(("again", "code"), [(110, 1), (100, 3), (90, 3)])
 def test_a_second_experiment_must_agree_on_the_direction(runs, again, code):
     first, second = (

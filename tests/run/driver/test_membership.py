@@ -145,6 +145,22 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     assert one.lost_tasks() == {"worker:1": state}
 
 
+@pytest.mark.parametrize("explained", [True, False])
+def test_the_record_has_the_error_that_the_run_ends_with(explained):
+    """An error of another library is replaced by what explains it, if anything does."""
+    alone, written = membership_in(Job()), []
+    defect, reason = RuntimeError("INTERNAL: 0x7f"), BenchmarkError("the device is gone")
+    with pytest.raises((RuntimeError, BenchmarkError)) as raised:
+        with alone.reporting_end(
+            lambda *ending: written.append(ending), lambda error: reason if explained else None
+        ):
+            raise defect
+    error = reason if explained else defect
+    assert raised.value is error
+    assert written == [("failed", error)]
+    assert error.__cause__ is (defect if explained else None)
+
+
 class Alone:
     is_chief = True
 
