@@ -2,9 +2,9 @@
 
 Usage: scripts/planted_faults [OPTIONS]
 
-Prints for each fault how many tests fail because of it, and the seconds of the tests. Tests that
-also fail without the fault are not included. The exit status is 0 if at least one test and at most
---most tests fail for each fault, 1 if not, and 2 for wrong use.
+Prints for each fault how many tests of the everyday suite fail because of it, and the seconds of
+the tests. Tests that also fail without the fault are not included. The exit status is 0 if at least
+one test and at most --most tests fail for each fault, 1 if not, and 2 for wrong use.
 """
 
 from __future__ import annotations
@@ -196,17 +196,24 @@ class Options:
 
     fault: str | None = flag(None, "The only faults: those whose names contain this.")
     most: int = flag(30, "Most tests that may fail for one fault.", minimum=1)
+    all: bool = flag(False, "Also run the slow tests, which only scripts/test --all runs.")
     names: bool = flag(False, "Also print the names of the failed tests.")
 
 
-def failed_tests(copy: Path, tests: Iterable[str]) -> list[str]:
+def failed_tests(copy: Path, tests: Iterable[str], *, slow: bool = False) -> list[str]:
     """Returns the names of the `tests` that fail in a copy of the checkout.
+
+    Args:
+      copy: the root of the copy.
+      tests: files, folders or tests, relative to the copy.
+      slow: whether slow tests run too.
 
     Raises RuntimeError if pytest cannot run the tests.
     """
     cache = copy / "planted_cache"
     shutil.rmtree(cache, ignore_errors=True)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-o", f"cache_dir={cache}"]
+    command += [] if slow else ["-m", "not slow"]
     command += [f"--basetemp={copy / 'planted'}", *tests]
     # Processes that tests start must also import the copy.
     environment = {**os.environ, "PYTHONPATH": str(copy)}
@@ -246,10 +253,10 @@ def main(arguments: Sequence[str]) -> int:
             path, text = fault.site(copy)
             before, start = path.read_text("utf-8"), time.monotonic()
             path.write_text(text, "utf-8")
-            failed = failed_tests(copy, fault.tests.split())
+            failed = failed_tests(copy, fault.tests.split(), slow=options.all)
             path.write_text(before, "utf-8")
             if failed:  # Some tests fail without the fault, such as tests that need a repository.
-                failed = sorted({*failed} - {*failed_tests(copy, failed)})
+                failed = sorted({*failed} - {*failed_tests(copy, failed, slow=options.all)})
             seconds = time.monotonic() - start
             print(f"{len(failed):4} tests  {seconds:6.0f} s  {name}", flush=True)
             if options.names:

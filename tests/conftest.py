@@ -1,4 +1,4 @@
-"""Eight logical CPU devices, made before TensorFlow initialises; made-up runs, small data sets."""
+"""Tiers and order of the tests, eight logical CPU devices, made-up runs, small data sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
-from forked import Forked, Server, brief, execute, finished, shorten_runs
+from forked import Forked, Server, brief, execute, finished
+from prepared import preparing_tensorflow
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import run_code
@@ -53,6 +54,8 @@ from cnnbench.variable_mgr import modes
 from cnnbench.variable_mgr.modes import Packing
 
 LOGICAL_DEVICES = 8
+
+preparing_tensorflow(LOGICAL_DEVICES)
 
 # A traced step makes tens of thousands of objects, few of which a collection could free.
 gc.set_threshold(50_000, 20, 20)
@@ -106,25 +109,6 @@ def shuffled(files: Sequence[str], seed: int) -> list[int]:
     for group in groups:
         draw.shuffle(group)
     return [number for group in groups for number in group]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Makes the devices, but not in a process that only hands out tests to others."""
-    if config.getoption("numprocesses", None):
-        return
-    capture = config.pluginmanager.getplugin("capturemanager")
-    capture.resume_global_capture()  # of what TensorFlow says while it is loaded
-    from cnnbench.run.runtime.loading import load_tensorflow
-
-    tf = load_tensorflow()  # without Keras, which takes the longer part of an import
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
-    )
-    tf.config.set_soft_device_placement(False)
-    shorten_runs()
-    capture.suspend_global_capture()
-    capture.read_global_capture()
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ from cnnbench.base.interrupts import (
     raise_if_interrupted,
 )
 from cnnbench.errors import BenchmarkError
-from cnnbench.run.driver.training import Training
 
 
 def plain() -> None:
@@ -110,6 +109,8 @@ def test_a_run_ends_as_by_an_interrupt(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
+    from cnnbench.run.driver.training import Training
+
     launch, path = Training._launch_steps, tmp_path / "r.json"
 
     def launching(self: Training) -> Any:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from cnnbench.cli import main
 from cnnbench.data import (
@@ -28,7 +27,6 @@ from cnnbench.data import (
     tfrecord,
 )
 from cnnbench.data.dataset import TowerBatch
-from cnnbench.data.librispeech import ALPHABET
 from cnnbench.models.spec import resolve_sizes
 
 
@@ -153,6 +151,8 @@ def noise(number: int, *shape: int) -> np.ndarray:
 
 def jpeg(number: int) -> bytes:
     """24 x 32 random pixels."""
+    import tensorflow as tf
+
     return bytes(tf.io.encode_jpeg(noise(number, 24, 32, 3)).numpy())
 
 
@@ -180,6 +180,8 @@ def cifar10_source(root: Path) -> None:
 
 
 def first_pixels(batch: TowerBatch) -> list[Hashable]:
+    import tensorflow as tf
+
     pixels = tf.cast(batch.features[:, 0, 0, 0], tf.float64).numpy()
     return [round(float(pixel + 1) * 127.5) for pixel in pixels]
 
@@ -192,6 +194,8 @@ _CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 3, "name": "car"}]
 
 
 def coco_source(root: Path) -> None:
+    import tensorflow as tf
+
     rng = np.random.default_rng(0)
     (root / "annotations").mkdir(parents=True)
     for name in ("train", "val"):
@@ -277,6 +281,8 @@ def transcripts(batch: TowerBatch) -> list[Hashable]:
 
 
 def _letters(numbers: Any) -> list[int]:
+    from cnnbench.data.librispeech import ALPHABET
+
     return [ALPHABET[int(number)] for number in numbers]
 
 
@@ -365,6 +371,8 @@ SMALL = {
 
 def write_records(path: Path, records: Iterable[bytes]) -> Path:
     """Writes a TFRecord file."""
+    import tensorflow as tf
+
     with tf.io.TFRecordWriter(str(path)) as writer:
         for record in records:
             writer.write(record)

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from short_runs import RATE
 
 from cnnbench.lab.predict.predict import FORMULAS
@@ -37,6 +36,8 @@ ELEMENTS = resolve_sizes(IMAGE_CLASSIFICATION, SimpleNamespace(image_size=1, cha
 @functools.cache
 def slopes(devices: int, batch: int = 2, seed: int = 1234) -> np.ndarray:
     """c_t of each tower, from the synthetic images themselves."""
+    import tensorflow as tf
+
     from cnnbench.data.pipeline import draw_synthetic_rows
 
     rows = draw_synthetic_rows(tf.range(devices * batch), seed, ELEMENTS)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.cli import main
-from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.console import Console
+
+if TYPE_CHECKING:
+    from cnnbench.run.driver.build import BuiltRun
 
 TINY = {
     "model": "trivial",

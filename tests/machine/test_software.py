@@ -6,7 +6,6 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import tensorflow as tf
 
 from cnnbench import version
 from cnnbench.machine import facts as software
@@ -15,6 +14,8 @@ from cnnbench.machine.facts import collect
 
 
 def test_loaded_tensorflow_tells_its_build():
+    import tensorflow as tf
+
     facts = software.tensorflow_build_facts(Host(modules={"tensorflow": tf}))
     assert facts["tensorflow_version"] == tf.__version__
     assert facts["tensorflow_cuda_build"] in (True, False)

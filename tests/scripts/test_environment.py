@@ -122,13 +122,18 @@ def test_test_script_wants_the_extra_and_runs_in_the_checkout(checkout, tmp_path
     _finish(checkout, "test")
     done = _script(checkout, "test", "-k", "x", cwd=tmp_path)
     assert done.stdout == f"pytest {checkout}\n<-k>\n<x>\n"
-    whole = _script(checkout, "test", cwd=tmp_path)
-    assert whole.stdout == f"pytest {checkout}\n<-n>\n<3>\n<--dist>\n<worksteal>\n"
-    quick = _script(checkout, "test", "--quick", cwd=tmp_path)
-    left_out = f"pytest {checkout}\n<-m>\n<not slow>\n"
-    assert quick.stdout == left_out + whole.stdout.partition("\n")[2]
-    one = _script(checkout, "test", "--quick", "tests/judge")
-    assert one.stdout == f"{left_out}<tests/judge>\n"
+    named = _script(checkout, "test", "tests/judge")
+    assert named.stdout == f"pytest {checkout}\n<tests/judge>\n"
+
+
+def test_the_test_script_has_two_tiers(checkout, tmp_path):
+    _finish(checkout, "test")
+    processes = f"pytest {checkout}\n<-n>\n<3>\n<--dist>\n<worksteal>\n"
+    everyday = _script(checkout, "test", cwd=tmp_path)
+    assert everyday.stdout == f"{processes}<-m>\n<not slow>\n"
+    assert _script(checkout, "test", "--all", cwd=tmp_path).stdout == processes
+    more = _script(checkout, "test", "--all", "-k", "a b")
+    assert more.stdout == f"{processes}<-k>\n<a b>\n"
 
 
 @pytest.mark.parametrize(("name", "extras"), [("fuzz", ""), ("typecheck", "test")])

@@ -18,6 +18,11 @@ def test_tests_that_cannot_start_are_no_result(tmp_path, monkeypatch):
         planted_faults.failed_tests(tmp_path, ["tests"])
 
 
-def test_the_names_of_failed_tests_are_returned(tmp_path):
-    (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): assert 0\n")
-    assert planted_faults.failed_tests(tmp_path, ["test_two.py"]) == ["test_two.py::test_b"]
+def test_the_names_of_failed_tests_are_returned_slow_ones_only_if_asked_for(tmp_path):
+    slow = "import pytest\n@pytest.mark.slow\ndef test_slow(): assert 0\n"
+    (tmp_path / "test_two.py").write_text(f"def test_a(): pass\ndef test_b(): assert 0\n{slow}")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+    everyday, slow = (f"test_two.py::test_{name}" for name in ("b", "slow"))
+    failed = planted_faults.failed_tests
+    assert failed(tmp_path, ["test_two.py"]) == [everyday]
+    assert sorted(failed(tmp_path, ["test_two.py"], slow=True)) == [everyday, slow]

@@ -7,7 +7,6 @@ import json
 from datetime import datetime, timezone
 
 import pytest
-import tensorflow as tf
 
 from cnnbench.base.text import library_output_notices
 from cnnbench.campaigns.processes.campaign import (
@@ -221,6 +220,8 @@ def test_without_a_record(outcome, ended, said, status, message, lost):
 
 
 def test_the_driver_s_own_report_of_too_little_memory_is_one(outcome, make_record):
+    import tensorflow as tf
+
     full = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
     error = _to_benchmark_error(make_plan(Params()), full)
     record = make_record(error=(type(error).__name__, str(error)))

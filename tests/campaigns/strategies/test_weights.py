@@ -9,17 +9,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from cnnbench.campaigns.strategies import weight_distances
 from cnnbench.errors import BenchmarkError
-from cnnbench.run.driver.checkpoints import Checkpoints
-from cnnbench.variable_mgr.towers import TowerVariable
 
 
 @pytest.fixture
 def found(tmp_path: Path) -> Callable[..., dict[str, tuple[float, str]]]:
     """found(a={NAME: VALUES}, ...): distances of modes that have left these in checkpoints."""
+    import tensorflow as tf
+
+    from cnnbench.run.driver.checkpoints import Checkpoints
+    from cnnbench.variable_mgr.towers import TowerVariable
 
     def found(**modes: dict[str, list[float]]) -> dict[str, tuple[float, str]]:
         for mode, values in modes.items():

@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from data_sets import write_cifar10
 from forked import Forked, cnnbench, until
 
@@ -50,6 +49,8 @@ def interrupt(tmp_path):
 @pytest.fixture(scope="session")
 def photo_records(photos, tmp_path_factory):
     """Crops of photographs in four classes, made into records by the command itself."""
+    import tensorflow as tf
+
     root = tmp_path_factory.mktemp("photos")
     for name, photo in photos.items():
         (root / name).mkdir()
