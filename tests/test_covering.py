@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 
-from covering import covering_pairs
+from covering import covering_pairs, everyday_values, slow_if
 
 DIMENSIONS = ((1, 2, 3, 8), ("ps", "replicated", "independent"), ("mean", "sum"), (0, 1))
 
@@ -29,3 +29,24 @@ def test_every_pair_of_allowed_cases_occurs_and_no_other():
 
 def test_two_dimensions_are_their_product_and_values_need_no_hash():
     assert covering_pairs([{}, []], "ab") == [({}, "a"), ({}, "b"), ([], "a"), ([], "b")]
+
+
+def test_the_everyday_suite_meets_each_value():
+    cases = covering_pairs(*DIMENSIONS)
+    params = everyday_values(cases)
+    everyday = [param for param in params if not hasattr(param, "marks")]
+    assert len(params) == len(cases)
+    assert {*itertools.chain(*map(enumerate, everyday))} == {
+        *itertools.chain(*map(enumerate, cases))
+    }
+    assert 4 <= len(everyday) <= 5  # a parameter has four values
+
+
+def test_slow_cases_are_named_or_told_by_a_function():
+    for slow in ([2, 3], lambda number: number > 1):
+        first, *others = slow_if(slow, [1, 2, 3])
+        assert first == 1
+        assert [(*param.values, param.marks[0].name) for param in others] == [
+            (2, "slow"),
+            (3, "slow"),
+        ]

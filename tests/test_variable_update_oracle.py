@@ -9,7 +9,7 @@ import itertools
 
 import numpy as np
 import pytest
-from covering import covering_pairs
+from covering import covering_pairs, everyday_values
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN, RULES, STEPS, expected_losses, slopes
 from short_runs import NETWORKS, RATE, build
 from worker_runs import run_in_process
@@ -79,7 +79,9 @@ def test_every_optimizer_meets_every_mode():
     assert met == {*itertools.product({*modes.names(), LOCAL_SGD} - coordinated, OPTIMIZERS)}
 
 
-@pytest.mark.parametrize(("mode", "devices", "optimizer", "decay", "reduction", "place"), COVER)
+@pytest.mark.parametrize(
+    ("mode", "devices", "optimizer", "decay", "reduction", "place"), everyday_values(COVER)
+)
 def test_losses_equal_the_oracle(mode, devices, optimizer, decay, reduction, place):
     losses, expected = both(
         **OF_ONE_PROCESS[mode].needs if mode in OF_ONE_PROCESS else {},
@@ -132,9 +134,11 @@ def accumulates(mode, devices, *_):
 
 @pytest.mark.parametrize(
     ("mode", "devices", "passes", "optimizer", "decay", "reduction"),
-    covering_pairs(
-        *(ACCUMULATING, [1, 2, 4], [2, 3], ["sgd", "lamb"], [0, 0.0625], ["mean", "sum"]),
-        allowed=accumulates,
+    everyday_values(
+        covering_pairs(
+            *(ACCUMULATING, [1, 2, 4], [2, 3], ["sgd", "lamb"], [0, 0.0625], ["mean", "sum"]),
+            allowed=accumulates,
+        )
     ),
 )
 def test_passes_of_an_update_train_like_one_batch(
@@ -241,7 +245,7 @@ def test_staged_variables_in_sixteen_bits_follow_the_oracle(precision):
 
 @pytest.mark.parametrize(
     ("spec", "precision", "compact"),
-    covering_pairs(["xring", "pscpu"], ["bf16", "fp16"], [False, True]),
+    everyday_values(covering_pairs(["xring", "pscpu"], ["bf16", "fp16"], [False, True])),
 )
 def test_gradients_in_sixteen_bits_follow_the_oracle(spec, precision, compact):
     losses, expected = both(
@@ -266,7 +270,7 @@ OF_KINDS = [
 
 @pytest.mark.parametrize(
     ("mode", "optimizer", "precision", "fp16_vars"),
-    [(mode, *case) for mode, case in zip(itertools.cycle(SEVERAL_TOWERS), OF_KINDS)],
+    everyday_values((mode, *case) for mode, case in zip(itertools.cycle(SEVERAL_TOWERS), OF_KINDS)),
 )
 def test_sixteen_bit_losses_follow_the_oracle(mode, optimizer, precision, fp16_vars):
     losses, expected = both(
@@ -312,11 +316,11 @@ def kinds_of(number, mode):
 
 @pytest.mark.parametrize(
     ("mode", "devices", "kind"),
-    [
+    everyday_values(
         (mode, 2 + number % 2, kind)
         for number, mode in enumerate([*SEVERAL_TOWERS[:-1], "distributed_all_reduce"])
         for kind in kinds_of(number, mode)
-    ],
+    ),
 )
 def test_means_fit_sixteen_bits_where_the_gradients_of_towers_do(mode, devices, kind):
     flags = {"variable_update": mode, "num_gpus": devices, **SIXTEEN_BITS[kind]}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import short_runs
 import tensorflow as tf
+from covering import slow_if
 from data_sets import SMALL, input_spec
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
@@ -53,7 +54,7 @@ def spec(small_set):
     return SMALL["cifar10"].spec(small_set("cifar10"), batch=4, seed=5)
 
 
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+@pytest.mark.parametrize("alpha", slow_if([1.0, 4.0], [0.2, 1.0, 4.0]))
 def test_shares_have_the_distribution_beta(alpha):
     drawn = tf.function(draw_beta)(
         tf.range(3000, dtype=tf.int64), 7, tf.fill([3000], alpha)
@@ -178,6 +179,7 @@ def test_an_odd_batch_has_no_pairs(flag, small_set):
     ).input.training.mixes_images
 
 
+@pytest.mark.slow
 def test_a_strategy_distributes_what_towers_get(small_set, quick_start):
     found = []
     for flags in (
@@ -258,7 +260,7 @@ def test_translations_of_randaugment_depend_on_the_size():
     assert not moved[:, 331 - 135 :].any()
 
 
-@pytest.mark.parametrize("policy", AUGMENTATIONS)
+@pytest.mark.parametrize("policy", slow_if(["randaugment"], AUGMENTATIONS))
 def test_choices_are_uniform_and_independent(policy, monkeypatch):
     """Operations, strengths and directions of many images, noted down instead of images."""
     made = {}
@@ -301,7 +303,11 @@ def test_choices_are_uniform_and_independent(policy, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "policy"), [("cifar10", "trivialaugment"), ("imagenet", "randaugment")]
+    ("name", "policy"),
+    slow_if(
+        [("imagenet", "randaugment")],
+        [("cifar10", "trivialaugment"), ("imagenet", "randaugment")],
+    ),
 )
 def test_images_of_files_are_changed_by_their_position(name, policy, small_set):
     spec = SMALL[name].spec(small_set(name), batch=4, seed=5)

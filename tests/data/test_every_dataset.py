@@ -15,6 +15,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from data_sets import (
     FRAMES,
     LETTERS,
@@ -43,6 +44,8 @@ from cnnbench.models.networks.ncf import NeuMF
 from cnnbench.models.networks.ssd import SSD300
 
 EVERY = pytest.mark.parametrize("name", SMALL)
+# Records of several features take long to trace.
+EVERY_TRACED = pytest.mark.parametrize("name", slow_if(["coco", "librispeech"], SMALL))
 SUBSETS = ("train", "validation")
 # Those that commands make, and those whose files hold records.
 MADE = [name for name in SMALL if name != "cifar10"]
@@ -270,7 +273,7 @@ def batches_of(source, steps):
     return batches
 
 
-@EVERY
+@EVERY_TRACED
 def test_the_stream_is_of_whole_epochs_and_depends_on_the_seed_alone(name, small_set, cpu_devices):
     """Not on batches, towers, reading ahead, or, of arrays, on the random seed of TensorFlow."""
     small = SMALL[name]
@@ -622,7 +625,7 @@ def test_an_epoch_of_bad_records_ends(tmp_path, cpu_devices):
     assert message in found
 
 
-@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("name", slow_if(["coco", "librispeech"], RECORDS))
 def test_files_that_are_damaged_cut_off_missing_or_empty(
     name, small_set, tmp_path, cpu_devices, call
 ):
@@ -697,7 +700,7 @@ class SmallNeuMF(NeuMF):
     users, items, factors, layers = 6, 60, 4, (8, 4)
 
 
-@EVERY
+@EVERY_TRACED
 def test_a_model_trains_on_it_and_is_evaluated(
     name, small_set, tmp_path, own_registry, quick_start, call
 ):

@@ -3,8 +3,45 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
+
+import pytest
+
+
+def slow_if(slow: Callable[[Any], bool] | Collection[Any], cases: Iterable[Any]) -> list[Any]:
+    """Cases for `pytest.mark.parametrize`; some run in scripts/test --all only.
+
+    Args:
+      slow: those cases, or a function that tells them.
+      cases: values of one parameter, or tuples of several.
+    """
+    is_slow = slow if callable(slow) else slow.__contains__
+    marked = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        marked.append(pytest.param(*values, marks=pytest.mark.slow) if is_slow(case) else case)
+    return marked
+
+
+def everyday_values(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Cases for `pytest.mark.parametrize`; the everyday suite meets each value of a parameter.
+
+    Cases that only show further combinations of these values run in scripts/test --all.
+    """
+    cases = list(cases)
+    columns = [list(column) for column in zip(*cases, strict=True)]
+    values = [
+        {(number, column.index(value)) for number, (column, value) in enumerate(own)}
+        for own in (list(zip(columns, case, strict=True)) for case in cases)
+    ]
+    left = set().union(*values)
+    everyday = []
+    while left:
+        best = max(range(len(cases)), key=lambda at: len(left & values[at]))
+        everyday.append(cases[best])
+        left -= values[best]
+    return slow_if(lambda case: case not in everyday, cases)
 
 
 def covering_pairs(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from covering import covering_pairs
+from covering import covering_pairs, everyday_values
 from networks import forward
 from short_runs import build
 
@@ -61,18 +62,22 @@ NARROW = [tf.bfloat16, tf.float16]
 @pytest.mark.parametrize(
     ("kernels", "dtype", "size", "padding", "shape", "stride"),
     [
-        *covering_pairs(
-            sorted(FASTEST_ALGORITHMS),
-            [tf.float32],
-            [*SIZES, (2, 2), (4, 3)],
-            PADDINGS,
-            SHAPES,
-            [(1, 1)],
+        *everyday_values(
+            covering_pairs(
+                sorted(FASTEST_ALGORITHMS),
+                [tf.float32],
+                [*SIZES, (2, 2), (4, 3)],
+                PADDINGS,
+                SHAPES,
+                [(1, 1)],
+            )
         ),
         # TensorFlow's own gradients, which other cases have, add up in 16 bits.
-        *covering_pairs(["eigen-avx2"], NARROW, SIZES, PADDINGS, SHAPES, [(1, 1)]),
-        *covering_pairs(
-            ["eigen-avx2"], NARROW, [*SIZES, (2, 2), (4, 3)], PADDINGS, SHAPES, [(2, 2), (3, 3)]
+        *everyday_values(covering_pairs(["eigen-avx2"], NARROW, SIZES, PADDINGS, SHAPES, [(1, 1)])),
+        *everyday_values(
+            covering_pairs(
+                ["eigen-avx2"], NARROW, [*SIZES, (2, 2), (4, 3)], PADDINGS, SHAPES, [(2, 2), (3, 3)]
+            )
         ),
     ],
 )
@@ -89,8 +94,10 @@ def test_results_and_gradients_are_those_of_the_convolution(
     )
 
 
-@pytest.mark.parametrize("size", [(1, 1), (3, 3), (1, 3), (3, 1), (5, 5)])
-@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    everyday_values(itertools.product([(1, 1), (3, 3), (1, 3), (3, 1), (5, 5)], NARROW)),
+)
 def test_matrix_products_in_16_bits_with_avx512(size, dtype):
     images = normal(2, 5, 8, 128, dtype=dtype, seed=1)
     kernel = normal(*size, 128, 130, dtype=dtype, seed=2)

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from covering import covering_pairs
+from covering import covering_pairs, everyday_values
 from short_runs import NETWORKS, RATE, build, command
 
 from cnnbench.optimizers import OPTIMIZERS
@@ -122,7 +122,7 @@ def optimized(tmp_path_factory):
 @pytest.mark.parametrize(
     ("before", "now", "named"),
     [
-        *covering_pairs(UNNAMED, UNNAMED, [True, False]),
+        *everyday_values(covering_pairs(UNNAMED, UNNAMED, [True, False])),
         *((name, name, True) for name in OPTIMIZERS if name not in UNNAMED),
         *(("adam", "adamw", named) for named in (True, False)),
         ("lars", "momentum", True),
