@@ -475,9 +475,10 @@ class RulesFile:
             import tomllib
         else:
             import tomli as tomllib
+        text = self._read_text()
         try:
             # The conversion to JSON and back converts dates to strings.
-            table = json.loads(json.dumps(tomllib.loads(self._read_text()), default=str))
+            table = json.loads(json.dumps(tomllib.loads(text), default=str))
         except ValueError as error:
             raise UsageError(f"{self}: is not valid TOML: {error}") from None
         except RecursionError:
