@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import fcntl
 import os
+import re
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -53,6 +55,58 @@ def sentences(path: Path, told: Mapping[str, str], every: Collection[str]) -> No
             wrong.append(f"+{case}{ARROW}{sentence}")
     if wrong:
         _fail(path, wrong)
+
+
+def steady(text: str, folder: Path) -> str:
+    """A text with HASH for each commit or digest, and without names of folders."""
+    for path, name in ((folder, "TMP"), (folder.parent, "TMP"), (sys.executable, "PYTHON")):
+        text = text.replace(str(path), name)
+    return re.sub(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}\b", "HASH", text)
+
+
+class Transcript:
+    """What the commands of a test print, in sections `== TEST: CASE` of a file of its test file."""
+
+    def __init__(self, path: Path, test: str, tests: Collection[str], folder: Path) -> None:
+        """Args: the file, the test, all tests of its file, and the folder of the test."""
+        self._path, self._test, self._tests, self._folder = path, test, tests, folder
+
+    def __call__(self, case: str, text: str, numbers: bool = True) -> None:
+        """Fails if a case prints another text; UPDATE_GOLDEN=1 writes the text there first.
+
+        Args:
+          case: its name in the test.
+          text: lines.
+          numbers: False if they are measured, so that each is written as N.
+        """
+        name, text = f"{self._test}: {case}", steady(text, self._folder).strip("\n")
+        if not numbers:
+            text = re.sub(r"(?<![A-Za-z_])\d+(?:[.,]\d+)*", "N", text)
+        if os.environ.get("UPDATE_GOLDEN"):
+            self._path.parent.mkdir(exist_ok=True)
+            with self._path.open("a+", encoding="utf-8") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # other processes of pytest write other cases
+                merged = {**_sections(self._path), name: text}
+                kept = {key: merged[key] for key in sorted(merged) if self._known(key)}
+                file.truncate(0)
+                file.writelines(f"== {key}\n{text}\n" for key, text in kept.items())
+        held = _sections(self._path)
+        stale = [f"-== {key}" for key in held if not self._known(key)]
+        lines = difflib.unified_diff(
+            held.get(name, "").splitlines(), text.splitlines(), f"file: {name}", "now", n=1
+        )
+        if stale or held.get(name) != text:
+            _fail(self._path, [*stale, *lines])
+
+    def _known(self, name):
+        return name.partition(":")[0] in self._tests
+
+
+def _sections(path):
+    """The texts of a file of transcripts by name."""
+    text = "\n" + (path.read_text(encoding="utf-8") if path.exists() else "")
+    parts = (part.partition("\n") for part in text.split("\n== ")[1:])
+    return {name: text.rstrip("\n") for name, _, text in parts}
 
 
 def _lines(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 
 import pytest
@@ -32,7 +33,7 @@ def rules(text, file="cnnbench.toml"):
         out.write(text)
 
 
-def test_the_first_rule_that_fits_decides_and_the_answer_names_it(call, sides):
+def test_the_first_rule_that_fits_decides_and_the_answer_names_it(call, sides, transcript):
     rules(
         """
         [[rules]]
@@ -45,16 +46,13 @@ def test_the_first_rule_that_fits_decides_and_the_answer_names_it(call, sides):
         fail_on = "never"
         """
     )
-    out = call(*sides("faster"), code=1).out
-    assert out.endswith("exit code 1: an unexpected gain\n")
-    assert "rule 1 (vgg*) fits no configuration" in out
-    assert "fails on slower and faster" in " ".join(out.split())
+    transcript("table", call(*sides("faster"), code=1).out)
     document = json.loads(call(*sides("slower"), "--format=json", code=1).out)
     (entry,) = document["configurations"]
     assert entry["rule"] == "rule 2 (resnet*, lenet*)"
     assert document["rules"]["source"] == "cnnbench.toml"
     digest = document["rules"]["digest"]
-    assert any(f"digest {digest}: rule 3 (*) fits no" in one for one in document["notes"])
+    assert any(digest in one and "rule 3 (*)" in one for one in document["notes"])
     with open("cnnbench.toml", "a", encoding="utf-8") as file:
         file.write("# a comment does not change the digest\n")
     again = json.loads(call(*sides("slower"), "--format=json", code=1).out)
@@ -77,12 +75,12 @@ def test_a_rule_for_a_metric_changes_only_this_metric(call, sides):
     assert document["configurations"][0]["results"] == without["configurations"][0]["results"]
     assert document["metrics"] == without["metrics"]
     (note,) = (note for note in document["notes"] if "rule 1" in note)
-    assert note.endswith("applies to lenet, batch 8, 1 cpu: memory: threshold 5")
+    assert "lenet, batch 8, 1 cpu: memory: threshold 5" in note
     rules("[[rules]]\nmetrics.throughput = { threshold = 15 }\n")
     assert "= same" in call(*sides("slower")).out
 
 
-def test_judge_selects_metrics_and_the_answer_says_what_it_removes(call, sides):
+def test_judge_selects_metrics_and_the_answer_says_what_it_removes(call, sides, transcript):
     rules(
         "[[rules]]\njudge = ['throughput', 'memory']\n"
         "metrics = {throughput = {fail_on = 'never'}, memory = {share = 0.25}}\n"
@@ -91,8 +89,8 @@ def test_judge_selects_metrics_and_the_answer_says_what_it_removes(call, sides):
     asked = {one["metric"]: one["verdict"] for one in document["configurations"][0]["results"]}
     assert asked == {"throughput": "slower", "memory": "not measured"}
     (note,) = (note for note in document["notes"] if "rule 1" in note)
-    assert "judges throughput and memory, not startup or accuracy; " in note
-    assert note.endswith("throughput: fails on nothing; memory: share 0.25")
+    assert "0.25" in note
+    transcript("note", note)
     usual = call(*sides("slower"), "--metrics=throughput", "--format=json").out
     assert [*json.loads(usual)["metrics"]] == ["throughput"]
     assert "judges" not in usual
@@ -116,7 +114,7 @@ def test_a_rule_can_make_a_metric_fail_that_is_judged_but_not_requested(
     words = ("compare", *folders)
     call(*words)
     rules("[[rules]]\nmetrics.startup.fail_on = 'slower'\n")
-    assert "exit code 1: a regression" in call(*words, code=1).out
+    call(*words, code=1)
     rules("[[rules]]\nmetrics.startup = {fail_on = 'slower', threshold = 200}\n")
     call(*words)
 
@@ -135,11 +133,12 @@ def test_rules_of_a_folder_above_are_used_up_to_the_top_of_the_repository(
     call(*sides("slower"), code=1)
 
 
-def test_files_of_rules_that_are_no_files(call, sides):
+def test_files_of_rules_that_are_no_files(call, sides, transcript):
     os.mkfifo("pipe")
-    for name, reason in {"pipe": "is a pipe without a writer", "/dev/zero": "is a device"}.items():
+    for name in ("pipe", "/dev/zero"):
         err = call(*sides("slower"), f"--rules={name}", code=2).err
-        assert f"--rules={name}: cannot be read: {reason}" in err
+        assert f"--rules={name}: " in err
+        transcript(name, err)
     rules("\ufeff[[rules]]\nfail_on = 'never'\n")
     call(*sides("slower"))
 
@@ -168,67 +167,67 @@ def test_cnnbench_toml_comes_before_pyproject_toml(call, sides):
     call(*sides("slower"), "--rules=pyproject.toml")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[[rules", "cnnbench.toml: is not valid TOML: "),
-        ("[[rule]]", 'cnnbench.toml: unknown key "rule"; did you mean "rules"?'),
-        ("rules = 1", "cnnbench.toml: rules: must be an array of tables, [[rules]]"),
-        ("rules = [1]", "cnnbench.toml: rule 1: must be a table"),
-        ("[[rules]]\n[[rules]]\ntreshold = 1", 'rule 2: unknown key "treshold"; did you mean "thr'),
-        ("[[rules]]\nthreshold = 'x'", "rule 1.threshold: expected a number, got 'x'"),
-        ("[[rules]]\nthreshold = -1", "rule 1: threshold: -1.0: must be at least 0 and less"),
-        ("[[rules]]\nfail_on = 'step'", "rule 1: fail_on: step: must be one or more of slower"),
-        ("[[rules]]\nfail_on = ['never', 'slower']", "rule 1: fail_on: must be one or more of"),
-        ("[[rules]]\njudge = 'speed'", 'rule 1: judge: unknown key "speed"'),
-        ("[[rules]]\njudge = []", "rule 1: judge: is empty"),
-        ("[[rules]]\nmetrics.speed = {}", 'rule 1: metrics: unknown key "speed"'),
-        ("[[rules]]\nmetrics = ['memory']", "rule 1: metrics: must be a table for each metric"),
-        ("[[rules]]\nmetrics = [{name = 'memory'}]", "rule 1: metrics: must be a table for each"),
-        ("[[rules]]\nthreshold = " + "[" * 9000, "is not valid TOML: tables are nested too"),
-        ("[[rules]]\nmetrics.memory.shares = 1", 'rule 1: metrics.memory: unknown key "shares"'),
-        ("[[rules]]\nmetrics.memory.share = 0.5", "metrics.memory: share: only metrics in judge"),
-        (
-            "[[rules]]\njudge = 'memory'\nmetrics.memory.share = 0.5",
-            "rule 1: metrics: shares must be at least 0.001 and add up to 1",
-        ),
-        (
-            "[[rules]]\njudge = ['memory', 'startup']\nmetrics.memory.share = 1e-17",
-            "rule 1: metrics: shares must be at least 0.001",
-        ),
-        ("ignore = ['/x']", "cnnbench.toml: ignore: '/x': must be relative to the top"),
-        ("[[accept]]\ncommit = 'main'\nreason = 'x'\nuntil = 2030-01-01", "accept 1: commit: main"),
-        ("[[accept]]\ncommit = 'abcdef0'\nuntil = 2030-01-01", "accept 1.reason: missing"),
-        ("[[accept]]\ncommit = 'abcdef0'\nreason = ' '\nuntil = 2030-01-01", "reason: is empty"),
-        (
-            "[[accept]]\ncommit = 'abcdef0'\nreason = 'x'\nuntil = 'May'",
-            "accept 1: until: May: must",
-        ),
-    ],
-)
-def test_wrong_rules_are_refused_by_file_and_key(call, sides, text, message):
-    rules(text)
-    assert message in call(*sides("slower"), code=2).err
+WRONG = [
+    # A file of rules, and the rule and key that the error names.
+    ("[[rules", "cnnbench.toml"),
+    ("[[rule]]", "rule"),
+    ("rules = 1", "rules"),
+    ("rules = [1]", "rule 1"),
+    ("[[rules]]\n[[rules]]\ntreshold = 1", "rule 2: treshold"),
+    ("[[rules]]\nthreshold = 'x'", "rule 1: threshold"),
+    ("[[rules]]\nthreshold = -1", "rule 1: threshold"),
+    ("[[rules]]\nfail_on = 'step'", "rule 1: fail_on"),
+    ("[[rules]]\nfail_on = ['never', 'slower']", "rule 1: fail_on"),
+    ("[[rules]]\njudge = 'speed'", "rule 1: judge: speed"),
+    ("[[rules]]\njudge = []", "rule 1: judge"),
+    ("[[rules]]\nmetrics.speed = {}", "rule 1: metrics: speed"),
+    ("[[rules]]\nmetrics = ['memory']", "rule 1: metrics"),
+    ("[[rules]]\nmetrics = [{name = 'memory'}]", "rule 1: metrics"),
+    ("[[rules]]\nthreshold = " + "[" * 9000, "cnnbench.toml"),
+    ("[[rules]]\nmetrics.memory.shares = 1", "rule 1: metrics: memory: shares"),
+    ("[[rules]]\nmetrics.memory.share = 0.5", "rule 1: metrics: memory: share: judge"),
+    ("[[rules]]\njudge = 'memory'\nmetrics.memory.share = 0.5", "rule 1: metrics: shares"),
+    (
+        "[[rules]]\njudge = ['memory', 'startup']\nmetrics.memory.share = 1e-17",
+        "rule 1: metrics: shares",
+    ),
+    ("ignore = ['/x']", "ignore: x"),
+    ("[[accept]]\ncommit = 'main'\nreason = 'x'\nuntil = 2030-01-01", "accept 1: commit: main"),
+    ("[[accept]]\ncommit = 'abcdef0'\nuntil = 2030-01-01", "accept 1: reason"),
+    ("[[accept]]\ncommit = 'abcdef0'\nreason = ' '\nuntil = 2030-01-01", "accept 1: reason"),
+    (
+        "[[accept]]\ncommit = 'abcdef0'\nreason = 'x'\nuntil = 'May'",
+        "accept 1: until: May",
+    ),
+]
+
+
+def test_wrong_rules_are_refused_by_file_and_key(call, sides, transcript):
+    for text, named in WRONG:
+        rules(text)
+        err = call(*sides("slower"), code=2).err
+        assert err.count("\n") == 1
+        assert "cnnbench.toml: " in err
+        assert all(re.search(rf"\b{re.escape(part)}\b", err) for part in named.split(": ")), text
+        transcript(text[:60].replace("\n", "; "), err.partition(": Expected")[0])
     call(*sides("slower"), "--rules=none", code=1)
 
 
-def test_files_that_cannot_be_read(call, sides):
+def test_files_that_cannot_be_read(call, sides, transcript):
     missing = call(*sides("slower"), "--rules=gone.toml", code=2).err
-    assert "--rules=gone.toml: cannot be read: No such file" in missing
+    assert "--rules=gone.toml: " in missing
     rules("", "pyproject.toml")
     call(*sides("slower"), code=1)
-    text = "--rules=pyproject.toml: has no section [tool.cnnbench]"
-    assert text in call(*sides("slower"), "--rules=pyproject.toml", code=2).err
+    other = call(*sides("slower"), "--rules=pyproject.toml", code=2).err
+    assert "--rules=pyproject.toml: " in other
     assert "--rules=HEAD:x: " in call(*sides("slower"), "--rules=HEAD:x", code=2).err
+    transcript("files", missing + other)
 
 
-def test_an_accepted_commit_stays_in_the_answer_until_its_end(call, sides):
+def test_an_accepted_commit_stays_in_the_answer_until_its_end(call, sides, transcript):
     accept = f"[[accept]]\ncommit = '{NEW[:9]}'\nreason = 'a wider stem'\n"
     rules(f"{accept}until = 2999-12-31\n")
-    out = " ".join(call(*sides("slower")).out.split())
-    assert f"Accepted: commit {NEW[:9]} until 2999-12-31 (a wider stem)." in out
-    assert "- slower" in out
-    assert out.endswith("exit code 0: an accepted change")
+    transcript("accepted", call(*sides("slower")).out)
     document = json.loads(call(*sides("slower"), "--format=json").out)
     result = document["configurations"][0]["results"][0]
     assert (result["verdict"], result["accepted"]["reason"]) == ("slower", "a wider stem")
@@ -240,13 +239,14 @@ def test_an_accepted_commit_stays_in_the_answer_until_its_end(call, sides):
         f"{accept}until = 2020-02-29\n",
     ):
         rules(other)
-        out = " ".join(call(*sides("slower"), code=1).out.split())
-        assert "Accepted: " not in out
-    text = f"throughput was accepted by commit {NEW[:9]} until 2020-02-29 (a wider stem)"
-    assert text in out
+        document = json.loads(call(*sides("slower"), "--format=json", code=1).out)
+        assert NEW[:9] not in document["answer"]
+    (note,) = (note for note in document["notes"] if NEW[:9] in note)
+    assert "2020-02-29" in note
+    transcript("ended", note)
 
 
-def test_rules_of_a_commit(call, sides, tmp_path):
+def test_rules_of_a_commit(call, sides):
     def git(*words):
         subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x", *words], check=True)
 
@@ -262,7 +262,7 @@ def test_rules_of_a_commit(call, sides, tmp_path):
     call(*sides("slower"), "--rules=./main:cnnbench.toml")
     rules("", "own:rules.toml")
     err = call(*sides("slower"), "--rules=own:rules.toml", code=2).err
-    assert "the file of this name is ./own:rules.toml" in err
+    assert "./own:rules.toml" in err
 
 
 @pytest.fixture
@@ -304,26 +304,22 @@ def test_the_message_of_a_commit_accepts_a_regression_if_rules_allow_it(
 ):
     words = change(message)
     denied = json.loads(call(*words, code=1).out)
-    allows = "accepts this only if rules contain accept_by_message = true"
-    assert any(allows in note for note in denied["notes"]) == accepted
+    assert any("accept_by_message = true" in note for note in denied["notes"]) == accepted
     rules("accept_by_message = true\n")
     document = json.loads(call(*words, code=0 if accepted else 1).out)
-    assert ("Accepted: the message of commit " in document["answer"]) == accepted
     assert ("(more layers: 4 % slower)" in document["answer"]) == accepted
     rules("accept_by_message = 1\n")
-    assert "accept_by_message: must be true or false" in call(*words, code=2).err
+    assert "accept_by_message: " in call(*words, code=2).err
 
 
 def test_a_flag_accepts_all_regressions_of_new(call, sides):
-    done = call(*sides("slower"), "--accept=label accept-slower")
-    assert "Accepted: --accept (label accept-slower)." in " ".join(done.out.split())
-    assert done.out.endswith("exit code 0: an accepted change\n")
+    assert "(label accept-slower)" in call(*sides("slower"), "--accept=label accept-slower").out
     document = json.loads(call(*sides("slower"), "--accept=label", "--format=json").out)
     (throughput,) = (
         one for one in document["configurations"][0]["results"] if one["verdict"] == "slower"
     )
     assert throughput["accepted"]["reason"] == "label"
-    assert "--accept= : is empty; give" in call(*sides("slower"), "--accept= ", code=2).err
+    assert "--accept= : " in call(*sides("slower"), "--accept= ", code=2).err
 
 
 def test_accepted_commits_that_do_not_exist_are_named(call, change):
@@ -331,6 +327,5 @@ def test_accepted_commits_that_do_not_exist_are_named(call, change):
     table = "[[accept]]\ncommit = '{:07x}'\nreason = 'x'\nuntil = 2999-12-31\n"
     rules("".join(table.format(number) for number in range(16, 5016)))
     (note,) = (note for note in json.loads(call(*words, code=1).out)["notes"] if "accepted" in note)
-    assert note.startswith(
-        "cnnbench.toml: 5000 accepted commits are not in this repository: 0000010"
-    )
+    assert note.startswith("cnnbench.toml: 5000 ")
+    assert "0000010" in note
