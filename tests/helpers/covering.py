@@ -24,23 +24,30 @@ def slow_if(slow: Callable[[Any], bool] | Collection[Any], cases: Iterable[Any])
     return marked
 
 
+def with_each_value(cases: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Few of the cases, in which each value of a parameter occurs at least once."""
+    cases = list(cases)
+    columns = [list(column) for column in zip(*cases, strict=True)]
+    values = [
+        {(number, columns[number].index(value)) for number, value in enumerate(case)}
+        for case in cases
+    ]
+    left = set().union(*values)
+    chosen = []
+    while left:
+        best = max(range(len(cases)), key=lambda at: len(left & values[at]))
+        chosen.append(cases[best])
+        left -= values[best]
+    return chosen
+
+
 def everyday_values(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
     """Cases for `pytest.mark.parametrize`; the everyday suite meets each value of a parameter.
 
     Cases that only show further combinations of these values run in scripts/test --all.
     """
     cases = list(cases)
-    columns = [list(column) for column in zip(*cases, strict=True)]
-    values = [
-        {(number, column.index(value)) for number, (column, value) in enumerate(own)}
-        for own in (list(zip(columns, case, strict=True)) for case in cases)
-    ]
-    left = set().union(*values)
-    everyday = []
-    while left:
-        best = max(range(len(cases)), key=lambda at: len(left & values[at]))
-        everyday.append(cases[best])
-        left -= values[best]
+    everyday = with_each_value(cases)
     return slow_if(lambda case: case not in everyday, cases)
 
 

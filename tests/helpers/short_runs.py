@@ -71,6 +71,8 @@ MODES = [
         id="mirrored",
     ),
 ]
+EVERYDAY_MODES = ("parameter_server", "replicated", "mirrored_strategy")
+"""Modes of the everyday suite where runs of all modes take long."""
 # Distributed all-reduce updates as replicated does.
 KINDS = [mode for mode in MODES if mode.id != "distributed"]
 

@@ -61,7 +61,14 @@ def state(made):
 PAIRS = list(zip([*MODES][-1:] + [*MODES][:-1], MODES, strict=True))
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="-to-".join)
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(pair, marks=[pytest.mark.slow] * (number % 3 > 0))
+        for number, pair in enumerate(PAIRS)
+    ],
+    ids="-to-".join,
+)
 def test_every_mode_restores_what_another_saved(pair, built):
     (source, path), (target, _) = (built(mode) for mode in pair)
     expected = {name: v.primary.numpy() for name, v in state(source).items()}

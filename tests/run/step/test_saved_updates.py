@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import short_runs
 import tensorflow as tf
-from covering import covering_pairs
+from covering import covering_pairs, slow_if, with_each_value
 from forked import optimized_graphs
 from short_runs import RATE
 
@@ -62,7 +62,7 @@ OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam")
 CLIPS = (None, 0.75)
 
 
-def cases():
+def combinations():
     """Pairs of all but the ways, which take turns; and each way with sgd, whose updates may include
     decay and mean.
     """
@@ -77,21 +77,20 @@ def cases():
     ways = itertools.cycle(WAYS)
     met = [(optimizer, next(ways), *others) for optimizer, *others in pairs]
     met += [("sgd", way, "fp32", DECAY, None, "mean") for way in WAYS]
-    met += [("sgd", "shared-3", "fp32", DECAY, clip, "sum") for clip in CLIPS]
-    return {
-        "-".join(map(str, (optimizer, way, precision, decay, clip, reduction))): {
-            **WAYS[way],
-            **PRECISIONS[precision],
-            "optimizer": optimizer,
-            "weight_decay": decay,
-            "gradient_clip": clip,
-            "gradient_reduction": reduction,
-        }
-        for optimizer, way, precision, decay, clip, reduction in met
-    }
+    return [*met, *(("sgd", "shared-3", "fp32", DECAY, clip, "sum") for clip in CLIPS)]
 
 
-CASES = cases()
+def name_of(combination):
+    return "-".join(map(str, combination))
+
+
+def flags_of(optimizer, way, precision, decay, clip, reduction):
+    own = {"optimizer": optimizer, "weight_decay": decay, "gradient_clip": clip}
+    return {**WAYS[way], **PRECISIONS[precision], **own, "gradient_reduction": reduction}
+
+
+CASES = {name_of(one): flags_of(*one) for one in combinations()}
+EVERYDAY = {*map(name_of, with_each_value(combinations()))}
 
 
 def weights_after(flags):
@@ -119,7 +118,7 @@ def saved():
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_if(lambda name: name not in EVERYDAY, CASES))
 def test_weights_are_as_saved(name, saved):
     found = weights_after(CASES[name])
     expected = [

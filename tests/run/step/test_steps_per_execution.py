@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import short_runs
+from covering import slow_if
 from data_sets import write_random_cifar10
 from short_runs import NETWORKS
 
@@ -56,7 +57,9 @@ def devices_of(mode):
     return (2, 4, 1)[[*OF_ONE_PROCESS].index(mode) % 3]
 
 
-@pytest.mark.parametrize("mode", OF_ONE_PROCESS)
+@pytest.mark.parametrize(
+    "mode", slow_if(lambda mode: mode not in short_runs.EVERYDAY_MODES, OF_ONE_PROCESS)
+)
 def test_steps_of_an_execution_train_as_single_steps(mode):
     needs = OF_ONE_PROCESS[mode].needs
     if mode == "mirrored_strategy":  # its collectives could not run on other devices later

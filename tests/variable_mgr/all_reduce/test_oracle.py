@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from towers import ByTower, run_through
 
 from cnnbench.errors import FlagError, UsageError
@@ -156,13 +157,15 @@ def exact_sum(column: Iterable[np.ndarray]) -> np.ndarray:
     return np.sum([value.astype(np.int64) for value in column], axis=0)
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("count", slow_if([4], COUNTS))
 def test_every_device_gets_the_exact_sum(count, check):
     check(working(NAMES, count), count, DTYPES if count == 3 else DTYPES[:1])
 
 
 # test_devices_agree_to_the_last_bit has two shards.
-@pytest.mark.parametrize(("specs", "count"), [([*NAMES, *THREE_SHARDS], 3), (NAMES, 8)])
+@pytest.mark.parametrize(
+    ("specs", "count"), slow_if([(NAMES, 8)], [([*NAMES, *THREE_SHARDS], 3), (NAMES, 8)])
+)
 def test_devices_with_memories_of_their_own_get_the_exact_sum(specs, count, check):
     check(working(specs, count), count, DTYPES[:1], share_memory=False)
 
