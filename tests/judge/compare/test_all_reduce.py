@@ -62,7 +62,7 @@ def test_a_row_is_one_value_of_its_process(reductions):
     (result,) = only(compare_records([reductions(point)], [reductions(point)])).results[:1]
     assert (result.metric.name, result.metric.unit) == ("bus_bandwidth", "GB/s")
     assert result.base == (pytest.approx(6.0),)
-    assert "1 process in BASE" in result.judgement.reason
+    assert "1 process " in result.judgement.reason
     # A file that repeats a row gives one value; on one device nothing is reduced.
     (row,) = rows_of(reductions(6.0, 7.0))
     assert len(row.base) == 1
@@ -162,10 +162,10 @@ def test_flags_by_which_rows_differ_are_in_their_names(reductions):
 @pytest.mark.parametrize(
     ("copy", "error", "reason"),
     [
-        ({"wrong": 3, "checked": 100}, ("BenchmarkError", "x"), "WrongSums: 3 of 100 elements"),
-        ({"error": "InvalidArgumentError: no ring: 4"}, None, "InvalidArgumentError: no ring: 4"),
-        ({"error": "ring 4: lost"}, None, "Error: ring 4: lost"),
-        ({"error": "lost"}, None, "Error: lost"),
+        ({"wrong": 3, "checked": 100}, ("BenchmarkError", "x"), "WrongSums: 3 of 100 elements are wrong"),
+        ({"error": "InvalidArgumentError: no ring: 4"}, None, ": InvalidArgumentError: no ring: 4"),
+        ({"error": "ring 4: lost"}, None, ": Error: ring 4: lost"),
+        ({"error": "lost"}, None, ": Error: lost"),
     ],
 )
 def test_wrong_sums_and_errors_are_failures_of_their_row_alone(
@@ -177,7 +177,7 @@ def test_wrong_sums_and_errors_are_failures_of_their_row_alone(
 
     found = compare_records(map(beside, BASE), map(bad, BASE))
     assert by_name(found) == {COPIED: Verdict.FAILED, XRING: Verdict.SAME}
-    assert f"5 of 5 runs in NEW failed: {reason}" in found.entries[0].main.judgement.reason
+    assert found.entries[0].main.judgement.reason.endswith(reason)
     assert found.entries[0].main.new == ()  # a speed without the right sum is none
     assert found.exit_code is ExitCode.FAILED
 
@@ -192,7 +192,7 @@ def test_rows_that_an_interrupted_process_finished_count(reductions, beside):
     found = compare_records(map(beside, BASE), [*map(beside, BASE), before])
     assert set(by_name(found).values()) == {Verdict.SAME}
     (note,) = found.notes
-    assert note.startswith("1 of 6 all-reduce measurements in NEW was interrupted")
+    assert note.startswith("1 of 6 all-reduce measurements")
     assert found.exit_code is ExitCode.OK
 
 
@@ -206,7 +206,7 @@ def test_rows_that_a_failed_process_did_not_reach_have_failed(reductions):
     killed = reductions(6.0, error=("OutOfMemory", "SIGKILL"), flags=flags)
     found = compare_records(map(whole, BASE), [*map(whole, BASE), killed])
     assert by_name(found) == {SMALL: Verdict.FAILED, XRING: Verdict.SAME}
-    assert "1 of 6 runs in NEW failed: OutOfMemory" in found.entries[0].main.judgement.reason
+    assert "OutOfMemory: SIGKILL" in found.entries[0].main.judgement.reason
     # Processes that left nothing at all, as those of a sweep: every row has failed.
     nothing = reductions(error=("ExitStatus", "1"), flags=flags, placement=None)
     found = compare_records(map(whole, BASE), [nothing])
@@ -290,7 +290,8 @@ def test_reductions_do_not_cost_runs_their_power(reductions, runs):
     verdicts = by_name(found)
     assert verdicts.pop("lenet, batch 8, 1 cpu") is Verdict.SLOWER
     assert set(verdicts.values()) == {Verdict.SLOWER}
-    assert found.entries[0].main.judgement.reason.endswith("p = 0.016 over 40 configurations")
+    assert found.entries[0].main.judgement.p_adjusted == pytest.approx(0.016, abs=5e-4)
+    assert found.entries[0].main.judgement.family == 40
 
 
 @pytest.fixture
@@ -330,7 +331,7 @@ def test_every_format_keeps_runs_and_reductions_apart(mixed):
     assert all(comment.count(f"| {title} | configuration") == 1 for title in titles)
     annotation = render(mixed, "github").splitlines()[0]
     assert annotation.startswith("::error title=all-reduce xring")
-    assert "slower (6.000 GB/s -> 5.400 GB/s)" in annotation
+    assert "(6.000 GB/s -> 5.400 GB/s)" in annotation
     junit = render(mixed, "junit")
     assert 'classname="cnnbench.bus_bandwidth"' in junit
     assert junit.count("<failure") == 1
@@ -350,7 +351,7 @@ def test_metrics_asked_for_mean_those_of_the_kind(reductions, runs):
     assert built.exit_code is ExitCode.OK
     nothing = compare_records(base, new, metrics=["memory", "accuracy"])
     (note,) = nothing.notes
-    assert note.startswith("1 configuration of all-reduces left out")
+    assert note.startswith("1 configuration ")
     assert nothing.exit_code is ExitCode.INCONCLUSIVE
     of_runs = runs.with_memory(*[1000] * 5), runs.with_memory(*[1000] * 5)
     mixed = compare_records([*base, *of_runs[0]], [*new, *of_runs[1]], metrics=["memory"])
@@ -375,19 +376,19 @@ def test_rows_that_were_only_built_are_judged_by_that(reductions):
 
 
 @pytest.mark.parametrize(
-    ("new", "allowed", "reason"),
+    ("new", "allowed", "fact"),
     [
-        ({"environment": {"cpu_model": "Slow CPU"}}, "machine", "cpu_model is Fast CPU in BASE"),
-        ({"spec": "copy"}, "all_reduce_spec", "all_reduce_spec is xring in BASE and copy in NEW"),
+        ({"environment": {"cpu_model": "Slow CPU"}}, "machine", "cpu_model"),
+        ({"spec": "copy"}, "all_reduce_spec", "all_reduce_spec"),
     ],
 )
-def test_facts_and_algorithms_differ_unless_allowed(reductions, new, allowed, reason):
+def test_facts_and_algorithms_differ_unless_allowed(reductions, new, allowed, fact):
     environment, point = new.get("environment"), reductions.point
     more = {"environment": environment} if environment else {}
     others = [reductions(point(v, **({} if environment else new)), **more) for v in scaled(0.5)]
     found = compare_records(reductions.of(*BASE), others)
     assert only(found).main.verdict is Verdict.NOT_COMPARABLE
-    assert reason in only(found).main.judgement.reason
+    assert [one.fact for one in only(found).differences if one.blocks] == [fact]
     found = compare_records(reductions.of(*BASE), others, allow_different=[allowed])
     assert only(found).main.verdict is Verdict.SLOWER
 
@@ -401,17 +402,16 @@ def test_another_size_is_missing_and_other_circumstances_are_named(reductions):
     missing = compare_records(side(0), side(4, iters_per_step=5))
     assert set(by_name(missing).values()) == {Verdict.MISSING}
     found = compare_records(side(0), side(0, iters_per_step=1))
-    assert {entry.main.judgement.reason for entry in found.entries} == {
-        "iters_per_step is 5 in BASE and 1 in NEW"
-    }
+    named = {(d.fact, d.base, d.new) for entry in found.entries for d in entry.differences}
+    assert named == {("iters_per_step", ("5",), ("1",))}
 
 
 def test_how_many_rows_took_turns_is_mentioned(reductions, beside):
     found = compare_records(reductions.of(*BASE), map(beside, BASE))
     xring = next(entry for entry in found.entries if "xring" in entry.name)
     assert xring.main.verdict is Verdict.SAME
-    assert [(str(one), one.blocks) for one in xring.differences] == [
-        ("rows_in_turn is 1 in BASE and 2 in NEW", False)
+    assert [(one.fact, one.base, one.new, one.blocks) for one in xring.differences] == [
+        ("rows_in_turn", ("1",), ("2",), False)
     ]
 
 
@@ -440,5 +440,6 @@ def test_many_spreads_that_cannot_be_used_are_one_note(reductions):
         map(one, BASE), map(one, BASE), aa=map(one, BASE[:3]), policy=Policy(threshold=0.05)
     )
     refused, missing = found.notes
-    assert f"{SMALL} and 5 more configurations cannot be used: 3 runs" in refused
-    assert "no A/A spread for 6 configurations" in missing
+    assert f"{SMALL} and 5 more" in refused
+    assert "3 runs" in refused
+    assert "6 configurations" in missing

@@ -13,13 +13,14 @@ from cnnbench.records.run import Batch, ModelInfo
 
 
 def unlike(base, new, *allowed):
-    """Whether the facts that differ between two sides block a verdict, in words."""
+    """The facts that differ: values of both sides, and whether they block a verdict."""
     (entry,) = compare_records(base, new, allow_different=allowed).entries
-    return {str(one): one.blocks for one in entry.differences}
+    assert all(str(one).startswith(f"{one.fact} is ") for one in entry.differences)
+    return {one.fact: (one.base, one.new, one.blocks) for one in entry.differences}
 
 
 def by_fact(found):
-    return {text.partition(" is ")[0]: blocks for text, blocks in found.items()}
+    return {fact: blocks for fact, (_, _, blocks) in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -76,21 +77,22 @@ ELSEWHERE = {"flags": {"data_dir": "/b"}}
 
 
 @pytest.mark.parametrize(
-    ("new", "text", "blocks"),
+    ("new", "fact", "values", "blocks"),
     [
-        (SLOW, "cpu_model is Fast CPU in BASE and Slow CPU in NEW", True),
+        (SLOW, "cpu_model", ("Fast CPU", "Slow CPU"), True),
         # A limit that is not there is no limit, a variable that is not set has no value.
-        (fact("cgroup_cpu_limit", 1.5), "cgroup_cpu_limit is none in BASE and 1.5 in NEW", True),
-        (fact(ONEDNN, "0"), f"{ONEDNN} is none in BASE and 0 in NEW", True),
+        (fact("cgroup_cpu_limit", 1.5), "cgroup_cpu_limit", ("none", "1.5"), True),
+        (fact(ONEDNN, "0"), ONEDNN, ("none", "0"), True),
         # A fact that one side does not know is not held against it.
-        (fact("cpu_turbo", True), "cpu_turbo is unknown in BASE and true in NEW", False),
-        (WIDER, "model_parameters is 10 in BASE and 11 in NEW", True),
-        (OTHER_BATCH, "global_batch is 8 in BASE and 16 in NEW", True),
-        (ELSEWHERE, "data_dir is none in BASE and /b in NEW", True),
+        (fact("cpu_turbo", True), "cpu_turbo", ("unknown", "true"), False),
+        (WIDER, "model_parameters", ("10", "11"), True),
+        (OTHER_BATCH, "global_batch", ("8", "16"), True),
+        (ELSEWHERE, "data_dir", ("none", "/b"), True),
     ],
 )
-def test_both_values_are_named(runs, new, text, blocks):
-    assert unlike([runs()], [runs(**new)]) == {text: blocks}
+def test_both_values_are_named(runs, new, fact, values, blocks):
+    before, after = ((value,) for value in values)
+    assert unlike([runs()], [runs(**new)]) == {fact: (before, after, blocks)}
 
 
 def test_what_is_no_difference(runs):
@@ -99,14 +101,15 @@ def test_what_is_no_difference(runs):
     assert unlike(*loads) == {}
     assert unlike([runs()], [runs(environment={"keras_version": "3"})]) == {}
     places = ([runs(flags={"data_dir": name})] for name in ("/a", "/b"))
-    assert unlike(*places) == {"data_dir is /a in BASE and /b in NEW": False}
+    assert unlike(*places) == {"data_dir": (("/a",), ("/b",), False)}
 
 
 def test_mixtures_are_comparable_with_nothing(runs):
     found = unlike([runs()], [runs(), runs(environment={"logical_cpus": 64})])
-    assert found == {"logical_cpus is 2 in BASE and 2 or 64 in NEW": True}
+    assert found == {"logical_cpus": (("2",), ("2", "64"), True)}
     mixed = ([runs(), runs(**SLOW)] for _ in range(2))
-    assert unlike(*mixed) == {"cpu_model is Fast CPU or Slow CPU within BASE and within NEW": True}
+    both = ("Fast CPU", "Slow CPU")
+    assert unlike(*mixed) == {"cpu_model": (both, both, True)}
 
 
 @pytest.mark.parametrize("allowed", ["tensorflow", "tensorflow_version", "tensorflow_*"])
@@ -134,7 +137,7 @@ def test_groups_of_facts_about_libraries_and_drivers(runs, allowed, facts, block
     base, new = ([runs(environment=side)] for side in (facts, dict.fromkeys(facts, "2.0")))
     assert by_fact(unlike(base, new, allowed)) == dict.fromkeys(facts, blocks)
     # Records of earlier versions do not name them.
-    assert not any(unlike([runs()], new).values())
+    assert not any(by_fact(unlike([runs()], new)).values())
 
 
 def test_runs_on_emulated_gpus_are_compared_with_no_others(runs):
@@ -198,7 +201,7 @@ def test_flags_that_choose_the_reduction_bring_it_along(runs, given, flag):
 def test_blocking_facts_come_first_and_flags_before_what_follows_from_them(runs):
     facts = {"git_commit": "b" * 40, "tensorflow_version": "3", "hostname": "x"}
     found = unlike([runs()], [runs(environment=facts)])
-    assert [*found.values()] == [True, False, False]
+    assert [*by_fact(found).values()] == [True, False, False]
     flags = {"precision": "fp16", "fp16_loss_scale": 128.0}
     found = unlike([runs()], [runs(flags=flags, explicit_flags=("precision",))])
     assert [*by_fact(found)] == ["precision", "fp16_loss_scale"]
@@ -207,5 +210,5 @@ def test_blocking_facts_come_first_and_flags_before_what_follows_from_them(runs)
 def test_facts_of_records_are_known(runs):
     record = runs(environment={"own_fact": 1})
     check_fact_names(["own_fact", "own_*", "xla", "global_batch"], [record])
-    with pytest.raises(FlagError, match="no such fact; did you mean own_fact"):
+    with pytest.raises(FlagError, match=r"own_fakt.*own_fact"):
         check_fact_names(["own_fakt"], [record])

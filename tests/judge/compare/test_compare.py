@@ -46,28 +46,27 @@ OTHER_GPU = {"environment": {"gpu_names": ["a"], "gpu_driver": "1", **SLOW_CPU}}
 
 
 @pytest.mark.parametrize(
-    ("base", "new", "verdict", "code", "words"),
+    ("base", "new", "verdict", "code"),
     [
         # A thousand steps of one process are one value: processes are compared.
-        ([LONG], [LONG], Verdict.INCONCLUSIVE, 3, "1 process in BASE; a verdict needs at least 4"),
-        (OK[:3], OK[:3], Verdict.INCONCLUSIVE, 3, "3 processes in BASE"),
-        (OK, [*OK, FAILED], Verdict.FAILED, 4, "1 of 6 runs in NEW failed: E: out of memory"),
-        ([FAILED], OK, Verdict.FAILED, 4, "1 of 1 run in BASE failed"),
+        ([LONG], [LONG], Verdict.INCONCLUSIVE, 3),
+        (OK[:3], OK[:3], Verdict.INCONCLUSIVE, 3),
+        (OK, [*OK, FAILED], Verdict.FAILED, 4),
+        ([FAILED], OK, Verdict.FAILED, 4),
         # A failure is one on another machine too.
-        (OK, [{**FAILED, "environment": SLOW_CPU}], Verdict.FAILED, 4, "1 of 1 run in NEW failed"),
-        (OK, [{}, UNTIMED], Verdict.NOT_MEASURED, 3, "1 of 2 runs in NEW did not measure through"),
-        (OK, [*OK, {"status": "interrupted"}], Verdict.INCONCLUSIVE, 3, "was interrupted"),
-        (OK, [{"environment": SLOW_CPU}] * 5, Verdict.NOT_COMPARABLE, 3, "NEW; logical_cpus is 2"),
-        ([OTHER_GPU], [{"environment": GPU}], Verdict.NOT_COMPARABLE, 3, " and 1 more"),
+        (OK, [{**FAILED, "environment": SLOW_CPU}], Verdict.FAILED, 4),
+        (OK, [{}, UNTIMED], Verdict.NOT_MEASURED, 3),
+        (OK, [*OK, {"status": "interrupted"}], Verdict.INCONCLUSIVE, 3),
+        (OK, [{"environment": SLOW_CPU}] * 5, Verdict.NOT_COMPARABLE, 3),
+        ([OTHER_GPU], [{"environment": GPU}], Verdict.NOT_COMPARABLE, 3),
     ],
 )
-def test_verdicts_that_need_no_statistics(runs, base, new, verdict, code, words):
+def test_verdicts_that_need_no_statistics(runs, base, new, verdict, code):
     sides = [
         [runs(None if "error" in more else 100.0, **more) for more in side] for side in (base, new)
     ]
     found = compare_records(*sides)
     assert (only(found).verdict, found.exit_code) == (verdict, code)
-    assert words in only(found).judgement.reason
 
 
 @pytest.mark.parametrize(
@@ -83,10 +82,9 @@ def test_what_did_not_succeed_is_no_value_and_is_counted(runs, status, how, verd
     # Both got as far as timed steps, a hundred times slower.
     assert result.new == pytest.approx(BASE)
     assert result.judgement.new_median == pytest.approx(100.0)
-    note = f"left out of medians and values: 2 of 7 runs in NEW (2 {how})"
-    assert found.notes == (note,)
+    (note,) = found.notes
+    assert note.endswith(f"2 of 7 runs in NEW (2 {how})")
     assert note in render(found, "table")
-    assert "2 of 7 runs in NEW" in render(found, "junit")
     (document,) = json.loads(render(found, "json"))["configurations"]
     assert document["results"][0]["new_values"] == pytest.approx(BASE)
     assert len(document["new_runs"]) == 7
@@ -96,7 +94,7 @@ def test_the_same_runs_on_both_sides_prove_nothing(runs):
     both = runs.of(*BASE)
     found = compare_records(both, both)
     assert only(found).verdict is Verdict.INCONCLUSIVE
-    assert "5 runs are in BASE and in NEW" in only(found).judgement.reason
+    assert only(found).judgement.reason.startswith("5 runs")
 
 
 def test_the_geometric_mean_is_over_what_was_compared_only(runs):
@@ -203,28 +201,26 @@ def test_further_metrics(runs, metric, base, new, metrics, words, code):
 def test_runs_without_cpu_time_compare_with_runs_that_have_it(runs):
     base, new = runs.of(*[100.0] * 6), with_cpu_time(runs, *[1.0] * 6)
     assert compare_records(base, new, metrics=["throughput"]).exit_code is ExitCode.OK
-    reason = "6 of 6 runs in BASE did not measure cpu_time"
     for metrics, other in itertools.product((BOTH, ["cpu_time"]), (runs.of(*[100.0] * 6), new)):
         found = compare_records(base, other, metrics=metrics)
         result = found.entries[0].results[-1]
-        assert (result.verdict, result.judgement.reason) == (Verdict.NOT_MEASURED, reason)
-        assert found.answer.endswith(f"Not measured: {reason}.")
+        assert result.verdict is Verdict.NOT_MEASURED
+        assert "6 of 6 runs in BASE" in result.judgement.reason
+        assert result.judgement.reason in found.answer
         assert found.exit_code is ExitCode.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
     ("parts", "note"),
     [
-        (
-            {"losses": (1.0, math.nan, 1.0)},
-            "lenet, batch 8, 1 cpu: losses of 5 of 5 runs in NEW are not finite",
-        ),
+        ({"losses": (1.0, math.nan, 1.0)}, "5 of 5 runs in NEW"),
         ({"environment": {"emulated_gpus": True}}, EMULATED_NOTICE),
     ],
 )
 def test_what_casts_doubt_on_a_side_is_noted(runs, parts, note):
     found = compare_records(runs.of(*BASE), runs.of(*BASE, **parts))
-    assert found.notes == (note,)
+    (noted,) = found.notes
+    assert note in noted
 
 
 def test_the_spread_of_like_runs_is_taken_per_configuration(runs):
@@ -239,16 +235,17 @@ def test_the_spread_of_like_runs_is_taken_per_configuration(runs):
 @pytest.mark.parametrize(
     ("speeds", "more", "reason"),
     [
-        ((100.0, 101.0), {}, "2 runs, at least 4 are needed"),
-        (BASE, {"environment": {"cpu_model": "Slow CPU"}}, "cpu_model is Fast CPU in BASE"),
+        ((100.0, 101.0), {}, "2 runs, at least 4"),
+        (BASE, {"environment": {"cpu_model": "Slow CPU"}}, "cpu_model is Fast CPU"),
     ],
 )
 def test_a_spread_that_cannot_be_used_is_noted(runs, speeds, more, reason):
     found = compare_records(runs.of(*BASE), runs.of(*BASE), aa=runs.of(*speeds, **more))
     assert only(found).judgement.noise is None
     unusable, missing = found.notes
-    assert f"A/A runs of lenet, batch 8, 1 cpu cannot be used: {reason}" in unusable
-    assert missing.startswith("no A/A spread for 1 configuration")
+    assert "lenet, batch 8, 1 cpu" in unusable
+    assert reason in unusable
+    assert "1 configuration:" in missing
 
 
 @pytest.mark.parametrize(("configurations", "notes"), [(5, 5), (6, 1)])
@@ -276,9 +273,9 @@ def test_a_second_experiment_must_agree_on_the_direction(runs, again, code):
     assert both.exit_code == code
     (result, *_) = both.entries[0].results
     assert result.is_unconfirmed == (code == 3)
-    words = "Not confirmed" if code == 3 else "Confirmed"
-    assert f"{words} by a second measurement: {result.confirmation.reason}." in both.answer
-    assert f"; measured again: {result.confirmation.reason}" in result.judgement.reason
+    assert f"{result.confirmation.reason}." in both.answer
+    assert ("Not confirmed" in both.answer) == (code == 3)
+    assert result.judgement.reason.endswith(result.confirmation.reason)
     # Metrics that the second one was not asked for, such as memory, have no second result.
     assert all(one.confirmation is None for one in both.entries[0].results[1:])
 

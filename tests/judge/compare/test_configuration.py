@@ -68,7 +68,8 @@ def test_runs_before_the_choice_of_gradients_are_compared_with_others_by_permiss
     assert len(compare_records([*old, *new], []).entries) == 2
     (refused,) = compare_records(old, new).entries
     (difference,) = refused.differences
-    assert str(difference) == f"conv_gradients is before in BASE and {resolved} in NEW"
+    assert (difference.fact, difference.base) == ("conv_gradients", ("before",))
+    assert difference.new == (resolved,)
     assert difference.blocks
     (allowed,) = compare_records(old, new, allow_different=["conv_gradients"]).entries
     assert not any(one.blocks for one in allowed.differences)

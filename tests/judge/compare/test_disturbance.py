@@ -48,41 +48,36 @@ def judged(*made, **more):
     return found.entries[0].main, found
 
 
-SAME = "CPU time is the same: "
-
-
 @pytest.mark.parametrize(
-    ("wall", "cpu", "noise", "verdict", "decided_by", "words"),
+    ("wall", "cpu", "noise", "verdict", "decided_by"),
     [
-        (1.1, 1.1, WALL_NOISE, "slower", "cpu_time", "p = 0.016; other programs use 1.0 of 2 CPUs"),
-        (0.9, 0.9, WALL_NOISE, "faster", "cpu_time", ""),
-        (1.0, 1.0, WALL_NOISE, "same", "cpu_time", ""),
+        (1.1, 1.1, WALL_NOISE, "slower", "cpu_time"),
+        (0.9, 0.9, WALL_NOISE, "faster", "cpu_time"),
+        (1.0, 1.0, WALL_NOISE, "same", "cpu_time"),
         # Perhaps faster by throughput: not slower, but not the same.
-        (0.88, 1.0, WALL_NOISE, "not slower", "cpu_time", "CPU time: the change is -0.9 to +1.0 %"),
+        (0.88, 1.0, WALL_NOISE, "not slower", "cpu_time"),
         # A side that waits uses no more CPU time.
-        (1.12, 1.0, WALL_NOISE, "inconclusive", None, f"{SAME}perhaps its steps wait longer"),
-        (1.5, 1.0, CALM, "slower", None, f"{SAME}its steps wait longer"),
+        (1.12, 1.0, WALL_NOISE, "inconclusive", None),
+        (1.5, 1.0, CALM, "slower", None),
         # Opposite answers are none.
-        (0.8, 1.3, CALM, "inconclusive", None, "more threads are at work"),
-        (1.3, 0.8, CALM, "inconclusive", None, "wait longer"),
+        (0.8, 1.3, CALM, "inconclusive", None),
+        (1.3, 0.8, CALM, "inconclusive", None),
     ],
 )
-def test_verdicts_by_wall_and_cpu_time(runs, wall, cpu, noise, verdict, decided_by, words):
+def test_verdicts_by_wall_and_cpu_time(runs, wall, cpu, noise, verdict, decided_by):
     main, _ = judged(*sides(runs, wall, cpu, wall_noise=noise))
     assert (main.word, main.judgement.decided_by) == (verdict, decided_by)
-    assert words in main.judgement.reason
 
 
 def test_the_answer_is_that_of_the_cpu_time(runs):
-    _, found = judged(*sides(runs, 1.1, 1.1))
-    assert found.answer == (
-        "NEW is slower: CPU time 10.1 % more (9.0 to 11.1 %), 8 pairs, p = 0.016."
-    )
+    main, found = judged(*sides(runs, 1.1, 1.1))
+    values = ("CPU time", "10.1 %", "9.0 to 11.1 %", "8 pairs", "0.016")
+    assert all(one in found.answer for one in values)
+    assert "1.0 of 2 CPUs" in main.judgement.reason
     assert [metric.name for metric in found.metrics][-1] == "cpu_time"
     assert found.exit_code == 1
     _, found = judged(*sides(runs, 1.0, 1.0))
-    told = "NEW and BASE are the same: CPU time +0.0 % (-0.9 to +1.0 %), 8 p"
-    assert found.answer.startswith(told)
+    assert "CPU time +0.0 % (-0.9 to +1.0 %)" in found.answer
 
 
 def test_each_row_shows_the_numbers_of_its_own_metric(runs):
@@ -106,8 +101,9 @@ def test_where_cpu_time_is_decided_sooner_its_reason_has_the_number_of_pairs(run
     assert main.verdict is Verdict.INCONCLUSIVE
     more = main.judgement.needed - 8
     assert "CPU time: " in main.judgement.reason
-    assert re.findall(r"about (\d+) more pair", main.judgement.reason) == [str(more)]
-    assert found.advice.startswith(f"About {more} more pair")
+    assert main.judgement.more == more
+    assert f" {more} more pair" in main.judgement.reason
+    assert f" {more} more pair" in found.advice
 
 
 @pytest.mark.parametrize(
@@ -143,8 +139,7 @@ def test_half_of_the_runs_have_to_be_disturbed(runs):
 
 def test_half_of_the_level_needs_seven_pairs(runs):
     main, _ = judged(*sides(runs, 1.1, 1.1, pairs=6))
-    assert main.verdict is Verdict.INCONCLUSIVE
-    assert "6 pairs are too few to prove a change" in main.judgement.reason
+    assert (main.verdict, main.judgement.at_least) == (Verdict.INCONCLUSIVE, 7)
     main, _ = judged(*sides(runs, 1.1, 1.1, pairs=7))
     assert main.verdict is Verdict.SLOWER
 
@@ -153,14 +148,12 @@ def test_a_throughput_that_all_pairs_show_is_in_the_answer_whatever_decides(runs
     # CPU time cannot see that the steps wait; six pairs cannot prove it.
     for cpu in (1.0, 1.1):
         _, found = judged(*sides(runs, 6.0, cpu, pairs=6))
-        assert re.search(
-            r"; slower by throughput in all 6 pairs \(\d+\.\d → [\d.]+ images/sec\)\.", found.answer
-        )
+        assert re.search(r"in all 6 pairs \(\d+\.\d → [\d.]+ images/sec\)\.", found.answer)
         assert found.exit_code == 3
-        assert "slower by throughput in all 6 pairs" in render(found, "markdown")
+        assert "in all 6 pairs" in render(found, "markdown")
     # CPU time decides, and throughput shows the opposite in all pairs.
     _, found = judged(*sides(runs, 6.0, 1.0, pairs=7))
-    assert found.answer.startswith("NEW is ")
+    assert found.entries[0].main.verdict is Verdict.SLOWER
     _, found = judged(*sides(runs, 1.0, 1.1))
     assert "in all" not in found.answer
 
@@ -226,13 +219,13 @@ def test_the_reason_names_how_many_were_disturbed_and_by_what(runs):
     stolen = runs.of(NOISY[4], conditions=conditions("load", "steal", others=0.5, steal=0.123))
     (entry,) = compare_records(base, [*calm, *stolen]).entries
     assert entry.main.verdict is Verdict.INCONCLUSIVE
-    assert entry.main.judgement.reason.endswith(
-        "; 6 of 10 runs were disturbed: other processes use the CPUs in 6 (others kept at most "
-        "1.37 CPUs busy), the hypervisor gives CPU time to other machines in 1 (at most 12.3 %)"
+    assert re.search(
+        r"6 of 10 runs .* in 6 \(.*1\.37 CPUs.*\), .* in 1 \(.*12\.3 %\)$", entry.disturbance
     )
+    assert entry.main.judgement.reason.endswith(entry.disturbance)
 
 
 def test_no_disturbance_and_no_record_of_it(runs):
     found = disturbance_text(runs.of(*NOISY, conditions=CALM_MACHINE))
-    assert found == "none of 5 runs was disturbed (others kept at most 0.02 CPUs busy)"
+    assert re.match(r"none of 5 runs .*0\.02 CPUs", found)
     assert disturbance_text(runs.of(*NOISY)) == ""

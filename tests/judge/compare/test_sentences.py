@@ -1,0 +1,502 @@
+"""The wording of verdicts, answers, advice and notes: constructed comparisons against one file.
+
+Tests cnnbench/judge/compare/estimate.py and cnnbench/judge/compare/result.py. Other tests of this
+folder test values; the formats of a comparison have a transcript each in
+tests/judge/report/renderers/golden. UPDATE_GOLDEN=1 writes the file anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from pathlib import Path
+
+import pytest
+from pages import golden
+
+from cnnbench.base.inference import AnalysisSchedule, interim_analyses
+from cnnbench.judge.compare import (
+    METRICS,
+    Policy,
+    SkippedFile,
+    TwoSamples,
+    compare_records,
+    judge,
+    judge_all,
+)
+from cnnbench.judge.compare.result import SameCode, with_second_experiment, without_tests
+from cnnbench.judge.metrics.rules import ConfigurationRule, MetricRule, Rules
+from cnnbench.records.all_reduce import Copying
+from cnnbench.records.run import ConditionNote, Conditions, ModelInfo, Subject
+
+GOLDEN = Path(__file__).parent / "golden"
+BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
+SIX = (*BASE, 100.0)
+NOISY = (90.0, 95.0, 100.0, 105.0, 110.0)
+PAIRS = [100.0] * 8
+CPU_NOISE = (1.01, 0.99, 1.005, 0.995, 1.0, 1.01, 0.992, 1.003)
+
+
+def times(factor, values=BASE):
+    return [value * factor for value in values]
+
+
+def changed(*per_cent):
+    return [100.0 * (1 + one / 100) for one in per_cent]
+
+
+MADE = interim_analyses(8, 0.04)
+DOWN, UP = (-1, -1, -2, -2, -3, -3, -4, -4), (1, 1, 2, 2, 3, 3, 4, 4)
+EVEN = [100 * math.exp(sign * 0.04) for sign in (1, -1) * 4]
+MEDIANS = [80.0, 90.0, 95.0, 100.0, 110.0, 120.0, 130.0]
+JUDGED = {
+    "slower": (BASE, times(0.9), {}),
+    "faster": (BASE, times(1.1), {}),
+    "same": (BASE, BASE[::-1], {}),
+    "one value": (BASE[:1], BASE[:1], {}),
+    "three values": (BASE, BASE[:3], {}),
+    "no value in BASE": ((), BASE, {}),
+    "no value in NEW": (BASE, (), {}),
+    "one value that cannot be used": (BASE, [math.nan], {}),
+    "values that cannot be used": ([*BASE, 0.0, -5.0], BASE, {}),
+    "noise": ([90, 95, 100, 105, 110], [89, 96, 99, 106, 111], {}),
+    "certain, perhaps below the threshold": ([98, 99, 100, 101, 102], [87, 90, 93, 96, 97.5], {}),
+    "within the A/A spread": (BASE, times(0.9), {"noise": 0.12}),
+    "the same by the A/A spread": (BASE, times(0.99), {"noise": 0.02}),
+    "memory": ([1e9] * 5, [2e9] * 5, {"metric": METRICS["memory"]}),
+    "memory of too few": ([1e9] * 4, [2e9] * 4, {"metric": METRICS["memory"]}),
+    "accuracy": (
+        [0.750, 0.751, 0.752, 0.751, 0.750],
+        [0.740, 0.741, 0.742, 0.741, 0.740],
+        {"metric": METRICS["accuracy"]},
+    ),
+    "start-up": ([10.0] * 8, [7.0] * 8, {"metric": METRICS["startup"]}),
+    "CPU time": ([1.0] * 8, [1.1] * 8, {"metric": METRICS["cpu_time"]}),
+    "few pairs": (BASE, times(0.9), {"paired": True}),
+    "values that make no pairs": (BASE, SIX, {"paired": True}),
+    "slower pairs": (PAIRS, changed(*range(-8, 0)), {"paired": True}),
+    "pairs that are not slower": (PAIRS, changed(*range(-1, 7)), {"paired": True}),
+    "pairs that are not faster": (
+        PAIRS,
+        changed(*DOWN),
+        {"paired": True, "questions": ("faster",)},
+    ),
+    "neither question is answered": (
+        PAIRS,
+        changed(*UP),
+        {"paired": True, "questions": ("slower", "faster")},
+    ),
+    "pairs that may be slower": (PAIRS, changed(*DOWN), {"paired": True}),
+    "pairs that may be both": (PAIRS, changed(-8, -5, -2, -1, 1, 2, 5, 8), {"paired": True}),
+    "more pairs": (
+        PAIRS,
+        EVEN,
+        {"paired": True, "looks": MADE, "plan": AnalysisSchedule(0.04, 8, MADE)},
+    ),
+    "a new experiment": (PAIRS, EVEN, {"paired": True, "plan": AnalysisSchedule(0.04)}),
+    "a new experiment of more": (
+        PAIRS[:4],
+        changed(-9, -10, -11, -12),
+        {"paired": True, "plan": AnalysisSchedule(0.04)},
+    ),
+    "medians that say the opposite": (
+        MEDIANS,
+        [78.4, 88.2, 93.1, 103.0, 107.8, 117.6, 127.4],
+        {"paired": True},
+    ),
+    "the whole interval": (
+        PAIRS,
+        changed(*range(-8, 0)),
+        {"paired": True, "policy": Policy(by_interval=True)},
+    ),
+}
+FAMILIES = {
+    "too few for ten configurations": (BASE, times(0.9)),
+    "enough for ten configurations": (SIX, times(0.9, SIX)),
+    "beyond the threshold, but not certain": (
+        [100.0, 101.0, 102.0, 103.0, 104.0, 105.0, 106.0],
+        [80.0, 81.0, 82.0, 83.0, 84.0, 102.5, 85.0],
+    ),
+    "a few more of ten configurations": (
+        [100 * math.exp(0.2 * sign) for sign in (1, -1) * 4],
+        [100 * math.exp(0.2 * sign - 0.3) for sign in (1, -1) * 4],
+    ),
+}
+
+
+def written(sections):
+    return "\n".join(
+        f"{title}\n  " + "\n  ".join(lines) + "\n" for title, lines in sections.items()
+    )
+
+
+def reasons():
+    """Verdicts on plain values, and the reasons for them."""
+    found = {title: judge(base, new, **more) for title, (base, new, more) in JUDGED.items()}
+    like = [TwoSamples(base=BASE, new=BASE) for _ in range(9)]
+    for title, (base, new) in FAMILIES.items():
+        found[title] = judge_all([*like, TwoSamples(base=base, new=new)])[-1]
+    return {
+        f"values: {title}": [f"{one.verdict.value}: {one.reason}"] for title, one in found.items()
+    }
+
+
+def model(flops, parameters=10):
+    return ModelInfo(
+        name="lenet",
+        parameters=parameters,
+        trainable_parameters=parameters,
+        forward_flops_per_image=flops // 3,
+        training_flops_per_image=flops,
+    )
+
+
+def conditions(*ids, others=1.0, steal=0.0):
+    notes = tuple(ConditionNote(id=one, when="during", text="x", advice="y") for one in ids)
+    during = {"other_cpus": others, "steal_fraction": steal}
+    return Conditions(before={}, during=during, notes=notes)
+
+
+class Sides:
+    """Makes the two sides of a comparison, of runs or of reductions."""
+
+    def __init__(self, runs, reductions):
+        self.runs, self.reductions = runs, reductions
+
+    def speeds(self, base=BASE, new=BASE, **more):
+        """Runs of these speeds; `more` is of NEW alone."""
+        return self.runs.of(*base), self.runs.of(*new, **more)
+
+    def both(self, base, new, **more):
+        return self.runs.of(*base, **more), self.runs.of(*new, **more)
+
+    def failed(self, message="out of\nmemory"):
+        return self.runs(None, error=("ResourceExhaustedError", message))
+
+    def with_facts(self, **facts):
+        return self.speeds(environment=facts)
+
+    def paused(self, pause):
+        """Eight pairs of 200 steps, of which B has pauses."""
+        sides = []
+        for name, extra in (("a", lambda step: 0.0), ("b", pause)):
+            draw, side = random.Random(name), []
+            for pair in range(1, 9):
+                seconds = tuple(0.04 * draw.gauss(1, 0.01) + extra(step) for step in range(200))
+                place = {"side": name, "seed": 1, "pair": pair, "position": 1}
+                side.append(self.runs(step_seconds=seconds, losses=(), ab=place))
+            sides.append(side)
+        return sides
+
+    def disturbed(self, wall, cpu, wall_noise=(0.78, 1.3, 0.9, 1.12, 0.83, 1.22, 1.05, 0.95)):
+        """Pairs among other programs: B takes so many times the wall and the CPU time of A."""
+
+        def run(wall, cpu):
+            seconds = {"step_seconds": (0.08 * wall,) * 3, "step_cpu_seconds": (0.08 * cpu,) * 3}
+            return self.runs(conditions=conditions("load"), **seconds)
+
+        noise = list(zip(wall_noise, CPU_NOISE[: len(wall_noise)], strict=True))
+        return [run(1.0, 1.0) for _ in noise], [run(wall * w, cpu * c) for w, c in noise]
+
+    def pairs(self, a, b):
+        """Runs of the pairs of one experiment, by their numbers."""
+        return [
+            [self.runs(100.0 - pair, ab={"side": side, "seed": 1, "pair": pair}) for pair in pairs]
+            for side, pairs in (("a", a), ("b", b))
+        ]
+
+    def killed(self):
+        lost = [{"side": "b", "how": "killed by SIGKILL"}]
+        a, b = self.pairs(range(1, 9), range(1, 9))
+        for one in (0, 3):
+            place = {**b[one].ab, "lost": lost if one else [*lost, {"side": "a", "how": "stopped"}]}
+            b[one] = dataclasses.replace(b[one], ab=place)
+        return a, b
+
+    def reduced(self, factor, **point):
+        return [
+            self.reductions(
+                value / 16,
+                self.reductions.point(value * factor / 16, spec="copy", **point),
+                copies=(Copying(bytes=8_000_000, devices=4, seconds=(0.03 / value,)),),
+            )
+            for value in BASE
+        ]
+
+
+IRREGULAR = {2, 3, 9, 14, 33, 61, 62, 78, 90, 97, 118, 119, 125, 141, 150, 163, 171, 188, 190, 197}
+CALM = [1.0, 1.001, 0.999, 1.002, 1.0, 0.998, 1.001, 1.0]
+STOP = {"status": "interrupted"}
+CPU = {"cpu_model": "Slow CPU", "logical_cpus": 64}
+RULES = Rules(
+    source="cnnbench.toml",
+    digest="0123456789ab",
+    rules=(
+        ConfigurationRule(
+            configurations=("lenet*",),
+            threshold=5.0,
+            fail_on=(),
+            judge=("memory",),
+            metrics=(
+                MetricRule(name="memory", threshold=1.0, share=1.0, fail_on=("slower",)),
+                MetricRule(name="startup", threshold=2.0),
+                MetricRule(name="accuracy"),
+            ),
+        ),
+        ConfigurationRule(configurations=("vgg*",)),
+    ),
+)
+
+
+def every(distance, extra):
+    return lambda step: extra if step % distance == distance - 1 else 0.0
+
+
+def gpu_step_times(runs, seconds):
+    one = runs(step_seconds=seconds, losses=())
+    return dataclasses.replace(one, placement=dataclasses.replace(one.placement, device="gpu"))
+
+
+COMPARED = {
+    "slower": lambda s: (s.speeds(new=times(0.9)), {}),
+    "faster": lambda s: (s.speeds(new=times(1.1)), {}),
+    "same": lambda s: (s.speeds(), {}),
+    "not slower": lambda s: (
+        s.speeds(PAIRS, changed(*range(-1, 7))),
+        {"paired": True},
+    ),
+    "a long run a side": lambda s: (([s.runs(steps=1000)], [s.runs(steps=1000)]), {}),
+    "nothing": lambda s: (((), ()), {}),
+    "missing in NEW": lambda s: (s.speeds(new=()), {}),
+    "missing in BASE": lambda s: (s.speeds(base=()), {}),
+    "failed in NEW": lambda s: ((s.runs.of(*BASE), [*s.runs.of(*BASE), s.failed()]), {}),
+    "failed in both": lambda s: (([s.failed()], [s.failed("no disk")]), {}),
+    "not measured": lambda s: (
+        (s.runs.of(*BASE), [*s.runs.of(*BASE), s.runs(step_seconds=(), losses=())]),
+        {},
+    ),
+    "interrupted": lambda s: ((s.runs.of(*BASE), s.runs.of(*BASE, **STOP)), {}),
+    "the same runs": lambda s: ((both := s.runs.of(*BASE), both), {}),
+    "a differing fact": lambda s: (s.with_facts(tensorflow_version="2.20.0"), {}),
+    "differing facts": lambda s: (s.with_facts(gpu_names=["b"], gpu_driver="2", **CPU), {}),
+    "an unknown fact": lambda s: (s.with_facts(cpu_turbo=True, cgroup_cpu_limit=1.5), {}),
+    "a fact that may differ": lambda s: (
+        s.with_facts(cpu_model="x"),
+        {"allow_different": ["cpu_*"]},
+    ),
+    "two machines in NEW": lambda s: (
+        (s.runs.of(*BASE), [*s.runs.of(*BASE), s.runs(environment=CPU)]),
+        {},
+    ),
+    "two machines in both": lambda s: (
+        [[*s.runs.of(*BASE), s.runs(environment=CPU)] for _ in range(2)],
+        {},
+    ),
+    "two commits in NEW": lambda s: (
+        (
+            s.runs.of(*BASE),
+            [s.runs(subject=Subject(repository="nets", revision=one * 40)) for one in "abab"],
+        ),
+        {},
+    ),
+    "another network": lambda s: (
+        s.speeds(new=times(4.32), model=model(3_687_000, parameters=242_603)),
+        {},
+    ),
+    "a few parameters more": lambda s: (s.speeds(model=model(60, parameters=11)), {}),
+    "hardly more FLOPs": lambda s: (
+        (s.runs.of(*BASE, model=model(6_000_000)), s.runs.of(*BASE, model=model(6_000_001))),
+        {},
+    ),
+    "another batch": lambda s: (s.speeds(flags={"batch_size": 16}), {}),
+    "another network and batch": lambda s: (
+        s.speeds(model=model(66), flags={"batch_size": 16}, environment=CPU),
+        {},
+    ),
+    "memory of another network": lambda s: (
+        (
+            s.runs.with_memory(1000, 1001, 1002, 1003),
+            s.runs.with_memory(1000, 1001, 1002, 1003, model=model(66)),
+        ),
+        {"metrics": ["memory"]},
+    ),
+    "changed work that is allowed": lambda s: (
+        s.speeds(model=model(66)),
+        {"allow_changed_work": True},
+    ),
+    "two speeds": lambda s: (s.both([200.0, 36.0] * 4, [36.0, 200.0] * 4), {}),
+    "an outlier": lambda s: (s.both([200, 204, 200, 36, 200], [200, 36, 200, 204, 200]), {}),
+    "noise on a CPU": lambda s: (
+        s.both([200.0, 36.0] * 3, [36.0, 200.0] * 3, flags={"device": "cpu"}),
+        {},
+    ),
+    "noise of one thread": lambda s: (
+        s.both(
+            [200.0, 36.0] * 3,
+            [36.0, 200.0] * 3,
+            flags={"device": "cpu", "num_intra_threads": 1},
+            steps=100,
+        ),
+        {},
+    ),
+    "a few more processes": lambda s: (
+        s.speeds((97.0, 98.5, 100.0, 101.5, 103.0), times(1.01, (97, 98.5, 100, 101.5, 103))),
+        {},
+    ),
+    "a few more pairs": lambda s: (s.speeds(PAIRS, EVEN), {"paired": True}),
+    "a new experiment": lambda s: (
+        s.speeds(PAIRS, EVEN),
+        {"paired": True, "plan": AnalysisSchedule(0.04)},
+    ),
+    "more memory": lambda s: (
+        (s.runs.with_memory(*[1000] * 6), s.runs.with_memory(*[1500] * 6)),
+        {},
+    ),
+    "a longer start": lambda s: (
+        (s.runs.with_startup(*[5] * 6), s.runs.with_startup(*[9] * 6)),
+        {"metrics": ["startup"]},
+    ),
+    "an open question of memory": lambda s: (
+        (
+            s.runs.with_memory(1000, 1300, 900, 1200, 1100),
+            s.runs.with_memory(1000, 1300, 900, 1200, 1100),
+        ),
+        {"metrics": ["throughput", "memory"]},
+    ),
+    "CPU time that was not measured": lambda s: (
+        s.speeds(),
+        {"metrics": ["throughput", "cpu_time"]},
+    ),
+    "losses that are not finite": lambda s: (s.speeds(losses=(1.0, math.nan, 1.0)), {}),
+    "emulated GPUs": lambda s: (s.both(BASE, BASE, environment={"emulated_gpus": True}), {}),
+    "alternating step times": lambda s: (
+        (
+            [gpu_step_times(s.runs, (0.1,) * 8) for _ in range(4)],
+            [gpu_step_times(s.runs, (0.2, 1e-4) * 4) for _ in range(4)],
+        ),
+        {},
+    ),
+    "A/A runs": lambda s: (
+        s.speeds(new=times(0.9)),
+        {"aa": s.runs.of(90.0, 100.0, 110.0, 120.0)},
+    ),
+    "few A/A runs": lambda s: (s.speeds(), {"aa": s.runs.of(100.0, 101.0)}),
+    "A/A runs of another machine": lambda s: (
+        s.speeds(),
+        {"aa": s.runs.of(*BASE, environment=CPU)},
+    ),
+    "A/A runs of six configurations": lambda s: (
+        [
+            [run for batch in range(1, 7) for run in s.runs.of(*BASE, flags={"batch_size": batch})]
+            for _ in range(2)
+        ],
+        {"aa": [s.runs(flags={"batch_size": batch}) for batch in range(1, 7)]},
+    ),
+    "skipped files": lambda s: (
+        s.speeds(),
+        {
+            "skipped": (
+                SkippedFile("cut.json", "cut off after 10 characters"),
+                SkippedFile("ar.json", "holds another kind", defect=False),
+            )
+        },
+    ),
+    "disturbed runs": lambda s: (
+        (
+            s.runs.of(*NOISY, conditions=conditions("load", others=1.37)),
+            [
+                *s.runs.of(*NOISY[:4], conditions=conditions(others=0.02)),
+                s.runs(NOISY[4], conditions=conditions("load", "steal", others=0.5, steal=0.123)),
+            ],
+        ),
+        {},
+    ),
+    "no disturbance": lambda s: (
+        s.both(NOISY, NOISY[::-1], conditions=conditions(others=0.02)),
+        {},
+    ),
+    "slower by CPU time": lambda s: (s.disturbed(1.1, 1.1), {"paired": True}),
+    "the same by CPU time": lambda s: (s.disturbed(1.0, 1.0), {"paired": True}),
+    "not slower by CPU time": lambda s: (s.disturbed(0.88, 1.0), {"paired": True}),
+    "perhaps waiting": lambda s: (s.disturbed(1.12, 1.0), {"paired": True}),
+    "waiting": lambda s: (s.disturbed(1.5, 1.0, CALM), {"paired": True}),
+    "more threads": lambda s: (s.disturbed(0.8, 1.3, CALM), {"paired": True}),
+    "waiting more, computing less": lambda s: (s.disturbed(1.3, 0.8, CALM), {"paired": True}),
+    "sooner by CPU time": lambda s: (
+        s.disturbed(1.02, 1.02),
+        {"paired": True, "policy": Policy(threshold=0.025)},
+    ),
+    "all pairs agree": lambda s: (s.disturbed(6.0, 1.0, CALM[:6]), {"paired": True}),
+    "pauses in every third step": lambda s: (s.paused(every(3, 0.05)), {}),
+    "pauses in every tenth step": lambda s: (s.paused(every(10, 0.16)), {}),
+    "pauses at irregular distances": lambda s: (
+        s.paused(lambda step: 0.08 if step in IRREGULAR else 0.0),
+        {},
+    ),
+    "a single pause": lambda s: (s.paused(lambda step: 1.2 if step == 70 else 0.0), {}),
+    "runs without a partner": lambda s: (s.pairs(range(2, 9), range(1, 8)), {}),
+    "no run with a partner": lambda s: (s.pairs(range(1, 5), range(5, 9)), {}),
+    "pairs that were measured again": lambda s: (s.killed(), {}),
+    "rules": lambda s: (
+        (s.runs.with_memory(*[1000] * 5), s.runs.with_memory(*[1500] * 5)),
+        {"rules": RULES},
+    ),
+    "reductions": lambda s: ((s.reduced(1.0), s.reduced(0.5)), {}),
+    "wrong sums": lambda s: ((s.reduced(1.0), s.reduced(1.0, wrong=3, checked=100)), {}),
+    "an interrupted reduction": lambda s: (
+        (s.reduced(1.0), [*s.reduced(1.0), s.reductions(6.0, status="interrupted")]),
+        {},
+    ),
+    "reductions without a metric of runs": lambda s: (
+        (s.reductions.of(6.0), s.reductions.of(6.0)),
+        {"metrics": ["memory"]},
+    ),
+    "rows that took turns": lambda s: (
+        (s.reductions.of(*BASE), s.reduced(1.0)),
+        {},
+    ),
+    "runs and reductions": lambda s: (
+        (
+            [*s.runs.of(*BASE), *s.reductions.of(*BASE)],
+            [*s.runs.of(*times(1.1)), *s.reductions.of(*times(0.9))],
+        ),
+        {},
+    ),
+}
+
+
+def lines_of(found):
+    """What a comparison says, one sentence or more a line."""
+    yield f"{found.exit_code}: {found.answer}"
+    if found.advice:
+        yield f"advice: {found.advice}"
+    for entry in found.entries:
+        for result in entry.results:
+            yield f"{entry.name}, {result.metric.name}: {result.word}: {result.judgement.reason}"
+        yield from (f"differs: {one}" for one in entry.differences)
+    yield from (f"note: {one}" for one in found.notes)
+
+
+@pytest.fixture
+def sides(runs, reductions):
+    return Sides(runs, reductions)
+
+
+def test_sentences(sides):
+    found = {}
+    for title, make in COMPARED.items():
+        (base, new), more = make(sides)
+        found[title] = compare_records(base, new, **more)
+    first = found["faster"]
+    for title, factor in (("confirmed", 1.1), ("not confirmed", 1.0)):
+        again = compare_records(*sides.speeds(new=times(factor)))
+        found[title] = with_second_experiment(first, again)
+    found["unfinished"] = without_tests(found["slower"], "2 of 8 pairs were measured")
+    for files in ((), ("a.md",), ("a.md", "b.md", "c.md", "d.md", "e.md")):
+        same = SameCode(base="a" * 40, new="b" * 40, files=files)
+        found[f"{len(files)} files that no run loads"] = dataclasses.replace(
+            found["nothing"], same_code=same
+        )
+    text = written({**reasons(), **{title: lines_of(one) for title, one in found.items()}})
+    assert text == golden(GOLDEN / "sentences.txt", text)
