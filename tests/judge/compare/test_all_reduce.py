@@ -162,7 +162,11 @@ def test_flags_by_which_rows_differ_are_in_their_names(reductions):
 @pytest.mark.parametrize(
     ("copy", "error", "reason"),
     [
-        ({"wrong": 3, "checked": 100}, ("BenchmarkError", "x"), "WrongSums: 3 of 100 elements are wrong"),
+        (
+            {"wrong": 3, "checked": 100},
+            ("BenchmarkError", "x"),
+            "WrongSums: 3 of 100 elements are wrong",
+        ),
         ({"error": "InvalidArgumentError: no ring: 4"}, None, ": InvalidArgumentError: no ring: 4"),
         ({"error": "ring 4: lost"}, None, ": Error: ring 4: lost"),
         ({"error": "lost"}, None, ": Error: lost"),

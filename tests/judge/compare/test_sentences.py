@@ -13,7 +13,7 @@ import random
 from pathlib import Path
 
 import pytest
-from pages import golden
+from golden import golden
 
 from cnnbench.base.inference import AnalysisSchedule, interim_analyses
 from cnnbench.judge.compare import (
