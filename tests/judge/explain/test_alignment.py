@@ -86,30 +86,32 @@ def numbered(convs, units=(64,), scopes=None):
 
 BASE = numbered(PLAIN)
 
+# The layers of B, and what the text about a layer more or less names; () for no such text.
 EDITS = {
-    "inserted": (
-        [*PLAIN[:4], (32, 1, 1), *PLAIN[4:]],
-        "a convolution more (1x1, after conv_3/conv0)",
-    ),
-    "removed": ([*PLAIN[:3], *PLAIN[4:]], "a convolution less (3x3, after conv_2/conv0)"),
-    "first inserted": ([(16, 7, 1), *PLAIN], "a convolution more (7x7, before all others)"),
+    "inserted": ([*PLAIN[:4], (32, 1, 1), *PLAIN[4:]], ("more", "1x1", "conv_3/conv0")),
+    "removed": ([*PLAIN[:3], *PLAIN[4:]], ("less", "3x3", "conv_2/conv0")),
+    "first inserted": ([(16, 7, 1), *PLAIN], ("more", "7x7", "before")),
     "two inserted": (
         [*PLAIN[:2], (16, 5, 1), (16, 1, 1), *PLAIN[2:]],
-        "2 convolutions more (5x5, 1x1, after conv_1/conv0)",
+        ("2 convolutions more", "5x5, 1x1", "conv_1/conv0"),
     ),
     "swapped": ([*PLAIN[:2], PLAIN[4], PLAIN[5], PLAIN[3], PLAIN[2]], None),
-    "wider": ([*PLAIN[:3], (48, 3, 1), *PLAIN[4:]], ""),
-    "larger kernel": ([*PLAIN[:3], (32, 5, 1), *PLAIN[4:]], ""),
-    "all wider": ([(2 * filters, *rest) for filters, *rest in PLAIN], ""),
+    "wider": ([*PLAIN[:3], (48, 3, 1), *PLAIN[4:]], ()),
+    "larger kernel": ([*PLAIN[:3], (32, 5, 1), *PLAIN[4:]], ()),
+    "all wider": ([(2 * filters, *rest) for filters, *rest in PLAIN], ()),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_of_a_numbered_network(edit):
-    convs, text = EDITS[edit]
+    convs, named = EDITS[edit]
     found = LayerAlignment.of(BASE, numbered(convs))
     assert not found.networks_differ_too_much
-    assert text is None or found.difference_text() == (text and f"B has {text}")
+    if named is None:
+        return
+    text = found.difference_text()
+    assert bool(text) == bool(named)
+    assert [word for word in named if word not in text] == []
     if not text:
         return
     # Whatever is equal on both sides has its counterpart, by whatever name.
@@ -131,7 +133,8 @@ def test_blocks_that_have_swapped_places():
 
     found = LayerAlignment.of(body([3, 3, 5]), body([5, 3, 3]))
     assert found.layers_only_in_a == found.layers_only_in_b == ()
-    assert found.difference_text() == "B has 2 layers in another place (block2/conv0)"
+    assert "2 layers" in found.difference_text()
+    assert "(block2/conv0)" in found.difference_text()
     assert found.names_in_a["block0/conv0"] == "block2/conv0"
     assert found.names_in_a["block1/conv0"] == "block0/conv0"
 
@@ -147,7 +150,8 @@ def test_renamed_scopes_correspond():
 
 def test_another_dense_layer():
     found = LayerAlignment.of(BASE, numbered(PLAIN, units=(64, 64)))
-    assert found.difference_text().startswith("B has a dense layer more (after affine")
+    assert [one.kind for one in found.layers_only_in_b] == ["dense"]
+    assert "dense layer more" in found.difference_text()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +163,7 @@ def test_a_deeper_network_has_all_of_the_other(base, new, more):
     assert not found.networks_differ_too_much
     assert found.layers_only_in_a == ()
     assert len([one for one in found.layers_only_in_b if one.kind]) == more
-    assert f"B has {more} convolutions more (" in found.difference_text()
+    assert f"{more} convolutions more" in found.difference_text()
 
 
 @pytest.mark.parametrize(
@@ -203,7 +207,7 @@ def test_an_inserted_layer_is_named_and_those_behind_it_are_not(profiles):
     )
     (cause,) = found.causes
     assert (cause.kind, cause.place) == ("layers", "conv3 of B")
-    assert cause.text == "B has a convolution more (1x1, after conv2)"
+    assert "(1x1, after conv2)" in cause.text
     assert cause.difference == pytest.approx(6e-3, rel=0.2)
     shown = {(row.layer, row.kind, row.direction): row for row in found.rows}
     assert abs(shown["conv3", CONV, FORWARD].difference) < 1e-3  # conv4 of B
@@ -232,7 +236,7 @@ def test_another_network_is_compared_by_kind(profiles):
     rows |= {StepPartKey(one.name, "dense", FORWARD): Row(4.0, 10**8) for one in dense}
     found = explain(profiles.side(layers=plain_layers(FOUR)), profiles.side(rows, layers=dense))
     assert [cause.kind for cause in found.causes] == ["network"]
-    assert "another network, of 5 layers instead of 4, compared by kind" in found.answer
+    assert "5 layers instead of 4" in found.answer
     kinds = [line.partition(":")[0] for line in found.causes[0].evidence]
     assert kinds[0] == CONV
     assert "dense" in kinds
