@@ -137,6 +137,7 @@ def ratings(tmp_path, own_registry):
     return str(tmp_path)
 
 
+@pytest.mark.slow
 def test_it_learns_who_rates_what_from_files(ratings, quick_start):
     record = run(
         data_dir=ratings,

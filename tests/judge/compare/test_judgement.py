@@ -189,6 +189,7 @@ def test_the_false_alarm_that_neighbours_made():
     assert found.verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.slow
 def test_an_open_question_names_scatter_and_what_would_answer_it():
     # Logarithms of the quotients: +-0.04, so that their standard deviation is 0.04 * sqrt(8/7).
     base = [100.0] * 8

@@ -145,6 +145,7 @@ def test_more_than_sixteen_pairs_are_simulated_the_same_every_time():
     assert shift.low < paired_shift(values, 0.96).low < shift.estimate < shift.high
 
 
+@pytest.mark.slow
 def test_no_pair_is_told_apart_from_itself_more_often_than_alpha_says():
     # The chance that any analysis finds a change where there is none, or that any interval misses
     # the centre, by drawing. The noise grows from pair to pair.

@@ -327,6 +327,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
     assert rest.losses == pytest.approx(whole.losses[-8:], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_that_skips_records_trains_on_the_others(tmp_path):
     """Each of ten images once an epoch, though every epoch skips two records."""
     noise = tf.random.stateless_uniform([10, 8, 8, 3], (1, 2), maxval=256, dtype=tf.int32)

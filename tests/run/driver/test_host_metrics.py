@@ -32,6 +32,7 @@ def forecast(**flags):
     return short_runs.run(**WEATHER, **sizes, **EVALUATING, **flags)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_run_has_the_same_results_in_the_same_order(quick_start):
     runs = [forecast(collect_eval_results_async=late) for late in (False, True)]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import short_runs
 import tensorflow as tf
+from covering import slow_if
 from data_sets import input_spec, write_cifar10
 
 from cnnbench.data import CIFAR10
@@ -63,15 +64,22 @@ def wanted(files):
 
 @pytest.mark.parametrize(
     "flags",
-    [
-        {"num_gpus": 1, "variable_update": "one_device_strategy", "input_distribution": "strategy"},
-        {"num_gpus": 1, "variable_update": "multi_worker_mirrored_strategy", **MANUAL},
-        {**MIRRORED, "input_distribution": "strategy"},
-        {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "file"}
-        | {"prefetch_on_device": False},
-        {**MIRRORED, **MANUAL, "datasets_use_prefetch": False},
-        {"variable_update": "central_storage_strategy", "num_gpus": 2, **MANUAL},
-    ],
+    slow_if(
+        lambda flags: flags["num_gpus"] == 1 or "auto_shard_policy" in flags,
+        [
+            {
+                "num_gpus": 1,
+                "variable_update": "one_device_strategy",
+                "input_distribution": "strategy",
+            },
+            {"num_gpus": 1, "variable_update": "multi_worker_mirrored_strategy", **MANUAL},
+            {**MIRRORED, "input_distribution": "strategy"},
+            {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "file"}
+            | {"prefetch_on_device": False},
+            {**MIRRORED, **MANUAL, "datasets_use_prefetch": False},
+            {"variable_update": "central_storage_strategy", "num_gpus": 2, **MANUAL},
+        ],
+    ),
     ids=lambda flags: "-".join(str(value) for value in flags.values()),
 )
 def test_d8_d9_d10_d11_every_distribution_gives_the_batches_of_towers(flags, files, wanted):
