@@ -132,6 +132,7 @@ def test_cutmix_replaces_a_rectangle(alphas, small_set):
             assert shares[number] == drawn[number]
 
 
+@pytest.mark.slow
 def test_a_global_batch_is_the_same_for_any_number_of_towers_and_processes(spec):
     whole = dataclasses.replace(spec, batch_per_device=8, **BOTH)
     expected = read(whole, 3)

@@ -6,6 +6,7 @@ import json
 import shutil
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from data_sets import COCO_SIZES, SMALL, coco_annotations
 
@@ -60,6 +61,7 @@ def test_training_boxes_stay_on_their_objects(small_set, cpu_devices):
     assert len(mirrored) > 5
 
 
+@pytest.mark.slow
 def test_windows_overlap_as_much_as_was_drawn():
     boxes = tf.constant([[0.1, 0.1, 0.5, 0.4], [0.4, 0.5, 0.9, 0.95]])
     image = tf.zeros([200, 300, 3], tf.uint8)

@@ -64,6 +64,7 @@ def test_an_evaluation_counts_its_examples_once(npz):
     assert sys.modules["cnnbench_plugin_counting"].counted == ["validation"]
 
 
+@pytest.mark.slow
 def test_the_example_trains_and_evaluates(npz, quick_start, call):
     where = [f"--plugin={EXAMPLE}", f"--data_dir={npz}", "--model=small", "--device=cpu"]
     record, train_dir = npz / "record.json", npz / "train"

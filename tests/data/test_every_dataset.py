@@ -311,7 +311,10 @@ PASSES = [(1, 3, True), (8, 3, False)]
 
 @pytest.mark.parametrize(
     ("name", "towers", "batch", "prefetch"),
-    [(name, *how) for name, how in zip(SMALL, itertools.cycle(PASSES))],
+    slow_if(
+        lambda case: case[0] in ("coco", "librispeech"),
+        [(name, *how) for name, how in zip(SMALL, itertools.cycle(PASSES))],
+    ),
 )
 def test_an_evaluation_is_an_exact_pass_that_wraps(
     name, towers, batch, prefetch, small_set, cpu_devices

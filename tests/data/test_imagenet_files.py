@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import re
 import shutil
 import zlib
 
 import pytest
+from covering import everyday_values
 from data_sets import SMALL
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -25,8 +27,10 @@ def copied(folder, out, **places):
     return out
 
 
-@RECORDS
-@pytest.mark.parametrize("validation", ["validation", "val"])
+@pytest.mark.parametrize(
+    ("name", "validation"),
+    everyday_values(itertools.product(["imagenet", "coco", "librispeech"], ["validation", "val"])),
+)
 def test_a_folder_for_each_subset(name, validation, small_set, tmp_path, call):
     flat = call("data", "check", small_set(name)).out
     out = copied(small_set(name), tmp_path / "set", train="train", validation=validation)
@@ -39,6 +43,7 @@ def test_a_folder_for_each_subset(name, validation, small_set, tmp_path, call):
     assert f"{first}: this file is missing" in err
 
 
+@pytest.mark.slow
 def test_a_run_and_its_evaluation_read_the_folder_of_their_subset(small_set, tmp_path, call):
     out = copied(small_set("imagenet"), tmp_path / "set", train="train", validation="validation")
     flags = [*RUN[:-1], f"--data_dir={out}", f"--train_dir={tmp_path / 'ckpt'}"]

@@ -273,8 +273,10 @@ def test_every_measured_kind_of_kernels_has_forms():
     assert set(FASTEST_ALGORITHMS) == set(MEASURED_KERNELS)
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
-@pytest.mark.parametrize("gradients", ["library", "eigen-avx2"])
+@pytest.mark.parametrize(
+    ("gradients", "dtype"),
+    everyday_values(itertools.product(["library", "eigen-avx2"], [tf.float32, tf.bfloat16])),
+)
 def test_training_asks_no_rectified_image_for_its_shape(dtype, gradients):
     # Such a reader keeps TensorFlow from joining a batch norm with its ReLU.
     model = get_model("resnet20", "cifar10")
@@ -367,10 +369,17 @@ def products_in_float64(images, kernel, upstream, stride):
     return output, of_images, of_kernel
 
 
-@pytest.mark.parametrize("kernels", ["onednn-avx512", "onednn-avx2"])
-@pytest.mark.parametrize("image", [(1, 1), (2, 2), (2, 1), (1, 2), (8, 1)])
-@pytest.mark.parametrize("size", [3, 5])
-@pytest.mark.parametrize("stride", [(2, 2), (3, 3), (1, 2)])
+@pytest.mark.parametrize(
+    ("kernels", "image", "size", "stride"),
+    everyday_values(
+        itertools.product(
+            ["onednn-avx512", "onednn-avx2"],
+            [(1, 1), (2, 2), (2, 1), (1, 2), (8, 1)],
+            [3, 5],
+            [(2, 2), (3, 3), (1, 2)],
+        )
+    ),
+)
 def test_tiny_images_with_a_stride_are_right_in_bfloat16(kernels, image, size, stride):
     """TensorFlow's gradient of the kernel is sometimes up to 1e37 for these shapes."""
     images = normal(8, *image, 16, seed=1, dtype=tf.bfloat16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from networks import cut, forward
 
 from cnnbench.models import declare, get_model
@@ -49,7 +50,7 @@ NETWORKS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dataset", "left"), NETWORKS)
+@pytest.mark.parametrize(("name", "dataset", "left"), slow_if(NETWORKS[1::2], NETWORKS))
 def test_folded_equals_unfolded(name, dataset, left, make_weights):
     model = small(name, dataset)
     weights = make_weights(declare(model, 11).variables)

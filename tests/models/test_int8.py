@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from networks import convolved, cut, forward
 
 from cnnbench.machine.cpu import Host, processor_facts
@@ -144,7 +145,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize(("name", "dataset"), NETWORKS)
+@pytest.mark.parametrize(("name", "dataset"), slow_if([*NETWORKS][::2], NETWORKS))
 def test_networks_are_close_to_float32(name, dataset, make_weights):
     convolutions, in_8_bits, tolerance = NETWORKS[name, dataset]
     model = cut(get_model(name, dataset))

@@ -180,6 +180,7 @@ def test_ranks_do_not_depend_on_how_the_candidates_are_cut(ratings, quick_start)
     assert cut.metrics == pytest.approx(whole.metrics, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_one_global_batch_gives_one_loss_for_any_number_of_towers(ratings, quick_start):
     losses = [
         run(

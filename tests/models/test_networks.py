@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from networks import CUT, cut, forward
 
 from cnnbench.errors import FlagError, UsageError
@@ -294,7 +296,10 @@ def has_gradients_of_groups(dtype: str) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "dataset", "dtype"),
-    [(*key, dtype) for key, dtype in zip(TRAINED, itertools.cycle(PRECISIONS), strict=False)],
+    slow_if(
+        lambda case: re.match(r"official_|resnet.*_v|vgg|overfeat|inception", case[0]),
+        [(*key, dtype) for key, dtype in zip(TRAINED, itertools.cycle(PRECISIONS), strict=False)],
+    ),
 )
 def test_one_step_down_the_gradient_lowers_the_loss(name, dataset, dtype, make_weights):
     if name.startswith("regnety") and not has_gradients_of_groups(dtype):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from networks import forward
 from torchvision_logits import CLASSES, draw, images
 
@@ -87,12 +88,16 @@ def relative_error(found, expected):
     return np.linalg.norm(found - np.array(expected)) / np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize(("name", "names"), [("vit_b16", vit_name), ("swin_t", swin_name)])
+@pytest.mark.parametrize(
+    ("name", "names"),
+    slow_if([("vit_b16", vit_name)], [("vit_b16", vit_name), ("swin_t", swin_name)]),
+)
 def test_logits(name, names):
     found = made(get_model(name, "imagenet"), names, training=False).outputs
     assert relative_error(found, LOGITS[name]) < 1e-5
 
 
+@pytest.mark.slow
 def test_auxiliary_head_of_inception3():
     model = get_model("inception3", "imagenet")
     model.aux_head = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from covering import covering_pairs, everyday_values
+from covering import covering_pairs, everyday_values, slow_if
 from forked import optimized_graphs
 from oracle import LOCAL_SGD, LOCAL_SGD_EVERY
 from towers import centre, columns_of, create_slots, curvature, one_step, optimizer_of, trained
@@ -165,7 +165,13 @@ def test_synchronous_modes_train_alike(make_manager, trainable):
 
 @pytest.mark.parametrize(
     "mode",
-    ["parameter_server", "distributed_replicated", "replicated", "mirrored_strategy", LOCAL_SGD],
+    slow_if(
+        ["distributed_replicated", LOCAL_SGD],
+        [
+            *("parameter_server", "distributed_replicated", "replicated", "mirrored_strategy"),
+            LOCAL_SGD,
+        ],
+    ),
 )
 def test_two_steps_in_one_trace_are_two_steps(mode, make_manager, trainable):
     manager = make_manager(mode, 2, seed=1)

@@ -6,11 +6,13 @@ Logical CPU devices stand for ps tasks.
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import everyday_values
 from towers import columns_of, create_slots, one_step, optimizer_of, trained
 
 from cnnbench.models.spec import Initializer, VariableSpec
@@ -169,8 +171,9 @@ def step_graph(manager, variables):
     return step.get_concrete_function(tf.TensorSpec([], tf.float32)).graph
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("caching", ["none", "consumer", "cpu"])
+@pytest.mark.parametrize(
+    ("mode", "caching"), everyday_values(itertools.product(MODES, ["none", "consumer", "cpu"]))
+)
 def test_a_shared_variable_is_read_once_and_cached_once_per_device(
     mode, caching, make_manager, trainable, cpu_devices
 ):

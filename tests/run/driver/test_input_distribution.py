@@ -91,6 +91,7 @@ def test_d8_d9_d10_d11_every_distribution_gives_the_batches_of_towers(flags, fil
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_an_input_per_replica_leaves_later_ones_as_they_are(files, wanted):
     expected, devices = wanted(2)
     for more in ({"input_replication": "per_replica"}, {}):

@@ -73,6 +73,7 @@ def test_the_limit_counts_all_algorithms_of_a_device(cpu_devices):
     assert not any(op.control_inputs for op in third)
 
 
+@pytest.mark.slow
 def test_a_thousand_ops_on_eight_devices(cpu_devices):
     algorithm = make(cpu_devices)
 
