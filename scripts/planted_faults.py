@@ -79,7 +79,7 @@ FAULTS = {
     "checksums of a journal are not compared": Fault(
         'not valid and (checked or "question" in event)',
         "not valid and False",
-        "tests/campaigns/sweep/test_store.py",
+        "tests/campaigns/processes/test_results_dir.py",
     ),
     "edited code goes unnoticed between processes": Fault(
         "changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]",
