@@ -331,7 +331,11 @@ def test_files_and_folders_of_processes_are_moved_when_they_are_whole(tmp_path):
 
 def test_events_of_other_forms_are_refused(tmp_path):
     journal = Journal(tmp_path / "j.jsonl")
-    for line in ('{"event": "session", "question": {}}', '{"event": "end", "note": 3}', '{"seconds": "x"}'):
+    for line in (
+        '{"event": "session", "question": {}}',
+        '{"event": "end", "note": 3}',
+        '{"seconds": "x"}',
+    ):
         journal.path.write_text(line + "\n")
         with pytest.raises(PathError, match="line 1 is damaged"):
             list(journal.read())

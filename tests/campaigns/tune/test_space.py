@@ -1,4 +1,4 @@
-"""``cnnbench tune --list``: the candidates of spaces, and what is dropped, without measurements."""
+"""The candidates of spaces, and what is dropped, without measurements."""
 
 from __future__ import annotations
 
@@ -9,52 +9,69 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.tune import environment
-from cnnbench.campaigns.tune.space import TUNABLE
-from cnnbench.flags import FLAGS
-from cnnbench.machine import cpu, facts
+from cnnbench.campaigns.tune.space import (
+    TUNABLE,
+    DroppedCandidate,
+    SearchSpace,
+    candidates_of_group,
+    default_groups,
+    group_names_by_reason,
+    read_groups,
+)
+from cnnbench.errors import UsageError
+from cnnbench.flags import FLAGS, args_from_values, parse_flags
+from cnnbench.flags.params import ACCEPTED
+from cnnbench.machine import cpu
+from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import Mode
 from cnnbench.variable_mgr import modes as registry
 
-pytestmark = pytest.mark.usefixtures("quick_processes")
-
 OWN_BATCH = ("--model=lenet", "--device=cpu", "--num_gpus=2")
 LENET = (*OWN_BATCH, "--batch_size=8")
 ONE_EACH = (*LENET, "--num_gpus=1")
-JOB = ("--workers=2", *ONE_EACH)
+JOB = JobLayout(workers=2)
+JOB_WITH_PS = JobLayout(workers=2, ps=1)
 
 Listed: TypeAlias = Callable[..., tuple[dict[str, list[str]], dict[str, str]]]
 
 
 @pytest.fixture
-def listed(
-    call: Any, cpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
+def listed(tmp_path: Path) -> Listed:
     """listed(FLAG..., space=TEXT): the candidates by group, and reasons of the dropped ones.
 
-    On a machine of four CPUs; the space is that of the situation if no text of a file is given.
+    Of a candidate that changes what is trained, the changes follow in brackets. The space is that
+    of the situation, on a machine of four CPUs, if no text of a file is given.
     """
-    monkeypatch.setenv("COLUMNS", "100000")
-    cpus(range(4))
 
-    def listed(*flags: str, space: str = "", code: int = 0) -> Any:
-        (tmp_path / "space.yaml").write_text(space)
-        given = [f"--space={tmp_path / 'space.yaml'}"] if space else []
-        out, err = call("tune", "--list", *given, *flags, code=code)
-        if code:
-            return err
-        groups: dict[str, list[str]] = {}
-        dropped: dict[str, str] = {}
-        for line in out.splitlines():
-            if not line.startswith(" "):
-                names = groups.setdefault(line.partition(":")[0], [])
-            elif line.startswith("  dropped: "):
-                reason, _, those = line.removeprefix("  dropped: ").rpartition(": ")
-                dropped |= dict.fromkeys(those.split("; "), reason)
-            else:
-                names.append(line.strip())
-        return groups, dropped
+    def listed(
+        *flags: str,
+        space: str = "",
+        allow: str = "",
+        on_gpu: bool = False,
+        cpus: int = 4,
+        **more: Any,
+    ) -> tuple[dict[str, list[str]], dict[str, str]]:
+        args = args_from_values(parse_flags(flags, ACCEPTED.values()))
+        made = SearchSpace(args=args, allowed=frozenset(filter(None, allow.split(","))), **more)
+        first = made.make_candidate({})
+        if space:
+            (tmp_path / "space.yaml").write_text(space)
+            groups = read_groups(str(tmp_path / "space.yaml"), made.given_texts)
+        else:
+            groups = default_groups(made, first, on_gpu=on_gpu, cpus=cpus)
+        found: dict[str, list[str]] = {}
+        reasons: dict[str, str] = {}
+        for name, choices in groups.items():
+            candidates, dropped = candidates_of_group(made, choices, first)
+            found[name] = [
+                one.name + (f" ({', '.join(one.changes)})" if one.changes else "")
+                for one in candidates
+            ]
+            reasons |= {one.name: one.reason for one in dropped}
+        return found, reasons
 
     return listed
 
@@ -83,13 +100,16 @@ def test_the_space_of_several_towers_on_a_cpu(listed: Listed) -> None:
     assert not any("independent" in name for name in aggregation)
     lengths = [len(name.split()) for name in aggregation]
     assert lengths == sorted(lengths)
+    # One thread, a tower's share of the CPUs, and all of them.
+    assert len(found["threads"]) == 4 * 4
     assert "num_intra_threads=4 num_inter_threads=1" in found["threads"]
+    assert varied(found, {}) <= TUNABLE | environment.VARIABLES
     assert not any("(" in name for names in found.values() for name in names)  # no changes
     assert len(set(aggregation)) == len(aggregation)
 
 
 def test_the_space_of_several_workers(listed: Listed) -> None:
-    found, reasons = listed(*JOB)
+    found, reasons = listed(*ONE_EACH, layout=JOB)
     assert {
         AS_GIVEN,
         "gradient_repacking=8",
@@ -105,48 +125,54 @@ def test_the_space_of_several_workers(listed: Listed) -> None:
     names = [*in_one["aggregation"], *dropped]
     assert not any("distributed_all_reduce all_reduce_spec=tree" in name for name in names)
     # Tasks for variables make other candidates.
-    aggregation = listed("--ps=1", *JOB)[0]["aggregation"]
+    aggregation = listed(*ONE_EACH, layout=JOB_WITH_PS)[0]["aggregation"]
     assert aggregation[:2] == [AS_GIVEN, "local_parameter_device=cpu"]
     assert "variable_update=distributed_replicated" in aggregation
 
 
 @pytest.mark.parametrize(
-    ("flags", "mode"),
+    ("layout", "flags", "mode"),
     [
-        (LENET, "parameter_server"),
-        (JOB, "collective_all_reduce"),
-        (("--ps=1", *JOB), "parameter_server"),
-        (("--controller", *JOB), "distributed_all_reduce all_reduce_spec=pscpu:32K:xring"),
-        (("--controller", "--all_reduce_spec=xring", *JOB), "distributed_all_reduce"),
+        (None, LENET, "parameter_server"),
+        (JOB, ONE_EACH, "collective_all_reduce"),
+        (JOB_WITH_PS, ONE_EACH, "parameter_server"),
+        (
+            JobLayout(workers=2, controller=True),
+            ONE_EACH,
+            "distributed_all_reduce all_reduce_spec=pscpu:32K:xring",
+        ),
+        (
+            JobLayout(workers=2, controller=True),
+            ("--all_reduce_spec=xring", *ONE_EACH),
+            "distributed_all_reduce",
+        ),
     ],
 )
 def test_the_mode_of_flags_that_name_none(
-    listed: Listed, flags: tuple[str, ...], mode: str
+    listed: Listed, layout: JobLayout | None, flags: tuple[str, ...], mode: str
 ) -> None:
     reason = "means the same as the flags as given"
-    assert listed(*flags)[1][f"variable_update={mode}"] == reason
+    assert listed(*flags, layout=layout)[1][f"variable_update={mode}"] == reason
 
 
-def test_what_needs_more_memory_than_there_is_is_dropped(
-    listed: Listed, made_up_machine: Path
-) -> None:
-    def dropped(kilobytes: int, *flags: str) -> dict[str, str]:
-        text = f"MemTotal: {kilobytes} kB\nMemAvailable: {kilobytes} kB\n"
-        (made_up_machine / "proc" / "meminfo").write_text(text)
-        return listed(*flags)[1]
+def test_what_needs_more_memory_than_there_is_is_dropped(listed: Listed) -> None:
+    def dropped(available: int, *flags: str, **more: Any) -> dict[str, str]:
+        return listed(*flags, memory=MemoryCapacity(available, available), **more)[1]
 
     def mebibytes(reasons: dict[str, str], name: str) -> float:
         ((size, unit),) = re.findall(r"^takes about (\S+) ([MG])iB of memory, and ", reasons[name])
         return float(size) * (1024 if unit == "G" else 1)
 
-    flags = (*OWN_BATCH, "--allow=batch_size")
-    reasons = dropped(1, *flags)
+    reasons = dropped(2**10, *OWN_BATCH, allow="batch_size")
     less, more = (mebibytes(reasons, f"batch_size={size}") for size in (64, 128))
     assert less < more
-    between = dropped(round((less + more) / 2 / 0.9 * 2**10), *flags)
+    available = round((less + more) / 2 / 0.9 * 2**20)
+    between = dropped(available, *OWN_BATCH, allow="batch_size")
     assert ("batch_size=128" in between, "batch_size=64" in between) == (True, False)
     # All processes of a job count.
-    alone, job = (dropped(1, *more, *ONE_EACH) for more in ((), ("--workers=3", "--ps=1")))
+    alone, job = (
+        dropped(2**10, *ONE_EACH, layout=layout) for layout in (None, JobLayout(workers=3, ps=1))
+    )
     assert mebibytes(job, "xla=true") > 3 * mebibytes(alone, "xla=true")
 
 
@@ -159,17 +185,69 @@ def test_flags_that_are_given_are_fixed(listed: Listed) -> None:
     assert not any("cross_device_ops" in name for name in dropped)  # it is of other modes
 
 
-def test_what_applies_follows_from_the_situation(listed: Listed, cifar10: Path) -> None:
+def test_what_applies_follows_from_the_situation(listed: Listed, tmp_path: Path) -> None:
     for flags in (ONE_EACH, (*LENET, "--forward_only")):
         assert [*listed(*flags)[0]] == ["computing", "threads", "environment"]
-    found, _ = listed("--model=trivial", "--device=cpu", f"--data_dir={cifar10}")
-    assert "datasets_num_private_threads=4" in found["input"]
-    assert "datasets_prefetch_buffer_size=2" in found["input"]
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        (tmp_path / f"{name}.bin").write_bytes(bytes(1 + 3 * 32 * 32))
+    found, _ = listed("--model=trivial", "--device=cpu", f"--data_dir={tmp_path}")
+    single = [name for name in found["input"] if name.startswith("datasets") and " " not in name]
+    threads = [f"datasets_num_private_threads={number}" for number in (2, 4, 8)]
+    sizes = [f"datasets_prefetch_buffer_size={size}" for size in (2, 4)]
+    assert sorted(single) == [*threads, *sizes]
 
 
-def test_what_applies_to_gpus(listed: Listed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "collect", lambda: {"gpu_names": ["GPU"] * 8, "usable_cpus": 16})
-    found, dropped = listed("--model=resnet50", "--num_gpus=8")
+@pytest.mark.parametrize(
+    ("cpus", "towers", "pools"), [(8, 4, (1, 2, 4, 8)), (3, 2, (1, 3)), (1, 2, (1,))]
+)
+def test_pools_of_threads_follow_from_cpus_and_towers(
+    listed: Listed, cpus: int, towers: int, pools: tuple[int, ...]
+) -> None:
+    found, _ = listed(*LENET, f"--num_gpus={towers}", cpus=cpus)
+    single = [name for name in found["threads"] if name.startswith("num_inter")]
+    assert single == [f"num_inter_threads={number}" for number in pools]
+
+
+def test_batches_that_vary_are_multiples_of_the_given_one(listed: Listed) -> None:
+    def sizes(*flags: str) -> list[str]:
+        names = listed(*OWN_BATCH, *flags, allow="batch_size")[0]["computing"]
+        return [name.split()[0] for name in names if re.match(r"batch_size=\d+ \(", name)]
+
+    # The given size is that of the network, and one that is given does not vary.
+    assert sizes() == [f"batch_size={size}" for size in (64, 128, 16)]
+    assert sizes("--batch_size=8") == sizes("--global_batch_size=16") == []
+
+
+def test_what_means_the_same_is_measured_once(listed: Listed) -> None:
+    matrix = "{variable_update: [replicated], gradient_reduction: [null, mean]}"
+    found, dropped = listed(*LENET, space=f"entries: [{{name: a, matrix: {matrix}}}]")
+    first = "variable_update=replicated"
+    assert found == {"a": [AS_GIVEN, first]}
+    assert dropped == {f"{first} gradient_reduction=mean": f"means the same as {first}"}
+
+
+def test_a_group_adds_to_the_best_of_those_before() -> None:
+    made = SearchSpace(args=args_from_values(parse_flags(LENET, ACCEPTED.values())))
+    best = made.make_candidate({"variable_update": "replicated"})
+    candidates, dropped = candidates_of_group(made, ({}, {"num_intra_threads": "1"}), best)
+    assert [one.name for one in candidates] == [
+        "variable_update=replicated",
+        "variable_update=replicated num_intra_threads=1",
+    ]
+    assert dropped == ()
+    assert candidates[1].flags == {
+        **{"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "8"},
+        **{"variable_update": "replicated", "num_intra_threads": "1"},
+    }
+
+
+def test_names_of_dropped_candidates_are_grouped_by_reason() -> None:
+    dropped = [DroppedCandidate(name, reason) for name, reason in zip("abc", "xyx", strict=True)]
+    assert group_names_by_reason(dropped) == {"x": ("a", "c"), "y": ("b",)}
+
+
+def test_what_applies_to_gpus(listed: Listed) -> None:
+    found, dropped = listed("--model=resnet50", "--num_gpus=8", on_gpu=True, cpus=16)
     assert "data_format=NHWC" in found["computing"]
     assert "variable_update=replicated all_reduce_spec=nccl" in found["aggregation"]
     assert "gpu_thread_mode=global" in found["threads"]
@@ -188,7 +266,7 @@ def test_the_environment_varies_on_cpus(listed: Listed, monkeypatch: pytest.Monk
     found, dropped = listed(*ONE_EACH)
     assert found["environment"] == [AS_GIVEN, *memory]
     assert dropped == {"LD_PRELOAD=libjemalloc.so.2": "no"}
-    found, _ = listed(*ONE_EACH, "--allow=environment")
+    found, _ = listed(*ONE_EACH, allow="environment")
     both = {f"TF_ENABLE_ONEDNN_OPTS={value} {memory[0]} (environment)" for value in (0, 1)}
     assert {AS_GIVEN, "TF_ENABLE_ONEDNN_OPTS=1 (environment)", *memory} | both <= {
         *found["environment"]
@@ -198,8 +276,8 @@ def test_the_environment_varies_on_cpus(listed: Listed, monkeypatch: pytest.Monk
 
 
 def test_what_changes_the_result_varies_only_where_that_is_allowed(listed: Listed) -> None:
-    allowed = "--allow=precision,batch_size,consistency,gradient_reduction"
-    found, reasons = listed(*OWN_BATCH, allowed)
+    allow = "precision,batch_size,consistency,gradient_reduction"
+    found, reasons = listed(*OWN_BATCH, allow=allow)
     assert {
         "precision=bf16 (precision)",
         "batch_size=64 (batch_size)",
@@ -225,7 +303,7 @@ def test_a_mode_that_changes_the_result_leaves_the_others(
     found, dropped = listed(*LENET)
     assert "variable_update=replicated" in found["aggregation"]
     assert dropped["variable_update=own staged_vars=true"] == f"{ALLOW}consistency"
-    found, _ = listed(*LENET, "--allow=consistency")
+    found, _ = listed(*LENET, allow="consistency")
     assert "variable_update=own staged_vars=true (consistency)" in found["aggregation"]
 
 
@@ -234,20 +312,20 @@ COORDINATED = "entries: [{name: a, matrix: {variable_update: [parameter_server_s
 
 
 @pytest.mark.parametrize(
-    ("text", "flags", "allowed"),
+    ("text", "flags", "layout", "allowed"),
     [
-        (PRECISION, LENET, "precision, consistency"),
-        (COORDINATED, ("--ps=1", *JOB), "consistency"),  # workers train asynchronously
+        (PRECISION, LENET, None, "precision,consistency"),
+        (COORDINATED, ONE_EACH, JOB_WITH_PS, "consistency"),  # workers train asynchronously
     ],
 )
 def test_changes_of_the_result_in_a_file_need_leave(
-    listed: Listed, text: str, flags: tuple[str, ...], allowed: str
+    listed: Listed, text: str, flags: tuple[str, ...], layout: JobLayout | None, allowed: str
 ) -> None:
-    _, dropped = listed(*flags, space=text)
+    _, dropped = listed(*flags, layout=layout, space=text)
     assert [*dropped.values()] == [f"{ALLOW}{allowed.partition(',')[0]}"]
-    ((first, second),) = listed(*flags, f"--allow={allowed}", space=text)[0].values()
+    ((first, second),) = listed(*flags, layout=layout, allow=allowed, space=text)[0].values()
     assert first == AS_GIVEN
-    assert second.endswith(f" ({allowed})")
+    assert second.endswith(f" ({allowed.replace(',', ', ')})")
 
 
 def test_a_flag_without_effect_makes_no_candidate(listed: Listed) -> None:
@@ -283,6 +361,8 @@ entries:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
+        ("command: allreduce, flags: {sizes: 1K}", "command: allreduce has no effect"),
+        ("launch: {workers: 2}, matrix: {xla: [true]}", "launch has no effect"),
         ("matrix: {optimizer: [sgd, adam]}", "a: optimizer changes what is measured; it cannot"),
         ("matrix: {num_gpus: [1, 2]}", "a: num_gpus changes what is measured; it cannot vary"),
         ("matrix: {threads: [1, 2]}", "a: threads is not a flag of a run; it cannot vary"),
@@ -296,13 +376,14 @@ entries:
         ("matrix: {variable_update: [mirored]}", "a: --variable_update=mirored: must be one of "),
     ],
 )
-def test_a_file_that_cannot_be_searched(listed: Any, entry: str, message: str) -> None:
-    err = listed(*LENET, space=f"entries:\n  - {{name: a, {entry}}}\n", code=2)
-    assert re.match(r"cnnbench: error: (\S*space\.yaml:|nothing)", err)
-    assert message in err
+def test_a_file_that_cannot_be_searched(listed: Listed, entry: str, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        listed(*LENET, space=f"entries:\n  - {{name: a, {entry}}}\n")
+    assert re.match(r"\S*space\.yaml:|nothing", str(refused.value))
+    assert message in str(refused.value)
 
 
 def test_all_candidates_are_of_flags_that_exist_and_may_vary(listed: Listed) -> None:
-    found, dropped = listed(*OWN_BATCH, "--allow=precision,batch_size,consistency")
+    found, dropped = listed(*OWN_BATCH, allow="precision,batch_size,consistency")
     assert varied(found, dropped) - environment.VARIABLES <= TUNABLE
     assert {spec.name for spec in FLAGS} >= TUNABLE
