@@ -103,7 +103,7 @@ def test_a_head_that_failed_leaves_nothing_to_export(gate, series_of):
         HistoryDocument(SPEED, [trend(one, SPEED) for one in all_series])
     )
     left_out = exports.bencher(found)[1]
-    assert left_out == "the newest commit has no value; 1 other value left out"
+    assert "no value; 1 " in left_out
 
 
 def test_commits_have_one_order_on_all_machines(plain, series_of):
