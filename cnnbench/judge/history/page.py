@@ -610,7 +610,8 @@ def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
     trends, metric = document.series, document.metric
     valued = [(trend, point) for trend in trends for point in trend.series.points]
     points = [*valued, *((trend, point) for trend in trends for point in trend.series.empty)]
-    newest = points[::-1][:_MOST_LISTED]
+    by_time = sorted(range(len(points)), key=lambda place: points[place][1].started)
+    newest = [points[place] for place in sorted(by_time[-_MOST_LISTED:], reverse=True)]
     listed = f"The newest {integer(_MOST_LISTED)} of {integer(len(points))} are listed; "
     return Report(
         title=f"History of {metric.name}{_period_text(trends)}",

@@ -351,6 +351,10 @@ def test_the_newest_points_of_many_are_listed(by_commit, series_of):
     names = [row[1].text for row in rows.rows]
     assert len(names) == 1000
     assert names[:9] == [f"c{number:03}" for number in range(8, -1, -1)]
+    # Whatever the order of the series, the newest points are listed.
+    later = trend(series_of(by_commit.history([50.0] * 9, flags={"model": "later"}))[0], SPEED)
+    _, rows = page.build_page(HistoryDocument(SPEED, [later, *many])).sections[-1].blocks
+    assert sum(row[0].text.startswith("later") for row in rows.rows) == 9
 
 
 @pytest.fixture
