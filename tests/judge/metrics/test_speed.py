@@ -8,17 +8,17 @@ from cnnbench.base.slow_steps import find_slow_steps, slow_step_cost_increase
 
 
 @pytest.mark.parametrize(
-    ("slow", "extra", "text"),
+    ("slow", "extra", "words"),
     [
-        (range(10, 20), 0.02, "10 consecutive steps of a process take 200.0 ms more"),
-        (range(10, 11), 0.2, "one step of a process takes 200.0 ms more"),
-        (range(2, 40, 3), 0.2, "every third step takes 200.0 ms more (32.5 % of the steps)"),
-        ((2, 3, 9, 31), 0.2, "one step in 10 takes 200.0 ms more, at irregular distances (10.0 %"),
+        (range(10, 20), 0.02, ["10 consecutive steps"]),
+        (range(10, 11), 0.2, ["one step of"]),
+        (range(2, 40, 3), 0.2, ["every third step", "32.5 %"]),
+        ((2, 3, 9, 31), 0.2, ["one step in 10", "10.0 %"]),
     ],
 )
-def test_slow_steps_have_their_number_and_their_whole_cost(slow, extra, text):
+def test_slow_steps_have_their_number_and_their_whole_cost(slow, extra, words):
     found = find_slow_steps([0.02 + extra * (step in slow) for step in range(40)])
-    assert found.text.startswith(text)
+    assert [word for word in ("200.0 ms", *words) if word not in found.text] == []
 
 
 def test_further_cost_of_slow_steps():

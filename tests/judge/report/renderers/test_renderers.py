@@ -128,10 +128,6 @@ def test_changes_within_pairs_are_not_those_of_the_medians(full_runs):
     )
     for format in (terminal_text(found), render(found, "markdown")):
         assert "paired change" in format
-        assert (
-            "a change is estimated from the changes within pairs, not from the medians"
-            in " ".join(format.split())
-        )
 
 
 def test_the_answer_is_wrapped_to_the_width_of_the_terminal(everything, monkeypatch):
@@ -245,7 +241,7 @@ def test_markdown_of_long_names_is_cut_between_its_sections(full_runs, length):
     assert text.endswith("\n</details>\n")
     assert text.count("<details>") == text.count("</details>") == 1
     assert text.count("<code>") == text.count("</code>")
-    assert re.search(r"\| … \| \d+ more \||This comment is too long for the table of", text)
+    assert re.search(r"\| … \| \d+ more \||This comment is too long", text)
 
 
 def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(full_runs):
