@@ -1,4 +1,4 @@
-"""One child: how it may end, and that nothing of it is left."""
+"""One child and its guard (child.py, guard.py): how it may end, and that nothing of it is left."""
 
 from __future__ import annotations
 

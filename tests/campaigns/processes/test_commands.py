@@ -1,4 +1,4 @@
-"""What makes two runs the same."""
+"""What makes two runs the same (child.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of how a child ended."""
+"""What is made of how a child ended (campaign.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases that are measured in rounds."""
+"""Cases that are measured in rounds (campaign.py)."""
 
 from __future__ import annotations
 

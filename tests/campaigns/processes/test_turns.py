@@ -1,4 +1,4 @@
-"""Children that step in turn: who runs when, and what happens when one is lost."""
+"""Children that step in turn (campaign.py): who runs when, and what happens when one is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suite files: what they mean."""
+"""Suite files (suite.py): what they mean; mistakes in them are in test_plans.py."""
 
 from __future__ import annotations
 

@@ -105,26 +105,6 @@ def same_weights(compare_weights):
     compare_weights(lambda cases: {})
 
 
-def test_every_case_runs_once_per_round(modes):
-    assert modes("--rounds=4", "--weights_steps=0") == 0
-    cases = ("one_tower", "parameter_server", "replicated")
-    rounds = [modes.order[at : at + 3] for at in range(0, 12, 3)]
-    for number, names in enumerate(rounds, start=1):
-        assert sorted(names) == [f"{case}-r{number}" for case in cases]
-    assert len({tuple(name.rpartition("-")[0] for name in names) for names in rounds}) > 1
-    assert [(row.mode, row.processes) for row in modes.rows().values()] == [(c, 4) for c in cases]
-    assert all(len(modes.runs(case)) == 4 for case in cases)
-
-
-def test_weights_are_trained_first_in_processes_that_leave_no_record(modes, same_weights):
-    assert modes("--rounds=1", "--weights_steps=3") == 0
-    assert modes.order[:2] == ["parameter_server-weights", "replicated-weights"]
-    assert len(modes.order) == 5
-    for mode in ("parameter_server", "replicated"):
-        (record,) = modes.runs(mode)
-        assert record.config["train_dir"] is None
-
-
 @pytest.mark.parametrize(("failing", "good"), [("replicated-r2", 1), ("replicated-weights", 0)])
 def test_a_case_that_fails_is_recorded_and_not_run_again(
     modes, same_weights, failing, good, capsys

@@ -1,4 +1,4 @@
-"""Whole runs in this process, on its logical CPU devices."""
+"""Whole runs in this process (session.py, program.py), on its logical CPU devices."""
 
 import csv
 import io

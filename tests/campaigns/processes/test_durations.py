@@ -1,4 +1,4 @@
-"""How long a campaign takes, while it runs."""
+"""How long a campaign takes, while it runs (campaign.py)."""
 
 from __future__ import annotations
 
