@@ -1,4 +1,7 @@
-"""One writer per folder, gone with its process, and temporary folders of killed processes."""
+"""One writer per folder, gone with its process, and temporary folders of killed processes.
+
+Tests cnnbench/base/files.py.
+"""
 
 from __future__ import annotations
 

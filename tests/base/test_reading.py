@@ -1,4 +1,7 @@
-"""Files that users name: pipes nobody writes to and devices are refused, not waited for."""
+"""Files that users name: pipes nobody writes to and devices are refused, not waited for.
+
+Tests cnnbench/base/files.py.
+"""
 
 from __future__ import annotations
 

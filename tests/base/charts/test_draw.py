@@ -1,4 +1,7 @@
-"""Charts: titles, captions, values in their places, nothing that a strict page refuses."""
+"""Charts: titles, captions, values in their places, nothing that a strict page refuses.
+
+Tests cnnbench/base/charts/__init__.py and cnnbench/base/charts/draw.py.
+"""
 
 import dataclasses
 import re

@@ -1,4 +1,7 @@
-"""Tables and sections, and what a terminal and Markdown show of them."""
+"""Tables and sections, and what a terminal and Markdown show of them.
+
+Tests cnnbench/base/document/__init__.py.
+"""
 
 from __future__ import annotations
 

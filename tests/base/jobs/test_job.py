@@ -1,4 +1,7 @@
-"""Every task, tower and device of a job; tests/cli/test_refusals.py has what is refused."""
+"""Every task, tower and device of a job; tests/cli/test_refusals.py has what is refused.
+
+Tests cnnbench/base/job.py.
+"""
 
 from __future__ import annotations
 

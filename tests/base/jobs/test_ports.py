@@ -1,4 +1,7 @@
-"""Ports that are kept for servers."""
+"""Ports that are kept for servers.
+
+Tests cnnbench/base/job.py.
+"""
 
 from __future__ import annotations
 

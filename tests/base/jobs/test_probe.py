@@ -1,4 +1,7 @@
-"""Processes are asked on their gRPC ports whether they answer; servers are made up."""
+"""Processes are asked on their gRPC ports whether they answer; servers are made up.
+
+Tests cnnbench/base/rendezvous.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Processes that know their ranks learn one another's addresses; also under a real mpirun."""
+"""Processes that know their ranks learn one another's addresses; also under a real mpirun.
+
+Tests cnnbench/base/rendezvous.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The environments of TensorFlow, Slurm, Kubernetes and MPI, as they were seen."""
+"""The environments of TensorFlow, Slurm, Kubernetes and MPI, as they were seen.
+
+Tests cnnbench/base/rendezvous.py and cnnbench/base/job.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The additive model of candidates and rounds, against SciPy and values worked out by hand."""
+"""The additive model of candidates and rounds, against SciPy and values worked out by hand.
+
+Tests cnnbench/base/inference.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cuts of series whose levels are known."""
+"""Cuts of series whose levels are known.
+
+Tests cnnbench/base/time_series.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Statistics against hand-worked numbers and against the definitions written out."""
+"""Statistics against hand-worked numbers and against the definitions written out.
+
+Tests cnnbench/base/stats.py.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""Rank tests and their intervals, against enumeration and SciPy.
+
+Tests cnnbench/base/inference.py.
+"""
+
 import itertools
 import math
 

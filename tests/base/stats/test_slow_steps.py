@@ -1,3 +1,8 @@
+"""Slow steps of a process, and rare disturbances that are removed.
+
+Tests cnnbench/base/slow_steps.py.
+"""
+
 import random
 
 import pytest

@@ -1,4 +1,7 @@
-"""Series whose steady state is known, and series that have none."""
+"""Series whose steady state is known, and series that have none.
+
+Tests cnnbench/base/time_series.py.
+"""
 
 from __future__ import annotations
 

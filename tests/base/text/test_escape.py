@@ -1,4 +1,7 @@
-"""Text from records means nothing to Markdown or a spreadsheet."""
+"""Text from records means nothing to Markdown or a spreadsheet.
+
+Tests cnnbench/base/text.py and cnnbench/base/terminal.py.
+"""
 
 import csv
 import html

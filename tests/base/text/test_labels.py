@@ -1,4 +1,7 @@
-"""Labels on records; tests/cli/test_refusals.py has what is none."""
+"""Labels on records; tests/cli/test_refusals.py has what is none.
+
+Tests cnnbench/base/text.py.
+"""
 
 from cnnbench.base.text import labels_from_config, parse_labels
 from cnnbench.plan import parse_run

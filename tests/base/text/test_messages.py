@@ -1,4 +1,7 @@
-"""All lines of cnnbench on standard error have one form, and one module makes it."""
+"""All lines of cnnbench on standard error have one form, and one module makes it.
+
+Tests cnnbench/base/text.py.
+"""
 
 from __future__ import annotations
 

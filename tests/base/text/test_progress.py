@@ -1,4 +1,7 @@
-"""The progress line with a clock of our own, and messages that keep clear of it."""
+"""The progress line with a clock of our own, and messages that keep clear of it.
+
+Tests cnnbench/base/terminal.py.
+"""
 
 from __future__ import annotations
 

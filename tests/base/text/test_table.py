@@ -1,4 +1,7 @@
-"""Tables of text: the order of names, and tables that fit the terminal."""
+"""Tables of text: the order of names, and tables that fit the terminal.
+
+Tests cnnbench/base/terminal.py.
+"""
 
 import pytest
 

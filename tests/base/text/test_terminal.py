@@ -1,4 +1,7 @@
-"""Standard output of commands; tests/cli/test_cli.py has what happens when it is lost."""
+"""Standard output of commands; tests/cli/test_cli.py has what happens when it is lost.
+
+Tests cnnbench/base/terminal.py.
+"""
 
 import contextlib
 import io

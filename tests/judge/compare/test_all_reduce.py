@@ -1,4 +1,7 @@
-"""All-reduce records in a comparison: rows, processes, what counts and what is context."""
+"""All-reduce records in a comparison: rows, processes, what counts and what is context.
+
+Tests cnnbench/judge/compare/configuration.py and cnnbench/judge/compare/compare.py.
+"""
 
 import dataclasses
 import json

@@ -1,4 +1,7 @@
-"""Runs with another amount of work: a verdict of its own, exit code 1 unless it is allowed."""
+"""Runs with another amount of work: a verdict of its own, exit code 1 unless it is allowed.
+
+Tests cnnbench/judge/compare/compare.py.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Facts and flags that differ between two sides."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,3 +1,5 @@
+"""Comparisons: verdicts, exit codes, metrics, means and notes."""
+
 import itertools
 import json
 import math

@@ -1,3 +1,5 @@
+"""Configurations: which flags count, and short unique names."""
+
 import dataclasses
 
 import pytest

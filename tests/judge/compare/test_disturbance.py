@@ -1,4 +1,7 @@
-"""Runs that other programs disturbed: what reasons say of it, and verdicts by CPU time of pairs."""
+"""Runs that other programs disturbed: what reasons say of it, and verdicts by CPU time of pairs.
+
+Tests cnnbench/judge/compare/judgement.py.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""Verdicts on plain values, worked out by hand and by drawing.
+
+Tests cnnbench/judge/compare/estimate.py.
+"""
+
 import math
 
 import numpy as np

@@ -1,3 +1,8 @@
+"""Configurations of two sides that are put side by side, and pairs.
+
+Tests cnnbench/judge/compare/comparability.py.
+"""
+
 import pytest
 
 from cnnbench.judge.compare import Verdict, compare_records

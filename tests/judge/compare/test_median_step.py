@@ -1,4 +1,7 @@
-"""Recurring pauses turn a verdict and are named; a rare stall does neither."""
+"""Recurring pauses turn a verdict and are named; a rare stall does neither.
+
+Tests cnnbench/judge/compare/judgement.py.
+"""
 
 import random
 

@@ -1,4 +1,7 @@
-"""GPU records whose steps were recorded with the time of two, and of none."""
+"""GPU records whose steps were recorded with the time of two, and of none.
+
+Tests cnnbench/judge/compare/compare.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Numbers of processes: what they promise holds when suites of that size are judged."""
+"""Numbers of processes: what they promise holds when suites of that size are judged.
+
+Tests cnnbench/judge/compare/judgement.py and cnnbench/judge/compare/estimate.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""After how many pairs a verdict may be given, and how much of alpha it may spend."""
+"""After how many pairs a verdict may be given, and how much of alpha it may spend.
+
+Tests cnnbench/base/inference.py.
+"""
 
 from __future__ import annotations
 

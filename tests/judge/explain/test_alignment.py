@@ -1,4 +1,7 @@
-"""Layers of edited networks are aligned as a diff aligns lines."""
+"""Layers of edited networks are aligned as a diff aligns lines.
+
+Tests cnnbench/judge/explain/sides.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Evidence that no time tells: kernels of oneDNN, clocks, load and allocations."""
+"""Evidence that no time tells: kernels of oneDNN, clocks, load and allocations.
+
+Tests cnnbench/judge/explain/facts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""All-reduce measurements in a history: a series per row, whatever became of its neighbours."""
+"""All-reduce measurements in a history: a series per row, whatever became of its neighbours.
+
+Tests cnnbench/judge/history/series.py.
+"""
 
 import pytest
 

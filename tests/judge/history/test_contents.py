@@ -1,4 +1,7 @@
-"""What is read from a results directory, and in which order."""
+"""What is read from a results directory, and in which order.
+
+Tests cnnbench/judge/history/reading.py.
+"""
 
 import dataclasses
 

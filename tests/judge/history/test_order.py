@@ -1,4 +1,7 @@
-"""The order of revisions, and which is the newest: never the base of an experiment."""
+"""The order of revisions, and which is the newest: never the base of an experiment.
+
+Tests cnnbench/judge/history/series.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The table of a results folder: with it, without it and whatever happened to it, one output."""
+"""The table of a results folder: with it, without it and whatever happened to it, one output.
+
+Tests cnnbench/judge/history/reading.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Origins: whatever reads records, no interval, median or verdict ever spans two of them."""
+"""Origins: whatever reads records, no interval, median or verdict ever spans two of them.
+
+Tests cnnbench/judge/metrics/__init__.py and cnnbench/judge/report/results.py.
+"""
 
 from __future__ import annotations
 

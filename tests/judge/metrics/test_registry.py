@@ -1,3 +1,8 @@
+"""The metrics, and the constants of their tests.
+
+Tests cnnbench/judge/metrics/__init__.py.
+"""
+
 from dataclasses import replace
 
 import pytest

@@ -1,4 +1,7 @@
-"""Slow steps in words."""
+"""Slow steps in words.
+
+Tests cnnbench/base/slow_steps.py.
+"""
 
 from __future__ import annotations
 

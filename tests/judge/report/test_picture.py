@@ -1,4 +1,8 @@
-"""The picture of a machine: limits, modes, rooflines and how to reproduce it, by hand."""
+"""The picture of a machine: limits, modes, rooflines and how to reproduce it, by hand.
+
+Tests cnnbench/judge/report/sections/profiles.py, cnnbench/judge/report/sections/campaigns.py
+and cnnbench/judge/report/sections/quantities.py.
+"""
 
 from __future__ import annotations
 

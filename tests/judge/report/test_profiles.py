@@ -1,4 +1,7 @@
-"""Charts of profiles, from rows put together by hand."""
+"""Charts of profiles, from rows put together by hand.
+
+Tests cnnbench/judge/report/sections/profiles.py.
+"""
 
 import pytest
 

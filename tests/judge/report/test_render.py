@@ -1,4 +1,8 @@
-"""The page, the Markdown and the tables; UPDATE_GOLDEN=1 rewrites what was looked at."""
+"""The page, the Markdown and the tables; UPDATE_GOLDEN=1 rewrites what was looked at.
+
+Tests cnnbench/judge/report/__init__.py, cnnbench/judge/report/results.py and
+cnnbench/judge/report/exports.py.
+"""
 
 import base64
 import csv

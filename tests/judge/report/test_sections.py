@@ -1,4 +1,9 @@
-"""Numbers of the sections, by hand."""
+"""Numbers of the sections, by hand.
+
+Tests cnnbench/judge/report/sections/__init__.py, cnnbench/judge/report/sections/campaigns.py,
+cnnbench/judge/report/sections/runs.py, cnnbench/judge/report/sections/quantities.py and
+cnnbench/judge/report/sections/scaling.py.
+"""
 
 import dataclasses
 import json

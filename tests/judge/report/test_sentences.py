@@ -2,6 +2,9 @@
 
 Other tests of this folder test values, rows and tones. The Markdown of two whole reports is in
 golden/report.md and golden/picture.md. UPDATE_GOLDEN=1 writes the file anew.
+
+Tests cnnbench/judge/report/sections/__init__.py, cnnbench/judge/report/sections/campaigns.py,
+cnnbench/judge/report/sections/profiles.py and cnnbench/judge/report/sections/quantities.py.
 """
 
 from __future__ import annotations

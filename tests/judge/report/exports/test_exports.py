@@ -1,4 +1,7 @@
-"""Documents for other programs against files that were looked at; UPDATE_GOLDEN=1 rewrites them."""
+"""Documents for other programs against files that were looked at; UPDATE_GOLDEN=1 rewrites them.
+
+Tests cnnbench/judge/report/exports.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Renderings against files that were looked at; UPDATE_GOLDEN=1 rewrites them."""
+"""Renderings against files that were looked at; UPDATE_GOLDEN=1 rewrites them.
+
+Tests cnnbench/judge/report/renderers.py.
+"""
 
 import json
 import re

@@ -1,4 +1,7 @@
-"""One value per process, and intervals that hold for any distribution."""
+"""One value per process, and intervals that hold for any distribution.
+
+Tests cnnbench/base/stats.py.
+"""
 
 import random
 
