@@ -195,6 +195,7 @@ def test_a_locked_table_and_one_that_cannot_be_written(folder, output, expected,
     assert not (folder / table.FILE).exists()
 
 
+@pytest.mark.slow
 def test_eight_commands_at_once_one_of_which_finds_it_damaged(folder, output, expected):
     """Real processes, because locks are of processes."""
     (folder / table.FILE).write_bytes(b"no table" * 999)

@@ -54,6 +54,7 @@ def test_two_inputs_and_two_outputs_train_and_are_evaluated(mode, folder, capsys
     assert "Dataset:     weather\n" in out  # and not synthetic
 
 
+@pytest.mark.slow
 def test_d3_d12_a_ragged_last_batch_counts_by_its_examples(folder):
     """Seven examples on several devices, three in a batch, and on one device all at once."""
 

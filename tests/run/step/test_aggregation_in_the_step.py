@@ -64,6 +64,7 @@ def test_small_gradients_travel_together(cpu_devices):
     assert len(small.adding()) == VARIABLES - 1
 
 
+@pytest.mark.slow
 def test_a_hierarchical_copy_adds_between_pairs_of_devices_first():
     for flags, pairs in (
         ({"num_gpus": 4}, ["0", "2", "0"]),

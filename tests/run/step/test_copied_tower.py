@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import short_runs
 import tensorflow as tf
+from covering import slow_if
 from data_sets import WEATHER
 
 from cnnbench.models import LearningRateSpec, Model, register_model
@@ -37,19 +38,22 @@ register_model("drawing", "imagenet", Drawing)
 @pytest.mark.usefixtures("quick_start")
 @pytest.mark.parametrize(
     "flags",
-    [
-        {"model": "drawing", "variable_update": "independent", "precision": "bf16"},
-        {**POISON, "variable_update": "parameter_server", "fp16_vars": True, "use_fp16": True},
-        {
-            **POISON,
-            "variable_update": "mirrored_strategy",
-            "cross_device_ops": "reduction_to_one_device",
-            "loss_type_to_report": "base_loss",
-        },
-        {**POISON, "variable_update": "independent", "forward_only": True},
-        # Slices, several inputs.
-        {**WEATHER, "variable_update": "independent", "xla_compile": True},
-    ],
+    slow_if(
+        lambda flags: {"loss_type_to_report", "xla_compile", "forward_only"} & flags.keys(),
+        [
+            {"model": "drawing", "variable_update": "independent", "precision": "bf16"},
+            {**POISON, "variable_update": "parameter_server", "fp16_vars": True, "use_fp16": True},
+            {
+                **POISON,
+                "variable_update": "mirrored_strategy",
+                "cross_device_ops": "reduction_to_one_device",
+                "loss_type_to_report": "base_loss",
+            },
+            {**POISON, "variable_update": "independent", "forward_only": True},
+            # Slices, several inputs.
+            {**WEATHER, "variable_update": "independent", "xla_compile": True},
+        ],
+    ),
     ids=lambda flags: "-".join(map(str, flags.values())).replace(f"{ROOT}/", ""),
 )
 def test_a_step_of_copies_is_the_step_that_would_be_traced(flags, monkeypatch):
