@@ -96,6 +96,7 @@ def test_losses_are_those_of_the_mode(make, mode, devices, cpu_devices):
     assert losses[2] < losses[0]
 
 
+@pytest.mark.slow
 def test_moving_averages_are_those_of_a_run():
     net = bare_network.BareNetwork(argparse.Namespace(model="resnet20"))
     variables = net.variables()

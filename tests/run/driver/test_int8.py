@@ -14,6 +14,7 @@ has_instructions = not {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_instructions, reason="this CPU has no products of 8-bit integers")
 @pytest.mark.usefixtures("quick_start")
 def test_a_run_says_how_much_of_it_computes_in_integers(tmp_path, call):

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from short_runs import build, run
 
 from cnnbench import Params
@@ -100,7 +101,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("flags", WAYS, ids=str)
+@pytest.mark.parametrize("flags", slow_if(WAYS[1:], WAYS), ids=str)
 def test_runs_train_as_keras_does(flags, module):
     built = build("every_kind", **FLAGS, **flags)
     losses, values = reference(module.every_kind, batches_of(built), flags.get("bn_stats", "first"))
@@ -112,7 +113,10 @@ def test_runs_train_as_keras_does(flags, module):
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize(("name", "made_by"), [("by_subclassing", "Inner"), ("untold", "Untold")])
+@pytest.mark.parametrize(
+    ("name", "made_by"),
+    slow_if([("untold", "Untold")], [("by_subclassing", "Inner"), ("untold", "Untold")]),
+)
 def test_a_model_by_subclassing_trains_as_fit_trains_it(name, made_by, module):
     built = build(name, **FLAGS)
     ((images, labels),) = batches_of(built)
@@ -160,7 +164,10 @@ def test_independent_towers_draw_their_own_values():
 
 @pytest.mark.parametrize(
     "flags",
-    [{"precision": "bf16"}, {"precision": "fp16", "fp16_vars": True}, {"xla_compile": True}],
+    slow_if(
+        lambda flags: flags != {"precision": "bf16"},
+        [{"precision": "bf16"}, {"precision": "fp16", "fp16_vars": True}, {"xla_compile": True}],
+    ),
     ids=str,
 )
 def test_precisions_and_compilation_compute_about_the_same_loss(flags, module):
@@ -171,6 +178,7 @@ def test_precisions_and_compilation_compute_about_the_same_loss(flags, module):
     assert float(built.step(RATE).loss) == pytest.approx(np.mean(losses), rel=0.02)
 
 
+@pytest.mark.slow
 def test_synchronised_batch_norm_has_the_moments_of_all_towers(module):
     split = build("every_kind", **FLAGS, num_gpus=2, variable_update="replicated", bn_stats="sync")
     whole = [tf.concat(parts, 0) for parts in zip(*batches_of(split), strict=True)]
@@ -185,6 +193,7 @@ def test_synchronised_batch_norm_has_the_moments_of_all_towers(module):
         np.testing.assert_allclose(found, scope.get_current_value(one).numpy(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_one_mode_is_resumed_in_another_and_evaluated(tmp_path):
     common = {**FLAGS, "model": "every_kind", "train_dir": str(tmp_path), "num_batches": 2}
     run(**common, num_gpus=2, variable_update="replicated")
@@ -290,6 +299,7 @@ def test_flags_that_do_not_fit_are_refused(flags, text):
     assert text in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_process_declares_a_model_before_tensorflow_runs():
     code = (
         "import sys; from pathlib import Path; from cnnbench.models.model import *;"

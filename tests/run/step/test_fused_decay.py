@@ -31,6 +31,7 @@ def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
     return np.float32(weights), np.float32(generator.choice([0.0, 1e-3, 0.1], count))
 
 
+@pytest.mark.slow
 def test_the_decay_of_twenty_thousand_steps_is_what_is_due() -> None:
     """All schedules in one loop; sums over the weights of each sixteenth of the mantissas."""
     first, amplitudes = draw(BINS * 64)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import short_runs
 import tensorflow as tf
+from covering import slow_if
 from short_runs import RATE
 
 from cnnbench.data.pipeline import draw_synthetic_rows
@@ -56,7 +57,7 @@ def test_moving_averages_follow_one_pass_after_the_other():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("poisoned", [0, PASSES - 1])
+@pytest.mark.parametrize("poisoned", slow_if([0], [0, PASSES - 1]))
 def test_a_pass_that_is_not_finite_skips_the_whole_update(poisoned):
     built = build(
         num_gpus=2,
@@ -100,7 +101,11 @@ def test_dropout_differs_in_each_pass():
 
 # `ncf` adds gradients of look-ups.
 @pytest.mark.parametrize(
-    ("model", "data"), [("trivial", "cifar10"), ("lenet", "imagenet"), ("ncf", "ratings")]
+    ("model", "data"),
+    slow_if(
+        [("lenet", "imagenet")],
+        [("trivial", "cifar10"), ("lenet", "imagenet"), ("ncf", "ratings")],
+    ),
 )
 def test_networks_without_batch_norm_train_as_with_one_larger_batch(model, data):
     flags = {"model": model, "data_name": data, "num_warmup_batches": 0, "num_batches": 3}
