@@ -238,3 +238,56 @@ def test_a_network_runs_on_a_data_set_of_a_plug_in(call, tmp_path):
     told = "is a model for imagenet, not for npz; give its --data_name, or register it for npz"
     assert told in call(data, **flags, code=2).err
     assert "images/sec" in call(data, f"--plugin={tmp_path / 'lenet_plugin.py'}", **flags).out
+
+
+KERAS = """
+import keras
+
+from cnnbench.models import register_keras_model
+
+
+def build():
+    images = keras.Input((32, 32, 3))
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(2, 3)(images))
+    return keras.Model(images, keras.layers.Dense(11)(x))
+
+
+register_keras_model("small", build, dataset="cifar10")
+"""
+
+DECLARE = """
+from cnnbench.base import plugins
+from cnnbench.models import get_model
+from cnnbench.run.runtime import loading
+
+loading.hook_early_tensorflow_import()
+plugins.load_plugin_file("small.py")
+print(get_model("small", "cifar10").classes)
+import tensorflow as tf
+
+# TensorFlow refuses this after it has started.
+tf.config.threading.set_inter_op_parallelism_threads(3)
+"""
+
+
+def test_a_keras_model_of_a_plug_in_is_declared_before_tensorflow_starts(tmp_path):
+    # The workers of a job must connect before TensorFlow starts.
+    (tmp_path / "small.py").write_text(KERAS)
+    words = [sys.executable, "-c", DECLARE]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "11\n"), done.stderr
+    assert "cuInit" not in done.stderr
+
+
+@pytest.mark.slow
+def test_workers_train_a_keras_model_of_a_plug_in(tmp_path):
+    (tmp_path / "small.py").write_text(KERAS)
+    flags = ["--plugin=small.py", "--model=small", "--device=cpu", "--batch_size=2"]
+    words = [*flags, "--num_batches=2", "--num_warmup_batches=1", "--result_json=r.json"]
+    launch = [sys.executable, "-m", "cnnbench", "launch", "--workers=2", "--", *words]
+    done = subprocess.run(launch, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert "cuInit" not in done.stderr
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert record["config"]["variable_update"] == "collective_all_reduce"
+    assert len(record["step_seconds"]) == 2

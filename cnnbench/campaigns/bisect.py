@@ -778,7 +778,7 @@ def stored_result(folder: Path) -> tuple[document.Answer, document.Section] | No
     tone = "bad" if len(result["suspects"]) == 1 else "unsure"
     answer = document.Answer("Bisection", result["answer"], tone, tuple(result["details"]))
     steps = make_table(
-        result["steps"], hints={"change": "against GOOD", "interval": "of the change"}
+        result["steps"], hints={"paired change": "against GOOD", "interval": "of the change"}
     )
     text = "The commits that cnnbench bisect compared with GOOD, in the order of the measurements."
     return answer, document.Section.from_contents("bisect", "Bisection", (text, steps))
@@ -800,7 +800,7 @@ def _step_row(step: BisectionStep, history: GitHistory) -> Row:
     return {
         "commit": step.commit[:12],
         "answer": step.answer,
-        "change": TableCell(_change_cell(step), kinds="number"),
+        "paired change": TableCell(_change_cell(step), kinds="number"),
         "interval": TableCell(_interval_cell(step), kinds="number"),
         "pairs": numeric_cell(step.pairs, integer),
         "subject": history.format_commit(step.commit),
@@ -816,7 +816,7 @@ def _first_bad_commit_texts(bisection: Bisection) -> list[Paragraph]:
         again = f"cd {shlex.quote(str(history.repository))} && {again}"
     what = step_answer_text(step, bisection.bad_step)
     if not is_search_for_changed_work(bisection.bad_step) and step.judgement.low is not None:
-        what = f"{_change_cell(step)} median images/sec against GOOD "
+        what = f"{_change_cell(step)} images/sec within pairs, against GOOD "
         what += (
             f"({percent(step.confidence, 0)} interval {_interval_cell(step)}, {step.pairs} pairs)"
         )

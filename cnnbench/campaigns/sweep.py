@@ -23,7 +23,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cnnbench.base.document import Paragraph, Row, make_table, numeric_cell, sections_to_text
+from cnnbench.base.document import (
+    Answer,
+    Paragraph,
+    Row,
+    Section,
+    TableCell,
+    make_table,
+    numeric_cell,
+    sections_to_text,
+)
 from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.terminal import natural_key
@@ -61,8 +70,10 @@ from cnnbench.campaigns.processes.child import (
     source_digest,
 )
 from cnnbench.campaigns.processes.results_dir import (
+    NOTE,
     PROCESS,
     CampaignKind,
+    Journal,
     ResultsFolder,
 )
 from cnnbench.campaigns.suite import (
@@ -724,6 +735,62 @@ def _row_cells(row: SummaryRow) -> Row:
         "bounds": "; ".join(bad) if bad else HELD if row.verdicts else "",
         _REPORTED: row.reported,
     }
+
+
+_RESULT = "result"
+"""Name of the journal's note with the summary of a sweep."""
+
+_MOST_NAMED = 3
+
+
+def store_summary(folder: ResultsFolder, suite: str, rows: Sequence[SummaryRow]) -> None:
+    """Stores the summary of a sweep in its journal, for `stored_summaries`."""
+    bad = [f"{row.name}: {text}" for row in rows for word, text in row.verdicts if word != HELD]
+    words = [word for row in rows for word, _ in row.verdicts]
+    violated = sum(any(word == VIOLATED for word, _ in row.verdicts) for row in rows)
+    failed = sum(row.failed for row in rows)
+    of = count_text(rows, "configuration", "configurations")
+    answer, tone = f"{of} measured", ""
+    if violated:
+        verb = "violates" if violated == 1 else "violate"
+        answer, tone = f"{violated} of {of} {verb} a bound", "bad"
+    elif failed:
+        answer, tone = count_text(failed, "process failed", "processes failed"), "bad"
+    elif UNKNOWN in words:
+        answer, tone = "Values for bounds are unknown", "unsure"
+    elif words:
+        answer, tone = f"All bounds of {of} hold", "good"
+    details = [*bad, *(problem for row in rows for problem in row.problems)]
+    details += [f"{row.name}: {row.pauses}" for row in rows if row.pauses]
+    cells = [
+        {name: cell.text if isinstance(cell, TableCell) else cell for name, cell in row.items()}
+        for row in map(_row_cells, rows)
+    ]
+    folder.add_journal_note(
+        _RESULT, suite=suite, answer=answer, tone=tone, details=details, rows=cells
+    )
+
+
+def stored_summaries(folder: Path) -> list[tuple[Answer, Section]]:
+    """Reads the summaries of the sweeps in a folder, the last of each suite, as answers and
+    sections for a report.
+    """
+    last = {
+        str(note["suite"]): note
+        for note in Journal(folder / SWEEP.journal).read(NOTE)
+        if note.get("note") == _RESULT
+    }
+    found = []
+    for place, (suite, note) in enumerate(last.items(), start=1):
+        details = note["details"]
+        more = [f"and {len(details) - _MOST_NAMED} more"] if len(details) > _MOST_NAMED else []
+        answer = Answer(
+            f"Suite {suite}", note["answer"], note["tone"], (*details[:_MOST_NAMED], *more)
+        )
+        text = "What cnnbench sweep printed; each row is a configuration."
+        contents = (text, make_table(note["rows"]), *(details if more else ()))
+        found.append((answer, Section.from_contents(f"suite{place}", f"Suite {suite}", contents)))
+    return found
 
 
 def detection_advice(

@@ -215,6 +215,21 @@ class AllReduceRecord(Document):
         largest = max(self.copies, key=lambda copy: copy.bytes * copy.devices, default=None)
         return None if largest is None else largest.bytes_per_sec
 
+    def fastest_points(self) -> list[tuple[Point, Point | None]]:
+        """Returns the fastest successful reduction of each workload, number format and number of
+        devices, and the next fastest, which is None if only one was measured.
+        """
+        alike: dict[tuple[object, ...], list[Point]] = {}
+        for point in self.rows:
+            if point.median_seconds is not None and not point.failed:
+                place = (point.workload, point.bytes, point.dtype, point.devices)
+                alike.setdefault(place, []).append(point)
+        fastest: list[tuple[Point, Point | None]] = []
+        for points in alike.values():
+            first, *others = sorted(points, key=lambda point: point.median_seconds or 0.0)
+            fastest.append((first, others[0] if others else None))
+        return fastest
+
     def copy_to_reduction_time_ratio(self, point: Point) -> float | None:
         """Compares a reduction with plain memory copies: returns the estimated time of copying as
         many bytes, divided by the median time of the reduction. None if one of the two times is

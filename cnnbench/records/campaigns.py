@@ -199,7 +199,7 @@ class TuneRow:
       changes: values of --allow for what the candidate trains differently.
       group: name of the group in which the candidate was measured first.
       processes: number of measured processes.
-      images_per_sec: median over the processes.
+      images_per_sec: median over the processes of the races.
       gain: by how much the candidate is faster than the flags as given, as a share, estimated from
         all rounds.
       low, high: ends of the 95 % interval of gain.

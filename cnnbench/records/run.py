@@ -675,11 +675,11 @@ class PrintedSpeed:
     loss: float | None = None
 
 
-ONE_PROCESS = (
-    "which cannot show how much the speed varies between processes; cnnbench run --repeats=6 "
-    "measures it"
-)
+ONE_PROCESS = "which cannot show how much the speed varies between processes"
 """What follows the words "one process" where a speed is shown."""
+
+MORE_PROCESSES = "cnnbench run --repeats=6 measures it"
+"""What follows `ONE_PROCESS`, unless another program measured the process."""
 
 BENCHMARK_SCORE = "benchmark_score"
 BENCHMARKS: Mapping[str, str] = {

@@ -263,13 +263,20 @@ def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclarati
     raise error
 
 
+_GRAPH_THREAD = "tf_graph_runner"
+"""Thread of TensorFlow's default graph, which exists as soon as a plug-in is loaded (see
+`cnnbench.run.runtime.loading`). Models are traced in other graphs, which have their own threads.
+"""
+
+
 def _tensorflow_may_have_started_threads() -> bool:
-    """Whether TensorFlow may have started threads here, which a forked child would not have."""
+    """Whether TensorFlow may have started threads here that a forked child would lack."""
     try:
         threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
     except OSError:  # A thread ended while the list was read, or the system is not Linux.
         threads = []
-    return not threads or any(name.startswith("tf_") for name in threads)
+    needed = [name for name in threads if name.strip() != _GRAPH_THREAD]
+    return not threads or any(name.startswith("tf_") for name in needed)
 
 
 def _declaration_or_error(

@@ -596,6 +596,7 @@ bisect main~1 main -- --train_dir=x | --train_dir
 roofline | roofline
 roofline lenet trivial | lenet
 roofline nosuch | --model
+roofline lenet --output=x.html | --output
 roofline lenet --eval | --eval
 roofline lenet --plot=a.txt | --plot
 roofline lenet --warmup=auto | --warmup

@@ -127,6 +127,8 @@ class ChartSeries:
     Attributes:
       points: (x, y), sorted by x.
       hints: one for each point, shown on hover; "" for no hint.
+      links: address to which the mark of each point leads, "" for none. Only marks with a hint can
+        have a link.
       marks: whether all points have marks; otherwise, only the last point has one.
       line: whether points are connected by a line.
       reference: whether it is a reference, drawn as a dashed grey line.
@@ -140,6 +142,7 @@ class ChartSeries:
     name: str
     points: tuple[tuple[float, float], ...]
     hints: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
     marks: bool = True
     line: bool = True
     reference: bool = False

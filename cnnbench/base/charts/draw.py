@@ -40,8 +40,9 @@ TITLE_SIZE, SIZE, TICK_SIZE = 14.0, 12.0, 11.5
 CHARACTER = 7.2
 """Width of a character in a wide font, because the fonts of the reader are unknown."""
 
-Hint: TypeAlias = tuple[str, str | Sequence[str], bool]
-"""For the group of an artist in the SVG: class, title(s), and whether it can get keyboard focus.
+Hint: TypeAlias = tuple[str, str | Sequence[str], bool, Sequence[str]]
+"""For the group of an artist in the SVG: class, title(s), whether it can get keyboard focus, and
+the addresses to which its marks lead.
 
 The titles are one text for the group, or one text for each of its marks ("" for none). Marks with a
 title can always get keyboard focus.
@@ -160,15 +161,23 @@ class ChartFigure:
         return axes
 
     def set_svg_hints(
-        self, artist: Any, kind: str = "", texts: str | Sequence[str] = "", *, stop: bool = False
+        self,
+        artist: Any,
+        kind: str = "",
+        texts: str | Sequence[str] = "",
+        *,
+        stop: bool = False,
+        links: Sequence[str] = (),
     ) -> None:
-        """Sets the CSS class and the hover texts that the SVG contains for a matplotlib artist.
+        """Sets the CSS class, the hover texts and the links that the SVG contains for a matplotlib
+        artist.
 
         `texts` is shown on hover: one text for the artist, or one for each of its marks. With
-        `stop`, the artist can get keyboard focus. Marks with a text always can.
+        `stop`, the artist can get keyboard focus. Marks with a text always can. `links` are the
+        addresses to which the marks with a text lead, "" for none.
         """
         key = f"hint{len(self.hints)}"
-        self.hints[key] = (kind, texts, stop)
+        self.hints[key] = (kind, texts, stop, links)
         artist.set_gid(key)
 
     def to_svg_element(self, style: str = "", **attributes: str) -> str:
@@ -380,7 +389,7 @@ def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
     become.
     """
     for group in list(root.iter(f"{_SVG}g")):
-        kind, texts, stop = hints.get(group.attrib.get("id", ""), ("", "", False))
+        kind, texts, stop, links = hints.get(group.attrib.get("id", ""), ("", "", False, ()))
         if kind:
             group.set("class", kind)
         if isinstance(texts, str):
@@ -391,17 +400,29 @@ def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
                 _make_focusable(group, texts)
             continue
         (marks,) = group.findall(f"{_SVG}g")
-        for index, text in enumerate(texts):
+        for index, (text, link) in enumerate(itertools.zip_longest(texts, links, fillvalue="")):
             if text:
                 wrapped = ElementTree.Element(f"{_SVG}g", {"class": "point"})
                 wrapped.extend((_title(text), marks[index]))
                 marks[index] = wrapped
                 _make_focusable(wrapped, text)
+                if _ADDRESS.match(link):
+                    _make_link(wrapped, link)
 
 
 def _make_focusable(group: ElementTree.Element, text: str) -> None:
     """Makes an SVG group accessible by keyboard and by screen readers, which read `text`."""
     group.attrib.update({"tabindex": "0", "role": "img", "aria-label": to_plain_line(text)})
+
+
+_ADDRESS = re.compile("https?://")
+
+
+def _make_link(group: ElementTree.Element, address: str) -> None:
+    """Makes a focusable SVG group a link."""
+    group.tag = f"{_SVG}a"
+    del group.attrib["role"]
+    group.attrib.update({"href": to_plain_line(address), "rel": "noopener noreferrer"})
 
 
 def _title(text: str) -> ElementTree.Element:
@@ -760,6 +781,7 @@ def _draw_series(sheet: ChartFigure, axes: Any, series: ChartSeries, index: int)
     if series.reference:
         return
     hints = series.hints or ("",) * len(xs)
+    links = series.links or ("",) * len(xs)
     sizes = series.diameters or (_dot_size(index),) * len(xs)
     inside = [i for i, (_, y) in enumerate(series.points) if y <= top]
     beyond = [i for i, (_, y) in enumerate(series.points) if y > top]
@@ -772,7 +794,9 @@ def _draw_series(sheet: ChartFigure, axes: Any, series: ChartSeries, index: int)
             alike = [i for i in shown if sizes[i] == size]
             places = [xs[i] for i in alike], [ys[i] for i in alike]
             marks = _draw_marks(axes, *places, kind, colour, size=size, alpha=0.85)
-            sheet.set_svg_hints(marks, "marks", [hints[i] for i in alike])
+            sheet.set_svg_hints(
+                marks, "marks", [hints[i] for i in alike], links=[links[i] for i in alike]
+            )
 
 
 def _write_texts(sheet: ChartFigure, axes: Any, series: Iterable[ChartSeries]) -> None:

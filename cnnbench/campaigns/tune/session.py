@@ -73,7 +73,7 @@ from cnnbench.campaigns.tune.space import (
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import DEFAULT_METRICS
 from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
-from cnnbench.judge.report.sections.campaigns import candidate_row, tune_verdict
+from cnnbench.judge.report.sections.campaigns import RACE_MEDIAN, candidate_row, tune_verdict
 from cnnbench.machine import repository
 from cnnbench.records.campaigns import (
     AS_GIVEN,
@@ -120,8 +120,9 @@ def table_text(tuning: TuneDocument) -> str:
         (
             make_table(
                 (candidate_row(row, with_elimination_reason=False) for row in shown),
-                spare=("processes", "median images/sec"),
+                spare=("processes", RACE_MEDIAN),
             ),
+            _gains_text(tuning, shown),
             f"{more} more were measured" if more else None,
         ),
         (
@@ -144,6 +145,14 @@ def _answer_text(tuning: TuneDocument) -> str:
         return f"{text}."
     why = f": {tuning.reason}" if tuning.verdict == OPEN and tuning.reason else ""
     return f"These are the flags as given: {text}{why}."
+
+
+def _gains_text(tuning: TuneDocument, shown: Sequence[TuneRow]) -> str | None:
+    """What the gains are estimated from, if the table `shown` or the answer contains any."""
+    if all(row.gain is None or row.candidate == AS_GIVEN for row in shown):
+        return None
+    text = "a gain in races is estimated within rounds, not from the medians"
+    return text if tuning.gain is None else f"{text}; the answer is from the pairs"
 
 
 def _eliminated_texts(rows: Sequence[TuneRow]) -> Iterator[Paragraph]:

@@ -94,10 +94,16 @@ def choose_format(values: dict[str, Any], specs: Iterable[FlagSpec]) -> dict[str
     (choices,) = (spec.choices for spec in specs if spec.name == "format")
     if named in choices:
         return {**values, "format": named}
-    if named == "html":
-        reason = f"the formats are {', '.join(choices)}; cnnbench report writes pages"
-        raise FlagError("output", output, reason)
+    refuse_page_as_output(output, f"the formats are {', '.join(choices)}")
     return values
+
+
+def refuse_page_as_output(output: str | None, formats: str) -> None:
+    """Raises FlagError if the ending of --output is that of a page, for a command that writes none.
+    `formats` says what the command writes.
+    """
+    if _ENDINGS.get(PurePath(output or "").suffix.lower()) == "html":
+        raise FlagError("output", output, f"{formats}; cnnbench report writes pages")
 
 
 def write_or_print_output(path: str | None, text: str, terminal_text: str = "") -> None:

@@ -13,6 +13,7 @@ from cnnbench.base.terminal import LineWriter, ProgressLine
 from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.pairs import find_only_experiment_in_tree
 from cnnbench.campaigns.bisect import stored_result
+from cnnbench.campaigns.sweep import stored_summaries
 from cnnbench.cli.commands import (
     choose_format,
     declare_output_flag,
@@ -133,7 +134,10 @@ def main(argv: Sequence[str]) -> int:
         bisected = stored_result(Path(arguments[0])) if len(arguments) == 1 else None
         if bisected is not None:
             answers, sections = bisected[:1], [bisected[1], *sections]
-        page = build(results, options.title, answers, sections)
+        swept = stored_summaries(Path(arguments[0])) if len(arguments) == 1 else []
+        sections = [*(section for _, section in swept), *sections]
+        before = [answer for answer, _ in swept]
+        page = build(results, options.title, answers, sections, before)
         text = render(page, options.format, ProgressLine())
     write_or_print_output(output, text)
     report_failed_writes()

@@ -10,7 +10,11 @@ from typing import Any
 
 from cnnbench.base.terminal import MessageWriter, ProgressLine
 from cnnbench.base.text import count_text
-from cnnbench.cli.commands import declare_output_flag, write_or_print_output
+from cnnbench.cli.commands import (
+    declare_output_flag,
+    refuse_page_as_output,
+    write_or_print_output,
+)
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.declare import RunPart, flag, names_of_flags, specs_of, split_options
@@ -82,6 +86,7 @@ def main(argv: Sequence[str]) -> int:
     if len(named) != 1:
         named_models = f"not {', '.join(named)}" if named else "such as cnnbench roofline resnet50"
         raise UsageError(f"name one model, {named_models}")
+    refuse_page_as_output(options.output, "the output is a table")
     check_outputs(
         [
             OutputFile("output", options.output),

@@ -40,6 +40,7 @@ from cnnbench.campaigns.sweep import (
     exit_code,
     ordered_items,
     plan_sweep,
+    store_summary,
     summary_rows,
     table_text,
 )
@@ -215,6 +216,7 @@ def _run_sweep(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:
     known = {"results": options.results, "resume": True}
     with printing_resume_command(reporter, command_line_with_flags("sweep", argv, _SPECS, **known)):
         rows = summary_rows(plan.cases, sweep.run())
+    store_summary(sweep.store, plan.suite, rows)
     write_or_print_output(None, table_text(rows))
     advised = detection_advice(
         rows,

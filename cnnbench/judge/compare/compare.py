@@ -632,7 +632,8 @@ def _metric_results(
             case, judgement.change, draft.base, draft.new, case.policy
         )
         more = draft.disturbance if judgement.needed is not None else ""
-        further = (more, slow_steps_and_median_change_text(change, slow, ("BASE", "NEW")))
+        sides = ("BASE", "NEW")
+        further = (more, slow_steps_and_median_change_text(change, slow, sides, case.paired))
         judgement = replace(
             judgement,
             reason="; ".join(filter(None, (judgement.reason, *further))),

@@ -28,7 +28,7 @@ from cnnbench.base.inference import (
 )
 from cnnbench.base.stats import median
 from cnnbench.base.text import NONE, count_text, item_count
-from cnnbench.judge.metrics import THROUGHPUT, Measurement, Policy
+from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Measurement, Policy
 from cnnbench.records.codec import dataclass_from_sources
 from cnnbench.records.metric import Metric
 
@@ -506,8 +506,8 @@ def further_runs_text(
     if needed_runs is None or more is None or statistics.scatter is None:
         return ""
     name = "pairs" if statistics.paired else "processes"
-    scatter = metric.change_text(from_test_scale(statistics.scatter, metric), signed=False)
-    text = f"; {name} differ by {scatter}"
+    of = metric_words(metric) if statistics.share < 1 else ""
+    text = f"; {name} differ by {scatter_text(statistics.scatter, metric, of)}"
     begins = statistics.plan is not None and statistics.plan.is_new_experiment
     if is_too_many_further_runs(more, statistics.paired or begins):
         return f"{text}: more {name} will not help"
@@ -519,6 +519,21 @@ def further_runs_text(
     return (
         f"{text}: about {count_text(more, f'more {singular} settles', f'more {plural} settle')} it"
     )
+
+
+def metric_words(metric: Metric) -> str:
+    """Returns the words for a metric in sentences: its name, but "CPU time" for `cpu_time`."""
+    return "CPU time" if metric is CPU_TIME else metric.name
+
+
+def scatter_text(scatter: float, metric: Metric, of: str = "") -> str:
+    """Returns text with the variation of a metric between pairs or processes: "4.7 %".
+
+    If two metrics of the same runs are judged, `of` is the words for the metric: "4.7 % in CPU
+    time".
+    """
+    text = metric.change_text(from_test_scale(scatter, metric), signed=False)
+    return f"{text} in {of}" if of else text
 
 
 def minimum_processes_text(case: TwoSamples, number: int) -> str:

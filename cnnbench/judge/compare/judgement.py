@@ -110,8 +110,8 @@ class Judgement:
       provable_change: change that `at_least` pairs detect with 80 % power; None if unknown.
       new_experiment: whether `needed` and `at_least` count pairs of a new experiment, which
         excludes the measured pairs.
-      median_change: change of the median step, if it differs from the change of the throughput by
-        more than the threshold; otherwise None.
+      median_change: change of the speed at the median step, estimated as `change` is, if it differs
+        from the change of the throughput by more than the threshold; otherwise None.
       decided_by: name of another metric of the same runs that decided the verdict, such as CPU time
         on disturbed machines; None if the metric itself decided.
     """
@@ -714,19 +714,22 @@ def _apparent_direction(throughput: Judgement, policy: Policy) -> str | None:
 
 
 def slow_steps_and_median_change_text(
-    change: float | None, slow: tuple[str, str], names: tuple[str, str]
+    change: float | None, slow: tuple[str, str], names: tuple[str, str], paired: bool
 ) -> str:
     """Returns text about slow steps and the change of the median step, such as "in NEW every third
-    step takes 90 ms more; at the median step +0.1 %".
+    step takes 90 ms more; paired change at the median step +0.1 %".
 
     Args:
       change, slow: results of `median_step_change_and_slow_steps`; "" if the change is None.
       names: names of BASE and NEW in the text.
+      paired: whether the change was estimated within pairs. It then differs from the change of the
+        medians over the processes.
     """
     if change is None:
         return ""
     parts = [f"in {name} {text}" for name, text in zip(names, slow, strict=True) if text]
-    return "; ".join([*parts, f"at the median step {THROUGHPUT.change_text(change)}"])
+    which = "paired change" if paired else "change"
+    return "; ".join([*parts, f"{which} at the median step {THROUGHPUT.change_text(change)}"])
 
 
 def median_step_change_and_slow_steps(

@@ -19,7 +19,7 @@ from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict, from_test_scale
+from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
 from cnnbench.judge.compare.judgement import (
     Judgement,
     disturbance_text,
@@ -30,6 +30,7 @@ from cnnbench.judge.compare.judgement import (
 from cnnbench.judge.metrics import (
     BUS_BANDWIDTH,
     CONTEXT,
+    CPU_TIME,
     KINDS,
     RUN,
     SPEEDS,
@@ -167,7 +168,8 @@ class MetricResult:
             return ""
         texts = (self.metric.value_text(before, unit=False), self.metric.value_text(after))
         word = self.metric.better if signs == {True} else self.metric.worse
-        return f"{word} by throughput in all {len(self.base)} pairs ({' → '.join(texts)})"
+        medians = f"medians {' → '.join(texts)}"
+        return f"{word} by throughput in all {len(self.base)} pairs ({medians})"
 
     @property
     def open_question(self) -> str:
@@ -895,7 +897,7 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
         else f"{item_count(result.base)} and {count_text(result.new, 'process', 'processes')}"
     )
     beside = slow_steps_and_median_change_text(
-        judgement.median_change, result.slow, comparison.names
+        judgement.median_change, result.slow, comparison.names, result.paired
     )
     beside = beside and f"; {beside}"
     of_all_pairs = result.unanimous_change and f"; {result.unanimous_change}"
@@ -912,12 +914,17 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
     if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
         what = " is" if result.metric in SPEEDS else f": {result.metric.name}"
         return f"{new}{what} {result.magnitude}, {n}, p = {judgement.p_adjusted:.2g}{beside}."
-    of = "" if result.metric in SPEEDS else f"{result.metric.name} "
+    # If the CPU time was also judged, numbers of the throughput are labelled, too.
+    of = f"{words.metric_words(result.metric)} "
+    if result.metric in SPEEDS and result.share == 1:
+        of = ""
     if result.verdict is Verdict.SAME:
         return f"{new} and {base} are the same: {of}{result.estimate}, {n}{beside}."
     if result.verdict in _LIMITED:
-        what = f" is {result.word}" if result.metric in SPEEDS else f": {of}{result.word}"
-        return f"{new}{what}, {result.estimate}, {n}{beside}."
+        what = f": {of}{result.word}, "
+        if result.metric in SPEEDS:
+            what = f" is {result.word}, {of}"
+        return f"{new}{what}{result.estimate}, {n}{beside}."
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
         if result.too_noisy:
             return f"Too noisy for a verdict: {of}{'; '.join(_noise_texts(entry, result))}{beside}."
@@ -960,14 +967,22 @@ def _further_metric_sentences(
 
 
 def _noise_texts(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
-    metric = result.metric
     if entry.two_speeds is not None:
         quick, slow = (number(1000 * seconds) for seconds in entry.two_speeds)
         yield f"processes run at two speeds, about {quick} and {slow} ms a step"
     elif (scatter := result.judgement.scatter) is not None:
         what = "pairs" if result.paired else "processes"
-        change = from_test_scale(scatter, metric)
-        yield f"{what} differ by {metric.change_text(change, signed=False)}"
+        texts = [words.scatter_text(scatter, result.metric)]
+        if result.share < 1:
+            tested = [one for one in entry.results if one.metric in (result.metric, CPU_TIME)]
+            texts = [
+                words.scatter_text(
+                    one.judgement.scatter, one.metric, words.metric_words(one.metric)
+                )
+                for one in tested
+                if one.judgement.scatter is not None
+            ]
+        yield f"{what} differ by {' and '.join(texts)}"
     if entry.other_programs_cpu_text:
         yield entry.other_programs_cpu_text
 

@@ -177,7 +177,7 @@ def terminal_text(document: HistoryDocument, last: int = 0) -> str:
     """
     metric = document.metric
     direction = "higher" if metric.higher_is_better else "lower"
-    head = Paragraph(f"{metric.title}; {direction} is better", whole=True)
+    head = f"{metric.title}, median over the processes of a point; {direction} is better"
     shared = [shared_step for shared_step in document.shared_steps if len(shared_step.steps) > 1]
     texts = (
         Paragraph(
@@ -189,7 +189,7 @@ def terminal_text(document: HistoryDocument, last: int = 0) -> str:
     )
     ends = [*texts, *(Paragraph(remark, hanging=2) for remark in document.remarks)]
     blocks = [_series_section(trend, metric, last) for trend in document.series]
-    return sections_to_text([[head], *blocks, *([ends] if ends else [])])
+    return sections_to_text([[Paragraph(head, whole=True)], *blocks, *([ends] if ends else [])])
 
 
 def _series_section(trend: Trend, metric: Metric, last: int) -> Section:
@@ -223,7 +223,9 @@ def _terminal_row(trend: Trend, point: SeriesPoint, metric: Metric) -> Row:
     cells = point_row(trend, point, metric)
     failed = f", {point.failed} failed" if point.failed else ""
     return {
-        **{title: cells[title] for title in ("started (UTC)", "point", metric.title, "range")},
+        **{
+            title: cells[title] for title in ("started (UTC)", "point", _median_of(metric), "range")
+        },
         "processes": f"n={item_count(point.values)}{failed}",
         "mark": cells["mark"],
     }
@@ -241,7 +243,7 @@ def point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str 
     return {
         "configuration": trend.series.configuration,
         "point": linked_name_cell(point, commit_url),
-        metric.title: numeric_cell(point.value if point.values else None, value),
+        _median_of(metric): numeric_cell(point.value if point.values else None, value),
         "mark": TableCell(mark, tone=_TONES.get(mark[:1], "")),
         "started (UTC)": TableCell(time_text(point), kinds="steady"),
         "range": TableCell(" to ".join(ends) if point.values[1:] else "", kinds="number"),
@@ -250,6 +252,10 @@ def point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str 
         "error": TableCell(point.runs[0].error if point.failed else "", kinds="prose"),
         "machine": trend.series.machine,
     }
+
+
+def _median_of(metric: Metric) -> str:
+    return f"median {metric.title}"
 
 
 _TONES = {"-": "bad", "+": "good", "?": "unsure"}
@@ -274,11 +280,24 @@ def _point_mark(trend: Trend, point: SeriesPoint, metric: Metric) -> str:
 
 
 def linked_name_cell(point: SeriesPoint, commit_url: str) -> TableCell:
-    """Returns a table cell with the name of a point. If the name is a commit, the cell links to
-    `commit_url`, in which {commit} is replaced by the commit.
+    """Returns a table cell with the name of a point, which links to the commit (see
+    `commit_link`).
     """
-    link = commit_url.replace("{commit}", point.name) if is_commit(point) else ""
+    link = commit_link(point, commit_url)
     return TableCell(point.short_title, link=link, kinds="code steady")
+
+
+def commit_link(point: SeriesPoint, commit_url: str) -> str:
+    """Returns the address of the commit of a point: `commit_url`, in which {commit} is replaced.
+    Without `commit_url`, the address follows from the repository in the records. The address is ""
+    if it is unknown, or if the name of the point is not a commit.
+    """
+    if not is_commit(point):
+        return ""
+    repository = point.origin.repository
+    if not commit_url and _HOSTED.fullmatch(repository):
+        commit_url = f"https://{repository}/commit/{{commit}}"
+    return commit_url.replace("{commit}", point.name)
 
 
 def is_commit(point: SeriesPoint) -> bool:
@@ -287,6 +306,9 @@ def is_commit(point: SeriesPoint) -> bool:
 
 
 _COMMIT = re.compile("[0-9a-f]{7,64}")
+
+_HOSTED = re.compile(r"\w[\w-]*(\.\w[\w-]*)+(/[\w.-]+)+", re.ASCII)
+"""The repository of a record with the name of a host, such as github.com/OWNER/REPO."""
 
 
 def time_text(point: SeriesPoint) -> str:
@@ -305,7 +327,8 @@ def level_change_text(step: LevelChange, metric: Metric) -> str:
     )
     change = metric.change_text(step.change)
     before = metric.value_text(step.before.value, unit=False)
-    text = f"{kind}: {change} ({before} -> {metric.value_text(step.after.value)}); "
+    levels = f"levels {before} -> {metric.value_text(step.after.value)}"
+    text = f"{kind}: {change} ({levels}); "
     if step.is_trend:
         text += f"a trend from {step.earliest.short_title} to {step.latest.short_title}"
     else:
@@ -623,7 +646,7 @@ def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
         ),
         sections=(
             Section.from_contents("steps", "Steps", _level_changes_contents(document, commit_url)),
-            Section.from_contents("series", "Series", _series_contents(trends, metric)),
+            Section.from_contents("series", "Series", _series_contents(trends, metric, commit_url)),
             Section.from_contents(
                 "points",
                 "Points",
@@ -651,17 +674,17 @@ def history_section(document: HistoryDocument, commit_url: str = "") -> Section:
     name = document.metric.name
     contents = [
         *_level_changes_contents(document, commit_url),
-        *_series_contents(document.series, document.metric),
+        *_series_contents(document.series, document.metric, commit_url),
     ]
     return Section.from_contents(f"commits_{name}", f"Over commits: {name}", contents)
 
 
-def _series_contents(trends: Sequence[Trend], metric: Metric) -> list[Content]:
+def _series_contents(trends: Sequence[Trend], metric: Metric, commit_url: str) -> list[Content]:
     drawn = _trends_to_draw(trends)
     which = (
         f"The charts show {len(drawn)} of {integer(len(trends))} series: those with steps, and the "
     )
-    charts = _series_charts(drawn, metric, _MOST_DRAWN_POINTS)
+    charts = _series_charts(drawn, metric, commit_url, _MOST_DRAWN_POINTS)
     return [f"{which}newest." if len(drawn) < len(trends) else None, charts]
 
 
@@ -733,16 +756,19 @@ def _trends_to_draw(trends: Sequence[Trend]) -> list[Trend]:
 
 
 def _series_charts(
-    trends: Sequence[Trend], metric: Metric, most: int | None = None
+    trends: Sequence[Trend], metric: Metric, commit_url: str = "", most: int | None = None
 ) -> tuple[LineChart, ...]:
     """Returns a chart for each time series. All charts together have about `most` marks. If `most`
-    is None, every point is drawn.
+    is None, every point is drawn. For `commit_url`, see `commit_link`.
     """
     there = [trend for trend in trends if trend.series.points]
-    return tuple(_series_chart(trend, metric, most and most // len(there)) for trend in there)
+    share = most and most // len(there)
+    return tuple(_series_chart(trend, metric, commit_url, share) for trend in there)
 
 
-def _series_chart(trend: Trend, metric: Metric, most: int | None = None) -> LineChart:
+def _series_chart(
+    trend: Trend, metric: Metric, commit_url: str = "", most: int | None = None
+) -> LineChart:
     points = trend.series.points
     scale = 1 / 2**20 if metric.unit == "bytes" else 1.0
     groups = _group_points(trend, most or len(points))
@@ -755,6 +781,10 @@ def _series_chart(trend: Trend, metric: Metric, most: int | None = None) -> Line
             for group in groups
         ),
         hints=tuple(_group_hint(trend, group, metric) for group in groups),
+        # A mark for several commits is not a link.
+        links=tuple(
+            "" if len(group) > 1 else commit_link(points[group[0]], commit_url) for group in groups
+        ),
         spans=tuple(_value_range(points, group, scale) for group in groups),
     )
     level = [
@@ -767,7 +797,7 @@ def _series_chart(trend: Trend, metric: Metric, most: int | None = None) -> Line
     axis = _point_axis(points)
     series = [measured, ChartSeries(name="level", points=tuple(level), reference=True)]
     if trend.outliers:
-        series.append(_outlier_series(trend, metric, scale))
+        series.append(_outlier_series(trend, metric, scale, commit_url))
     return LineChart(
         title=f"{trend.series.configuration} on {trend.series.machine}",
         x=axis,
@@ -821,7 +851,7 @@ def _group_hint(trend: Trend, group: range, metric: Metric) -> str:
     return "" if is_outlier else _point_hint(points[group[0]], metric)
 
 
-def _outlier_series(trend: Trend, metric: Metric, scale: float) -> ChartSeries:
+def _outlier_series(trend: Trend, metric: Metric, scale: float, commit_url: str) -> ChartSeries:
     points = trend.series.points
     return ChartSeries(
         name="outlier",
@@ -830,6 +860,7 @@ def _outlier_series(trend: Trend, metric: Metric, scale: float) -> ChartSeries:
             f"{_point_hint(points[o.index], metric)}; outlier, {metric.change_text(o.change)}"
             for o in trend.outliers
         ),
+        links=tuple(commit_link(points[o.index], commit_url) for o in trend.outliers),
         line=False,
     )
 

@@ -250,7 +250,9 @@ def pairing_and_floors_sentence(comparison: Comparison) -> str:
     """Returns a sentence that says whether BASE and NEW were compared in pairs, which changes are
     too small to be relevant, and how many configurations were tested together.
     """
-    text = "Compared by one value per process"
+    how = "from each process of BASE to each process of NEW"
+    text = f"Compared by one value per process: a change is the median of the changes {how}, not "
+    text += "the change of the medians"
     if comparison.paired:
         text = (
             "Compared in pairs: a change is estimated from the changes within pairs, not from "
@@ -614,7 +616,7 @@ def _annotation_message(result: MetricResult) -> str:
     values = ""
     if judgement.base_median is not None and judgement.new_median is not None:
         base = result.metric.value_text(judgement.base_median)
-        values = f" ({base} -> {result.metric.value_text(judgement.new_median)})"
+        values = f" (medians {base} -> {result.metric.value_text(judgement.new_median)})"
     return f"{result.word}{values}: {judgement.reason}"
 
 
@@ -702,9 +704,10 @@ def _numbers_text(
     judgement, metric = result.judgement, result.metric
     base, new = map(metric.value_text, (judgement.base_median, judgement.new_median))
     cells = {title: cell.text for title, cell in result_cells(comparison, entry, result).items()}
-    change, interval = (cells[title] for title in change_column_titles(comparison))
+    titles = change_column_titles(comparison)
+    change, interval = (cells[title] for title in titles)
     return (
-        f"base {base}, new {new}, change {change} ({interval}), p {cells['p']}, "
+        f"medians: base {base}, new {new}; {titles[0]} {change} ({interval}), p {cells['p']}, "
         f"runs {cells['runs']}: {judgement.reason}"
     )
 

@@ -41,7 +41,12 @@ from cnnbench.records.codec import dataclass_from_sources, parse_start_time
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.profiles import Explanation, Roofline, StepProfile
 from cnnbench.records.result_files import Loaded, Study
-from cnnbench.records.run import ONE_PROCESS, RunRecord, find_steady_state_of_run
+from cnnbench.records.run import (
+    MORE_PROCESSES,
+    ONE_PROCESS,
+    RunRecord,
+    find_steady_state_of_run,
+)
 
 MOST_SHOWN = 60
 """Maximum number of configurations with a row in every section of a page. A configuration with
@@ -70,9 +75,10 @@ def interval_cells(values: ValuesByProcess) -> dict[str, TableCell]:
     }
 
 
-def speed_and_certainty(speeds: Sequence[float]) -> tuple[str, str]:
+def speed_and_certainty(speeds: Sequence[float], imported: bool = False) -> tuple[str, str]:
     """Returns the mean speed of processes as text, and how certain it is: the 95 % interval over
-    the processes, or why there is none. `speeds` are in images per second.
+    the processes, or why there is none. `speeds` are in images per second. `imported` is whether
+    another program measured the processes, so that cnnbench cannot repeat them.
     """
     if not speeds:
         return "no speed", "no process has timed steps"
@@ -85,6 +91,7 @@ def speed_and_certainty(speeds: Sequence[float]) -> tuple[str, str]:
         )
     elif len(speeds) == 1:
         certainty = f"one process, {ONE_PROCESS}"
+        certainty += "" if imported else f"; {MORE_PROCESSES}"
     else:
         certainty = f"mean of two processes, {number(min(speeds))} and {number(max(speeds))}; an "
         certainty += "interval needs three"
@@ -151,6 +158,11 @@ class RunGroup:
         """
         speeds = map(HISTORY["throughput"].value, self.successful)
         return tuple(speed for speed in speeds if speed is not None)
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether another program measured a run of the group."""
+        return any(run.imported is not None for run in self.records)
 
     @cached_property
     def steady_states(self) -> tuple[SteadyState, ...]:

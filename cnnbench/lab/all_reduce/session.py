@@ -162,21 +162,15 @@ def fastest_spec_lines(record: AllReduceRecord) -> list[str]:
     """Formats a line with the fastest algorithm for each size and number of devices for which
     several algorithms were measured.
     """
-    alike: dict[tuple[object, ...], list[tuple[float, Point]]] = {}
-    for point in record.rows:
-        if point.median_seconds is not None and not point.failed:
-            place = (point.workload, point.bytes, point.dtype, point.devices)
-            alike.setdefault(place, []).append((point.median_seconds, point))
     lines = []
-    for (_, size, _, devices), timed in alike.items():
-        if len(timed) < 2:
+    for first, other in record.fastest_points():
+        if other is None or not first.median_seconds or not other.median_seconds:
             continue
-        (best, first), (second, next_one), *_ = sorted(timed, key=lambda pair: pair[0])
         lines.append(
-            f"# Fastest of {size} B on {devices} devices: {_case_text(first)}, "
-            f"{_fixed_point_text(first.bus_bandwidth, 2, _GIGA)} GB/s busbw, {second / best:.2f} "
-            "times as "
-            f"fast as the next, {_case_text(next_one)}"
+            f"# Fastest of {first.bytes} B on {first.devices} devices: {_case_text(first)}, "
+            f"{_fixed_point_text(first.bus_bandwidth, 2, _GIGA)} GB/s busbw, "
+            f"{other.median_seconds / first.median_seconds:.2f} times as fast as the next, "
+            f"{_case_text(other)}"
         )
     return lines
 

@@ -382,6 +382,7 @@ def _percentiles_line(name: str, title: str, advice: str, summary: Summary) -> s
 def _register_percentiles(
     name: str, title: str, about: str, series: _Series, advice: str = "", **rules: Any
 ) -> None:
+    section = rules.pop("section", "")
     for share, threshold in _SHARES.items():
         few = f"; unknown for fewer than {stats.FEWEST_FOR_P99} values" if share == 99 else ""
         register_metric(
@@ -390,6 +391,9 @@ def _register_percentiles(
             about=f"{share}th percentile (nearest rank) of {about}{few}",
             threshold=threshold,
             line=partial(_percentiles_line, name, title, advice) if share == 50 else None,
+            # Reports show the median of the steps in another table, where it is not rounded to a
+            # step; two medians on one page would differ.
+            section="" if share == 50 else section,
             **rules,
             **QUICKER,
         )(partial(_percentile_seconds, series, share))

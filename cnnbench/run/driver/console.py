@@ -18,7 +18,13 @@ from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
 from cnnbench.base.text import Duration, exact_number, number, percent
 from cnnbench.base.time_series import SeriesShape, SteadyState, StepTimeLevel
 from cnnbench.records.metric import SUMMARY
-from cnnbench.records.run import ONE_PROCESS, LossScaling, RunRecord, find_steady_state_of_run
+from cnnbench.records.run import (
+    MORE_PROCESSES,
+    ONE_PROCESS,
+    LossScaling,
+    RunRecord,
+    find_steady_state_of_run,
+)
 
 if TYPE_CHECKING:
     from cnnbench.machine.watch import ConditionMonitor
@@ -217,7 +223,7 @@ def ended_run_notices(record: RunRecord) -> Iterator[tuple[str, str]]:
         text = f"MFU would be {percent(achieved / peak, 0)} and is left out: the peak ({source}) "
         yield f"{text}is too low; {advice}", "peak"
     if record.step_seconds and record.cluster is None:
-        yield f"the speed is of one process, {ONE_PROCESS}", ""
+        yield f"the speed is of one process, {ONE_PROCESS}; {MORE_PROCESSES}", ""
     steady = find_steady_state_of_run(record)
     if steady.shape is not SeriesShape.TOO_SHORT and record.step_seconds:
         yield _steady_state_notice(record, steady)

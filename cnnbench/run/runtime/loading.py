@@ -48,9 +48,14 @@ def without_garbage_collection() -> Iterator[None]:
 
 # Filters the standard error of native libraries.
 
-# Error 303 of cuInit means that no GPU driver is installed, which cnnbench reports itself.
+# Absl writes "I1129 17:33:25.5 1234 file.cc:1] TEXT", or "I0000 00:00:1795162120.9 1234 file.cc:1]"
+# before its initialization. TensorFlow before 2.21 writes "2026-11-29 17:33:25.5: I file.cc:1]".
+_DATE = r"\d{4}-\d\d-\d\d [\d:.]+: "
 _INFORMATIONAL = re.compile(
-    r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$"
+    rf"^(I\d{{4}} |{_DATE}I |WARNING: All log messages before absl::InitializeLog"
+    # Error 303 of cuInit means that no GPU driver is installed, the other error that there is no
+    # GPU; cnnbench reports both itself.
+    rf"|(E\d{{4}} |{_DATE}E ).*cuInit.*(\(303\)|CUDA_ERROR_NO_DEVICE\b.*)$"
     # This is the second line of a message about the instruction sets of a CPU.
     r"|To enable the following instructions: .* rebuild TensorFlow)"
 )

@@ -471,7 +471,7 @@ class ProcessActivity(str, enum.Enum):
     PAUSE = "the end of a pause between steps"
     CHECKPOINT = "a checkpoint"
     EVALUATION = "an evaluation"
-    END = "after the last step"
+    END = "the end of the work after the last step"
     OTHERS = "others"
     """Waits without a time limit, for example for other interleaved runs or for a checkpoint.
 

@@ -319,3 +319,11 @@ def test_a_run_id_of_a_file_is_no_path(call, tmp_path, run_id):
     assert file.is_relative_to(tmp_path / "results")
     (record,) = load_records([file]).records
     assert record.run_id == run_id
+
+
+def test_reports_do_not_advise_to_repeat_a_process_of_another_program(imported, call, tmp_path):
+    imported(TRAINING)
+    page = call("report", tmp_path / "results", "--format=markdown").out
+    (answer,) = re.findall(r"^- Speed of .*\n  - (.*)$", page, re.M)
+    assert answer == "One process, which cannot show how much the speed varies between processes"
+    assert "--repeats" not in page

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from short_runs import NETWORKS
 
+from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.sweep import SweepItem, SweepResult
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
 from cnnbench.plan import parse_run
@@ -84,6 +86,36 @@ def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(call, in_folder
         assert err.count("No space left on device") == 1
     with contextlib.redirect_stdout(None):
         call("sweep", "tiny.yaml", code=1)
+
+
+def test_a_report_of_a_sweep_says_what_the_sweep_said(call, in_folder, lenet_runs, monkeypatch):
+    def measured(self):
+        make = lenet_runs()
+        for number, case in enumerate(self.plan.cases):
+            for repeat, speed in enumerate((100.0, 101.0), start=1):
+                name = f"a.{case.key}.r{repeat}.20261120T000000000000Z.json"
+                path = in_folder / "results" / name
+                path.write_text(make(speed * (1 + number)).to_json())
+                yield SweepResult(SweepItem(case, repeat), path, ProcessResult(0, 1.0, status="ok"))
+
+    monkeypatch.setattr("cnnbench.campaigns.sweep.Sweep.run", measured)
+    bounds = "    bounds: {images_per_sec: {min: 120}}\n"
+    (in_folder / "tiny.yaml").write_text(SUITE + bounds, encoding="utf-8")
+    table = call("sweep", "tiny.yaml", code=1).out
+    broken = re.search(r"images_per_sec 100.5 below 120.0", table)[0]
+    page = call("report", "results", "--format=markdown").out.replace("\\_", "_")
+    first, second = re.findall(r"^ *- (.*)", page, re.M)[:2]
+    assert first == "🔴 Suite tiny: 1 of 2 configurations violates a bound"
+    assert second == f"a num_gpus=1: {broken}"
+    (section,) = re.findall(r"^## Suite tiny\n(.*?)^## ", page, re.M | re.S)
+    for line in re.findall(r"^a num_gpus=.*", table, re.M):
+        for cell in re.split("  +", line.strip()):
+            assert cell in section
+    # The last sweep of a suite decides.
+    (in_folder / "tiny.yaml").write_text(SUITE, encoding="utf-8")
+    call("sweep", "tiny.yaml", "--resume")
+    page = call("report", "results", "--format=markdown").out
+    assert "- Suite tiny: 2 configurations measured\n" in page
 
 
 @pytest.mark.parametrize("edits", [False, True])

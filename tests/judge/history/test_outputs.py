@@ -227,6 +227,16 @@ def test_noise_alone_is_no_outlier(by_commit, series_of):
     assert found.outliers == ()
 
 
+def marks_of_points(text):
+    """The focusable marks of the points in the charts of a page, in order."""
+    marks = []
+    for chart in re.findall(r"<svg .*?</svg>", text):
+        root = xml.fromstring(chart)
+        for group in (one for one in root.iter() if one.get("class") == "marks"):
+            marks += [one for one in group.iter() if one.get("class") == "point"]
+    return marks
+
+
 def test_commits_lead_to_their_address_and_other_names_nowhere(by_commit, series_of):
     commits = [f"{number:x}" * 40 for number in range(10)]
     found = [by_commit(100.0, commit) for commit in commits[:7]] + [by_commit(80.0, "release 2")]
@@ -235,9 +245,68 @@ def test_commits_lead_to_their_address_and_other_names_nowhere(by_commit, series
     text = page.render("x.html", HistoryDocument(SPEED, trends), address).decode()
     links = re.findall(r'<a href="(https[^"]*)" rel="noopener noreferrer">', text)
     assert sorted(links) == [f"https://example.org/c/{one}?a=1&amp;b=2" for one in commits[:7]]
+    # In the chart, for wide windows and for phones; the mark of another name has only a text.
+    marks = marks_of_points(text)
+    expected = [f"https://example.org/c/{one}?a=1&b=2" for one in commits[:7]]
+    assert [mark.get("href") for mark in marks] == 2 * [*expected, None]
+    for mark in marks[:8]:
+        assert mark.tag == ("a" if mark.get("href") else "g")
+        assert mark.get("rel", "") == ("noopener noreferrer" if mark.get("href") else "")
+        assert mark.get("role") == (None if mark.get("href") else "img")
+        assert mark.get("tabindex") == "0"
+        assert mark.get("aria-label") == mark.find("title").text
+    assert page.render("x.html", HistoryDocument(SPEED, trends), address).decode() == text
     written = page.render("x.md", HistoryDocument(SPEED, trends), address).decode()
     assert f"[333333333333](https://example.org/c/{'3' * 40}?a=1&b=2)" in written
     assert "https:" not in page.render("x.html", HistoryDocument(SPEED, trends)).decode()
+
+
+@pytest.mark.parametrize(
+    ("repository", "host"),
+    [
+        ("github.com/owner/nets", "github.com/owner/nets"),
+        ("git.example.org/deep/er/nets.py", "git.example.org/deep/er/nets.py"),
+        ("nets", None),  # the name of a folder
+        ("javascript:alert(1)//a.b/c", None),
+        ('a.b/c"><script>alert(1)</script>', None),
+        ("a.b/c?x={commit}", None),
+        ("user@a.b/c", None),
+        ("..//a", None),
+    ],
+)
+def test_without_an_address_commits_lead_to_the_repository_of_their_records(
+    by_commit, series_of, repository, host
+):
+    commits = [f"{number:x}" * 40 for number in range(7)]
+    found = [
+        by_commit(100.0, subject=Subject(repository=repository, revision=one)) for one in commits
+    ]
+    text = page.render(
+        "x.html", HistoryDocument(SPEED, [trend(one, SPEED) for one in series_of(found)])
+    ).decode()
+    expected = [host and f"https://{host}/commit/{one}" for one in commits]
+    assert [mark.get("href") for mark in marks_of_points(text)] == 2 * expected
+    assert text.count("https:") == (3 * len(commits) if host else 0)
+    assert "<script>alert" not in text
+
+
+def test_marks_of_outliers_are_links_and_those_of_several_commits_are_none(by_commit, series_of):
+    commits = [f"{number:040x}" for number in range(1, 31)]
+    speeds = [100.0 if place != 9 else 75.0 for place in range(30)]
+    draw = random.Random(1)
+    found = [
+        by_commit(speed * (1 + draw.gauss(0, 0.002)), commit)
+        for speed, commit in zip(speeds, commits, strict=True)
+        for _ in range(2)
+    ]
+    (one,) = [trend(one, SPEED) for one in series_of(found)]
+    address = "https://example.org/c/{commit}"
+    measured, _, outlier = page._series_chart(one, SPEED, address).series
+    assert measured.links == tuple(f"https://example.org/c/{commit}" for commit in commits)
+    assert outlier.links == (f"https://example.org/c/{commits[9]}",)
+    few = page._series_chart(one, SPEED, address, most=10).series[0]
+    assert len(few.points) == 10
+    assert set(few.links) == {""}
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("PDF", b"%PDF")])

@@ -12,6 +12,7 @@ import math
 import pytest
 from pages import report_of, rows, section
 from step_profiles import CONV, changed
+from studies import roofline
 
 from cnnbench.base.charts import HIGHER, LineChart, RowChart
 from cnnbench.base.document import ChartGroup, Paragraph, Table
@@ -25,6 +26,7 @@ from cnnbench.judge.explain.explanation import (
 )
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.renderers import render as render_comparison
+from cnnbench.judge.report.sections.profiles import terminal_text
 from cnnbench.records.profiles import UPDATE
 from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import Measured, ResourceUse, StartupSeconds, Subject
@@ -478,3 +480,34 @@ def test_without_a_loop_growth_is_unknown(full_runs):
     report = report_of(full_runs(100, resources=used(1, loop=(None, None))))
     assert rows(report, "use")[0].get("growth in the timed loop") in (None, "", "-", "—")
     assert {one.shaded for one in report.charts if "CPUs in use" in one.title} == {None}
+
+
+def test_a_page_of_all_reduces_begins_with_the_fastest_ones(measured):
+    report = report_of(reductions=[measured])
+    answer = report.answers[0]
+    assert (answer.name, answer.tone) == ("All-reduce", "bad")
+    assert answer.text == "1 reductions failed or summed wrongly"
+    assert answer.details == (
+        "The fastest of 2 sizes on 2 devices",
+        "4 KiB on 2 devices: xring, 2.000 GB/s bus bandwidth (median)",
+        "64 KiB on 2 devices: xring, 2.000 GB/s bus bandwidth (median)",
+    )
+    assert "Not compared with anything" not in {one.text for one in report.answers}
+    # What the command prints below its table.
+    fastest = [first for first, _ in measured.fastest_points()]
+    assert [(point.bytes, point.spec) for point in fastest] == [(4096, "xring"), (65536, "xring")]
+
+
+def test_a_page_of_a_roofline_begins_with_what_the_command_says(full_runs):
+    document = roofline(full_runs(100))
+    report = report_of(studies=[document])
+    (answer,) = [one for one in report.answers if one.name.startswith("Roofline of lenet")]
+    assert answer.text == "A profiled step takes 80.00 ms, the estimate is 34.00 ms"
+    said = terminal_text(document, "x", 0)
+    sentence, *to_win = answer.details
+    assert sentence in " ".join(said.split())
+    assert to_win == [
+        "18.00 ms to win in conv0, convolution 5x5, kernel gradient",
+        "8.000 ms to win in conv0, convolution 5x5, forward",
+        "2.500 ms to win in pool0, pooling, forward",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import socket
 import threading
 import time
@@ -434,6 +435,15 @@ def test_the_one_that_the_others_wait_for_is_named(loops, culprit, doing, steps,
     assert message.startswith(f"stuck: {job.named(culprit)}: no progress for {limit / 10:.0f}"[:-1])
     assert message.endswith(f"{words} (--stall_timeout=100)")
     assert all(one.codes == [4] for one in job.processes.values())
+
+
+@pytest.mark.parametrize("doing", ProcessActivity)
+def test_the_sentence_about_an_activity_says_for_what_a_process_waits(doing):
+    text = str(ProcessProgress("worker:0", 3, "step 3", doing))
+    (awaited,) = re.fullmatch(
+        r"no progress for 0 s after step 3, waits for ([\w ]+)", text
+    ).groups()
+    assert awaited == "others" or awaited.split()[0] in ("the", "a", "an", "its")
 
 
 def test_where_none_is_behind_all_are_named(loops):

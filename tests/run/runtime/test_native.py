@@ -44,3 +44,32 @@ def test_log_level_0_shows_everything(capfd, monkeypatch):
     with without_info_lines():
         write("I0000 details\n")
     assert capfd.readouterr().err == "I0000 details\n"
+
+
+CU_INIT = "failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: "
+NO_DRIVER, NO_GPU = (
+    f"{CU_INIT}UNKNOWN ERROR (303)",
+    f"{CU_INIT}CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected",
+)
+HEADS = {
+    "before InitializeLog": "{}0000 00:00:1763974321.123456   27278 ",
+    "after InitializeLog": "{}1129 17:33:25.123456   27278 ",
+    "TensorFlow 2.18": "2026-11-29 17:33:25.123456: {} external/local_xla/xla/stream_executor/",
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_lines_about_a_missing_gpu_are_dropped_in_every_form(capfd, monkeypatch, head):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    error, info = head.format("E"), head.format("I")
+    with without_info_lines():
+        write(f"{error}cuda_platform.cc:52] {NO_DRIVER}\n{error}cuda_driver.cc:152] {NO_GPU}\n")
+        write(f'{info}cuda_diagnostics.cc:160] env: CUDA_VISIBLE_DEVICES=""\n')
+        write(f"{info}cuda_diagnostics.cc:171] hostname: box\n")
+        write(f"{info}cuda_diagnostics.cc:183] libcuda reported version is: NOT_FOUND\n")
+        # Other errors of the driver are not known to be harmless.
+        write(f"{error}cuda_platform.cc:52] {CU_INIT}UNKNOWN ERROR (34)\n")
+        write(f"{error}cuda_platform.cc:52] {CU_INIT}CUDA_ERROR_INVALID_DEVICE: no\n")
+        write(f"{error}cuda_dnn.cc:1] (303)\n{NO_DRIVER}\n")
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.rpartition(" ")[2] for line in lines] == ["(34)", "no", "(303)", "(303)"]

@@ -254,6 +254,8 @@
     box.setAttribute("class", "brush");
     box.setAttribute("height", svg.viewBox.baseVal.height);
     let start = null;
+    // Dragging over a mark that is a link selects a range.
+    svg.addEventListener("dragstart", function (event) { event.preventDefault(); });
     function place(event) {
       const frame = svg.getBoundingClientRect();
       return (event.clientX - frame.left) * svg.viewBox.baseVal.width / frame.width;

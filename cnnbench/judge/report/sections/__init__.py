@@ -78,6 +78,7 @@ def build(
     title: str = "",
     answers: Sequence[Answer] = (),
     first: Sequence[Section] = (),
+    before: Sequence[Answer] = (),
 ) -> Report:
     """Returns the report with all sections that have content. The default of `title` contains the
     names of the networks.
@@ -88,6 +89,7 @@ def build(
     Args:
       answers: answers that replace the verdict against a baseline, such as those of a history.
       first: sections that are put before all other sections.
+      before: answers that are put before all other answers.
     """
     bounded = results.limited_to_newest()
     verdict: Sequence[Answer | None] = answers
@@ -100,7 +102,10 @@ def build(
         for key, (title, contents) in SECTIONS.items()
     )
     all_answers = (
+        *before,
         *verdict,
+        *all_reduce.all_reduce_answers(results),
+        *profiles.roofline_answers(results),
         _failures_answer(results),
         *campaigns.explanation_answers(results),
         *campaigns.search_verdict_answers(results),

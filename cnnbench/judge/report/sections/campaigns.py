@@ -224,10 +224,11 @@ _signed = partial(percent, signed=True)
 
 @prepend_docstring
 def best_flags_section(results: ReportSubject) -> Iterable[Content]:
-    """A search for the fastest flags (cnnbench tune). Candidates ran in rounds of short processes,
-    in random order. Significantly slower candidates were eliminated. The last candidate was
-    measured in pairs against the given flags. Gains in the table are estimated from all rounds; the
-    gain in the verdict is estimated only from the pairs.
+    """A search for the fastest flags (cnnbench tune). Candidates ran in races: rounds of short
+    processes, in random order. Significantly slower candidates were eliminated. The last candidate
+    was measured in pairs against the given flags. A gain in the races is estimated within the
+    rounds, so it differs from the change of the medians. The gain in the verdict is estimated only
+    from the pairs.
     """
     for document in results.tunings:
         name = searched_network(document)
@@ -325,12 +326,16 @@ def _gains_chart(document: TuneDocument, name: str) -> Iterator[RowChart]:
     which = "the candidates" if drawn == measured else f"the {_MOST_DRAWN} fastest candidates"
     alike = f", all with {shared}" if shared else ""
     yield RowChart(
-        title=f"{name}: gain of {which} over the flags as given{alike}",
+        title=f"{name}: gain of {which} over the flags as given, in the races{alike}",
         x=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
         rows=rows,
         limit=(0.0, "as given"),
         note=legend_text(rows, dot="the estimate from all rounds", band="its 95 % interval"),
     )
+
+
+RACE_GAIN, RACE_MEDIAN = "gain in races", "median images/sec in races"
+"""Titles of columns with numbers of the races, which differ from those of the pairs."""
 
 
 def candidate_row(row: TuneRow, with_elimination_reason: bool = True) -> Row:
@@ -342,9 +347,9 @@ def candidate_row(row: TuneRow, with_elimination_reason: bool = True) -> Row:
     left = left if with_elimination_reason else f"{row.left}, {row.group} {row.after}"
     return {
         "candidate": row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
-        "gain": numeric_cell(None if row.candidate == AS_GIVEN else row.gain, _signed),
+        RACE_GAIN: numeric_cell(None if row.candidate == AS_GIVEN else row.gain, _signed),
         ValuesByProcess.INTERVAL: interval_cell((row.low, row.high), _signed),
-        "median images/sec": numeric_cell(row.images_per_sec),
+        RACE_MEDIAN: numeric_cell(row.images_per_sec),
         "processes": numeric_cell(row.processes, integer),
         "left": TableCell(left if row.left else "", kinds="prose"),
     }
@@ -395,16 +400,23 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
     yield from (f"Skipped: {file}." for file in comparison.skipped)
 
 
-def speed_answer(results: ReportSubject) -> Answer:
+def speed_answer(results: ReportSubject) -> Answer | None:
     """Returns the answer of a report without a baseline: the mean speed of each configuration over
-    its processes, and how certain it is.
+    its processes, and how certain it is. None if the report is only about all-reduces, which have
+    their own answers.
     """
     hint = "--baseline=RECORDS judges these records against others"
     measured = [
-        (group.name, *speed_and_certainty(group.own_speeds), fmean(group.own_speeds))
+        (
+            group.name,
+            *speed_and_certainty(group.own_speeds, group.is_imported),
+            fmean(group.own_speeds),
+        )
         for group in results.configured
         if group.own_speeds
     ]
+    if not measured and results.allreduces and not results.configured:
+        return None
     if not measured:
         return Answer("Verdict", "Not compared with anything", "", (hint,))
     if len(measured) == 1:
@@ -419,7 +431,7 @@ def speed_answer(results: ReportSubject) -> Answer:
     return Answer(f"Speed of {len(measured)} configurations", ends, "", (*lines, hint))
 
 
-def baseline_answer(results: ReportSubject) -> Answer:
+def baseline_answer(results: ReportSubject) -> Answer | None:
     """Returns the answer about the comparison with a baseline: its outcome and its worst
     configurations. Without a baseline, it is the `speed_answer`.
     """

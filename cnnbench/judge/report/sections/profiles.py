@@ -22,6 +22,7 @@ from cnnbench.base.charts import (
     legend_text,
 )
 from cnnbench.base.document import (
+    Answer,
     ChartGroup,
     Content,
     Paragraph,
@@ -49,7 +50,7 @@ from cnnbench.records.profiles import (
     activity_of_part,
 )
 
-_MOST_ROWS, _MOST_NAMED, _MOST_BARS = 20, 6, 12
+_MOST_ROWS, _MOST_NAMED, _MOST_BARS, _MOST_TO_WIN = 20, 6, 12, 3
 _group = attrgetter("kind", "direction")
 
 
@@ -83,13 +84,50 @@ def roofline_section(results: ReportSubject) -> Iterable[Content]:
             yield f"{name}: {study.rows_faster_than_bound_remark}"
 
 
+def roofline_answers(results: ReportSubject) -> Iterable[Answer]:
+    """Yields an answer for each roofline: the time of a step and its estimate, and where the most
+    time could be saved.
+    """
+    for name, study in distinguish_by_start_time(
+        (results.profiled_group_by_run_id[study.run.run_id].name, study)
+        for study in results.rooflines
+    ):
+        estimate = number(study.total.bound_seconds * 1e3)
+        text = f"a profiled step takes {number(study.step_seconds * 1e3)} ms"
+        text = f"{text[0].upper()}{text[1:]}, the estimate is {estimate} ms"
+        largest = [row for row in study.rows if row.winnable_seconds > 0][:_MOST_TO_WIN]
+        yield Answer(
+            f"Roofline of {name}",
+            text,
+            "",
+            (_step_time_text(study), *map(_to_win_text, largest)),
+        )
+
+
+def _to_win_text(row: RooflineRow) -> str:
+    part = ", ".join(filter(None, (row.layer, row.kind, row.direction)))
+    return f"{number(row.winnable_seconds * 1e3)} ms to win in {part}"
+
+
+def _step_time_text(document: Roofline) -> str:
+    step, remainder = document.step_seconds, document.remainder_seconds
+    return (
+        f"{number((step - remainder) * 1e3)} ms in operations and {number(remainder * 1e3)} ms "
+        f"({percent(remainder / step)}) in none make a profiled step of {number(step * 1e3)} ms; "
+        f"without a profiler it takes {number(document.unprofiled_step_seconds * 1e3)} ms (means "
+        "of the faster half of the steps)"
+    )
+
+
 def _roofline_process_row(name: str, document: Roofline) -> Row:
     total, machine = document.total, document.machine
     sources = "; ".join(filter(None, (machine.flops_source, machine.bytes_source)))
     return {
         "configuration": name,
-        "step, ms": numeric_cell(document.unprofiled_step_seconds, scale=1e3),
-        "profiled step, ms": numeric_cell(document.step_seconds, scale=1e3),
+        "mean of the faster half of steps, ms": numeric_cell(
+            document.unprofiled_step_seconds, scale=1e3
+        ),
+        "with a profiler, ms": numeric_cell(document.step_seconds, scale=1e3),
         "no operation runs, ms": numeric_cell(max(0.0, document.remainder_seconds), scale=1e3),
         "estimate, ms": numeric_cell(total.bound_seconds, scale=1e3),
         "of the estimate": numeric_cell(total.share_of_bound, percent),
@@ -134,7 +172,6 @@ def terminal_text(document: Roofline, title: str, most: int) -> str:
         "prints all"
     )
     sums = (_roofline_cells(row, "sums by kind") for row in (*document.kinds, document.total))
-    step, remainder = document.step_seconds, document.remainder_seconds
     contents: Sequence[Sequence[Content]] = (
         (
             Paragraph(title, whole=True),
@@ -155,10 +192,7 @@ def terminal_text(document: Roofline, title: str, most: int) -> str:
         (make_table(sums, spare=_SPARE),),
         (
             document.rows_faster_than_bound_remark,
-            f"{number((step - remainder) * 1e3)} ms in operations and {number(remainder * 1e3)} "
-            f"ms ({percent(remainder / step)}) in none make a profiled step of "
-            f"{number(step * 1e3)} ms; without a profiler it takes "
-            f"{number(document.unprofiled_step_seconds * 1e3)} ms",
+            _step_time_text(document),
         ),
     )
     return sections_to_text(contents)

@@ -176,7 +176,7 @@ def _step_statistics_row(group: RunGroup) -> Row:
     return {
         "configuration": group.name,
         "timed steps": numeric_cell(len(steps), integer),
-        "median, ms": numeric_cell(middle),
+        "median of all steps, ms": numeric_cell(middle),
         "90 %, ms": numeric_cell(high),
         # The cell is empty for few steps, whose 99th percentile would be the slowest step.
         "99 %, ms": numeric_cell(highest if len(steps) >= FEWEST_FOR_P99 else None),

@@ -21,6 +21,7 @@ from cnnbench.base.charts import (
     legend_text,
 )
 from cnnbench.base.document import (
+    Answer,
     Content,
     Paragraph,
     Row,
@@ -64,6 +65,46 @@ def all_reduce_section(results: ReportSubject) -> Iterable[Content]:
     several = len(results.allreduces) > 1
     yield [chart for record in results.allreduces for chart in _bandwidth_charts(record, several)]
     yield make_table(_bandwidth_row(record, point, several) for record, point in rows)
+
+
+_MOST_NAMED = 3
+
+
+def all_reduce_answers(results: ReportSubject) -> Iterator[Answer]:
+    """Yields an answer for each all-reduce record: the fastest reduction of each size and number of
+    devices.
+    """
+    for record in results.allreduces:
+        fastest = [point for point, _ in record.fastest_points() if point.devices > 1]
+        wrong = sum(point.failed for point in record.rows)
+        if not fastest and not wrong:
+            continue
+        lines = [_fastest_text(point) for point in fastest]
+        answer = f"The fastest of {_sizes_text(fastest)}"
+        if len(lines) < 2:
+            answer = "".join(lines)
+            lines = []
+        if wrong:
+            lines = [answer, *lines] if answer else lines
+            answer = f"{wrong} reductions failed or summed wrongly"
+        more = f"and {len(lines) - _MOST_NAMED} more, under All-reduce"
+        details = (*lines[:_MOST_NAMED], *([more] if len(lines) > _MOST_NAMED else []))
+        when = f", {start_time_text(record.started_at)}" if results.allreduces[1:] else ""
+        yield Answer(f"All-reduce{when}", answer, "bad" if wrong else "", details)
+
+
+def _sizes_text(fastest: Sequence[Point]) -> str:
+    sizes = text.count_text({point.bytes for point in fastest}, "size", "sizes")
+    devices = sorted({point.devices for point in fastest})
+    return f"{sizes} on {alternatives(list(map(str, devices)))} devices"
+
+
+def _fastest_text(point: Point) -> str:
+    speed = number(_gigabytes_per_sec(point, "busbw"))
+    packing = str(point.packing).removeprefix("-")
+    name = f"{point.spec} {packing}".strip()
+    size = format_bytes(point.bytes)
+    return f"{size} on {point.devices} devices: {name}, {speed} GB/s bus bandwidth (median)"
 
 
 def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]:
