@@ -46,7 +46,8 @@ def masked(line):
     line = re.sub(r"-{4,}", "----", line)
     line = re.sub(r"measured: (N x )?matmul NxNxN", "measured: matmul NxNxN", line)
     line = re.sub(r"N [MG]iB", "N MiB", line)
-    line = re.sub(r"; at the median step N %", "", line)  # only if it differs from the mean
+    # Only if it differs from the mean.
+    line = re.sub(r"; paired change at the median step N %", "", line)
     return " ".join(re.sub(r"\S*/(?=\w+\.html)", "", line).split())
 
 

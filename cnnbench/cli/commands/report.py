@@ -179,7 +179,8 @@ _NO_VERDICT = "needs --baseline, or the results of cnnbench ab"
 
 def _load_results(paths: Sequence[str]) -> Loaded:
     loaded = load(paths, progress=ProgressLine())
-    if not loaded.all_records and not loaded.studies and not loaded.defects:
+    results = (*loaded.all_records, *loaded.studies, *loaded.predictions)
+    if not results and not loaded.defects:
         raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
     return loaded
 

@@ -452,3 +452,27 @@ def test_the_legend_of_lanes_has_a_square_of_each_colour_left_of_its_name():
                 float(names[kind].get("x")) - 19,
             )
             assert float(square.get("y")) == float(names[kind].get("y")) - 4
+
+
+def test_marks_are_links_only_to_addresses_of_the_web():
+    addresses = ('https://x.y/a?b=<c>&d="e"', "javascript:alert(1)", "", "data:text/html,x", "/a")
+    series = ChartSeries(
+        name="speed",
+        points=tuple((float(place), 1.0) for place in range(5)),
+        hints=("first", "second", "third", "fourth", "fifth"),
+        links=addresses,
+    )
+    chart = LineChart(title="t", x=Axis(label="x"), y=Axis(label="y"), series=(series,))
+    root = tree(chart)
+    points = [one for one in root.iter() if one.get("class") == "point"]
+    assert [one.tag for one in points] == ["a", "g", "g", "g", "g"]
+    first, *others = points
+    assert first.get("href") == addresses[0]
+    assert first.get("rel") == "noopener noreferrer"
+    assert (first.get("role"), first.get("tabindex")) == (None, "0")
+    assert first.find("title").text == first.get("aria-label") == "first"
+    assert first.find("use") is not None
+    assert not any("href" in one.attrib for one in others)
+    assert chart_to_svg(chart) == chart_to_svg(chart)
+    plain = dataclasses.replace(chart, series=(dataclasses.replace(series, links=()),))
+    assert [one.tag for one in tree(plain).iter() if one.get("class") == "point"] == ["g"] * 5

@@ -273,7 +273,9 @@ def test_what_needs_more_pairs_than_there_may_be_gives_no_command(repository, bi
 def test_the_answers_are_changes(repository, bisect):
     repository({"speed": 100}, {"speed": 100.1, "salt": 1}, {"speed": 63, "salt": 2})
     out, err = bisect("main~2", "main")
-    assert re.search(r"against GOOD \(9\d % interval ", " ".join(out.split()))
+    assert re.search(
+        r"images/sec within pairs, against GOOD \(9\d % interval ", " ".join(out.split())
+    )
     assert re.search(r"[0-9a-f]{12} is bad: 37 % slower \(37 to 37 %\)\n", err)
     assert re.search(r"[0-9a-f]{12} is good: \+0\.\d % \([-+]0\.\d to \+0\.\d %\)\n", err)
 

@@ -486,7 +486,7 @@ def test_a_page_of_all_reduces_begins_with_the_fastest_ones(measured):
     report = report_of(reductions=[measured])
     answer = report.answers[0]
     assert (answer.name, answer.tone) == ("All-reduce", "bad")
-    assert answer.text == "1 reductions failed or summed wrongly"
+    assert answer.text == "1 reduction failed or summed wrongly"
     assert answer.details == (
         "The fastest of 2 sizes on 2 devices",
         "4 KiB on 2 devices: xring, 2.000 GB/s bus bandwidth (median)",

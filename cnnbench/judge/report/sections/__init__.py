@@ -25,6 +25,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "modes": ("Modes side by side", campaigns.modes_section),
     "scaling": ("Scaling", scaling.scaling_section),
     "allreduce": ("All-reduce", all_reduce.all_reduce_section),
+    "predicted": ("Predicted all-reduces", all_reduce.predictions_section),
     "throughput": ("Throughput", quantities.throughput),
     "benchmarks": ("Benchmarks of other programs", runs.imported_benchmarks_section),
     "mfu": ("Use of the hardware", quantities.mfu),
@@ -104,16 +105,17 @@ def build(
     all_answers = (
         *before,
         *verdict,
-        *all_reduce.all_reduce_answers(results),
-        *profiles.roofline_answers(results),
         _failures_answer(results),
         *campaigns.explanation_answers(results),
         *campaigns.search_verdict_answers(results),
         *campaigns.fastest_mode_answers(results),
+        *all_reduce.all_reduce_answers(results),
+        *all_reduce.prediction_answers(results),
+        *profiles.roofline_answers(results),
         runs.disturbance_answer(results),
         _omitted_answer(bounded),
     )
-    asked = results.processes or results.studies
+    asked = results.processes or results.studies or results.predictions
     return Report(
         title=title or _report_title(results),
         subtitle=_report_subtitle(results),
@@ -135,7 +137,9 @@ def _report_title(results: ReportSubject) -> str:
     if not named and results.explanations:
         return "Why B differs from A"
     if not named:
-        return "All-reduce of gradients" if results.allreduces else "No results"
+        return (
+            "All-reduce of gradients" if results.allreduces or results.predictions else "No results"
+        )
     return f"Speed of {first_few([*dict.fromkeys(named)], _MOST, ', ')}"
 
 

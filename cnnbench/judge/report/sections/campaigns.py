@@ -415,7 +415,7 @@ def speed_answer(results: ReportSubject) -> Answer | None:
         for group in results.configured
         if group.own_speeds
     ]
-    if not measured and results.allreduces and not results.configured:
+    if not measured and not results.configured and (results.allreduces or results.predictions):
         return None
     if not measured:
         return Answer("Verdict", "Not compared with anything", "", (hint,))

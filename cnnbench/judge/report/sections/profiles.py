@@ -86,22 +86,20 @@ def roofline_section(results: ReportSubject) -> Iterable[Content]:
 
 def roofline_answers(results: ReportSubject) -> Iterable[Answer]:
     """Yields an answer for each roofline: the time of a step and its estimate, and where the most
-    time could be saved.
+    time could be saved. If there are several rooflines, the answers are short.
     """
+    most = 1 if results.rooflines[1:] else _MOST_TO_WIN
     for name, study in distinguish_by_start_time(
         (results.profiled_group_by_run_id[study.run.run_id].name, study)
         for study in results.rooflines
     ):
         estimate = number(study.total.bound_seconds * 1e3)
-        text = f"a profiled step takes {number(study.step_seconds * 1e3)} ms"
-        text = f"{text[0].upper()}{text[1:]}, the estimate is {estimate} ms"
-        largest = [row for row in study.rows if row.winnable_seconds > 0][:_MOST_TO_WIN]
-        yield Answer(
-            f"Roofline of {name}",
-            text,
-            "",
-            (_step_time_text(study), *map(_to_win_text, largest)),
-        )
+        text = f"A profiled step takes {number(study.step_seconds * 1e3)} ms, "
+        text += f"the estimate is {estimate} ms"
+        largest = [row for row in study.rows if row.winnable_seconds > 0][:most]
+        steps = [_step_time_text(study)] if most > 1 else []
+        details = (*steps, *map(_to_win_text, largest))
+        yield Answer(f"Roofline of {name}", text, "", details)
 
 
 def _to_win_text(row: RooflineRow) -> str:

@@ -42,7 +42,7 @@ from cnnbench.judge.report.results import (
     split_off_common_parts,
     start_time_text,
 )
-from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
+from cnnbench.records.all_reduce import AllReduceRecord, Point, Prediction, Predictions
 
 # Shows measurements of all-reduces: bandwidth over size, and wrong sums.
 
@@ -61,10 +61,14 @@ def all_reduce_section(results: ReportSubject) -> Iterable[Content]:
     """
     rows = [(record, point) for record in results.allreduces for point in record.rows]
     if wrong := sum(point.failed for _, point in rows):
-        yield Paragraph(f"{wrong} reductions failed or summed wrongly.", "bad")
+        yield Paragraph(f"{_failures_text(wrong)}.", "bad")
     several = len(results.allreduces) > 1
     yield [chart for record in results.allreduces for chart in _bandwidth_charts(record, several)]
     yield make_table(_bandwidth_row(record, point, several) for record, point in rows)
+
+
+def _failures_text(failed: int) -> str:
+    return f"{text.count_text(failed, 'reduction', 'reductions')} failed or summed wrongly"
 
 
 _MOST_NAMED = 3
@@ -86,11 +90,66 @@ def all_reduce_answers(results: ReportSubject) -> Iterator[Answer]:
             lines = []
         if wrong:
             lines = [answer, *lines] if answer else lines
-            answer = f"{wrong} reductions failed or summed wrongly"
+            answer = _failures_text(wrong)
         more = f"and {len(lines) - _MOST_NAMED} more, under All-reduce"
         details = (*lines[:_MOST_NAMED], *([more] if len(lines) > _MOST_NAMED else []))
         when = f", {start_time_text(record.started_at)}" if results.allreduces[1:] else ""
         yield Answer(f"All-reduce{when}", answer, "bad" if wrong else "", details)
+
+
+def prediction_answers(results: ReportSubject) -> Iterator[Answer]:
+    """Yields an answer for each prediction of `cnnbench allreduce --predict`: the fastest algorithm
+    for each number of devices.
+    """
+    for document in results.predictions:
+        lines = [
+            f"{row.spec} is the fastest on {row.devices} devices: "
+            f"{number(1e3 * (row.allreduce_seconds or 0.0))} ms"
+            for row in _fastest_predictions(document)
+        ]
+        if lines:
+            links = ", ".join(dict.fromkeys(row.parameters for row in document.rows))
+            *others, last = lines
+            shown = tuple(reversed(others[-_MOST_NAMED:]))
+            yield Answer(f"Predicted all-reduce of {document.model}, {links}", last, "", shown)
+
+
+def _fastest_predictions(document: Predictions) -> list[Prediction]:
+    """Returns the fastest predicted algorithm for each number of devices, in ascending order."""
+    known = [row for row in document.rows if row.allreduce_seconds is not None]
+    by_devices = group_by(known, lambda row: row.devices)
+    return [
+        min(by_devices[devices], key=lambda row: row.allreduce_seconds or 0.0)
+        for devices in sorted(by_devices)
+    ]
+
+
+@prepend_docstring
+def predictions_section(results: ReportSubject) -> Iterable[Content]:
+    """Times of all-reduces that the cost model predicts (cnnbench allreduce --predict). The step
+    and its efficiency are given without overlap of computing and reducing, and with full overlap.
+    """
+    for document in results.predictions:
+        fastest = _fastest_predictions(document)
+        yield make_table(
+            (_prediction_row(row, row in fastest) for row in document.rows), title=document.model
+        )
+
+
+def _prediction_row(row: Prediction, is_fastest: bool) -> Row:
+    return {
+        "links": row.parameters,
+        "devices": numeric_cell(row.devices, text.integer),
+        "algorithm": row.spec,
+        "fastest": TableCell("yes" if is_fastest else "", tone="good" if is_fastest else ""),
+        "reduction, ms": numeric_cell(row.allreduce_seconds, scale=1e3),
+        "step, ms": numeric_cell(row.step_seconds, scale=1e3),
+        "efficiency": numeric_cell(row.efficiency, percent),
+        "images/sec": numeric_cell(row.images_per_sec),
+        "overlapped step, ms": numeric_cell(row.overlapped_step_seconds, scale=1e3),
+        "overlapped efficiency": numeric_cell(row.overlapped_efficiency, percent),
+        "not predicted": TableCell(row.not_predicted or "", kinds="prose"),
+    }
 
 
 def _sizes_text(fastest: Sequence[Point]) -> str:
