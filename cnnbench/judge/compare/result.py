@@ -927,6 +927,8 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
         return f"{new}{what}{result.estimate}, {n}{beside}."
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
         if result.too_noisy:
+            # The texts name the metrics, if several were judged.
+            of = of if result.share == 1 else ""
             return f"Too noisy for a verdict: {of}{'; '.join(_noise_texts(entry, result))}{beside}."
         return f"Undecided: {of}{result.known_change}, {n}: {result.open_question}{beside}."
     if result.verdict is Verdict.CHANGED_WORK:

@@ -297,7 +297,7 @@ def markdown_details(explanation: Explanation, max_rows: int = SHOWN) -> list[st
         causes = [escape_markdown(explanation.answer), "", *causes]
     rows = rows_table(explanation, max_rows)
     return [
-        *("<details><summary>Where: milliseconds of a step</summary>", ""),
+        *("<details><summary>Where: mean milliseconds of a step</summary>", ""),
         *(causes and [*causes, ""]),
         *(table_to_markdown_lines(rows, markdown_code) if rows else ()),
         *("", measurement_sentence(explanation), ""),

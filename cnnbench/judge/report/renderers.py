@@ -367,7 +367,7 @@ def _table_sections(comparison: Comparison) -> Iterator[Section | Iterable[Conte
         from cnnbench.judge.explain import explanation
 
         causes, *others = explanation.terminal_sections(comparison.explanation)
-        yield from (["Why, milliseconds of a step:", *causes], *others)
+        yield from (["Why, mean milliseconds of a step:", *causes], *others)
     yield _summary_contents(comparison)
 
 

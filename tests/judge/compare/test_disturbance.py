@@ -151,7 +151,7 @@ def test_a_throughput_that_all_pairs_show_is_in_the_answer_whatever_decides(runs
     # CPU time cannot see that the steps wait; six pairs cannot prove it.
     for cpu in (1.0, 1.1):
         _, found = judged(*sides(runs, 6.0, cpu, pairs=6))
-        assert re.search(r"in all 6 pairs \(\d+\.\d → [\d.]+ images/sec\)\.", found.answer)
+        assert re.search(r"in all 6 pairs \(medians \d+\.\d → [\d.]+ images/sec\)\.", found.answer)
         assert found.exit_code == 3
         assert "in all 6 pairs" in render(found, "markdown")
     # CPU time decides, and throughput shows the opposite in all pairs.

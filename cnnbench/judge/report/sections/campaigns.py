@@ -557,7 +557,7 @@ def _explanation_contents(explained: Explanation) -> Iterable[Content]:
         }
         for cause in explained.causes
     )
-    yield rows_table(explained, title="The largest rows, of a step")
+    yield rows_table(explained, title="The largest rows, mean of a step")
     yield rows_table(explained, 0, title="All rows", folded=True)
     facts = ({"fact": change.fact, "A": change.base, "B": change.new} for change in explained.facts)
     yield make_table(facts, title="Also different", folded=True)
