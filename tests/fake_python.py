@@ -10,6 +10,7 @@ set, the file fake.json of the working directory, such as a worktree, is taken. 
   scatter, salt: how far speeds lie apart, and what they are drawn with besides the name.
   facts: put into the environment of the record.
   model: put into the model of the record.
+  measured: put into the measured values of the record.
   wait: seconds before anything is written.
   die: last words of processes that write no record.
   fail, crash: names of records whose process fails, and whether by a signal.
@@ -160,6 +161,7 @@ def record_of(say, name, flags, values):
         document["step_cpu_seconds"] = [say["cpu"] * (1 + say.get("cpu_scatter", 0.002) * draw)] * 3
     document["environment"].update(folder=os.getcwd(), **say.get("facts", {}))
     document["model"].update(say.get("model", {}))
+    document["measured"].update(say.get("measured", {}))
     batch = int(values.get("batch_size", 0))
     if "by_threads" in say:
         document["batch"] = {"per_device": batch, "global": batch}

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cnnbench.base.document import Paragraph, make_table, numeric_cell, sections_to_text
+from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter, print_result
 from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.side import (
@@ -111,7 +112,8 @@ def _requests(
         short = side.with_added_flags({"num_batches": FEWEST_STEPS})
         first = yield from measure("burn-in", short, names)
         if first.step_seconds:  # An evaluation always uses the whole validation data.
-            count = StepCountEstimate(options.seconds, [first], FEWEST_STEPS, MOST_STEPS)
+            step = median(first.step_seconds)
+            count = StepCountEstimate(options.seconds, step, FEWEST_STEPS, MOST_STEPS)
             reporter.notice(str(count))
             side = side.with_added_flags({"num_batches": count.number_of_steps()})
     for place, name in enumerate(names, start=1):

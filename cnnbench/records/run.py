@@ -624,6 +624,8 @@ class AbPlace:
       pair: number of its pair, from 1; absent for burn-in.
       position: position in the pair, 1 or 2; absent for burn-in.
       lost: killed processes of earlier attempts at this pair; absent if there are none.
+      chose_steps: true if `cnnbench ab` chose the number of timed steps from the noise. Then the
+        number is no part of the configuration. Absent otherwise.
     """
 
     side: str = field(metadata=choice_metadata(("a", "b")))
@@ -631,6 +633,7 @@ class AbPlace:
     pair: int | None = field(default=None, metadata=ABSENT)
     position: int | None = field(default=None, metadata=ABSENT)
     lost: tuple[KilledProcess, ...] | None = field(default=None, metadata=ABSENT)
+    chose_steps: bool | None = field(default=None, metadata=ABSENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

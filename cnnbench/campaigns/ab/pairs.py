@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,9 @@ from cnnbench.base.inference import (
     smallest_p,
 )
 from cnnbench.base.text import count_text, percent
+from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan, sample_pairs
 from cnnbench.campaigns.ab.side import (
     AbSide,
-    StepCountEstimate,
     make_process_request,
     names_that_may_differ,
 )
@@ -72,6 +73,7 @@ from cnnbench.judge.compare import (
 from cnnbench.judge.compare.estimate import (
     TwoSamples,
     log_or_value,
+    questions_of,
     relevance_floor_and_same_margin,
 )
 from cnnbench.judge.compare.judgement import mostly_disturbed
@@ -405,14 +407,6 @@ def compare_pairs(
 
 # Experiments: pairs of processes are measured until the verdict is clear.
 
-FEWEST_STEPS = 20
-"""Number of timed steps of a burn-in process, and minimum of the chosen number of timed steps. With
-fewer steps, a single slow step would change the median.
-"""
-
-MOST_STEPS = 10_000
-"""Maximum of the chosen number of timed steps."""
-
 MOST_REPEATS = 2
 """Maximum number of further attempts at one pair."""
 
@@ -431,6 +425,7 @@ _HOPELESS = (
 )
 
 _PAIRS_PER_REPEAT = 4
+_LEAST_PEAK = 1e9  # --peak_flops refuses smaller values.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -449,9 +444,9 @@ class ExperimentSettings:
       timeout: time limit of each process in seconds.
       turn_seconds: length of a time slice if the processes of a pair run interleaved; 0 to run one
         process after the other.
-      timed_seconds: seconds of timed steps in each process. The number of steps is chosen after the
-        burn-in. If 0, the flags of A and B determine the number.
-      disturbed_seconds: seconds of timed steps if other programs used the CPUs during the burn-in.
+      timed_seconds: seconds of timed steps in each process, from which the number of steps is
+        computed after the burn-in; None to choose the seconds from the noise, 0 if the flags of A
+        and B determine the number of steps.
       policy: decision thresholds. Its alpha is the level of all interim analyses together.
       metrics: requested metrics; None for the default metrics, see `compare_records`.
       allow_different: recorded properties that may differ, in addition to what A and B define.
@@ -473,8 +468,7 @@ class ExperimentSettings:
     cool_down: float = 0.0
     timeout: float
     turn_seconds: float = 0.0
-    timed_seconds: float = 0.0
-    disturbed_seconds: float = 0.0
+    timed_seconds: float | None = 0.0
     policy: Policy = field(default_factory=Policy)
     metrics: tuple[str, ...] | None = None
     allow_different: tuple[str, ...] = ()
@@ -490,6 +484,12 @@ class ExperimentSettings:
         share.
         """
         return self.rules.smallest_share if self.metrics is None else 1 / len(self.metrics)
+
+    @property
+    def judges_step_statistics(self) -> bool:
+        """Whether metrics are requested that may need many steps, such as percentiles."""
+        usual = (*DEFAULT_METRICS, THROUGHPUT.name, CPU_TIME.name)
+        return not {*(self.metrics or ())} <= {*usual}
 
     @cached_property
     def analyses(self) -> tuple[InterimAnalysis, ...]:
@@ -558,7 +558,7 @@ class ExperimentSettings:
         }
         stored = (
             *("command", "seed", "burn_in", "cool_down", "timeout", "turn_seconds"),
-            *("timed_seconds", "disturbed_seconds", "allow_changed_work"),
+            *("timed_seconds", "allow_changed_work"),
         )
         return {
             "sides": sides,
@@ -628,13 +628,17 @@ class ExperimentRunner:
         self.failure = ""
         self.lost = self.interrupted = self.is_judged = False
         self._most_repeats = math.ceil(experiment.pairs_at_last_analysis / _PAIRS_PER_REPEAT)
-        self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not earlier)
-        # Number of timed steps of a process. None means that the flags determine the number.
-        self._steps: int | None = FEWEST_STEPS if self._chooses else None
-        if earlier and experiment.timed_seconds:
-            like = earlier[-1][0]
-            chosen = "num_batches" in like.explicit_flags
-            self._steps = int(like.config["num_batches"]) if chosen else None
+        self._length = ChosenLength(
+            experiment.timed_seconds if experiment.burn_in or earlier else 0.0,
+            has_pairs=bool(earlier),
+            turn_seconds=experiment.turn_seconds,
+            needs_many_steps=experiment.judges_step_statistics,
+            results=results,
+            notice=campaign.reporter.notice,
+        )
+        # Records of the burn-in, by "a" and "b", and the mean seconds of the processes of a pair.
+        self._burn_ins: dict[str, list[RunRecord]] = {name: [] for name in SIDES}
+        self._pair_seconds: dict[str, float] = {}
 
     def requests(self) -> ProcessRequests[None]:
         """Requests the processes of all pairs, and judges the pairs.
@@ -687,8 +691,10 @@ class ExperimentRunner:
                 if any(all(result.verdict in _HOPELESS for result in results) for results in asked):
                     break
             analysis = analyses.get(pair)
-            if analysis is not None and self._ends_experiment(analysis):
-                break
+            if analysis is not None:
+                if self._ends_experiment(analysis):
+                    break
+                self._choose_length(self.records, analysis.pairs)
 
     def _ends_experiment(self, analysis: InterimAnalysis) -> bool:
         """Whether an interim analysis ends the experiment. Prints the verdict so far.
@@ -791,29 +797,63 @@ class ExperimentRunner:
             most_repeats=self._most_repeats,
         )
         samples = dict(zip(order, ended, strict=True))
+        self._pair_seconds[prefix] = fmean(sample.seconds for sample in ended)
         failed = {side: samples[side] for side in SIDES if samples[side].status != "ok"}
         if failed or not burn_in:
             for side in SIDES:
                 self.records[side].append(samples[side].record)
-        elif self._chooses:
-            self._choose_step_count([sample.record for sample in samples.values()])
+        else:
+            for side in SIDES:
+                self._burn_ins[side].append(samples[side].record)
+            if not later_burn_ins:
+                self._choose_length(self._burn_ins)
         if failed:
             self._raise_failure(prefix, what, failed)
 
-    def _choose_step_count(self, measured: Sequence[RunRecord]) -> None:
-        """Chooses a number of timed steps that takes the requested time in the slower of A or B."""
-        if not all(record.step_seconds for record in measured):
-            self._steps = None  # An evaluation always uses the whole validation data.
+    def _choose_length(self, measured: Mapping[str, Sequence[RunRecord]], pairs: int = 0) -> None:
+        """Chooses the number of timed steps of the processes after `pairs` pairs, from the records
+        `measured` of A and B: of the burn-in, or of all pairs so far.
+        """
+        if not self._length.is_due(pairs):
             return
-        disturbed = mostly_disturbed(measured)
-        experiment = self.experiment
-        seconds = experiment.disturbed_seconds if disturbed else experiment.timed_seconds
-        count = StepCountEstimate(seconds, measured, FEWEST_STEPS, MOST_STEPS)
-        self._steps = count.number_of_steps()
-        busy = "other programs use the CPUs: " if disturbed else ""
-        self.campaign.reporter.notice(f"{busy}{count}")
-        if disturbed:
+        base, new = measured["a"], measured["b"]
+        disturbed = mostly_disturbed([*base, *new])
+        if not all(record.step_seconds for record in (*base, *new)):
+            self._length.leave_to_flags()
+            return
+        if disturbed and not pairs:
             self._plan_pairs_for_two_tests()
+        numbers = range(1, len(base) + 1)
+        seconds = self._seconds_of_pairs(
+            [pair_file_prefix(n) if pairs else f"burn-in-{n}" for n in numbers]
+        )
+        experiment = self.experiment
+        self._length.choose(
+            pairs,
+            sample_pairs(base, new, seconds, burn_in=not pairs),
+            VerdictPlan(
+                made=experiment.analyses_up_to(pairs) if pairs else (),
+                left=tuple(look for look in experiment.analyses if look.pairs > pairs),
+                # Under load, throughput and CPU time share alpha.
+                alpha=experiment.policy.alpha
+                * experiment.smallest_alpha_share
+                * (0.5 if disturbed else 1.0),
+                margin=math.log1p(experiment.policy.threshold_of(THROUGHPUT)),
+                two_sided=len(questions_of(experiment.fail_on)) > 1,
+            ),
+        )
+
+    def _seconds_of_pairs(self, prefixes: Sequence[str]) -> list[float]:
+        """Mean wall time in seconds of the two processes of each pair, of this session or earlier
+        ones. A time that a killed session has not written is replaced by the mean of the others.
+        """
+        events, times = self.results.last_process_events, dict(self._pair_seconds)
+        for prefix in prefixes:
+            names = [name for side in SIDES if (name := f"{prefix}-{side}") in events]
+            if prefix not in times and names:
+                times[prefix] = fmean(float(events[name]["seconds"]) for name in names)
+        mean = fmean([times[prefix] for prefix in prefixes if prefix in times] or [0.0])
+        return [times.get(prefix, mean) for prefix in prefixes]
 
     def _plan_pairs_for_two_tests(self) -> None:
         """Plans eight pairs if six or seven were planned. Under load, throughput and CPU time are
@@ -851,8 +891,12 @@ class ExperimentRunner:
             like = self.records[side][-1]
             flags = ResolvedRun(config=like.config, explicit_flags=like.explicit_flags)
             started = replace(started, resolved=flags)
-        if self._steps is not None:
-            started = started.with_added_flags({"num_batches": self._steps})
+        in_burn_in = place.pair is None
+        started = started.with_added_flags(
+            {**self._length.flags(in_burn_in), **self._known_peak(side)}
+        )
+        if self._length.is_from_noise and not in_burn_in:
+            place = replace(place, chose_steps=True)
 
         def with_ab_placement(
             document: Mapping[str, Any], lost: Sequence[KilledProcess]
@@ -871,6 +915,19 @@ class ExperimentRunner:
             answers=() if place.pair is None else ("ok",),
             place=with_ab_placement,
         )
+
+    def _known_peak(self, name: str) -> dict[str, float]:
+        """The flag with the peak FLOP/s of the CPU that an earlier process of A or B has measured.
+
+        The measurement takes one or two seconds, so only the first process of A and of B makes it.
+        """
+        side, records = self.experiment.sides[name], self.records[name] or self._burn_ins[name]
+        if not records or side.layout is not None or "peak_flops" in side.given_flags:
+            return {}
+        measured = records[-1].measured
+        rate, source = measured.peak_flops_per_sec, measured.peak_flops_source or ""
+        is_measured = source.startswith("measured") or records[-1].config.get("peak_flops")
+        return {"peak_flops": rate} if rate and rate >= _LEAST_PEAK and is_measured else {}
 
 
 def _make_ab_places(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:

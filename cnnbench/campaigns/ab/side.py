@@ -33,7 +33,6 @@ from cnnbench.base.files import (
     remove_if_abandoned,
 )
 from cnnbench.base.interrupts import delaying_interrupts
-from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import format_duration
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, resolve_run, run_command_words
@@ -79,17 +78,15 @@ LENGTHS = frozenset(names_of_flags(FLAGS, RunPart.LENGTH))
 
 
 class StepCountEstimate:
-    """Estimates the number of timed steps that take `seconds`, from `measured` runs.
+    """Estimates the number of timed steps that take `seconds`.
 
     Attributes:
-      step_seconds: median seconds of a step in the slowest of the measured runs.
+      step_seconds: typical seconds of a step.
       wanted: number of steps that take `seconds`, without the limits `fewest` and `most`.
     """
 
-    def __init__(
-        self, seconds: float, measured: Sequence[RunRecord], fewest: int, most: int
-    ) -> None:
-        self.step_seconds = max(median(record.step_seconds) for record in measured)
+    def __init__(self, seconds: float, step_seconds: float, fewest: int, most: int) -> None:
+        self.step_seconds = step_seconds
         self.wanted = math.ceil(seconds / self.step_seconds)
         self._fewest, self._most = fewest, most
 

@@ -41,6 +41,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from cnnbench.base.inference import AdditiveModel, fit_additive_blocks
+from cnnbench.base.stats import median
 from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.pairs import AB
 from cnnbench.campaigns.ab.side import (
@@ -367,7 +368,7 @@ class ProcessStepCounts(StepCountEstimate):
     def __init__(self, fixed: Collection[str], record: RunRecord) -> None:
         if not record.step_seconds or record.batch is None:
             raise BenchmarkError("with the given flags, no step was timed")
-        super().__init__(RACE_SECONDS, [record], FEWEST_STEPS, _MOST_STEPS)
+        super().__init__(RACE_SECONDS, median(record.step_seconds), FEWEST_STEPS, _MOST_STEPS)
         self.batch = record.batch.global_
         self._fixed = frozenset(fixed)
 

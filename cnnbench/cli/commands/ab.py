@@ -17,6 +17,7 @@ from cnnbench.base.interrupts import was_interrupted
 from cnnbench.base.terminal import ChildProcessReporter, print_notice, print_result, print_warning
 from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, explain_or_notice
+from cnnbench.campaigns.ab.lengths import LONGEST, SHORTEST
 from cnnbench.campaigns.ab.pairs import (
     AB,
     EXPLANATION,
@@ -76,11 +77,6 @@ often; 2 wrong use; 130 interrupted: the change so far is printed without a verd
 --resume).
 """
 
-SECONDS, DISTURBED_SECONDS = 5.0, 10.0
-"""Default seconds of timed steps in each process: on a quiet machine, and while other programs use
-the CPUs. See docs/methodology.md.
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
@@ -108,9 +104,10 @@ class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags
     seconds: float | None = flag(
         None,
         "Seconds of timed steps in each process. The number of steps is chosen after the "
-        f"burn-in. If not given: {SECONDS:g}, or {DISTURBED_SECONDS:g} if other programs use the "
-        "CPUs. With 0, or if A or B has one of the following flags, the flags of A and B "
-        f"determine the number of steps: {', '.join(f'--{name}' for name in sorted(LENGTHS))}.",
+        f"burn-in. If not given: {SHORTEST:g} to {LONGEST:g}, chosen from the noise, again after "
+        "each interim analysis. With 0, or if A or B has one of the following flags, the flags of "
+        "A and B determine the number of steps: "
+        f"{', '.join(f'--{name}' for name in sorted(LENGTHS))}.",
         minimum=0,
         maximum=86400,
     )
@@ -302,15 +299,13 @@ def _make_experiment(
             earlier.last_session_settings["turn_seconds"],
         )
     has_length = any(LENGTHS & side.given_flags.keys() for side in checked.values())
-    seconds = options.seconds
     return ExperimentSettings(
         sides=checked,
         command=command,
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
-        timed_seconds=0.0 if has_length else SECONDS if seconds is None else seconds,
-        disturbed_seconds=0.0 if has_length else DISTURBED_SECONDS if seconds is None else seconds,
+        timed_seconds=0.0 if has_length else options.seconds,
         policy=options.policy,
         metrics=options.metric_names,
         allow_different=options.allowed_differences,

@@ -173,7 +173,6 @@ def _make_bisection_settings(
             seed=options.resolve_seed(BISECT, options.results),
             burn_in=options.burn_in,
             timed_seconds=seconds,
-            disturbed_seconds=seconds,
             timeout=options.timeout,
             policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
             metrics=(THROUGHPUT.name,),

@@ -654,6 +654,8 @@ class Configuration:
         changed = changed_flags(measurement.config, usual)
         if kind in BENCHMARKS:
             changed |= _benchmark_flags(measurement.environment)
+        if _has_chosen_length(measurement):
+            changed = {name: changed[name] for name in changed if name not in GROUPS["num_batches"]}
         counted = json.dumps(identity_flags(changed))
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
         return _make_configuration(kind, counted, resolved, measurement.explicit_flags)
@@ -677,6 +679,14 @@ class Configuration:
         if self.resolved and other.resolved:
             return tuple(differing)
         return tuple(name for name in differing if name not in UNRESOLVED)
+
+
+def _has_chosen_length(measurement: Measurement) -> bool:
+    """Whether `cnnbench ab` chose the number of timed steps from the noise, so that processes of
+    the same configuration may have different numbers.
+    """
+    place = measurement.ab if isinstance(measurement, RunRecord) else None
+    return bool(place and place.get("chose_steps"))
 
 
 @lru_cache(maxsize=4096)

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import pytest
 from step_profiles import CONV, Profiles, changed
 
+from cnnbench.campaigns.ab import lengths
 from cnnbench.campaigns.ab import pairs as experiments
 from cnnbench.campaigns.ab.pairs import ExperimentRunner, find_experiment
 from cnnbench.cli.commands import ab as ab_command
@@ -97,8 +98,9 @@ def test_compare_comes_to_the_same_verdict_from_the_files(ab, call, speed, more,
 @pytest.mark.parametrize(
     ("flags", "busy", "steps"),
     [
-        ((), {}, 500),
-        ((), {"busy": 1.0}, 1000),
+        ((), {}, 300),
+        ((), {"busy": 1.0}, 300),
+        (("--metrics=step_p99_seconds",), {}, 500),
         (("--seconds=9",), {}, 900),
         (("--seconds=0.01",), {}, 20),
         (("--seconds=5000",), {}, 10_000),
@@ -106,14 +108,20 @@ def test_compare_comes_to_the_same_verdict_from_the_files(ab, call, speed, more,
         (("--", "--num_batches=7"), {}, 7),
     ],
 )
-def test_how_many_timed_steps_a_process_makes(ab, flags, busy, steps):
+def test_how_many_timed_steps_a_process_makes(ab, monkeypatch, flags, busy, steps):
+    monkeypatch.setattr(lengths, "choose_seconds", lambda noise, plan, shortest: shortest)
     # 100 steps of 8 images per second; the slower side decides.
     sides = {"a": {"speed": 800, "scatter": 0, **busy}, "b": {"speed": 900, "scatter": 0, **busy}}
     done = ab("--burn_in=1", "--pairs=1", *flags, **sides)
     record = json.loads(Path("results/b/0001-b.json").read_text())
     wanted = [] if steps is None else [f"--num_batches={steps}"]
     assert [word for word in record["command"] if "num_batches" in word] == wanted
-    assert ("other programs use the CPUs: 1000 timed steps in each" in done.err) == bool(busy)
+    assert ("other programs use the CPUs: 300 timed steps in each" in done.err) == bool(busy)
+    # Only a length that the user has not set is no part of the configuration.
+    free = steps in (300, 500)
+    assert record["ab"].get("chose_steps", False) == free
+    notes = [note for note in journal("note") if note["note"] == "length"]
+    assert [note["steps"] for note in notes] == ([] if steps in (None, 7) else [steps])
     # Processes of the burn-in are short, and do not count.
     aside = ["burn-in-1-a", "burn-in-1-b"] if steps else []
     assert names("discarded") == aside
@@ -122,6 +130,71 @@ def test_how_many_timed_steps_a_process_makes(ab, flags, busy, steps):
         assert ("--num_batches=20" in json.loads(text)["command"]) == (steps != 7)
     loaded = load_records(["results"])
     assert (len(loaded.records), loaded.skipped) == (2, ())
+
+
+def steps_of_pairs(results):
+    """The number of timed steps of the processes of A and B, by pair."""
+    found = {}
+    for path in sorted(Path(results).glob("[ab]/*.json")):
+        found.setdefault(path.stem[:4], []).append(
+            int(json.loads(path.read_text())["config"]["num_batches"])
+        )
+    return [tuple(steps) for steps in found.values()]
+
+
+def test_lengths_are_chosen_after_the_burn_in_and_between_analyses(ab, call, monkeypatch):
+    seconds, asked = {0: 3.0, 8: 7.0, 12: 4.5}, []
+
+    def choose(noise, plan, shortest):
+        asked.append(plan.made[-1].pairs if plan.made else 0)
+        return seconds[asked[-1]]
+
+    monkeypatch.setattr(lengths, "choose_seconds", choose)
+    monkeypatch.setattr(experiments, "SMALLEST_CHANCE", 0.0)
+    # 100 steps of 8 images per second. No analysis has a verdict.
+    flags = ("--burn_in=1", "--seed=5", "--threshold=1")
+    say = {"speed": 800, "scatter": 0.05}
+    done = ab(*flags, a=say, b=say, results="whole", code=3)
+    assert asked == [0, 8, 12]
+    whole = steps_of_pairs("whole")
+    for pairs, about in ((whole[:8], 300), (whole[8:12], 700), (whole[12:], 450)):
+        ((count, same),) = set(pairs)
+        assert count == same == pytest.approx(about, rel=0.06)
+    notes = [note for note in journal("note", "whole") if note["note"] == "length"]
+    assert [(note["pairs"], note["seconds"]) for note in notes] == [*seconds.items()]
+    said = re.findall(r"cnnbench: (.*)(\d+) timed steps in each process, about (.*);", done.err)
+    from_pairs = [re.sub(r"\d+$", "", before) for before, *_ in said]
+    because = "because of the measured noise: "
+    assert from_pairs == ["", f"from pair 9, {because}", f"from pair 13, {because}"]
+    # The files give the same verdict, and one series.
+    again = call(*from_files(done), code=3)
+    assert "16+16" in again.out
+    assert len(json.loads(call("history", "whole", "--format=json").out)["series"]) == 1
+    # A session that goes on chooses no length again, and measures no pair again.
+    for stop in ("0003", "0010"):
+        stopped = {**say, "interrupt": [f"{stop}-{side}" for side in "ab"]}
+        sides = told(a=stopped, b=stopped)
+        if stop == "0003":
+            ab(*flags, a=stopped, b=stopped, code=130)
+        else:
+            call("ab", "--resume", "--results=results", *sides, code=130)
+    call("ab", "--resume", "--results=results", *told(a=say, b=say), code=3)
+    assert steps_of_pairs("results") == whole
+    assert asked == [0, 8, 12] * 2
+    names_of_pairs = [name for name in processes() if name.startswith("0")]
+    assert len(names_of_pairs) == len({*names_of_pairs}) == 32
+
+
+def test_one_process_of_each_side_measures_the_peak(ab):
+    peak = {"peak_flops_per_sec": 2e11, "peak_flops_source": "measured: matmul"}
+    sides = {"a": {"measured": peak}, "b": {"measured": {**peak, "peak_flops_per_sec": 3e11}}}
+    ab("--burn_in=1", "--pairs=2", **sides, code=3)
+    for name, rate in (("a", 2e11), ("b", 3e11)):
+        burn_in = Path("results", "discarded", f"burn-in-1-{name}.discarded")
+        later = sorted(Path("results", name).iterdir())
+        commands = [json.loads(path.read_text())["command"] for path in (burn_in, *later)]
+        flags = [[word for word in command if "peak" in word] for command in commands]
+        assert flags == [[], [f"--peak_flops={rate}"], [f"--peak_flops={rate}"]]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,18 @@ def test_which_flags_count(runs, flags, same):
     assert (key(runs(flags=flags)) == key(runs())) is same
 
 
+def test_a_number_of_steps_that_ab_chose_does_not_count(runs):
+    def steps(number, **ab):
+        record = runs(flags={"num_batches": number, "num_epochs": number / 100})
+        place = {"side": "a", "seed": 1, "pair": 1, "position": 1, **ab}
+        return key(dataclasses.replace(record, ab=place))
+
+    assert steps(300, chose_steps=True) == steps(700, chose_steps=True)
+    # What the user has set counts.
+    assert steps(300) != steps(700)
+    assert steps(300) != steps(300, chose_steps=True)
+
+
 def test_of_places_only_the_presence_counts_and_of_machines_the_number(runs):
     assert key(runs(flags={"data_dir": "/a"})) == key(runs(flags={"data_dir": "/b"}))
     hosts = [key(runs(flags={"worker_hosts": text})) for text in ("a:1,b:1", "c:1,d:2", "a:1")]
