@@ -386,8 +386,12 @@ def test_a_prediction_lies_beside_the_measured_curve(full_runs, tmp_path, call, 
     one, four = rows(report, "scaling")
     assert one["predicted images/sec"] == "-"
     assert float(four["predicted images/sec"]) == pytest.approx(expected, rel=1e-3)
-    # Another network has none.
+    # Another network has none, and a prediction is about training on one device.
     loaded = load([str(tmp_path)])
+    for flags, counts in (({"forward_only": True}, (1, 4)), ({"eval": True}, (1, 4)), ({}, (2, 4))):
+        runs = tuple(full_runs(100.0 * n, devices=n, flags=flags) for n in counts)
+        other = dataclasses.replace(loaded, records=runs)
+        assert "predicted images/sec" not in rows(build(gather(other)), "scaling")[1]
     (of_lenet,) = loaded.predictions
     of_other = dataclasses.replace(loaded, predictions=(dataclasses.replace(of_lenet, model="b"),))
     assert "predicted images/sec" not in rows(build(gather(of_other)), "scaling")[1]
