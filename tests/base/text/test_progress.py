@@ -115,15 +115,15 @@ def test_terminal_that_goes_away_does_not_end_the_run():
     ProgressLine(closed, "on", clock=Clock()).update(1)
 
 
-def test_messages_clear_the_progress_line_first(monkeypatch):
+def test_messages_clear_the_progress_line_first():
     stream = Terminal()
     messages = MessageWriter(stream, started(stream))
     before = stream.getvalue()
-    monkeypatch.setattr(terminal, "_silenced", set())
     messages.notice("two\nlines::error::pwn\x1b[2J \udcff")
     messages.warning("noisy machine", "load")
-    monkeypatch.setattr(terminal, "_silenced", {"steal"})
+    terminal.silence_warnings(["steal"])
     messages.warning("a busy hypervisor", "steal")
+    terminal.silence_warnings([])
     messages.error("no\x1b memory")
     assert stream.getvalue() == (
         before + ERASE + "cnnbench: two lines::error::pwn [2J \\udcff\n"

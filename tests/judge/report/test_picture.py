@@ -1,7 +1,7 @@
 """The picture of a machine: limits, modes, rooflines and how to reproduce it, by hand.
 
-Tests cnnbench/judge/report/sections/profiles.py, cnnbench/judge/report/sections/campaigns.py
-and cnnbench/judge/report/sections/quantities.py.
+Tests cnnbench/judge/report/sections/profiles.py, cnnbench/judge/report/sections/campaigns.py,
+cnnbench/judge/report/sections/quantities.py and cnnbench/judge/report/sections/runs.py.
 """
 
 from __future__ import annotations

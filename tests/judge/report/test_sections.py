@@ -29,7 +29,7 @@ from cnnbench.judge.report.renderers import render as render_comparison
 from cnnbench.judge.report.sections.profiles import terminal_text
 from cnnbench.records.profiles import UPDATE
 from cnnbench.records.result_files import Loaded
-from cnnbench.records.run import Measured, ResourceUse, StartupSeconds, Subject
+from cnnbench.records.run import Imported, Measured, ResourceUse, StartupSeconds, Subject
 
 
 def test_sections_without_anything_to_say_are_left_out(full_runs):
@@ -470,6 +470,19 @@ def test_memory_and_cpus_are_drawn_over_time(full_runs):
     ]
     assert {value for _, value in cpus.series[0].points} == {1.5}
     assert memory.title in render(report, "html")
+
+
+def test_only_tables_of_cnnbench_have_commands_of_imported_runs(full_runs):
+    def imported(file, command):
+        made = Imported(program="x", file=file, sha256="0" * 64, part=1, values={})
+        return full_runs(100, imported=made, command=command)
+
+    unknown = imported("log.txt", ())
+    assert "reproduce" not in {one.key for one in report_of(unknown).sections}
+    (row,) = rows(report_of(unknown, imported("x.csv", ("cnnbench",))), "reproduce", 1)
+    assert (row["command"], row["processes"]) == ("cnnbench", "1")
+    listed = rows(report_of(unknown), "runs")
+    assert [one["imported from"] for one in listed] == ["log.txt"]
 
 
 def test_growth_is_between_the_samples_within_the_loop(full_runs):
