@@ -90,6 +90,7 @@ def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(call, in_folder
 
 def test_a_report_of_a_sweep_says_what_the_sweep_said(call, in_folder, lenet_runs, monkeypatch):
     def measured(self):
+        self.store.add_session_start(suite=self.plan.suite, stamp="x", cases=2, runs=4)
         make = lenet_runs()
         for number, case in enumerate(self.plan.cases):
             for repeat, speed in enumerate((100.0, 101.0), start=1):
@@ -113,7 +114,7 @@ def test_a_report_of_a_sweep_says_what_the_sweep_said(call, in_folder, lenet_run
             assert cell in section
     # The last sweep of a suite decides.
     (in_folder / "tiny.yaml").write_text(SUITE, encoding="utf-8")
-    call("sweep", "tiny.yaml", "--resume")
+    call("sweep", "tiny.yaml")
     page = call("report", "results", "--format=markdown").out
     assert "- Suite tiny: 2 configurations measured\n" in page
 
