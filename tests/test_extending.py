@@ -1,8 +1,8 @@
 """Performs the recipes of docs/extending.md in a copy of the checkout.
 
 What a recipe changes is its block of ``diff``, and what it adds a file of docs/examples. Its check
-passes in the copy, and fails where one of the files is left out. Then all recipes are performed in
-one copy, whose commands use them with TensorFlow.
+computes with TensorFlow, compares with NumPy, passes in the copy, and fails where one of the files
+is left out. Then all recipes are performed in one copy, whose commands use them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from data_sets import imagenet_source
+from forked import Forked, Server
 
 from cnnbench.cli import main
 
@@ -106,7 +107,12 @@ RECIPES = (
         "from cnnbench.optimizers import OPTIMIZERS\n"
         "from cnnbench.plan import parse_run\n"
         "params = parse_run(['--optimizer=signum', '--signum_beta=0.5']).params\n"
-        "assert OPTIMIZERS.find('signum').values(params) == {'signum_beta': 0.5}\n",
+        "assert OPTIMIZERS.find('signum').values(params) == {'signum_beta': 0.5}\n"
+        # The mean begins with 0, so the first step has the sign of the gradient.
+        "(change,) = changes_of_weights(optimizer='signum', rate=0.25)\n"
+        "lengths, counts = np.unique(np.abs(change).round(5), return_counts=True)\n"
+        "assert {*lengths.tolist()} <= {0.0, 0.25}\n"
+        "assert lengths[-1] == 0.25, (lengths, counts)\n",
         f"{RUN} --optimizer=signum",
         "Optimizer:   signum",
     ),
@@ -126,7 +132,12 @@ RECIPES = (
         "from cnnbench.plan import parse_run\n"
         "from test_every_flag_is_read import test_every_flag_is_read\n"
         "assert parse_run(['--gradient_clip_norm=2']).params.gradient_clip_norm == 2\n"
-        "test_every_flag_is_read()\n",
+        "test_every_flag_is_read()\n"
+        "(whole,) = changes_of_weights(optimizer='sgd', rate=1.0)\n"
+        "(clipped,) = changes_of_weights(optimizer='sgd', rate=1.0, gradient_clip_norm=0.01)\n"
+        "norm = np.linalg.norm(whole)\n"
+        "assert norm > 0.02\n"
+        "np.testing.assert_allclose(clipped, whole * 0.01 / norm, atol=1e-6)\n",
         f"{RUN} --gradient_clip_norm=1",
         "total images/sec",
     ),
@@ -139,7 +150,11 @@ RECIPES = (
         "from cnnbench.variable_mgr.gradients import make_stages\n"
         "(stage,) = make_stages(packing, ('a', 'b'), None)\n"
         "sent, inverse = stage([[1, 2], [3, 4]])\n"
-        "assert (sent, inverse(sent)) == ([[2, 1], [4, 3]], [[1, 2], [3, 4]])\n",
+        "assert (sent, inverse(sent)) == ([[2, 1], [4, 3]], [[1, 2], [3, 4]])\n"
+        "flags = dict(optimizer='sgd', rate=0.1, num_gpus=2, variable_update='replicated')\n"
+        "first, second = changes_of_weights(**flags, reverse_gradients=True)\n"
+        "np.testing.assert_allclose(first, changes_of_weights(**flags)[0], atol=1e-6)\n"
+        "np.testing.assert_array_equal(first, second)\n",
         f"{RUN} --variable_update=replicated --reverse_gradients",
         "total images/sec",
     ),
@@ -148,7 +163,15 @@ RECIPES = (
         "from cnnbench.cli import documents\n"
         "from cnnbench.models import get_model\n"
         "assert get_model('tiny', 'imagenet').name == 'tiny'\n"
-        "assert '| tiny | imagenet |' in documents.model_tables()['models']\n",
+        "assert '| tiny | imagenet |' in documents.model_tables()['models']\n"
+        "from cnnbench.models.declaration import declare\n"
+        "from cnnbench.models.graph import GraphNetwork\n"
+        "model = get_model('tiny', 'imagenet')\n"
+        "shapes = {one.name: one.shape for one in declare(model, 10).variables}\n"
+        "read = lambda spec, dtype: tf.zeros(shapes[spec.name], dtype)\n"
+        "network = GraphNetwork(model, 10, read, training=False)\n"
+        "logits = network.forward(tf.zeros([2, 64, 64, 3]))\n"
+        "np.testing.assert_array_equal(logits, np.zeros([2, 10]), strict=False)\n",
         f"{RUN} --model=tiny",
         "Model:       tiny",
         {"models/networks/tiny.py": "tiny_plugin.py"},
@@ -167,7 +190,20 @@ RECIPES = (
         "from cnnbench.lab.predict.predict import all_cost_formulas\n"
         "from cnnbench.variable_mgr.all_reduce import names\n"
         "assert 'chain' in names()\n"
-        "assert 'chain' in all_cost_formulas()\n",
+        "assert 'chain' in all_cost_formulas()\n"
+        "sys.modules['tensorflow'] = tf\n"
+        "from cnnbench.variable_mgr.all_reduce import ReduceContext, create\n"
+        "logical = [tf.config.LogicalDeviceConfiguration()] * 3\n"
+        "(cpu,) = tf.config.list_physical_devices('CPU')\n"
+        "tf.config.set_logical_device_configuration(cpu, logical)\n"
+        "rng = np.random.default_rng(0)\n"
+        "for count in (2, 3):\n"
+        "    algorithm = create('chain', ReduceContext(devices=DEVICES[:count]))\n"
+        "    values = rng.integers(-9, 9, size=(count, 5)).astype(np.float32)\n"
+        "    for index in range(count):\n"
+        "        step = tf.function(lambda *values: algorithm(values, index), autograph=False)\n"
+        "        sums = step(*map(tf.constant, values))\n"
+        "        np.testing.assert_array_equal(sums, [values.sum(0)] * count)\n",
         f"{RUN} --variable_update=replicated --all_reduce_spec=chain",
         "AllReduce:   chain",
         {"variable_mgr/all_reduce/algorithms/chain.py": "chain.py"},
@@ -198,7 +234,13 @@ RECIPES = (
         "assert 'local_sgd: towers train alone' in ' '.join(run_help().split())\n"
         "from importlib.util import find_spec\n"
         "for mode in BUILT_IN:\n"
-        "    assert find_spec('cnnbench.variable_mgr' + mode.manager.partition(':')[0])\n",
+        "    assert find_spec('cnnbench.variable_mgr' + mode.manager.partition(':')[0])\n"
+        # Two steps of each tower alone, and then the mean of both.
+        "flags = dict(optimizer='sgd', rate=0.1, num_gpus=2, steps=2)\n"
+        "alone = changes_of_weights(**flags, variable_update='independent')\n"
+        "assert np.abs(alone[0] - alone[1]).max() > 1e-4\n"
+        "for tower in changes_of_weights(**flags, variable_update='local_sgd'):\n"
+        "    np.testing.assert_allclose(tower, np.mean(alone, axis=0), atol=1e-5)\n",
         f"{RUN} --variable_update=local_sgd",
         "Variables:   local_sgd",
         {"variable_mgr/local_sgd.py": "local_sgd_plugin.py"},
@@ -222,35 +264,75 @@ def copy_of(tmp_path):
 _BEING_COMPILED = shutil.ignore_patterns("*.pyc.*")
 
 
-def started(check, tree):
-    """The process of a check, which imports from its working directory.
+# TensorFlow is loaded once, and cnnbench is then forgotten: a check imports it from its copy.
+_LOADED = """
+import sys
+from cnnbench.run.runtime.loading import load_tensorflow
+load_tensorflow()
+sys.meta_path[:] = [one for one in sys.meta_path if getattr(one, "__module__", "") != "cnnbench"]
+for name in [name for name in sys.modules if name.partition(".")[0] == "cnnbench"]:
+    del sys.modules[name]
+"""
 
-    No check computes with TensorFlow, which takes seconds to load.
-    """
-    code = (
-        "import sys\n"
-        "from unittest.mock import MagicMock\n"
-        "sys.modules['tensorflow'] = MagicMock()\n"
-        "sys.path.insert(1, 'tests/flags')\n"
-    )
-    command = [sys.executable, "-c", code + check]
-    return subprocess.Popen(command, cwd=tree, stderr=subprocess.PIPE, text=True)
+# What checks use.
+_TOOLS = """
+import sys
+sys.path[:0] = [".", "tests/flags"]
+import numpy as np
+import tensorflow as tf
+
+DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(3))
+
+def changes_of_weights(rate, steps=1, **flags):
+    # How steps of lenet change all weights, in a vector for each tower.
+    from cnnbench import BenchmarkCNN, Params
+    from cnnbench.variable_mgr import towers
+
+    small = dict(model="lenet", device="cpu", batch_size=2, weight_decay=0, num_warmup_batches=0)
+    built = BenchmarkCNN(Params.from_dict({**small, **flags})).build()
+    built.manager.after_initialization()
+    if flags.get("variable_update") == "independent":
+        built.manager.after_restore()  # copies are equal, as those of local_sgd are at first
+
+    def weights():
+        variables = built.manager.savable_variables()
+        copies = [variables[name].copies for name in sorted(variables)]
+        return [
+            np.concatenate([towers.read(copy).numpy().ravel() for copy in of_tower])
+            for of_tower in zip(*copies)
+        ]
+
+    before = weights()
+    for _ in range(steps):
+        built.step(rate).loss.numpy()
+    return [after - first for after, first in zip(weights(), before)]
+
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """The server that forks the processes of checks."""
+    server = Server(_LOADED)
+    yield server
+    server.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.heading)
-def test_a_recipe_names_every_file_that_it_needs(recipe, copy_of):
+def test_a_recipe_names_every_file_that_it_needs(recipe, copy_of, loaded, tmp_path):
     files = recipe.changes.keys() | recipe.adds
     assert files
-    running = {}
-    for left_out in ("", *files):
+    passed, error = [], tmp_path / "err"
+    for left_out in (*files, ""):
         tree = copy_of(left_out.replace("/", "_") or "all")
         recipe.perform(tree, left_out)
-        running[left_out] = started(recipe.check, tree)
-    errors = {left_out: process.communicate()[1] for left_out, process in running.items()}
-    assert [left_out for left_out, process in running.items() if process.returncode == 0] == [""], (
-        errors[""]
-    )
+        error.unlink(missing_ok=True)
+        code = _TOOLS + recipe.check
+        with Forked(code, (), tmp_path / "out", error, tree, server=loaded) as process:
+            if process.wait(240) == 0:
+                passed.append(left_out)
+    assert passed == [""], error.read_text()
 
 
 # Runs command lines one after the other in one process: their exit codes and what they print.

@@ -52,4 +52,6 @@ def test_what_it_refuses_is_told_with_its_place_in_the_spec(make_context):
 def test_every_algorithm_has_its_row():
     rows = re.findall(r"^\| (`.*?) \| ", TEXT, re.MULTILINE)
     listed = {name for row in rows for name in re.findall(r"`(\w+)(?:#k)?`", row)}
-    assert listed == {*all_reduce.names()}
+    missing = {*all_reduce.names()} - listed
+    assert not missing, f"add rows to docs/all_reduce.md: {missing}"
+    assert listed <= {*all_reduce.names()}
