@@ -41,7 +41,22 @@ def test_a_table_loses_empty_columns_and_keeps_sort_keys():
     assert [row[1].value for row in found.rows] == [12.5, None]
     assert len(make_table(({**row, "error": ""} for row in ROWS), whole=True).columns) == 4
     assert make_table([]) is None
-    assert interval_cell((1.0, 3.0)).value == 2.0
+    assert (interval_cell((1.0, 3.0)).value, interval_cell((1.0, 3.0)).text) == (
+        2.0,
+        "1.000 to 3.000",
+    )
+    for unknown in (None, (None, 3.0), (1.0, None)):
+        assert interval_cell(unknown) == numeric_cell(None)
+
+
+def test_a_section_may_have_a_title_or_contents_alone():
+    def lines(title, *contents):
+        return sections_to_lines([Section.from_contents("", title, contents)])
+
+    assert lines("Title") == ["Title"]
+    assert lines("", "words") == ["words"]
+    assert lines("", None, ()) == []
+    assert sections_to_lines([["a"], ["b"]], mark="# ") == ["# a", "", "# b"]
 
 
 def test_a_docstring_introduces_contents_if_there_are_some():

@@ -11,7 +11,7 @@ import math
 
 import pytest
 from pages import report_of, rows, section
-from step_profiles import CONV, changed
+from step_profiles import changed
 from studies import roofline
 
 from cnnbench.base.charts import HIGHER, LineChart, RowChart
@@ -19,15 +19,11 @@ from cnnbench.base.document import ChartGroup, Paragraph, Table
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import (
-    cause_text,
-    explanation_rows,
     terminal_sections,
     to_markdown,
 )
 from cnnbench.judge.report import build, gather, load, render
-from cnnbench.judge.report.renderers import render as render_comparison
 from cnnbench.judge.report.sections.profiles import terminal_text
-from cnnbench.records.profiles import UPDATE
 from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import Imported, Measured, ResourceUse, StartupSeconds, Subject
 
@@ -235,29 +231,6 @@ def test_a_cause_names_its_flag_once(full_runs, profiles):
     first, *others = terminal_sections(found)[0]
     assert fact in first.text
     assert not any(fact in one.text for one in others)
-
-
-def test_a_comment_shows_causes_only_if_the_step_time_differs_significantly(full_runs, profiles):
-    slower = changed(lambda part: part[:2] == ("conv1", CONV), 2.0)
-    slower = changed(lambda part: part.kind == UPDATE, 0.1, slower)
-    found = explain(profiles.side(), profiles.side(slower))
-    assert found.causes
-    sides = [tuple(full_runs.of(*[speed] * 4)) for speed in (150.0, 100.0)]
-    comparison = dataclasses.replace(
-        compare_records(*sides), explanation=found, repeat="cnnbench gate A B"
-    )
-    text = render_comparison(comparison, "markdown")
-    shown, _, _ = text.partition("<details>")
-    assert shown.index(f"- <code>{cause_text(found.causes[0])[:6]}") < shown.index("| throughput")
-    assert shown.count("cnnbench gate A B") == 1
-    unclear = dataclasses.replace(found, spread=2 * abs(found.difference), answer="Unclear.")
-    text = render_comparison(dataclasses.replace(comparison, explanation=unclear), "markdown")
-    shown, _, folded = text.partition("<details>")
-    assert not any(words in shown for words in ("Unclear.", "<code>+", "<code>-"))
-    assert all(words in folded for words in ("Unclear.", "<code>+"))
-    # Rows in which B takes less time follow the rows that make B slower.
-    signs = [row.difference > 0 for row in explanation_rows(found, 5)[:5]]
-    assert signs == sorted(signs, reverse=True)
 
 
 def test_undecided_is_said_once(full_runs):

@@ -15,7 +15,11 @@ from golden import golden
 
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.report import exports
-from cnnbench.judge.report.exports import FORMATS, exported_metrics_of_comparison
+from cnnbench.judge.report.exports import (
+    FORMATS,
+    exported_metrics_of_comparison,
+    shared_labels,
+)
 from cnnbench.records.metric import ALL
 from cnnbench.records.run import Subject
 
@@ -135,6 +139,22 @@ def test_names_do_not_depend_on_what_else_is_there(
     # Others hold one subject, the newest; in a history, a commit is one point, whatever its side.
     alone, together = (names[0] for names in found)
     assert format not in ("openmetrics", "mlflow") or len(together) == 2 * len(alone)
+
+
+def test_what_describes_a_value(figures):
+    texts = [one.code_and_machine_texts() for one in figures]
+    assert {one["role"] for one in texts} == {"base", "new"}
+    for one in texts:
+        side = {"base": "a", "new": "b"}[one["role"]]
+        assert (one["side"], one["revision"]) == (side, side * 40)
+        assert (one["repository"], one["dirty"]) == ("example.org/nets", "false")
+        assert "point" not in one  # which is the revision
+        assert len(one["machine_key"]) == 8
+    day = replace(figures[0], point="2026-11-20").code_and_machine_texts()
+    assert day == {**texts[0], "point": "2026-11-20"}
+    labels = [{"branch": "x", "host": "a", "commit": "1"}, {"branch": "x", "host": "b"}]
+    assert shared_labels(labels) == {"branch": "x"}
+    assert shared_labels(labels[:1]) == {"branch": "x", "host": "a"}
 
 
 def test_a_format_of_one_unit_names_what_it_leaves_out(figures):

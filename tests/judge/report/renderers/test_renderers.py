@@ -3,6 +3,7 @@
 Tests cnnbench/judge/report/renderers.py.
 """
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -10,10 +11,15 @@ from xml.etree import ElementTree as xml
 
 import pytest
 from golden import golden
+from step_profiles import CONV, changed
 
 from cnnbench.judge.compare import SkippedFile, compare_records
+from cnnbench.judge.compare.result import SameCode
+from cnnbench.judge.explain import explain
+from cnnbench.judge.explain.explanation import cause_text, explanation_rows
 from cnnbench.judge.report.renderers import FORMATS, LIMIT, render, terminal_text, wants_colour
 from cnnbench.records.files import KINDS
+from cnnbench.records.profiles import UPDATE
 from cnnbench.records.run import ModelInfo
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -162,6 +168,81 @@ def test_when_there_are_colours(monkeypatch, terminal, environ, wanted):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert wants_colour(Stream()) is wanted
+
+
+def test_a_comment_shows_causes_only_if_the_step_time_differs_significantly(full_runs, profiles):
+    slower = changed(lambda part: part[:2] == ("conv1", CONV), 2.0)
+    slower = changed(lambda part: part.kind == UPDATE, 0.1, slower)
+    found = explain(profiles.side(), profiles.side(slower))
+    assert found.causes
+    sides = [tuple(full_runs.of(*[speed] * 4)) for speed in (150.0, 100.0)]
+    comparison = dataclasses.replace(
+        compare_records(*sides), explanation=found, repeat="cnnbench gate A B"
+    )
+    text = render(comparison, "markdown")
+    shown, _, _ = text.partition("<details>")
+    assert shown.index(f"- <code>{cause_text(found.causes[0])[:6]}") < shown.index("| throughput")
+    assert shown.count("cnnbench gate A B") == 1
+    unclear = dataclasses.replace(found, spread=2 * abs(found.difference), answer="Unclear.")
+    text = render(dataclasses.replace(comparison, explanation=unclear), "markdown")
+    shown, _, folded = text.partition("<details>")
+    assert not any(words in shown for words in ("Unclear.", "<code>+", "<code>-"))
+    assert all(words in folded for words in ("Unclear.", "<code>+"))
+    # Rows in which B takes less time follow the rows that make B slower.
+    signs = [row.difference > 0 for row in explanation_rows(found, 5)[:5]]
+    assert signs == sorted(signs, reverse=True)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_explanation_is_in_all_formats_and_a_command_in_those_for_others(
+    full_runs, profiles, format
+):
+    slower = changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9)
+    comparison = dataclasses.replace(
+        compare_records(full_runs.of(*[150.0] * 4), full_runs.of(*[100.0] * 4)),
+        explanation=explain(profiles.side(), profiles.side(slower)),
+        next_step="cnnbench ab --resume=x",
+    )
+    text = render(comparison, format)
+    assert "conv1" in text
+    if format == "table":  # whose reader has just seen the command
+        return
+    assert "cnnbench ab --resume=x" in text.replace("&#61;", "=")
+    repeated = render(dataclasses.replace(comparison, repeat="cnnbench gate A B"), format)
+    assert "cnnbench gate A B" in repeated
+    assert ("cnnbench ab" in repeated) == (format == "json")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_code_that_is_the_same_is_an_answer_in_all_formats(format):
+    files = tuple(f"docs/page{number}.md" for number in range(5))
+    same = SameCode(base="a" * 40, new="b" * 40, files=files)
+    found = dataclasses.replace(compare_records([], []), same_code=same)
+    assert found.exit_code == 0
+    text = render(found, format)
+    assert "5 files" in text
+    if format == "junit":
+        (suite,) = xml.fromstring(text)
+        assert suite.get("name") == "cnnbench compare: code"
+        assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == [
+            *("1", "0", "0", "0")
+        ]
+    if format == "markdown":
+        assert [file in text.replace("&#46;", ".") for file in files] == [True] * 5
+        alone = render(
+            dataclasses.replace(found, same_code=dataclasses.replace(same, files=())), format
+        )
+        assert "<details>" not in alone
+
+
+def test_repeated_pairs_are_a_property_in_junit(full_runs):
+    lost = [{"side": "b", "how": "killed by SIGKILL"}]
+    sides = [
+        [full_runs(ab={"side": name, "seed": 1, "pair": n, "lost": lost}) for n in range(1, 9)]
+        for name in "ab"
+    ]
+    text = render(compare_records(*sides), "junit")
+    assert '<property name="repeated_pairs" value="8" />' in text
 
 
 def test_json_is_strict(everything):
