@@ -173,9 +173,8 @@ class Standing:
     Its descriptor can be read then, as that of a child's guard can.
     """
 
-    def __init__(self, log: Path, words: str, result: ProcessResult | None) -> None:
+    def __init__(self, log: Path, result: ProcessResult | None) -> None:
         self.log, self.result = log, result
-        log.write_text(words)
         self.signals: list[int] = []
         self._read, write = os.pipe()
         if result is not None:
@@ -204,12 +203,14 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
     order: list[str] = []
 
     def session(
-        *results: ProcessResult | None, said: str = "", spared: tuple[str, ...] = ()
+        *results: ProcessResult | None, said: str | None = "", spared: tuple[str, ...] = ()
     ) -> tuple[int, list[str], list[str]]:
         def start(command: Command, stdout: int | None = None) -> Standing:
             assert (stdout is not None) == (not made)  # that of the chief is passed through
             assert command.environment == {"TASK": command.words[0]}
-            made.append(Standing(command.log, f"{said}\n", results[len(made)]))
+            made.append(Standing(command.log, results[len(made)]))
+            if said is not None:
+                command.log.write_text(f"{said}\n")
             return made[-1]
 
         def stop(children: list[Standing], announce: object, seconds: float | None) -> list[Any]:
@@ -309,7 +310,6 @@ def test_suspended_processes_go_on_before_they_are_stopped(
     assert sent == [signal.SIGCONT] * 2
 
 
-def test_a_log_that_is_gone(tmp_path: Path) -> None:
-    process = launch._JobProcess(Task("worker"), None, tmp_path / "gone")
-    with pytest.raises(BenchmarkError, match="gone: No such file"):
-        process.new_log_lines()
+def test_a_log_that_is_gone(session: Callable[..., Any]) -> None:
+    with pytest.raises(BenchmarkError, match=r"worker-0\.log: No such file"):
+        session(OK, OK, OK, said=None)
