@@ -17,10 +17,10 @@ from golden import golden
 from pages import report_of
 from studies import ROWS, roofline, step_profile, strategies, tuning
 
-from cnnbench.base.document import ChartGroup, Paragraph
+from cnnbench.base.document import ChartGroup, Paragraph, Table
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.campaigns import DIFFERENT, StrategyRow
-from cnnbench.records.run import ConditionNote, Conditions, ResourceUse, Subject
+from cnnbench.records.run import ConditionNote, Conditions, Imported, ResourceUse, Subject
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -39,6 +39,9 @@ def told(report, seen):
         for block in section.blocks:
             if isinstance(block, Paragraph):
                 lines.append(block.text)
+            if isinstance(block, Table) and block.title:
+                folded = ", folded" if block.folded else ""
+                lines.append(f"table of {len(block.rows)} rows{folded}: {block.title}")
             if isinstance(block, ChartGroup):
                 charts = (
                     f"{one.title}{'; ' if one.note else ''}{one.note}" for one in block.charts
@@ -125,6 +128,23 @@ REPORTS = {
         runs(100, conditions=Conditions(before={}, during={"other_cpus": 0.0})),
     ),
     "resources over time": lambda runs: report_of(*(runs(100, resources=used(1)) for _ in "ab")),
+    "resources of many configurations": lambda runs: report_of(
+        *(runs(100, resources=used(0), flags={"batch_size": size}) for size in range(1, 31))
+    ),
+    "input alone": lambda runs: report_of(runs(100, flags={"input_only": True})),
+    "two rooflines": lambda runs: report_of(studies=[roofline(runs(n)) for n in (100, 100)]),
+    "notes and skipped files": lambda runs: report_of(
+        *runs.of(*NOISY), base=[*runs.of(*NOISY[:3]), runs(error=("OSError", "no disk"))]
+    ),
+    "imported": lambda runs: report_of(
+        *(
+            runs(
+                100 + part,
+                imported=Imported(program="x", file="a.log", sha256="0" * 64, part=part, values={}),
+            )
+            for part in (1, 2)
+        )
+    ),
     "many processes": lambda runs: report_of(*runs.of(*(100 + n / 10 for n in range(301)))),
     "many commits": lambda runs: report_of(
         *(
