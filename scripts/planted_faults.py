@@ -84,7 +84,7 @@ FAULTS = {
     "edited code goes unnoticed between processes": Fault(
         "changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]",
         "changed = [name for name in {**then, **now} if name not in now]",
-        "tests/cli/commands/test_sweep.py tests/cli/test_measured_code.py",
+        "tests/campaigns/processes tests/cli/commands/test_sweep.py",
     ),
     "exports have no intervals": Fault(
         "low, high = values.median_confidence_interval or (None, None)",

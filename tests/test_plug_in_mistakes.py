@@ -525,6 +525,7 @@ def test_a_file_that_cannot_be_read_is_named_by_the_check_of_its_data_set(call, 
     assert "cnnbench: error: data/some.bin: no JPEG (" in err
 
 
+@pytest.mark.slow
 def test_a_plug_in_that_switches_off_eager_execution_is_named(tmp_path):
     """In a process of its own, because nothing can switch it on again."""
     switch = "import tensorflow as tf\ntf.compat.v1.disable_eager_execution()\n"

@@ -57,6 +57,7 @@ def test_a_run_takes_names_of_several_files(call, tmp_path):
     assert config["plugin"] == [path for file in files for path in file.split(",")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_start")
 def test_commands_take_names_of_plug_ins(call, tmp_path):
     reductions = ("--device=cpu", "--num_gpus=3", "--sizes=4K", "--num_batches=1", "--progress=off")
@@ -85,6 +86,7 @@ def test_comparisons_take_metrics_of_plug_ins(call, runs, tmp_path):
     assert name in call("history", base, f"--metric=none_{name}", plugin, code=2).err
 
 
+@pytest.mark.slow
 def test_a_job_takes_names_of_plug_ins(tmp_path):
     flags = {
         **TINY,
@@ -170,6 +172,7 @@ register_model("scaled", "cifar10", Scaled)
 """
 
 
+@pytest.mark.slow
 def test_an_operation_at_import_runs_on_configured_devices(tmp_path):
     (tmp_path / "at_import.py").write_text(AT_IMPORT)
     words = ["--plugin=at_import.py", "--model=scaled", "--num_gpus=2", "--device=cpu"]

@@ -40,6 +40,7 @@ def session(pytester, fake_python, quick_processes, quick_answers, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_a_test_asserts_on_throughput_and_tensorflow_is_not_loaded(session):
     result = session(
         """

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from covering import slow_if
 
 from cnnbench.base.files import CHECKOUT
 from cnnbench.campaigns.ab.side import worktree
@@ -76,7 +77,10 @@ def test_the_next_worktree_removes_what_killed_processes_left(repository, git, t
     assert [*(tmp_path / "temporary").iterdir()] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    slow_if([signal.SIGTERM, signal.SIGHUP], [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]),
+)
 def test_a_signal_while_a_worktree_is_added_prints_only_that_it_interrupts(
     repository,
     git,

@@ -11,6 +11,7 @@ from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import (
     CampaignIdentity,
     CampaignKind,
+    CodeChangedError,
     ConfigurationIdentity,
     Journal,
     ResultsFolder,
@@ -342,3 +343,18 @@ def test_events_of_other_forms_are_refused(tmp_path):
     journal.path.write_text('{"event": "explanation"}\n')
     (note,) = journal.read("note")
     assert note["note"] == "explanation"
+
+
+def test_an_edited_plug_in_changes_the_measured_code(tmp_path, git):
+    git(tmp_path, "init")
+    plugin = tmp_path / "net.py"
+    plugin.write_text("")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "one")
+    plan = ConfigurationIdentity({}, {"plugin": (str(plugin),)}, tmp_path)
+    identity = CampaignIdentity(plans={"a": plan}, facts={}, policy={}, own=False)
+    plugin.write_text("first = 1")
+    identity.raise_if_code_changed()  # compared with the state at the first call
+    plugin.write_text("second = 1")
+    with pytest.raises(CodeChangedError, match="uncommitted changes of a"):
+        identity.raise_if_code_changed()

@@ -204,6 +204,7 @@ def test_a_process_that_was_killed_is_measured_again_but_not_a_second_time(
     assert len(campaign.started) == before + processes
 
 
+@pytest.mark.slow
 def test_killed_within_a_group_it_goes_on_with_the_same_blocks(
     searched: Searched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -638,6 +638,7 @@ def test_what_more_pairs_cannot_change_is_a_verdict_after_one(ab, call, b, flags
     assert "for a verdict" not in done.err
 
 
+@pytest.mark.slow
 def test_an_analysis_that_is_not_clear_ends_an_experiment_without_a_chance(ab):
     sides = {"a": {"scatter": 3}, "b": {"scatter": 3}}
     done = ab("--pairs=16", "--seed=5", **sides, code=3)
@@ -652,6 +653,7 @@ def test_an_analysis_that_is_not_clear_ends_an_experiment_without_a_chance(ab):
     assert len(processes("calm")) > 16
 
 
+@pytest.mark.slow
 def test_cpu_time_decides_where_other_programs_disturb(ab, monkeypatch):
     noisy = {"scatter": 0.9, "busy": 1.0}
     a, b = {"cpu": 0.08, **noisy}, {"cpu": 0.09, **noisy}

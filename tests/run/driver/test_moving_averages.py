@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import everyday_values
 from short_runs import KINDS, build, run
 
 from cnnbench.errors import BenchmarkError
@@ -32,8 +35,10 @@ def averages(built):
     }
 
 
-@pytest.mark.parametrize("flags", KINDS)
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+@pytest.mark.parametrize(
+    ("flags", "optimizer"),
+    everyday_values(itertools.product(KINDS, ["sgd", "momentum", "adamw"])),
+)
 def test_averages_follow_their_formula(flags, optimizer):
     own = {"num_gpus": 2, "batch_size": 2, "optimizer": optimizer, "weight_decay": 0.01}
     built = build("lenet", ema_decay=DECAY, **own, **flags)

@@ -134,6 +134,7 @@ def resnet20_logits(x, stored):
     return tf.reduce_mean(x, [1, 2]) @ next(left) + next(left)
 
 
+@pytest.mark.slow
 def test_a_deep_network_with_batch_norm(tmp_path, call):
     """Its last layer follows a mean, so that no data format is asked for."""
     stored = write(tmp_path, resnet20())

@@ -119,6 +119,7 @@ def test_one_bit_of_one_copy_is_named(spoil, tmp_path, call):
     assert record.measured.replica_checks == 3
 
 
+@pytest.mark.slow
 def test_a_slot_and_every_tower_that_differs_are_named(spoil):
     def slots(built):
         return [built.slots["optimizer/beta1_power"].copies[tower] for tower in (1, 3)]
@@ -133,6 +134,7 @@ def test_a_slot_and_every_tower_that_differs_are_named(spoil):
         BenchmarkCNN(Params.from_dict(params)).run()
 
 
+@pytest.mark.slow
 def test_relaxed_consistency_with_an_automatic_loss_scale_is_checked_too(spoil):
     spoil(lambda built: [weight(built, 0)], WARMUP + 2)
     with pytest.raises(ReplicaDivergenceError, match="tower 1 differs"):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import short_runs
+from covering import slow_if
 from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
 
 from cnnbench import Params
@@ -81,27 +82,30 @@ def forecast(**flags):
 
 @pytest.mark.parametrize(
     ("flags", "steps", "line", "config"),
-    [
-        (
-            {"stop_at": "top_1_accuracy:0"},
-            2,
-            "Stopping, as eval accuracy at least 0.0 was reached",
-            {"stop_at": None, "stop_at_top_1_accuracy": 0.0},
-        ),
-        (
-            {"stop_at": "top_5:0"},
-            2,
-            "Stopping, as eval top_5 at least 0.0 was reached",
-            {"stop_at": "top_5:0", "stop_at_top_1_accuracy": None},
-        ),
-        (
-            {"stop_at": "loss:1e6"},
-            2,
-            "Stopping, as eval loss at most 1000000.0 was reached",
-            {"stop_at": "loss:1000000", "stop_at_top_1_accuracy": None},
-        ),
-        ({"stop_at": "loss:0"}, 8, None, {"stop_at": "loss:0", "stop_at_top_1_accuracy": None}),
-    ],
+    slow_if(
+        lambda case: case[0] == {"stop_at": "top_5:0"},
+        [
+            (
+                {"stop_at": "top_1_accuracy:0"},
+                2,
+                "Stopping, as eval accuracy at least 0.0 was reached",
+                {"stop_at": None, "stop_at_top_1_accuracy": 0.0},
+            ),
+            (
+                {"stop_at": "top_5:0"},
+                2,
+                "Stopping, as eval top_5 at least 0.0 was reached",
+                {"stop_at": "top_5:0", "stop_at_top_1_accuracy": None},
+            ),
+            (
+                {"stop_at": "loss:1e6"},
+                2,
+                "Stopping, as eval loss at most 1000000.0 was reached",
+                {"stop_at": "loss:1000000", "stop_at_top_1_accuracy": None},
+            ),
+            ({"stop_at": "loss:0"}, 8, None, {"stop_at": "loss:0", "stop_at_top_1_accuracy": None}),
+        ],
+    ),
 )
 def test_training_ends_at_the_target(flags, steps, line, config, quick_start):
     record, lines, _ = run(**flags)

@@ -221,6 +221,7 @@ def test_where_gradients_wait_the_averages_are_guarded_by_their_own_step(relaxed
     assert all(np.isfinite(value).all() for value in third.values())
 
 
+@pytest.mark.slow
 def test_a_compiled_step_skips_as_well_and_so_do_means_of_moving_averages():
     flags = {"variable_update": "replicated", "num_gpus": 2, "bn_stats": "mean"}
     built = build(**flags, xla_compile=True)

@@ -117,6 +117,7 @@ TABLE = """
 """
 
 
+@pytest.mark.slow
 def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path):
     """A table of a model's own decays everywhere, its gradient comes in slices."""
     flags = own_forecast(tmp_path, TABLE)
