@@ -12,7 +12,7 @@ import math
 import pytest
 from pages import report_of, rows, section
 from step_profiles import changed
-from studies import roofline
+from studies import roofline, tuning
 
 from cnnbench.base.charts import HIGHER, LineChart, RowChart
 from cnnbench.base.document import ChartGroup, Paragraph, Table
@@ -501,3 +501,13 @@ def test_a_page_of_a_roofline_begins_with_what_the_command_says(full_runs):
         "8.000 ms to win in conv0, convolution 5x5, forward",
         "2.500 ms to win in pool0, pooling, forward",
     ]
+
+
+def test_commands_on_a_page_name_no_file_that_its_readers_lack(full_runs):
+    made = tuning()
+    own = dataclasses.replace(made, search_command=(*made.search_command, "--space=own.yaml"))
+    for document, command in ((made, made.search_command), (own, made.command)):
+        report = report_of(full_runs(100), studies=[document])
+        listed = [row["command"] for row in rows(report, "reproduce", 1)]
+        assert " ".join(command) in listed
+        assert not any(".yaml" in one for one in listed)

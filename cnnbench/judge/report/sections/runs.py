@@ -504,6 +504,13 @@ def _commit_cell(revision: str, state: Subject) -> TableCell:
     return TableCell(f"{revision}{changes}", kinds="code")
 
 
+def _names_own_file(words: Sequence[str]) -> bool:
+    """Whether a command names a YAML file of its user, such as a suite or a search space, which
+    readers of the page do not have.
+    """
+    return any(word.endswith((".yaml", ".yml")) for word in words)
+
+
 def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
     """Yields, for each command, the name of the measurement, the words of the command, the number
     of processes, and the start time.
@@ -512,7 +519,10 @@ def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[st
         yield f"modes of {title}", document.command, len(document.processes), document.started_at
     for tuning in results.tunings:
         processes = sum(row.processes for row in tuning.rows) + 2 * tuning.pairs
-        yield "best flags", tuning.search_command, processes, tuning.started_at
+        name, words = "best flags", tuning.search_command
+        if _names_own_file(words):
+            name, words = "the best flags found", tuning.command
+        yield name, words, processes, tuning.started_at
     by_campaign = {
         process.run_id for document in results.strategies for process in document.processes
     }
@@ -531,8 +541,8 @@ def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[st
         sweep = place.get("command")
         is_command = isinstance(sweep, list) and all(isinstance(word, str) for word in sweep)
         words = tuple(sweep) if is_command and sweep else ()
-        # A reader of the page does not have the file of a suite, so its commands are listed.
-        if words and not any(word.endswith((".yaml", ".yml")) for word in words):
+        # The commands of the processes are listed instead.
+        if words and not _names_own_file(words):
             return f"suite {place.get('suite')}", words
         # The commands of repeated runs differ only in the name of the output file.
         if isinstance(record, RunRecord):
