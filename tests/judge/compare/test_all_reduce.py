@@ -13,7 +13,7 @@ from cnnbench.errors import ExitCode
 from cnnbench.flags.declare import RepetitionMatch
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.params import flag_names_by_repetition_match
-from cnnbench.judge.compare import Policy, Verdict, compare_records
+from cnnbench.judge.compare import Verdict, compare_records
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.all_reduce import Copying
 from cnnbench.variable_mgr.modes import Packing
@@ -435,18 +435,3 @@ def test_pairs_and_spreads(reductions):
     found = compare_records(reductions.of(*BASE), reductions.of(*scaled(0.9)), aa=noisy)
     assert only(found).main.verdict is Verdict.INCONCLUSIVE
     assert only(found).main.judgement.noise > 0.2
-
-
-def test_many_spreads_that_cannot_be_used_are_one_note(reductions):
-    sizes = range(4_000_000, 4_600_000, 100_000)
-
-    def one(value):
-        return reductions(*(reductions.point(value, bytes=size) for size in sizes))
-
-    found = compare_records(
-        map(one, BASE), map(one, BASE), aa=map(one, BASE[:3]), policy=Policy(threshold=0.05)
-    )
-    refused, missing = found.notes
-    assert f"{SMALL} and 5 more" in refused
-    assert "3 runs" in refused
-    assert "6 configurations" in missing

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +11,6 @@ from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import SkippedFile, Verdict, compare_records
 from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.judge.report.renderers import render
-from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.run import Evaluation
 
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -212,19 +210,6 @@ def test_runs_without_cpu_time_compare_with_runs_that_have_it(runs):
         assert found.exit_code is ExitCode.INCONCLUSIVE
 
 
-@pytest.mark.parametrize(
-    ("parts", "note"),
-    [
-        ({"losses": (1.0, math.nan, 1.0)}, "5 of 5 runs in NEW"),
-        ({"environment": {"emulated_gpus": True}}, EMULATED_NOTICE),
-    ],
-)
-def test_what_casts_doubt_on_a_side_is_noted(runs, parts, note):
-    found = compare_records(runs.of(*BASE), runs.of(*BASE, **parts))
-    (noted,) = found.notes
-    assert note in noted
-
-
 def test_the_spread_of_like_runs_is_taken_per_configuration(runs):
     aa = runs.of(90.0, 100.0, 110.0, 120.0)
     found = compare_records(runs.of(*BASE), runs.of(*scaled(0.9)), aa=aa)
@@ -232,22 +217,6 @@ def test_the_spread_of_like_runs_is_taken_per_configuration(runs):
     assert only(found).judgement.noise == pytest.approx(0.2815, abs=1e-3)
     assert only(found).verdict is Verdict.INCONCLUSIVE
     assert found.notes == ()
-
-
-@pytest.mark.parametrize(
-    ("speeds", "more", "reason"),
-    [
-        ((100.0, 101.0), {}, "2 runs, at least 4"),
-        (BASE, {"environment": {"cpu_model": "Slow CPU"}}, "cpu_model is Fast CPU"),
-    ],
-)
-def test_a_spread_that_cannot_be_used_is_noted(runs, speeds, more, reason):
-    found = compare_records(runs.of(*BASE), runs.of(*BASE), aa=runs.of(*speeds, **more))
-    assert only(found).judgement.noise is None
-    unusable, missing = found.notes
-    assert "lenet, batch 8, 1 cpu" in unusable
-    assert reason in unusable
-    assert "1 configuration:" in missing
 
 
 @pytest.mark.parametrize(("configurations", "notes"), [(5, 5), (6, 1)])

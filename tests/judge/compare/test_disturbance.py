@@ -216,18 +216,6 @@ NOISY = (90.0, 95.0, 100.0, 105.0, 110.0)
 CALM_MACHINE = conditions(others=0.02)
 
 
-def test_the_reason_names_how_many_were_disturbed_and_by_what(runs):
-    base = runs.of(*NOISY, conditions=conditions("load", others=1.37))
-    calm = runs.of(*NOISY[:4], conditions=CALM_MACHINE)
-    stolen = runs.of(NOISY[4], conditions=conditions("load", "steal", others=0.5, steal=0.123))
-    (entry,) = compare_records(base, [*calm, *stolen]).entries
-    assert entry.main.verdict is Verdict.INCONCLUSIVE
-    assert re.search(
-        r"6 of 10 runs .* in 6 \(.*1\.37 CPUs.*\), .* in 1 \(.*12\.3 %\)$", entry.disturbance
-    )
-    assert entry.main.judgement.reason.endswith(entry.disturbance)
-
-
 def test_no_disturbance_and_no_record_of_it(runs):
     found = disturbance_text(runs.of(*NOISY, conditions=CALM_MACHINE))
     assert re.match(r"none of 5 runs .*0\.02 CPUs", found)

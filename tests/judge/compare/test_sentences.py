@@ -1,7 +1,8 @@
 """The wording of verdicts, answers, advice and notes: constructed comparisons against one file.
 
-Tests cnnbench/judge/compare/estimate.py and cnnbench/judge/compare/result.py. Other tests of this
-folder test values; the formats of a comparison have a transcript each in
+Tests cnnbench/judge/compare/compare.py, cnnbench/judge/compare/estimate.py,
+cnnbench/judge/compare/judgement.py and cnnbench/judge/compare/result.py. Other tests of this folder
+test values; the formats of a comparison have a transcript each in
 tests/judge/report/renderers/golden. UPDATE_GOLDEN=1 writes the file anew.
 """
 
@@ -309,6 +310,18 @@ COMPARED = {
         (s.runs.of(*BASE, model=model(6_000_000)), s.runs.of(*BASE, model=model(6_000_001))),
         {},
     ),
+    "no FLOPs before": lambda s: (
+        (s.runs.of(*BASE, model=model(0)), s.runs.of(*BASE)),
+        {},
+    ),
+    "twice the FLOPs of forward passes": lambda s: (
+        (
+            s.runs.of(*BASE, flags={"forward_only": True}),
+            s.runs.of(*BASE, flags={"forward_only": True}, model=model(120)),
+        ),
+        {},
+    ),
+    "two processes a side": lambda s: (s.speeds([100.0] * 2, [100.0] * 2), {}),
     "another batch": lambda s: (s.speeds(flags={"batch_size": 16}), {}),
     "another network and batch": lambda s: (
         s.speeds(model=model(66), flags={"batch_size": 16}, environment=CPU),

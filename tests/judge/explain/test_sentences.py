@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import pytest
 from golden import golden
 from step_profiles import CONV, Profiles, Row, changed, network, with_records
 
@@ -252,9 +251,3 @@ def test_transcripts(lenet_runs, monkeypatch):
     assert text == golden(GOLDEN / "terminal.txt", text)
     text = "\n".join(markdown)
     assert text == golden(GOLDEN / "comment.md", text)
-
-
-@pytest.mark.parametrize("title", EXPLAINED)
-def test_the_answer_names_the_first_cause(lenet_runs, title):
-    found = explain(*EXPLAINED[title](Sides(Profiles(lenet_runs(), load=0.0))))
-    assert all(cause.place in found.answer for cause in found.causes[:1])

@@ -21,7 +21,7 @@ from cnnbench.base.document import Paragraph
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.sections.profiles import terminal_text
 from cnnbench.records.all_reduce import Copying
-from cnnbench.records.campaigns import DIFFERENT, StrategyRow
+from cnnbench.records.campaigns import DIFFERENT
 from cnnbench.records.run import ConditionNote, Conditions, Subject
 
 GOLDEN = Path(__file__).parent / "golden" / "picture.md"
@@ -227,66 +227,10 @@ def test_modes_that_train_otherwise_or_overlap_are_told(folder):
     assert report.title == "Speed of lenet"
 
 
-@pytest.mark.parametrize(
-    ("processes", "shift", "words", "tone"),
-    [
-        (1, 0, ["1 process ", "--rounds=6"], "unsure"),
-        (5, 0, ["5 processes ", "--rounds=6"], "unsure"),
-        (6, 0, ["replicated", "192.5 images/sec (190.0 to 195.0)"], ""),
-        (6, 8, ["replicated", "parameter_server", "188.0 to 195.0 images/sec"], ""),
-    ],
-)
-def test_no_mode_is_fastest_without_an_interval(processes, shift, words, tone):
-    speeds = {"parameter_server": 180.0 + shift, "replicated": 190.0, "one_tower": 220.0}
-    most = processes - 1
-    rows = (
-        StrategyRow(
-            mode=mode,
-            processes=processes,
-            images_per_sec=speed + most / 2,
-            low=speed,
-            high=speed + most,
-        )
-        for mode, speed in speeds.items()
-    )
-    found = strategies(rows=tuple(rows))
-    (answer,) = report_of(studies=[found]).answers
-    assert [word for word in words if word not in answer.text] == []
-    assert answer.tone == tone
-
-
 def test_gains_of_the_best_flags_are_drawn(report):
     (drawn,) = (one for one in report.charts if "gain" in one.title)
     assert drawn.limit == (0.0, "as given")
     assert [row.label for row in drawn.rows] == ["variable_update=replicated", "precision=bf16"]
-
-
-def test_titles_say_which_candidates_and_layers_are_drawn(full_runs):
-    best = tuning().rows[0]
-    gains = [dataclasses.replace(best, candidate=f"num_threads={n}") for n in range(13)]
-    layers = tuple(dataclasses.replace(ROWS[0], layer=f"conv{n}") for n in range(60))
-    studies = [tuning(rows=tuple(gains)), roofline(full_runs(100), rows=layers)]
-    titles = [one.title for one in report_of(studies=studies).charts]
-    assert " 12 " in titles[0]
-    assert any(one.endswith("the 12 slowest of 60 layers") for one in titles)
-
-
-@pytest.mark.parametrize(
-    ("parts", "text", "tone"),
-    [
-        ({"trains_alike": False}, "other weights", "bad"),
-        ({"verdict": "open"}, "variable_update=replicated", "unsure"),
-        ({"verdict": "open", "leader": "as given"}, "no candidate", "unsure"),
-        ({"verdict": "same"}, "variable_update=replicated", ""),
-        ({"verdict": "none", "gain": None}, "no candidate", ""),
-    ],
-)
-def test_what_is_not_proven_is_not_said_to_be(parts, text, tone):
-    report = report_of(studies=[tuning(**parts)])
-    (answer,) = report.answers
-    assert text in answer.text
-    assert answer.tone == tone
-    assert report.title == "Speed of lenet"
 
 
 def test_conditions_of_profiled_runs_and_of_reductions_count(full_runs, measured):

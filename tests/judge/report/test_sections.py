@@ -164,11 +164,6 @@ def test_losses_that_are_not_finite_are_told_and_no_value(full_runs):
     assert (row["last loss"], row["losses"]) == ("1.000", "not finite in 1 of 2")
 
 
-def test_a_peak_that_nobody_knows_is_pointed_out(full_runs):
-    report = report_of(full_runs.with_peak(None, None))
-    assert "--peak_flops" in section(report, "mfu").visible_when_folded.text
-
-
 def test_nothing_at_all():
     report = report_of()
     assert (report.title, report.sections, report.highlights) == ("No results", (), ())
@@ -253,25 +248,6 @@ def test_a_page_has_one_median_of_a_configuration(full_runs):
     report = report_of(*new, base=base)
     judged, own = (rows(report, key)[0] for key in ("baseline", "throughput"))
     assert judged["new median, images/sec"] == own["median images/sec"]
-
-
-def test_without_a_baseline_the_first_answer_is_the_speed(full_runs):
-    answer = report_of(full_runs(100)).answers[0]
-    assert (answer.text, answer.tone) == ("100.0 images/sec", "")
-    assert "--repeats" in answer.details[0]
-    assert "--baseline" in answer.details[1]
-    answer = report_of(*full_runs.of(99, 100, 104)).answers[0]
-    assert answer.text == "101.0 images/sec"
-    # Student's t of 2 degrees of freedom: 4.303 * 2.646 / sqrt(3)
-    assert "3 processes" in answer.details[0]
-    assert "94.43 to 107.6 (+/- 6.5 %)" in answer.details[0]
-
-
-def test_without_a_baseline_several_configurations_have_a_speed_each(full_runs):
-    other = full_runs.of(300, 302, 304, flags={"batch_size": 16})
-    answer = report_of(*full_runs.of(99, 100, 104), *other).answers[0]
-    assert answer.text == "101.0 to 302.0 images/sec"
-    assert "302.0 images/sec" in answer.details[1]
 
 
 def test_one_peak_per_machine_and_number_format(full_runs):
