@@ -191,7 +191,11 @@ def test_rates(name):
 
 def test_every_schedule_has_rates_by_hand():
     found = {flags.get("learning_rate_schedule", "staircase") for flags, *_ in RATES.values()}
-    assert found == SCHEDULES.keys()
+    missing = SCHEDULES.keys() - found
+    assert not missing, (
+        f"tests/plan/test_learning_rate.py: RATES needs a case for each of {missing}"
+    )
+    assert found <= SCHEDULES.keys()
 
 
 def test_decay_more_often_than_steps_is_refused():

@@ -82,7 +82,9 @@ def test_the_page_says_what_each_reader_does():
     own = {name for name, one in READERS.items() if one.read.__module__.startswith("cnnbench.")}
     for table in (first, second):
         rows = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
-        assert own == {name for row in rows for name in re.findall("`(.+?)`", row)}
+        listed = {name for row in rows for name in re.findall("`(.+?)`", row)}
+        assert not own - listed, f"docs/integrations.md needs rows in both tables: {own - listed}"
+        assert listed <= own
 
 
 def test_a_reader_has_a_pattern_or_a_function():
