@@ -153,6 +153,18 @@ def split_at_double_dash(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[s
     return argv[:at], argv[at + 1 :]
 
 
+class _FlagValues(absl_flags.FlagValues):
+    """Flags of absl without flag files, which `_expand_flag_files` has replaced before.
+
+    For every word, absl's method copies the rest of the command line, so its time is quadratic.
+    """
+
+    def read_flags_from_files(self, argv: Sequence[str], force_gnu: bool = True) -> list[str]:
+        """Returns the words unchanged."""
+        del force_gnu
+        return list(argv)
+
+
 def split_command_line(
     argv: Sequence[str], specs: Mapping[str, FlagSpec]
 ) -> tuple[dict[str, list[str]], list[str]]:
@@ -168,7 +180,7 @@ def split_command_line(
       that was given by its old name is included by both names.
     """
     before, behind = split_at_double_dash(argv)
-    flags = absl_flags.FlagValues()
+    flags = _FlagValues()
     for name, spec in specs.items():
         switch = spec.kind.name == "boolean" or spec.alone != ""
         flags[name] = absl_flags.MultiFlag(
