@@ -1,0 +1,263 @@
+"""Whole experiments whose processes never start: orders, analyses, failures and going on."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cnnbench.base.inference import FIRST_ANALYSIS
+from cnnbench.base.terminal import ChildProcessReporter
+from cnnbench.campaigns.ab.pairs import (
+    AB,
+    ExperimentRunner,
+    ExperimentSettings,
+    confirmation_folder,
+    find_experiment,
+    find_only_experiment_in_tree,
+    load_complete_pairs,
+    pair_file_prefix,
+)
+from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
+from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder
+from cnnbench.errors import FlagError
+from cnnbench.judge.compare import Verdict
+from cnnbench.judge.metrics import Policy
+from cnnbench.records.run import ErrorInfo, RunRecord, Subject
+
+ENDS = {
+    "failed": ProcessResult(4, 3.0, status="failed", message="no good"),
+    "killed": ProcessResult(-9, 3.0, status="killed", message="killed", lost="killed by SIGKILL"),
+}
+
+
+class Sides(Campaign):
+    """Runs nothing: processes of A have the speed 100, those of B another one.
+
+    Args:
+      runs: makes records.
+      speed: of B.
+      ends: how processes end, by name: a word of `ENDS`, or an exception.
+    """
+
+    def __init__(
+        self,
+        runs: Callable[..., RunRecord],
+        speed: float,
+        ends: Mapping[str, str | BaseException],
+    ) -> None:
+        self.said = io.StringIO()
+        super().__init__(ChildProcessReporter(self.said))
+        self._runs, self._speed, self._ends = runs, speed, dict(ends)
+        self.started: list[str] = []
+        self.words: dict[str, tuple[str, ...]] = {}
+
+    def run(
+        self, commands: Sequence[BenchmarkCommand], timeout: float, turn_seconds: float = 0.0
+    ) -> list[ProcessResult]:
+        return [self._result(one) for one in commands]
+
+    def _result(self, command: BenchmarkCommand) -> ProcessResult:
+        name = command.log.stem
+        self.started.append(name)
+        self.words[name] = tuple(command.words)
+        command.log.write_text("said")
+        speed = (100.0 if name.endswith("-a") else self._speed) * (1 + 0.002 * (len(name) % 3))
+        speed *= 1 + 0.001 * (len(self.started) * 7 % 5)
+        record = self._runs(speed, steps=5)
+        end = self._ends.get(name)
+        if isinstance(end, BaseException):
+            raise end
+        if end is None:
+            return ProcessResult(0, 3.0, status="ok", document=record.to_dict())
+        error = ErrorInfo(type="BenchmarkError", message="no good")
+        document = replace(record, status="failed", error=error).to_dict()
+        return replace(ENDS[end], document=document)
+
+
+Ran = Callable[..., tuple[ExperimentRunner, Sides]]
+
+
+@pytest.fixture
+def ran(tmp_path: Path, runs: Callable[..., RunRecord]) -> Ran:
+    """ran(SPEED, NAME=END, ...): an experiment of at most 16 pairs, which has ended."""
+
+    def ran(
+        speed: float,
+        ends: Mapping[str, str | BaseException] | None = None,
+        *,
+        resume: bool = False,
+        within: bool = False,
+        **more: Any,
+    ) -> tuple[ExperimentRunner, Sides]:
+        identity = CampaignIdentity(plans={}, facts={}, policy={}, own=False)
+        campaign = Sides(runs, speed, ends or {})
+        folder = tmp_path / "r"
+        own = None if within else identity
+        with ResultsFolder(AB, folder, own, resume=resume) as results:
+            values = {"most_pairs": 16, "seed": 1, "timeout": 60.0, **more}
+            sides = {
+                name: AbSide(flags=("--model=lenet",), subject=Subject(side=name)) for name in "ab"
+            }
+            earlier = find_experiment(folder) if resume else None
+            settings = ExperimentSettings(sides=sides, earlier=earlier, **values)
+            runner = ExperimentRunner(settings, results, campaign)
+            campaign.run_requests(runner.requests())
+        return runner, campaign
+
+    return ran
+
+
+def verdict(runner: ExperimentRunner) -> Verdict:
+    (entry,) = runner.comparison.entries
+    return entry.main.verdict
+
+
+def test_a_clear_difference_ends_at_the_first_analysis(ran: Ran, tmp_path: Path) -> None:
+    runner, campaign = ran(50.0)
+    assert (verdict(runner), runner.is_judged, runner.failure) == (Verdict.SLOWER, True, "")
+    assert sorted(campaign.started[:2]) == ["burn-in-1-a", "burn-in-1-b"]
+    pairs = [sorted(campaign.started[at : at + 2]) for at in range(2, len(campaign.started), 2)]
+    assert pairs == [
+        [f"{pair_file_prefix(n)}-a", f"{pair_file_prefix(n)}-b"]
+        for n in range(1, FIRST_ANALYSIS + 1)
+    ]
+    # Which of A and B runs first is drawn.
+    assert {name[-1] for name in campaign.started[::2]} == {"a", "b"}
+    assert len(load_complete_pairs(tmp_path / "r")) == FIRST_ANALYSIS
+    assert [len(records) for records in runner.records.values()] == [FIRST_ANALYSIS] * 2
+    assert runner.seconds_per_pair == 6.0
+    first = runner.records["b"][0]
+    assert [first.ab[name] for name in ("side", "pair", "seed")] == ["b", 1, 1]
+    assert {runner.records[side][0].ab["position"] for side in "ab"} == {1, 2}
+    state = find_experiment(tmp_path / "r")
+    assert state.last_end_event["clear"]
+    assert (state.has_clear_verdict, state.is_resumable, state.is_gate) == (True, False, False)
+    assert (state.most_pairs_of_first_session, state.most_pairs_of_last_session) == (16, 16)
+    again = state.final_comparison()
+    assert [entry.main.verdict for entry in again.entries] == [Verdict.SLOWER]
+
+
+def test_the_order_is_that_of_the_seed(ran: Ran, tmp_path: Path) -> None:
+    orders = []
+    for seed in (1, 1, 2):
+        _, campaign = ran(50.0, seed=seed)
+        orders.append(campaign.started)
+        (tmp_path / "r").rename(tmp_path / str(len(orders)))
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_no_burn_in_and_no_analyses_between(ran: Ran) -> None:
+    runner, campaign = ran(50.0, burn_in=0, most_pairs=10, sequential=False)
+    assert len(campaign.started) == 20
+    assert runner.experiment.pairs_at_last_analysis == 10
+    assert len(runner.experiment.analyses) == 1
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_failed_process_ends_the_experiment_without_tests(
+    ran: Ran, tmp_path: Path, within: bool
+) -> None:
+    runner, campaign = ran(50.0, {"0002-b": "failed"}, within=within)
+    assert (runner.failure, runner.lost, runner.is_judged) == ("B: no good", False, False)
+    assert sorted(campaign.started[-2:]) == ["0002-a", "0002-b"]
+    assert [len(records) for records in runner.records.values()] == [2, 2]
+    assert len(load_complete_pairs(tmp_path / "r")) == 1
+    end = find_experiment(tmp_path / "r").last_end_event
+    assert (end["failure"], end["pairs"], end["clear"]) == ("B: no good", 2, False)
+
+
+def test_a_burn_in_that_fails_ends_it_too(ran: Ran) -> None:
+    runner, campaign = ran(50.0, {"burn-in-1-a": "failed"})
+    assert runner.failure == "A: no good"
+    assert len(campaign.started) == 2
+
+
+def test_processes_that_are_killed_too_often_are_lost(ran: Ran) -> None:
+    runner, campaign = ran(50.0, {"0001-a": "killed"})
+    assert runner.lost
+    assert runner.failure.startswith("A: killed; ")
+    # Two further attempts at the pair.
+    assert campaign.started.count("0001-a") == 3
+
+
+def test_an_interrupt_keeps_the_pairs_and_the_experiment_goes_on(ran: Ran, tmp_path: Path) -> None:
+    runner, first = ran(50.0, {"0004-a": KeyboardInterrupt()})
+    assert (runner.interrupted, runner.failure, runner.is_judged) == (True, "", False)
+    assert len(load_complete_pairs(tmp_path / "r")) == 3
+    state = find_experiment(tmp_path / "r")
+    assert (state.past_analyses, state.is_resumable) == ((), True)
+    assert state.last_end_event["interrupted"]
+    runner, later = ran(50.0, resume=True)
+    assert runner.earlier == 3
+    assert not {name for name in first.started if name < "0004"} & {*later.started}
+    assert (verdict(runner), len(runner.records["a"])) == (Verdict.SLOWER, FIRST_ANALYSIS)
+
+
+def test_within_a_campaign_interrupts_go_on(ran: Ran) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        ran(50.0, {"0002-a": KeyboardInterrupt()}, within=True)
+
+
+def test_an_experiment_with_a_clear_verdict_measures_nothing_more(ran: Ran) -> None:
+    ran(50.0)
+    runner, campaign = ran(50.0, resume=True, most_pairs=32)
+    assert campaign.started == []
+    assert verdict(runner) is Verdict.SLOWER
+
+
+def test_records_that_were_judged_must_be_there(ran: Ran, tmp_path: Path) -> None:
+    ran(50.0)
+    (tmp_path / "r" / "a" / "0003-a.json").rename(tmp_path / "aside.json")
+    with pytest.raises(FlagError, match=r"--results=.*8 pairs were judged, and 2 have records"):
+        ran(50.0, resume=True)
+
+
+def test_equal_sides_are_measured_to_the_last_analysis_or_are_the_same(ran: Ran) -> None:
+    runner, campaign = ran(100.0, most_pairs=12)
+    assert verdict(runner) in (Verdict.SAME, Verdict.NOT_SLOWER)
+    assert "going on" in campaign.said.getvalue() or len(runner.records["a"]) == FIRST_ANALYSIS
+
+
+@pytest.mark.parametrize(("seconds", "flag"), [(0.0, False), (8.0, True)])
+def test_the_number_of_steps_is_chosen_where_seconds_are_asked_for(
+    ran: Ran, seconds: float, flag: bool
+) -> None:
+    _, campaign = ran(50.0, timed_seconds=seconds)
+    lengths = {
+        name: [word for word in words if word.startswith("--num_batches=")]
+        for name, words in campaign.words.items()
+    }
+    assert all(bool(words) is flag for words in lengths.values())
+    if flag:
+        # The slower side takes 0.16 s for a step of 8 images.
+        assert len({words[-1] for name, words in lengths.items() if name < "1"}) == 1
+        assert lengths["0001-a"] != lengths["burn-in-1-a"]
+
+
+def test_metrics_divide_alpha(ran: Ran) -> None:
+    runner, _ = ran(50.0, metrics=("throughput", "memory"), policy=Policy())
+    assert runner.experiment.smallest_alpha_share == 0.5
+    assert runner.experiment.judging_settings["share"] == 0.5
+    assert runner.experiment.judging_settings["metrics"] == ("throughput", "memory")
+    assert not runner.experiment.judges_step_statistics
+    other = replace(runner.experiment, metrics=("step_p99_seconds",))
+    assert other.judges_step_statistics
+    assert "share" not in other.judging_settings
+
+
+def test_experiments_are_found_in_folders(ran: Ran, tmp_path: Path) -> None:
+    assert find_experiment(tmp_path) is None
+    assert find_only_experiment_in_tree(tmp_path / "none") is None
+    ran(50.0)
+    assert find_only_experiment_in_tree(tmp_path).folder == tmp_path / "r"
+    assert find_only_experiment_in_tree(tmp_path / "r").folder == tmp_path / "r"
+    assert find_experiment(tmp_path / "r").confirmation is None
+    second = confirmation_folder(tmp_path / "r", FIRST_ANALYSIS)
+    assert second.name == f"confirmation-{FIRST_ANALYSIS}"
