@@ -105,6 +105,7 @@ def _write_many(folder, writer, failures):
     report_failed_writes(lambda text, _: failures.put(text))
 
 
+@pytest.mark.slow
 def test_writers_in_one_folder_leave_each_others_unfinished_files_alone(tmp_path):
     fork = multiprocessing.get_context("fork")
     failures = fork.SimpleQueue()

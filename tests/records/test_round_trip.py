@@ -150,6 +150,7 @@ def test_drawn_runs_survive_their_import(media, seed):
     check(*media(**drawn(seed)))
 
 
+@pytest.mark.slow
 def test_runs_that_differ_are_different_configurations(call, tmp_path):
     """Four runs whose logs alone are kept, each in a folder."""
     several = [

@@ -182,6 +182,7 @@ def test_every_algorithm_on_every_number_of_devices(tmp_path, holds):
     assert {one["schema"] for one in table} == {"1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "spec", "wires", "buckets", "sizes"),
     [

@@ -38,6 +38,7 @@ CASES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 30)
 def test_nothing_is_loaded_before_the_processes_have_met(unimportable, tmp_path):
     """All of them wait at the same time, each for a job of its own."""

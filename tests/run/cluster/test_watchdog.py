@@ -217,6 +217,7 @@ def test_workers_that_fail_in_one_step_leave_when_all_have_said_why(cluster):
         assert one.dog.replace_by_sent_reasons({last: REFUSED}) == {last: others[last]}
 
 
+@pytest.mark.slow
 def test_a_busy_interpreter_is_no_loss_until_it_has_said_nothing_for_very_long(cluster):
     job = cluster(3)
     job.processes[OTHER].runs = False  # but its server answers

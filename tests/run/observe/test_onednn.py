@@ -127,6 +127,7 @@ def test_logs_are_read_to_a_limit_and_long_lines_in_pieces(limits):
     assert max(sizes) <= 1 << 16
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_real_process(tmp_path):
     flags = ["--model=lenet", "--device=cpu", "--batch_size=32", "--quiet_conditions=all"]
