@@ -475,6 +475,7 @@ def test_an_interrupt_between_the_halves_of_a_pair_keeps_the_half_aside(ab):
     assert len(halves) == 1
 
 
+@pytest.mark.slow
 def test_aa_measures_the_spread_that_compare_takes(ab):
     # So noisy that no verdict comes of it: of A/A measurements that is no matter.
     done = ab("--aa", "--pairs=6", a={"scatter": 0.3}, code=0)
@@ -492,6 +493,7 @@ def test_aa_measures_the_spread_that_compare_takes(ab):
     assert "--baseline_aa=aa" in done.err
 
 
+@pytest.mark.slow
 def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, call):
     done = ab("--pairs=8", "--seed", "5", "--", "--model=lenet", **NOISY, code=3)
     assert re.search(r"pairs differ by \d+\.\d %: about \d+ more pairs settle it", done.out)
@@ -748,6 +750,7 @@ def test_sides_that_cannot_step_in_turn_alternate_and_it_is_said(ab):
     assert "because the processes cannot run interleaved in slices of 0.3 s: side A" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_turn", [True, False])
 def test_both_halves_of_a_pair_are_alive_where_they_step_in_turn(ab, tmp_path, in_turn, holds):
     say = {"turns": in_turn, "trace": str(tmp_path / "trace")}

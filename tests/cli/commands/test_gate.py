@@ -87,6 +87,7 @@ def test_a_change_is_measured_against_the_commit_that_it_started_from(
     assert commits == git(repository, "rev-parse", "main~1", "change").split()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measured")
 def test_annotations_on_runners_of_github_and_resuming(
     call, repository, git, monkeypatch, tmp_path
@@ -120,6 +121,7 @@ def test_annotations_on_runners_of_github_and_resuming(
     assert "regression" in comment.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measured")
 def test_a_gate_with_a_plug_in_of_the_repository_is_resumed(call, repository, git, tmp_path):
     plugin = repository / "bench" / "nets.py"
@@ -185,6 +187,7 @@ def again(monkeypatch):
     return again
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measured")
 def test_a_second_experiment_is_interrupted_goes_on_and_confirms(call, again, tmp_path):
     again(stop=5)

@@ -127,6 +127,7 @@ def test_the_winner_comes_first_and_its_flag_file_reads_back(again, tmp_path, ca
     call("report", tmp_path / "r", "--format=markdown")
 
 
+@pytest.mark.slow
 def test_processes_of_a_search_share_their_time_in_one_way(again):
     code, _, err = again("--pairing=alternate")
     assert (code, "differs in turns (true, now false)" in err) == (2, True)
@@ -165,6 +166,7 @@ def test_what_a_search_leaves(again, tmp_path, holds):
     assert [row["candidate"] for row in written] == list(rows)
 
 
+@pytest.mark.slow
 def test_a_candidate_that_fails_leaves_and_the_flags_as_given_must_not(finished, tune, tmp_path):
     (name,) = (
         path.stem
@@ -236,6 +238,7 @@ def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
     assert [json.loads(out)[key] for key in same] == [resumed[key] for key in same]
 
 
+@pytest.mark.slow
 def test_a_search_whose_time_was_up_goes_on_with_more(tune, tmp_path):
     code, out, err = tune("--minutes=0.01", by_flag=FAST, wait=0.3)  # half of its time for one
     assert code == 3
