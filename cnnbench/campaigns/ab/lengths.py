@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cnnbench.base.inference import (
-    ANALYSIS_STEP,
     EXACT,
     InterimAnalysis,
     levels_of_analyses,
@@ -70,7 +69,7 @@ _BATCHES, _STEPS_OF_BATCH = 10, 5
 _BETWEEN = 2 * 0.013**2
 _WITHIN, _WITHIN_UNDER_LOAD = 2e-4, 5e-3
 # The assumptions count as much as this number of measured pairs.
-_WEIGHT_BETWEEN, _WEIGHT_WITHIN = 4, 1
+_WEIGHT_BETWEEN, _WEIGHT_WITHIN = 4.0, 1 / 3
 _LEAST_WITHIN = 1e-9
 
 _DRAWS, _SEED = 400, 1
@@ -147,7 +146,9 @@ def _variance_of_steps(first: Sequence[float], second: Sequence[float]) -> float
         np.log([max(float(batch.mean()), 1e-12) for batch in np.array_split(steps, batches)])
         for steps in (np.asarray(first), np.asarray(second))
     ]
-    return float(np.var(logs[1] - logs[0], ddof=1)) / batches
+    # The factor makes the mean of logarithms of such variances unbiased.
+    unbiased = math.exp(1 / (batches - 1))
+    return unbiased * float(np.var(logs[1] - logs[0], ddof=1)) / batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,9 +181,10 @@ def estimate_noise(samples: Sequence[PairSample]) -> NoiseEstimate:
     """
     disturbed = 2 * sum(sample.disturbed for sample in samples) >= len(samples)
     known = (sample.within for sample in samples if sample.within is not None)
-    within = [max(value, _LEAST_WITHIN) for value in known]
-    within += [_WITHIN_UNDER_LOAD if disturbed else _WITHIN] * _WEIGHT_WITHIN
-    steps = math.exp(fmean(map(math.log, within)))
+    logs = [math.log(max(value, _LEAST_WITHIN)) for value in known]
+    assumed = math.log(_WITHIN_UNDER_LOAD if disturbed else _WITHIN)
+    weighted = math.fsum(logs) + _WEIGHT_WITHIN * assumed
+    steps = math.exp(weighted / (len(logs) + _WEIGHT_WITHIN))
     sizes = [(s.difference, s.seconds) for s in samples if s.difference is not None]
     by_steps = fmean(steps / seconds for _, seconds in sizes) if sizes else 0.0
     total = variance_from_sizes([size for size, _ in sizes])
@@ -247,8 +249,9 @@ class VerdictPlan:
         """Expected number of further pairs until a verdict, if A and B are equal.
 
         `before` is the variance of the differences of measured pairs, `variance` that of further
-        pairs. If the last planned analysis gives no verdict, an experiment continues with as many
-        pairs as such a variance needs.
+        pairs. If the last planned analysis gives no verdict, a new experiment is counted: the
+        planned pairs again, which a gate has measured in vain, and as many pairs as such a
+        variance needs.
         """
         margin = max(self.margin, _LEAST_MARGIN)
         ends = _interval_ends((*self.made, *self.left), self.alpha, self.two_sided)
@@ -264,7 +267,7 @@ class VerdictPlan:
             there, old = analysis.pairs, measured / analysis.pairs
             deviation = math.sqrt(old * before + (1 - old) * variance)
             undecided &= end * deviation > margin
-        more = max(ANALYSIS_STEP, _PAIRS_AT_MARGIN * variance / margin**2)
+        more = there + _PAIRS_AT_MARGIN * variance / margin**2
         return float(expected + undecided.sum() / drawn * more)
 
 

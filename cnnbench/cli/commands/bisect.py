@@ -12,6 +12,7 @@ from pathlib import Path
 from cnnbench.base import plugins
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.explain import explain_or_notice
+from cnnbench.campaigns.ab.lengths import LONGEST, SHORTEST
 from cnnbench.campaigns.ab.pairs import ExperimentSettings
 from cnnbench.campaigns.ab.side import (
     LENGTHS,
@@ -100,13 +101,14 @@ class BisectFlags(sides.CampaignFlags):
         "commit without a clear answer is skipped.",
     )
     burn_in: int = redeclare_flag(AbFlags, "burn_in")
-    seconds: float = redeclare_flag(
+    seconds: float | None = redeclare_flag(
         AbFlags,
         "seconds",
-        default=0.0,
         help="Seconds of timed steps in each process. The number of steps is chosen after the "
-        "burn-in. With 0, or if one of the following flags is given, the flags of the runs "
-        f"determine the number of steps: {', '.join(f'--{name}' for name in sorted(LENGTHS))}.",
+        f"burn-in. If not given: {SHORTEST:g} to {LONGEST:g}, chosen from the noise, again after "
+        "each interim analysis. With 0, or if one of the following flags is given, the flags of "
+        "the runs determine the number of steps: "
+        f"{', '.join(f'--{name}' for name in sorted(LENGTHS))}.",
     )
     pairing: str = redeclare_flag(AbFlags, "pairing")
     threshold: float | None = redeclare_flag(JudgingFlags, "threshold")

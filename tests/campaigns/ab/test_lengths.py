@@ -142,7 +142,7 @@ def test_what_is_not_measured_is_assumed() -> None:
     steps = [STEP] * 20
     slow = [*steps[:7], 3 * STEP, *steps[8:]]
     once = estimate_noise(sample_pairs([run(*slow)], [run(*steps)], [6.0], burn_in=True))
-    assert choose_seconds(once, PLAN) < 5.0
+    assert choose_seconds(once, PLAN) <= 6.0
 
 
 def _pair(seed: int, shift: float, deviation: float) -> tuple[RunRecord, RunRecord]:

@@ -14,6 +14,7 @@ import pytest
 from forked import until
 from step_profiles import Profiles, changed
 
+from cnnbench.campaigns.ab import lengths
 from cnnbench.campaigns.ab.pairs import find_experiment
 from cnnbench.records.result_files import load_records
 
@@ -365,6 +366,17 @@ def test_a_commit_that_cannot_be_explained_is_found_nevertheless(repository, bis
     out, err = bisect("main~1", "main", "--explain")
     assert "is the first bad commit" in out
     assert "not explained: the cnnbench of side A is of a version without --profile_json" in err
+
+
+def test_lengths_are_chosen_from_the_noise(repository, bisect, tmp_path, monkeypatch):
+    monkeypatch.setattr(lengths, "choose_seconds", lambda noise, plan, shortest: shortest)
+    repository({"speed": 800, "scatter": 0}, {"speed": 400, "scatter": 0, "salt": 1})
+    bisect("main~1", "main", "--burn_in=1")
+    paths = tmp_path.glob("results/**/0001-?.json")
+    records = [json.loads(path.read_text()) for path in paths]
+    assert len(records) == 2
+    assert all("--num_batches=150" in record["command"] for record in records)
+    assert all(record["ab"]["chose_steps"] for record in records)
 
 
 def test_processes_run_for_the_requested_seconds(repository, bisect, tmp_path):
