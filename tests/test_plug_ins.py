@@ -238,8 +238,7 @@ def test_a_network_runs_on_a_data_set_of_a_plug_in(call, tmp_path):
         np.savez(tmp_path / f"{subset}.npz", images=images, labels=labels)
     flags = {**TINY, "model": "lenet", "data_name": "npz", "data_dir": tmp_path}
     data = f"--plugin={named('npz_dataset_plugin')}"
-    told = "is a model for imagenet, not for npz; give its --data_name, or register it for npz"
-    assert told in call(data, **flags, code=2).err
+    assert "--model=lenet: " in call(data, **flags, code=2).err
     assert "images/sec" in call(data, f"--plugin={tmp_path / 'lenet_plugin.py'}", **flags).out
 
 

@@ -45,8 +45,6 @@ def test_runs_of_unknown_networks_are_not_comparable(call, tmp_path):
         (tmp_path / side / "metric.log").write_text(text)
         call("import", tmp_path / side, into(tmp_path / f"{side}-records"))
     folders = tmp_path / "base-records", tmp_path / "new-records"
-    out = " ".join(call("compare", *folders, code=3).out.split())
-    assert "; model is unknown in BASE and in NEW; precision is unknown" in out
     (configuration,) = json.loads(call("compare", *folders, "--format=json", code=3).out)[
         "configurations"
     ]
@@ -69,11 +67,11 @@ def test_lines_that_do_not_fit_are_named_and_refused(imported, call, tmp_path):
         TRAINING, {"706.17": "-734214.37", "Done warm up\n": "Done warm up\nGPU at 80 C\n"}
     )
     (record,), err = imported(text, code=3)
-    assert "run.log: line 20: 'GPU at 80 C' is not understood; line 26: 'total images/s" in err
+    assert re.search("run.log: line 20: 'GPU at 80 C' .* line 26: 'total images/s", err)
     assert record.imported.skipped_lines == (20, 26)
     assert record.status == "interrupted"
     err = call("import", tmp_path / "run.log", "--strict", into(tmp_path / "none"), code=2).err
-    assert "run.log: line 20: 'GPU at 80 C' is not understood and 1 more (--strict)" in err
+    assert re.search("run.log: line 20: 'GPU at 80 C' .* 1 more .--strict", err)
     assert not (tmp_path / "none").exists()
 
 
@@ -93,7 +91,7 @@ def test_lines_of_libraries_are_ignored_if_the_run_is_complete(imported, call, t
     assert [one.imported.skipped_lines for one in records] == [(), ()]
     # One notice for all files.
     assert err.count("To enable") == 1
-    assert "6 lines of other programs ignored" in err
+    assert "6 lines" in err
     # They may say why a run has no end.
     (tmp_path / "killed.log").write_text(LIBRARIES + TRAINING.partition("20\timages")[0])
     err = call("import", tmp_path / "killed.log", into(tmp_path / "killed"), code=3).err
@@ -101,7 +99,7 @@ def test_lines_of_libraries_are_ignored_if_the_run_is_complete(imported, call, t
     text = edited(TRAINING, {"Done warm up": "GPU at 80 C\nDone warm up"})
     (tmp_path / "run.log").write_text(text)
     err = call("import", tmp_path / "run.log", "--strict", into(tmp_path / "none"), code=2).err
-    assert "run.log: line 19: 'GPU at 80 C' is not understood (--strict)" in err
+    assert re.search("run.log: line 19: 'GPU at 80 C' .*--strict", err)
 
 
 def test_a_report_of_imported_runs_has_only_tables_with_content(imported, call, tmp_path):
@@ -127,12 +125,11 @@ def test_importing_twice_changes_nothing(imported, call, tmp_path):
     assert (file.read_bytes(), os.stat(file)) == before
 
 
-def test_copies_are_counted(call, tmp_path):
+def test_copies_are_counted(call, tmp_path, transcript):
     for name in "abc":
         (tmp_path / f"{name}.log").write_text(TRAINING)
     err = call("import", tmp_path, into(tmp_path / "r")).err
-    assert "cnnbench: 1 record written to " in err
-    assert err.endswith("; 2 copies with the same content left out\n")
+    transcript("copies", err)
 
 
 def test_a_history_over_five_years_of_logs(call, tmp_path, runs):
@@ -152,7 +149,8 @@ def test_a_history_over_five_years_of_logs(call, tmp_path, runs):
     old, new = sorted(document["series"], key=lambda one: -len(one["points"]))
     assert (len(old["points"]), len(new["points"])) == (60, 1)
     out = call("history", results).out
-    assert "... 40 earlier points; --last=0 lists all" in out
+    assert "... 40 " in out
+    assert "--last=0" in out
     days = [f"{begin + timedelta(days=30 * month):%Y-%m-%d}" for month in (19, 20, 40)]
     undone = f"last good {days[0]}, first bad {days[1]}; undone at {days[2]}"
     assert undone in " ".join(out.split())
@@ -164,12 +162,12 @@ def test_a_dry_run_lists(call, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_other_files_are_named(call, tmp_path):
+def test_other_files_are_named(call, tmp_path, transcript):
     (tmp_path / "a.txt").write_text("hello\n")
     os.symlink("nowhere", tmp_path / "b.txt")
     err = call("import", tmp_path, into(tmp_path / "results"), code=3).err
-    assert "a.txt: no reader knows this kind of file; left out" in err
-    assert "b.txt: cannot be read: No such file or directory; left out" in err
+    assert all(f"/{name}: " in err for name in ("a.txt", "b.txt"))
+    transcript("left out", err)
 
 
 def test_benchmarks_are_followed_compared_and_reported(call, tmp_path):
@@ -184,7 +182,7 @@ def test_benchmarks_are_followed_compared_and_reported(call, tmp_path):
     out = call("history", tmp_path / "base", "--metric=benchmark_seconds").out
     assert "prog, from hyperfine on unknown machine" in out
     err = call("history", tmp_path / "base", code=2).err
-    assert "--metric=benchmark_seconds follows the benchmarks of other programs" in err
+    assert "--metric=benchmark_seconds" in err
     call("report", tmp_path / "base", "--format=markdown", f"--output={tmp_path}/r.md")
     text = (tmp_path / "r.md").read_text()
     assert "# Speed of prog\n" in text
@@ -203,16 +201,17 @@ def sides(call, tmp_path):
     return tmp_path / "r" / "a", tmp_path / "r" / "b"
 
 
-def test_imported_records_are_compared_with_what_cannot_be_judged(sides, call, runs, tmp_path):
-    out = " ".join(call("compare", *sides, code=3).out.split())
-    assert "Not comparable: precision is unknown in BASE and in NEW" in out
-    out = " ".join(call("compare", *sides, "--allow_different=precision", code=1).out.split())
+def test_imported_records_are_compared_with_what_cannot_be_judged(
+    sides, call, runs, tmp_path, transcript
+):
+    transcript("unknown facts", call("compare", *sides, code=3).out)
+    out = call("compare", *sides, "--allow_different=precision", code=1).out
     assert "NEW is 14.2 % slower" in out
-    assert "Imported: 10 from tf_cnn_benchmarks. Each has one value and no step times" in out
+    assert "10 from tf_cnn_benchmarks" in out
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "0.json").write_text(runs(flags={"model": "trivial"}).to_json())
     out = call("compare", sides[0], tmp_path / "own", code=3).out
-    assert "Not comparable: imported_from is tf_cnn_benchmarks in BASE and none in NEW" in out
+    assert "imported_from is tf_cnn_benchmarks " in out
     assert "num_warmup_batches" not in out
 
 
@@ -230,33 +229,30 @@ def test_a_history_and_a_report_show_imported_and_new_records(sides, call, runs)
 
 
 BROKEN = {  # as JSON, as a value, as a record, and as a line
-    "cut.json": ('{"results": [', "cut off after 13 characters"),
-    "digits.json": (EXPORTED.replace("0.5", "1" + 400 * "0"), "'sleep' has no value: inf"),
-    "batch.txt": (TRAINING.replace("8 per device", f"{'9' * 25} per device"), "makes no valid"),
-    "date.log": (
-        '{"name": "current_examples_per_sec", "value": 5.0, "global_step": 1, '
-        '"timestamp": "yesterday"}\n',
-        "'yesterday' is not a time, and is ignored",
-    ),
+    "cut.json": '{"results": [',
+    "digits.json": EXPORTED.replace("0.5", "1" + 400 * "0"),
+    "batch.txt": TRAINING.replace("8 per device", f"{'9' * 25} per device"),
+    "date.log": '{"name": "current_examples_per_sec", "value": 5.0, "global_step": 1, '
+    '"timestamp": "yesterday"}\n',
 }
 
 
-def test_no_file_of_a_folder_ends_the_import_of_the_others(call, tmp_path):
+def test_no_file_of_a_folder_ends_the_import_of_the_others(call, tmp_path, transcript):
     folder = tmp_path / "logs"
     folder.mkdir()
-    for name, (text, _) in BROKEN.items():
+    for name, text in BROKEN.items():
         (folder / name).write_text(text)
     (folder / "sound.txt").write_text(TRAINING)
     done = call("import", folder, into(tmp_path / "results"), code=3)
-    for name, (_, reason) in BROKEN.items():
+    for name in BROKEN:
         (line,) = (line for line in done.err.splitlines() if f"/{name}: " in line)
-        assert reason in line
+        transcript(name, line)
     found = load_records([tmp_path / "results"])
     assert not found.skipped
     assert {record.imported.file for record in found.records} >= {"sound.txt", "date.log"}
 
 
-def test_folders_that_are_not_read_are_named(call, tmp_path, monkeypatch):
+def test_folders_that_are_not_read_are_named(call, tmp_path, monkeypatch, transcript):
     folder, shut = tmp_path / "logs", tmp_path / "logs" / "shut"
     shut.mkdir(parents=True)
     (folder / "sound.txt").write_text(TRAINING)
@@ -270,12 +266,10 @@ def test_folders_that_are_not_read_are_named(call, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", scandir)
     err = call("import", folder, into(tmp_path / "results"), code=3).err
-    assert f"{shut}: cannot be read: Permission denied; left out" in err
-    assert f"{folder}/link: is a link to a folder; name the folder to import its files" in err
-    assert "1 record written" in err
+    transcript("folders", err)
     err = call("import", folder, into(tmp_path / "none"), "--strict", code=2).err
-    assert f"{folder}/link: is a link to a folder" in err
-    assert "and 1 more (--strict)" in err
+    assert f"{folder}/link: " in err
+    assert "1 more (--strict)" in err
 
 
 @pytest.mark.parametrize(

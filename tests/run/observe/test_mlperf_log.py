@@ -89,21 +89,15 @@ def test_a_model_s_own_schedule_is_logged_and_not_its_first_step():
 OWN_KEYS: dict[str, dict[str, object]] = {
     "sgd": {"opt_name": "sgd", "sgd_opt_momentum": 0.0, "sgd_opt_end_learning_rate": 2.0},
     "momentum": {"opt_name": "sgd", "sgd_opt_momentum": 0.8, "sgd_opt_weight_decay": 0.25},
-    "rmsprop": {},
     "adam": {"opt_adam_beta_2": 0.95},
     "adamw": {"opt_adamw_beta_2": 0.95, "opt_adamw_weight_decay": 0.25},
     "lamb": {"opt_lamb_epsilon": 1e-6, "opt_lamb_weight_decay_rate": 0.25},
     "lars": {"lars_opt_momentum": 0.8, "lars_opt_base_learning_rate": 2.0},
-    "lion": {},
 }
-"""Some of MLPerf's keys of each optimizer; it has none of RMSProp and Lion."""
+"""Some of the keys that MLPerf has for optimizers."""
 
 
-def test_keys_of_every_optimizer_are_known():
-    assert OWN_KEYS.keys() == OPTIMIZERS.keys()
-
-
-@pytest.mark.parametrize("optimizer", OWN_KEYS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_optimizers_have_keys_of_their_own(optimizer):
     lines, _ = planned(
         **{"model": "lenet", "optimizer": optimizer, "init_learning_rate": 2.0},
@@ -111,7 +105,7 @@ def test_optimizers_have_keys_of_their_own(optimizer):
     )
     found = values_of(lines)
     usual = {"opt_name": optimizer, "opt_weight_decay": 0.25}
-    assert found.items() >= {**usual, **OWN_KEYS[optimizer]}.items()
+    assert found.items() >= {**usual, **OWN_KEYS.get(optimizer, {})}.items()
 
 
 def test_ssd_has_the_keys_of_its_rules_and_its_precision_as_accuracy():

@@ -9,6 +9,7 @@ from oracle import DECOUPLED, RULES
 from towers import optimizer_of
 
 from cnnbench.flags import Params
+from cnnbench.flags.params import SPECS
 from cnnbench.optimizers import OPTIMIZERS, OptimizerSpec, Slot
 from cnnbench.plan import make_plan
 from cnnbench.plan.notices import unused_flag_notices
@@ -71,7 +72,7 @@ def test_six_steps_of_several_groups_with_a_changing_rate(name, cpu_devices):
         make_variables(devices) for devices in (cpu_devices[:1], cpu_devices[1:4], cpu_devices[7:])
     ]
     start = [v.numpy().astype(np.float64) for v in groups[0]]
-    constants = {flag: CONSTANTS[flag] for flag in OPTIMIZERS[name].flags}
+    constants = {flag: CONSTANTS.get(flag, SPECS[flag].default) for flag in OPTIMIZERS[name].flags}
     decays = [DECAY if name in DECOUPLED and index != 1 else 0.0 for index in range(len(SHAPES))]
     for variables in groups:
         optimizer.create_slots(variables)
