@@ -1,4 +1,7 @@
-"""Every flag of tf_cnn_benchmarks exists with its type, default, choices and bounds."""
+"""Every flag of tf_cnn_benchmarks exists with its type, default, choices and bounds.
+
+Tests the declarations in `cnnbench/flags/groups/`.
+"""
 
 import json
 from pathlib import Path

@@ -81,7 +81,8 @@ class Transcript:
         """
         name, text = f"{self._test}: {case}", steady(text, self._folder).strip("\n")
         if not numbers:
-            text = re.sub(r"(?<![A-Za-z_])\d+(?:[.,]\d+)*", "N", text)
+            text = re.sub(r"(?<![A-Za-z_])[+-]?\d+(?:[.,]\d+)*", "N", text)
+            text = re.sub(r" {2,}", " ", text)  # columns are as wide as their numbers
         if os.environ.get("UPDATE_GOLDEN"):
             self._path.parent.mkdir(exist_ok=True)
             with self._path.open("a+", encoding="utf-8") as file:

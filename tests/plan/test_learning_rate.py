@@ -1,4 +1,7 @@
-"""Learning rates of the schedules, among them those of tf_cnn_benchmarks."""
+"""Learning rates of the schedules, among them those of tf_cnn_benchmarks.
+
+Tests `make_schedule` of `cnnbench/plan/training.py`.
+"""
 
 import pytest
 

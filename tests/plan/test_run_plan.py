@@ -1,4 +1,7 @@
-"""Batches, epochs, warm-up, evaluation points and aggregation."""
+"""Batches, epochs, warm-up, evaluation points and aggregation.
+
+Tests `cnnbench/plan/run_plan.py`, `make.py` and the lengths in `training.py`.
+"""
 
 import dataclasses
 

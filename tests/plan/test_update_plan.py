@@ -1,6 +1,7 @@
 """Plans of updates that the trained weights do not tell apart.
 
-tests/test_variable_update_oracle.py and test_saved_updates.py have the others.
+tests/test_variable_update_oracle.py and test_saved_updates.py have the others. Tests
+`cnnbench/plan/setup.py`.
 """
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+"""cnnbench compare, and what `cnnbench/cli/commands/judging.py` adds to commands that judge."""
+
 import contextlib
 import json
 import os

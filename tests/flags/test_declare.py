@@ -1,4 +1,4 @@
-"""Kinds of values of flags, and flags of two kinds."""
+"""Kinds of values of flags, and flags of two kinds (`cnnbench/flags/declare.py`)."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.declare import numeric_kind
 from cnnbench.flags.params import SPECS
 
-GOLDEN = Path(__file__).parent / "golden" / "kinds.txt"
+GOLDEN = Path(__file__).parent / "golden" / "declare.txt"
 EVERY = SPECS["display_every"]
 
 

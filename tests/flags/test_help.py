@@ -1,3 +1,5 @@
+"""The page of flags and the help texts; tests/cli/test_cli.py tests `--help`."""
+
 from pathlib import Path
 
 from cnnbench.flags import FLAGS
