@@ -4,6 +4,7 @@ Tests cnnbench/base/charts/__init__.py and cnnbench/base/charts/draw.py.
 """
 
 import dataclasses
+import itertools
 import re
 from xml.etree import ElementTree as xml
 
@@ -316,6 +317,59 @@ def test_a_file_has_room_for_title_and_note(make):
     one, (end,) = of("a note")
     assert (one, end) == (bare + 15 + 4, bare - 12 + 15)
     assert of("a note " * 20) == (one + 15, [end, end + 15])
+
+
+def across(root, vertical):
+    """Places of the grid lines that run this way."""
+    paths = [
+        one.get("d").split() for one in root.iter("path") if "rule" in (one.get("stroke") or "")
+    ]
+    ends = [[float(word) for word in path if word not in "ML"] for path in paths if len(path) == 6]
+    return [x if vertical else y for x, y, to, _ in ends if (x == to) == vertical]
+
+
+def test_ticks_without_room_for_their_text_are_drawn_unless_the_chart_names_them():
+    points = tuple((float(place), 1.0) for place in range(60))
+    series = (ChartSeries(name="s", points=points, marks=False),)
+
+    def chart(**names):
+        ticks = tuple(float(place) for place in range(60))
+        return tree(lines(x=Axis(label="x", ticks=ticks, **names), series=series))
+
+    plain, named = chart(), chart(tick_texts=tuple(f"commit{place}" for place in range(60)))
+    assert len(across(plain, vertical=True)) == 60
+    shown = [text for text in texts(plain) if text.isdecimal()]
+    assert 5 < len(shown) < 30
+    shown = [text for text in texts(named) if text.startswith("commit")]
+    assert len(across(named, vertical=True)) == len(shown) > 2
+    assert shown[0] == "commit0"
+    # The texts keep clear of one another.
+    places = [
+        (float(one.get("x")), len(one.text))
+        for one in named.iter("text")
+        if one.text.startswith("commit")
+    ]
+    assert all(
+        x + length * 3 < other - width * 3
+        for (x, length), (other, width) in itertools.pairwise(places[1:])
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "values", "ends"),
+    [
+        ({}, [], (0.995, 1.005)),
+        ({}, [5.0, 5.0], (4.975, 5.025)),
+        ({}, [0.0, 0.0], (-0.05, 0.05)),
+        ({}, [-2.0, -2.0], (-2.01, -1.99)),
+        ({}, [0.0, 10.0], (-0.5, 10.5)),
+        ({"zero": True}, [-5.0, 5.0], (-5.5, 5.5)),
+        ({"log": True}, [8.0], (8 / 2**0.5, 8 * 2**0.5)),
+        ({"limit": 4.0}, [1.0, 9.0], (0.85, 4.15)),
+    ],
+)
+def test_ends_of_axes(parts, values, ends):
+    assert axis_limits(Axis(label="x", **parts), values) == pytest.approx(ends)
 
 
 @pytest.mark.parametrize("values", [[5.0], [5.0, 5.0], [0.0, 0.0], [], [-3.0, 4.0]])

@@ -338,7 +338,7 @@ def test_every_format_keeps_runs_and_reductions_apart(mixed):
     assert all(comment.count(f"| {title} | configuration") == 1 for title in titles)
     annotation = render(mixed, "github").splitlines()[0]
     assert annotation.startswith("::error title=all-reduce xring")
-    assert "(6.000 GB/s -> 5.400 GB/s)" in annotation
+    assert "6.000 GB/s -> 5.400 GB/s" in annotation
     junit = render(mixed, "junit")
     assert 'classname="cnnbench.bus_bandwidth"' in junit
     assert junit.count("<failure") == 1
