@@ -16,6 +16,7 @@ from cnnbench.judge.compare.judgement import (
     disturbance_text,
     log_cpu_time_ratio,
     mostly_disturbed,
+    other_cpus_text,
 )
 from cnnbench.judge.report.renderers import metric_tables, render
 from cnnbench.judge.report.renderers import result_cells as cells
@@ -210,6 +211,34 @@ def test_turns_are_compared_one_by_one(runs):
     alone = runs(step_seconds=(0.1,) * 10, step_cpu_seconds=b.step_cpu_seconds)
     mean = sum(b.step_cpu_seconds) / sum(a.step_cpu_seconds)
     assert log_cpu_time_ratio(a, alone) == pytest.approx(math.log(mean))
+
+
+@pytest.mark.parametrize(("turns", "by_turns"), [(3, False), (4, True)])
+def test_four_turns_are_enough_to_compare_them(runs, turns, by_turns):
+    starts = tuple(range(1, 2 * turns + 1, 2))
+    taken = TurnTaking(turn_seconds=0.3, starts=starts, waited_seconds=1.0, waited_cpu_seconds=0.0)
+    steps = {"step_seconds": (0.1,) * 2 * turns, "losses": (), "turns": taken}
+    a = runs(step_cpu_seconds=(0.1,) * 2 * turns, **steps)
+    b = runs(step_cpu_seconds=(*(0.1,) * (2 * turns - 2), 0.3, 0.3), **steps)
+    mean = (2 * turns + 4) / (2 * turns)
+    assert log_cpu_time_ratio(a, b) == pytest.approx(0.0 if by_turns else math.log(mean))
+
+
+@pytest.mark.parametrize(
+    ("others", "environment", "text"),
+    [
+        ((0.0, 0.049, 0.3), {}, ""),
+        ((0.0, 0.051, 0.3), {}, "0.1 of 2 CPUs"),
+        ((1.5,), {"usable_cpus": 1}, "1.5 of 1 CPU"),
+        ((1.5,), {"logical_cpus": None}, "1.5 CPUs"),
+        ((), {}, ""),
+    ],
+)
+def test_cpus_of_other_programs(runs, others, environment, text):
+    made = [runs(conditions=conditions(others=one), environment=environment) for one in others]
+    found = other_cpus_text([*made, runs(environment=environment)][: len(made) or 1])
+    assert found.endswith(text)
+    assert bool(found) == bool(text)
 
 
 NOISY = (90.0, 95.0, 100.0, 105.0, 110.0)

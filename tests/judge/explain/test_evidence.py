@@ -227,6 +227,22 @@ def test_gpus_that_slow_down_and_other_programs(profiles):
     assert facts(explain(under(profiles.side(), other_cpus=0.1), busy)) == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "base", "little", "enough", "fact"),
+    [
+        # A twentieth of the lower one, or an amount.
+        ("cpu_clock_mhz", 2000.0, 1905.0, 1904.0, "CPU clock"),
+        ("other_cpus", 0.1, 0.34, 0.36, "CPUs used by other programs"),
+        ("steal_fraction", 0.0, 0.019, 0.021, "CPU time withheld by the hypervisor"),
+    ],
+)
+def test_from_which_difference_on_conditions_are_listed(profiles, name, base, little, enough, fact):
+    a = under(profiles.side(), **{name: base})
+    sides = [under(profiles.side(), **{name: one}) for one in (little, enough)]
+    found = [facts(explain(a, b)) for b in sides]
+    assert [fact in one for one in found] == [False, True]
+
+
 def test_allocations_are_listed(profiles):
     def allocating(count, size):
         return [

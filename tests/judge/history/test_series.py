@@ -5,6 +5,7 @@ from datetime import datetime, timezone
 
 import pytest
 
+from cnnbench.errors import FlagError
 from cnnbench.judge.history import METRICS, HistoryEntry, Selection, all_series
 
 
@@ -89,6 +90,17 @@ def test_selections(by_commit, series_of, selection, count):
     ]
     found = series_of(records, selection=selection)
     assert sum(len(one.points) for one in found) == count
+
+
+def test_points_by_what_nothing_has_are_refused(by_commit, series_of):
+    records = [by_commit(1, flags={"result_label": "branch=dev"})]
+    for by, words in (("branches", "branch"), ("xyz", "branch"), ("comit", "commit")):
+        with pytest.raises(FlagError, match=f"^--by={by}: .*{words}"):
+            series_of(records, by=by)
+    with pytest.raises(FlagError) as refused:
+        series_of([by_commit(1)], by="xyz")
+    assert "labels" not in str(refused.value)
+    assert series_of([], by="xyz") == ()
 
 
 def test_failed_runs_are_no_values_and_join_the_configuration_they_can_be_of(by_commit, series_of):
