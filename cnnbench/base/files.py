@@ -310,8 +310,12 @@ LOGS = ".cnnbench-lock-of-logs"
 A folder of logs may also contain the checkpoints of another writer.
 """
 
-SCRATCH = ".cnnbench-scratch"
-"""Name of the lock file in temporary folders. A folder without it is never removed."""
+SCRATCH = ".cnnbench-temporary"
+"""Name of the lock file in temporary folders. A folder without it is never removed.
+
+`ab` also starts earlier commits in such a folder. Some of them refuse to write to a folder that
+contains the file `.cnnbench-scratch`, which was the name of this file.
+"""
 
 SCRATCH_OF_PARENT = "CNNBENCH_SCRATCH"
 """Environment variable with the temporary folder in which a child writes for its parent."""

@@ -153,7 +153,7 @@ def split_at_double_dash(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[s
     return argv[:at], argv[at + 1 :]
 
 
-class _FlagValues(absl_flags.FlagValues):
+class _FlagValues(absl_flags.FlagValues):  # type: ignore[misc]
     """Flags of absl without flag files, which `_expand_flag_files` has replaced before.
 
     For every word, absl's method copies the rest of the command line, so its time is quadratic.

@@ -159,6 +159,13 @@ def test_it_is_gone_behind_its_context_unless_it_is_kept(temporary):
     assert names(temporary) == [kept.path.name]
 
 
+def test_earlier_commits_can_write_to_a_temporary_folder_of_their_parent(temporary):
+    """They refuse a folder that contains a locked file of the earlier name."""
+    with TemporaryFolder("cnnbench-test-") as scratch:
+        assert names(scratch.path) == [SCRATCH]
+        assert SCRATCH != ".cnnbench-scratch"
+
+
 def test_what_a_killed_process_has_left_is_removed_by_the_next(temporary):
     code = (
         "import os, tempfile; tempfile.tempdir = os.environ['THERE']\n"
