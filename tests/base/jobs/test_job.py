@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.base.job import Job, Task, split_hosts
+from cnnbench.base.job import (
+    Job,
+    Task,
+    cpu_of_device,
+    host_and_port,
+    is_address,
+    is_cpu,
+    least_bytes_chooser,
+    round_robin_chooser,
+    split_hosts,
+)
 from cnnbench.errors import FlagError
 
 LOCAL = "/job:localhost/replica:0/task:0/device:"
@@ -97,3 +107,25 @@ def test_hosts_of_a_flag():
     assert split_hosts("a:1, b:2") == ("a:1", "b:2")
     assert split_hosts("a:1,") == ("a:1", "")
     assert split_hosts("") == split_hosts(None) == ()
+
+
+def test_names_of_devices():
+    assert [is_cpu(name) for name in ("CPU:0", "/device:cpu:1", W1 + "CPU:0", W1 + "GPU:0")] == [
+        *(True, True, True, False),
+    ]
+    assert cpu_of_device(W1 + "GPU:3") == W1 + "CPU:0"
+    assert cpu_of_device("GPU:1") == "/device:CPU:0"
+
+
+def test_addresses():
+    assert host_and_port("a:12") == ("a", 12)
+    assert host_and_port("[::1]:80") == ("::1", 80)
+    found = [is_address(text) for text in ("a:1", "a:65535", "a:65536", "a:0", "[::1]:80", "a")]
+    assert found == [True, True, False, False, True, False]
+
+
+def test_devices_for_variables():
+    turns = round_robin_chooser(("a", "b"))
+    assert [turns(size) for size in (9, 1, 1)] == ["a", "b", "a"]
+    lightest = least_bytes_chooser(("a", "b"))
+    assert [lightest(size) for size in (9, 4, 4, 1, 1)] == ["a", "b", "b", "b", "a"]

@@ -119,6 +119,7 @@ def test_messages_clear_the_progress_line_first():
     stream = Terminal()
     messages = MessageWriter(stream, started(stream))
     before = stream.getvalue()
+    terminal.silence_warnings([])
     messages.notice("two\nlines::error::pwn\x1b[2J \udcff")
     messages.warning("noisy machine", "load")
     terminal.silence_warnings(["steal"])
