@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 
 import pytest
+from golden import golden
 
 from cnnbench.base.stats import faster_half
+from cnnbench.errors import BenchmarkError
+from cnnbench.flags import Params
 from cnnbench.judge.report.sections.profiles import roofline_chart, terminal_text
-from cnnbench.lab.roofline import roofline_rows, roofline_to_csv
+from cnnbench.lab import roofline as measuring
+from cnnbench.lab.roofline import measure_roofline, roofline_rows, roofline_to_csv
+from cnnbench.machine.cpu import Host, convolution_kernels
 from cnnbench.models.declaration import FlopCounts
+from cnnbench.plan import make_plan
 from cnnbench.records.profiles import FORWARD, OUTSIDE, TO_KERNEL, Machine, Roofline, StepPartKey
 from cnnbench.run.observe.work import OperationWork
 
@@ -78,11 +85,8 @@ def test_table_and_files_say_the_same(roofline, holds, monkeypatch):
     assert document["total"]["flops"] == 4 * 10**9
     # 8 images in 20 + 10 + 20 + 5 ms.
     assert document["bound_images_per_sec"] == pytest.approx(8 / 0.055)
-    lines = terminal_text(found, "title", most=1).splitlines()
-    assert lines[0] == "title"
-    assert lines[4].split()[:5] == ["conv0", "convolution", "3x3", "forward", "40.00"]
-    assert lines[5].startswith("3 rows more, with 10.00 ms to win")
-    assert lines[-1].startswith("74.00 ms in operations and 6.000 ms (7.5 %) in none")
+    text = "\n".join(terminal_text(found, "title", most=most) for most in (1, 9))
+    golden(Path(__file__).parent / "golden" / "roofline.txt", text + "\n")
     roof, *points = roofline_chart(found, "title").series
     assert roof.points[1] == pytest.approx((10.0, 100.0))
     assert [one.points for one in points] == [((200.0, 50.0),), ((100.0, 200.0),)]
@@ -106,3 +110,26 @@ def test_the_table_fits_the_terminal(roofline, columns, monkeypatch):
     assert max(map(len, lines)) <= columns
     assert any(line.startswith("omitted for lack of width: ") for line in lines)
     assert all(any(name in line for line in lines) for name in ("conv0", "Relu", "step"))
+
+
+SMALL = {
+    **{"model": "lenet", "device": "cpu", "batch_size": 2, "num_batches": 2, "peak_flops": 1e11},
+    **{"num_warmup_batches": 3, "quiet_conditions": "all", "progress": "off"},
+}
+
+
+@pytest.mark.usefixtures("quick_start")
+def test_a_run_and_its_machine_are_measured(limits, monkeypatch):
+    limits(measuring, _COPIED_BYTES=1 << 20)
+    found, plan = measure_roofline(make_plan(Params.from_dict(SMALL)))
+    assert plan.length.batches == len(found.run.step_seconds) == 2
+    assert (found.machine.flops_per_sec, found.run.measured.peak_flops_per_sec) == (1e11, 1e11)
+    assert found.machine.bytes_per_sec > 1e8
+    assert "1 MiB" in found.machine.bytes_source
+    assert found.kernels == convolution_kernels(Host())
+    assert found.unprofiled_step_seconds == min(found.run.step_seconds)
+    seconds = sum(row.seconds for row in found.rows)
+    assert seconds + found.remainder_seconds == pytest.approx(found.step_seconds)
+    monkeypatch.setattr(measuring.tensorflow, "peak_flops", lambda *_: None)
+    with pytest.raises(BenchmarkError, match="--peak_flops"):
+        measure_roofline(make_plan(Params.from_dict(SMALL)))
