@@ -59,6 +59,12 @@ def test_what_is_wrong_with_json_is_said(tmp_path):
     assert read(tmp_path, '{"a": 1}')[1] == ["no reader knows this kind of file"]
 
 
+def test_a_file_without_a_result_is_named(tmp_path):
+    records, (reason,) = read(tmp_path, {"results": [{"command": "a", "times": []}]})
+    assert not records
+    assert "hyperfine" in reason
+
+
 def test_a_second_import_with_another_label_replaces(call, tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"results": [{"command": "a", "times": [1.0]}]}))
     to = f"--results={tmp_path}/r"
