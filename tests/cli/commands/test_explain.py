@@ -181,7 +181,7 @@ def test_a_verdict_of_slower_is_explained_in_every_output(call, sides, tmp_path,
 def test_when_a_verdict_is_explained(sides, call, tmp_path, speed, given, explained):
     quick = ("--burn_in=0", "--pairs=6", "--results=r")
     out = call("ab", *given, *sides(speed), *quick, code=None).out
-    assert ("Why, milliseconds" in out) is explained
+    assert ("Why, mean milliseconds" in out) is explained
     assert (tmp_path / "r" / "explain").exists() is explained
 
 
