@@ -27,7 +27,7 @@ from cnnbench.judge.compare import (
     judge_all,
 )
 from cnnbench.judge.compare.result import SameCode, with_second_experiment, without_tests
-from cnnbench.judge.metrics.rules import ConfigurationRule, MetricRule, Rules
+from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.run import ConditionNote, Conditions, ModelInfo, Subject
 
@@ -215,6 +215,15 @@ class Sides:
             b[one] = dataclasses.replace(b[one], ab=place)
         return a, b
 
+    def commits(self, factor):
+        """Runs of two commits."""
+        subjects = [Subject(repository="nets", revision=one * 40) for one in "ab"]
+        speeds = (BASE, times(factor))
+        return [
+            self.runs.of(*side, subject=subject)
+            for side, subject in zip(speeds, subjects, strict=True)
+        ]
+
     def reduced(self, factor, **point):
         return [
             self.reductions(
@@ -248,6 +257,11 @@ RULES = Rules(
         ConfigurationRule(configurations=("vgg*",)),
     ),
 )
+
+
+def accepting(until):
+    commit = Acceptance(commit="b" * 12, reason="wider", until=until)
+    return Rules(source="cnnbench.toml", digest="0123456789ab", accept=(commit,))
 
 
 def every(distance, extra):
@@ -455,6 +469,16 @@ COMPARED = {
         (s.runs.with_memory(*[1000] * 5), s.runs.with_memory(*[1500] * 5)),
         {"rules": RULES},
     ),
+    "an accepted regression": lambda s: (s.commits(0.8), {"rules": accepting("2999-12-31")}),
+    "a regression that was accepted": lambda s: (
+        s.commits(0.8),
+        {"rules": accepting("2020-01-01")},
+    ),
+    "all regressions are accepted": lambda s: (
+        s.commits(0.8),
+        {"rules": Rules().accepting_all("a known cost")},
+    ),
+    "nothing to accept": lambda s: (s.commits(1.2), {"rules": accepting("2999-12-31")}),
     "reductions": lambda s: ((s.reduced(1.0), s.reduced(0.5)), {}),
     "wrong sums": lambda s: ((s.reduced(1.0), s.reduced(1.0, wrong=3, checked=100)), {}),
     "an interrupted reduction": lambda s: (
@@ -496,7 +520,8 @@ def sides(runs, reductions):
     return Sides(runs, reductions)
 
 
-def test_sentences(sides):
+def test_sentences(sides, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # which is in no repository
     found = {}
     for title, make in COMPARED.items():
         (base, new), more = make(sides)
