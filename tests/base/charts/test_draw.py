@@ -24,17 +24,21 @@ from cnnbench.base.charts import (
     legend_text,
 )
 from cnnbench.base.charts.draw import (
+    CHARACTER,
     FORMATS,
     HALF,
     HEAD,
     NARROW,
     WIDE,
     axis_limits,
+    characters_in_width,
     chart_to_svg,
     choose_ticks,
     palette,
     render_chart_file,
+    shorten_text,
     theme_css,
+    wrap_label,
     wrap_note,
 )
 
@@ -326,6 +330,16 @@ def across(root, vertical):
     ]
     ends = [[float(word) for word in path if word not in "ML"] for path in paths if len(path) == 6]
     return [x if vertical else y for x, y, to, _ in ends if (x == to) == vertical]
+
+
+def test_labels_are_broken_and_shortened():
+    assert wrap_label("one two three", 9, 2) == ["one two", "three"]
+    assert wrap_label("one two three four", 9, 2) == ["one two", "three…our"]
+    assert wrap_label("one two three four five", 9, 1) == ["one t…ive"]
+    assert wrap_label("", 9, 2) == [""]
+    assert wrap_label("batch-norm x", 7, 2) == ["batch-n", "orm x"]
+    assert (shorten_text("abcdef", 6), shorten_text("abcdefg", 6)) == ("abcdef", "abc…fg")
+    assert [characters_in_width(width) for width in (0, CHARACTER * 10.5)] == [4, 10]
 
 
 def test_ticks_without_room_for_their_text_are_drawn_unless_the_chart_names_them():

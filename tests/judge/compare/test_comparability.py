@@ -11,7 +11,7 @@ from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.configuration import GROUPS
 from cnnbench.plan import parse_run
 from cnnbench.records.codec import encode
-from cnnbench.records.run import Batch, ModelInfo
+from cnnbench.records.run import Batch, Imported, ModelInfo
 
 
 def unlike(base, new, *allowed):
@@ -104,6 +104,26 @@ def test_what_is_no_difference(runs):
     assert unlike([runs()], [runs(environment={"keras_version": "3"})]) == {}
     places = ([runs(flags={"data_dir": name})] for name in ("/a", "/b"))
     assert unlike(*places) == {"data_dir": (("/a",), ("/b",), False)}
+
+
+def test_what_an_imported_run_does_not_say_of_its_work_blocks(runs):
+    made = Imported(program="x", file="a.log", sha256="0" * 64, part=1, values={})
+    config = {"imported_from": "x", "model": "lenet", "precision": "fp32"}
+    silent = runs(imported=made, config=config, placement=None)
+    found = by_fact(unlike([silent], [silent]))
+    assert {"batch_size", "num_workers"} <= found.keys()
+    assert not {"model", "precision"} & found.keys()
+    assert set(found.values()) == {True}
+    allowed = by_fact(unlike([silent], [silent], "batch_size"))
+    assert (allowed["batch_size"], allowed["num_workers"]) == (False, True)
+    # Runs of cnnbench have no placement if they failed early, which is no such doubt.
+    early = runs(None, placement=None, error=("OSError", "no"))
+    assert unlike([early], [early]) == {}
+    # What an imported record lacks is unknown, not absent.
+    limited = runs(environment={"cgroup_cpu_limit": 1.5})
+    (known, other) = ([runs(imported=made)], [runs()])
+    assert by_fact(unlike(other, [limited])) == {"cgroup_cpu_limit": True}
+    assert by_fact(unlike(known, [limited])).get("cgroup_cpu_limit", False) is False
 
 
 def test_mixtures_are_comparable_with_nothing(runs):
