@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from covering import covering_pairs, everyday_values, slow_if
 
 DIMENSIONS = ((1, 2, 3, 8), ("ps", "replicated", "independent"), ("mean", "sum"), (0, 1))
@@ -50,3 +51,5 @@ def test_slow_cases_are_named_or_told_by_a_function():
             (2, "slow"),
             (3, "slow"),
         ]
+    (named,) = slow_if(lambda case: case.id == "a", [pytest.param(1, 2, id="a")])
+    assert (named.values, named.id, named.marks[0].name) == ((1, 2), "a", "slow")

@@ -17,6 +17,7 @@ from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.cli import main
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(600),  # of CPU time it takes 15 s; a busy machine needs far longer
     pytest.mark.usefixtures("quick_processes", "quick_answers"),
 ]

@@ -14,13 +14,19 @@ def slow_if(slow: Callable[[Any], bool] | Collection[Any], cases: Iterable[Any])
 
     Args:
       slow: those cases, or a function that tells them.
-      cases: values of one parameter, or tuples of several.
+      cases: values of one parameter, tuples of several, or what `pytest.param` made of them.
     """
     is_slow = slow if callable(slow) else slow.__contains__
     marked = []
     for case in cases:
-        values = case if isinstance(case, tuple) else (case,)
-        marked.append(pytest.param(*values, marks=pytest.mark.slow) if is_slow(case) else case)
+        if not is_slow(case):
+            marked.append(case)
+        elif hasattr(case, "marks"):
+            marks = (*case.marks, pytest.mark.slow)
+            marked.append(pytest.param(*case.values, marks=marks, id=case.id))
+        else:
+            values = case if isinstance(case, tuple) else (case,)
+            marked.append(pytest.param(*values, marks=pytest.mark.slow))
     return marked
 
 

@@ -19,6 +19,8 @@ from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.report import build, gather, render
 from cnnbench.records.result_files import Loaded
 
+pytestmark = pytest.mark.slow
+
 LOOKED_FOR = (Path(chromium.__file__).parent / "looked_for.js").read_text()
 # What Jenkins sends with files of a build, unless its administrator changes that.
 JENKINS = "sandbox; default-src 'none'; img-src 'self'; style-src 'self'"

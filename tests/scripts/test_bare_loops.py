@@ -11,6 +11,7 @@ import bare_network
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from short_runs import build
 
 from cnnbench import BenchmarkCNN, Params
@@ -70,12 +71,15 @@ def by_hand(args, devices):
 
 @pytest.mark.parametrize(
     ("make", "mode", "devices"),
-    [
-        (mirrored, "mirrored_strategy", 2),
-        (central, "central_storage_strategy", 2),
-        (alone, "one_device_strategy", 1),
-        (by_hand, "replicated", 2),
-    ],
+    slow_if(
+        lambda case: case[1] != "replicated",
+        [
+            (mirrored, "mirrored_strategy", 2),
+            (central, "central_storage_strategy", 2),
+            (alone, "one_device_strategy", 1),
+            (by_hand, "replicated", 2),
+        ],
+    ),
 )
 def test_losses_are_those_of_the_mode(make, mode, devices, cpu_devices):
     args = argparse.Namespace(model="trivial", batch_size=4, learning_rate=0.01, weight_decay=0.001)

@@ -143,6 +143,7 @@ def test_wrong_sums_and_errors_are_counted_and_fail_the_run(algorithm, tmp_path)
     assert "# Rows with errors: 2 FAILED" in run.comments
 
 
+@pytest.mark.slow
 def test_every_algorithm_on_every_number_of_devices(tmp_path, holds):
     path, rows = tmp_path / "r.json", tmp_path / "r.csv"
     run = Run(

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from short_runs import KINDS, NETWORKS
 from towers import trained
 
@@ -42,8 +43,11 @@ def flags(**more):
 
 @pytest.mark.parametrize(
     ("mode", "towers"),
-    [pytest.param(*mode.values, 2, id=mode.id) for mode in KINDS]
-    + [pytest.param(*KINDS[1].values, 1, id="alone"), pytest.param(RELAXED, 2, id="relaxed")],
+    slow_if(
+        lambda case: case.id not in ("replicated", "relaxed"),
+        [pytest.param(*mode.values, 2, id=mode.id) for mode in KINDS]
+        + [pytest.param(*KINDS[1].values, 1, id="alone"), pytest.param(RELAXED, 2, id="relaxed")],
+    ),
 )
 def test_a_clean_run_passes_and_says_how_often_it_was_checked(mode, towers):
     shared = ("parameter_server", "independent")

@@ -8,6 +8,7 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from data_sets import write_random_cifar10
 from short_runs import RATE, build
 
@@ -110,6 +111,7 @@ def test_moving_averages_follow_the_policy():
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_compiled_step_computes_the_same():
     losses = []
     for compiled in (False, True):
@@ -338,7 +340,12 @@ def test_smoothed_labels_change_loss_and_gradient_as_computed_by_hand():
     np.testing.assert_allclose(gradient, chances - targets, atol=1e-6)
 
 
-@pytest.mark.parametrize("flags", [{}, {"gradient_accumulation_steps": 2}, {"xla_compile": True}])
+@pytest.mark.parametrize(
+    "flags",
+    slow_if(
+        [{"xla_compile": True}], [{}, {"gradient_accumulation_steps": 2}, {"xla_compile": True}]
+    ),
+)
 def test_mixed_labels_change_loss_gradient_and_accuracy_as_computed_by_hand(flags, tmp_path):
     write_random_cifar10(tmp_path, train=40, test=20)
     scores = np.roll(np.linspace(-1.0, 1.0, 11), 4)  # class 3 has the largest
