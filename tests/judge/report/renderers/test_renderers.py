@@ -17,10 +17,19 @@ from cnnbench.judge.compare import SkippedFile, compare_records
 from cnnbench.judge.compare.result import SameCode
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import cause_text, explanation_rows
-from cnnbench.judge.report.renderers import FORMATS, LIMIT, render, terminal_text, wants_colour
+from cnnbench.judge.report.renderers import (
+    FORMATS,
+    LIMIT,
+    mean_sentences,
+    mentioned_differences,
+    render,
+    terminal_text,
+    verdict_with_reason,
+    wants_colour,
+)
 from cnnbench.records.files import KINDS
 from cnnbench.records.profiles import UPDATE
-from cnnbench.records.run import ModelInfo
+from cnnbench.records.run import ModelInfo, Subject
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -251,6 +260,50 @@ def test_json_is_strict(everything):
 
     document = json.loads(render(everything, "json"), parse_constant=refuse)
     assert (document["schema"], document["kind"]) == (1, "comparison")
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "ends"),
+    [
+        ("a", "a", None),
+        ("ab", "ab", " 2 configurations"),
+        ("abc", "ab", " 2 of 3 configurations"),
+        ("abc", "a", None),
+    ],
+)
+def test_a_mean_is_of_two_configurations_or_more(full_runs, base, new, ends):
+    sides = (suite(full_runs, dict.fromkeys(names, 1.0)) for names in (base, new))
+    found = [*mean_sentences(compare_records(*sides))]
+    assert [one.startswith("throughput +0.0 %") for one in found] == [True] * (ends is not None)
+    assert all(one.endswith(ends) for one in found)
+
+
+def test_differences_that_block_nothing_are_mentioned_but_not_the_measured_revision(full_runs):
+    def mentioned(base, new, **facts):
+        subjects = [Subject(repository="nets", revision=one * 40) for one in (base, new)]
+        sides = full_runs.of(*BASE), full_runs.of(*BASE, environment=facts)
+        made = [
+            [dataclasses.replace(run, subject=subject) for run in side]
+            for side, subject in zip(sides, subjects, strict=True)
+        ]
+        texts = mentioned_differences(compare_records(*made))
+        return [text.partition(" ")[0] for text in texts]
+
+    assert mentioned("a", "b") == []
+    assert mentioned("a", "a", hostname="box2") == ["hostname"]
+    assert mentioned("a", "a", git_commit="b" * 40) == ["git_commit"]
+    assert mentioned("a", "b", git_commit="c" * 40) == ["git_commit"]
+    # Where cnnbench itself is measured, its commit is the revision.
+    assert mentioned("a", "b", git_commit="b" * 40, hostname="x") == ["hostname"]
+
+
+def test_a_verdict_is_not_said_twice(full_runs):
+    slower, missing = (
+        compare_records(full_runs.of(*BASE), full_runs.of(*new)).entries[0].main
+        for new in ([0.9 * one for one in BASE], [])
+    )
+    assert verdict_with_reason(slower) == slower.judgement.reason
+    assert verdict_with_reason(missing) == f"missing: {missing.judgement.reason}"
 
 
 def test_github_shows_ten_annotations_of_a_level_so_the_tenth_sums_up(full_runs):
