@@ -878,10 +878,3 @@ def test_every_command_and_every_row_of_the_table_is_tried():
     missing = [command for command, found in tried.items() if not found]
     assert not missing, f"tests/cli/test_refusals.py: TABLE needs wrong command lines of {missing}"
     assert len({words for found in tried.values() for words in found}) == len(asked)
-
-
-def test_flag_files_are_nested_only_so_deep(tmp_path, call):
-    for number in range(70):
-        (tmp_path / str(number)).write_text(f"--flagfile={tmp_path}/{number + 1}\n")
-    nested = call(f"--flagfile={tmp_path}/0", code=2).err
-    assert "is nested deeper than 64 flag files" in nested

@@ -11,6 +11,7 @@ from golden import sentences
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.groups.optimizer import PiecewiseSchedule
+from cnnbench.flags.params import changed_flags
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
@@ -118,3 +119,10 @@ def test_replace_takes_the_other_name_of_fp16_along(before, changes, after):
     assert params == Params(precision=after, num_gpus=changes.get("num_gpus", 1))
     assert params.use_fp16 == (after == "fp16")
     make_plan(params, resolve_data=False)
+
+
+def test_flags_that_a_record_changes():
+    defaults = Params().as_dict()
+    assert changed_flags(Params(num_gpus=2).as_dict(), defaults) == {"num_gpus": 2}
+    assert changed_flags({"xla": 0, "batch_size": 0}, defaults) == {"xla": 0}  # not False
+    assert changed_flags({"gone": 1, "away": None}) == {"gone": 1}

@@ -106,6 +106,15 @@ def test_flag_files(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_flag_files_are_nested_at_most_64_deep(tmp_path):
+    (tmp_path / "1").write_text("--num_gpus=3\n")
+    for number in range(2, 66):
+        (tmp_path / str(number)).write_text(f"--flagfile={tmp_path}/{number - 1}\n")
+    assert parse_run([f"--flagfile={tmp_path}/64"]).params.num_gpus == 3
+    with pytest.raises(FlagError, match=f"^--flagfile={tmp_path}/1: .*64"):
+        parse_run([f"--flagfile={tmp_path}/65"])
+
+
 @pytest.mark.parametrize(
     ("line", "given", "arguments"),
     [

@@ -6,10 +6,13 @@ import sys
 
 import pytest
 
+from cnnbench.base.job import Task
+from cnnbench.base.rendezvous import REFUSED
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, parse_args
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.plan.make import locate_job, plan_before_plugins
+from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import facts_to_agree_on
 from cnnbench.version import __version__
 
@@ -152,3 +155,38 @@ def test_a_job_without_parameter_servers_has_a_mode_that_works(of, words, mode, 
     args = parse_args(argv)
     before = plan_before_plugins(args.params, environ, explicit=tuple(args.given))
     assert before.params.variable_update == mode
+
+
+def test_what_kinds_of_work_do():
+    trains = {WorkKind.TRAINING, WorkKind.TRAINING_AND_EVALUATION}
+    evaluates = {WorkKind.EVALUATION, WorkKind.TRAINING_AND_EVALUATION}
+    assert {kind for kind in WorkKind if kind.trains} == trains
+    assert {kind for kind in WorkKind if kind.evaluates} == evaluates
+
+
+@pytest.mark.parametrize(
+    ("flags", "ended", "silent"),
+    [
+        ({"cross_replica_sync": False}, {"worker1"}, {"worker1"}),
+        ({"cross_replica_sync": True}, set(), set()),
+        (
+            {
+                "variable_update": "parameter_server_strategy",
+                "job_name": "controller",
+                "controller_host": "d:1",
+            },
+            {"worker0", "worker1"},
+            set(),  # a worker that hangs keeps its part of the work
+        ),
+    ],
+)
+def test_a_job_goes_on_without_workers_that_nothing_waits_for(flags, ended, silent):
+    job = {"job_name": "worker", "worker_hosts": "a:1,b:1", "ps_hosts": "c:1"}
+    place = make_plan(Params(**{**job, **flags}), resolve_data=False).place
+    tasks = [Task("worker", 0), Task("worker", 1), Task("ps", 0)]
+
+    def without(state):
+        return {f"{t.job}{t.index}" for t in tasks if place.tolerates_loss_of(t, state)}
+
+    assert without(REFUSED) == ended
+    assert without("no answer") == silent

@@ -105,6 +105,43 @@ def test_warm_up(flags, expected):
 
 
 @pytest.mark.parametrize(
+    ("model", "stop_at", "metric", "lower_is_better"),
+    [
+        ("resnet50", "loss:2.5", "loss", True),
+        ("resnet50", "top_1:0.7", "top_1", False),
+        ("ncf", "hit_rate_10:0.6", "hit_rate_10", False),
+        ("deepspeech2", "word_error_rate:0.2", "word_error_rate", True),
+    ],
+)
+def test_targets(model, stop_at, metric, lower_is_better):
+    params = Params(model=model, stop_at=stop_at, eval_during_training_every_n_steps=5)
+    target = make_plan(params, resolve_data=False).length.target
+    assert (target.metric, target.lower_is_better) == (metric, lower_is_better)
+    assert target.value == float(stop_at.partition(":")[2])
+
+
+def test_blocks_are_recomputed_only_by_a_training():
+    training = make_plan(Params(model="resnet50", recompute="blocks"))
+    assert training.recomputed_flops == training.network.spec.recomputed_flops_per_image
+    assert training.recomputed_flops
+    for flags in ({}, {"recompute": "blocks", "forward_only": True}):
+        assert make_plan(Params(model="resnet50", **flags)).recomputed_flops is None
+
+
+@pytest.mark.parametrize(
+    ("distribution", "reads", "by_strategy"),
+    [("strategy", True, True), ("strategy", False, False), ("towers", True, False)],
+)
+def test_a_strategy_distributes_only_input_that_is_read(
+    small_set, distribution, reads, by_strategy
+):
+    flags = {"variable_update": "mirrored_strategy", "num_gpus": 2, "batch_size": 2}
+    flags |= {"input_distribution": distribution, "model": "resnet20", "data_name": "cifar10"}
+    plan = make_plan(Params(**flags, data_dir=str(small_set("cifar10")) if reads else None))
+    assert (plan.input.distribution is not None) == by_strategy
+
+
+@pytest.mark.parametrize(
     ("flags", "steps"),
     [
         ({"eval_during_training_every_n_steps": 3}, {3, 6, 9}),
