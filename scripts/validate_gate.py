@@ -25,6 +25,7 @@ from validation import pool as pools
 from validation.advice import ADVICE
 from validation.confirmations import CONFIRMATIONS
 from validation.histories import HISTORY
+from validation.lengths import LENGTHS
 from validation.metrics import SEVERAL_METRICS
 from validation.other_rules import OTHER_RULES, chart_cases, power_chart, simulate_tool
 from validation.pauses import PAUSES
@@ -46,6 +47,7 @@ STUDIES: Mapping[str, tuple[str, Sequence[Study]]] = {
     "metrics": ("Several metrics", (SEVERAL_METRICS,)),
     "pauses": ("Pauses, slower · same in per cent", (PAUSES,)),
     "advice": ("Advice", (ADVICE,)),
+    "lengths": ("Lengths of processes", (LENGTHS,)),
     "races": ("Races", (RACES,)),
     "history": ("History", HISTORY),
     "rules": ("Rules of other tools", (OTHER_RULES,)),
@@ -63,15 +65,16 @@ class Options:
     minutes: float = flag(0.0, "Time in minutes for adding processes to --pool.", minimum=0.0)
     draws: int = flag(
         2000,
-        "Draws of each simulation. Pauses and histories have a quarter of this number, and advice "
-        "a tenth. 0 omits the simulations.",
+        "Draws of each simulation. Pauses, lengths and histories have a quarter of this number, "
+        "and advice a tenth. 0 omits the simulations.",
         minimum=0,
     )
     only: str = flag(
         "all",
         "The only simulation: verdicts, suites of several configurations, confirmations by a "
         "second experiment, several metrics, pauses between steps, advice for inconclusive "
-        "comparisons, races of tune, level changes in history, or the rules of other tools.",
+        "comparisons, lengths of processes, races of tune, level changes in history, or the "
+        "rules of other tools.",
         choices=("all", *STUDIES),
     )
     gates: int = flag(20000, "Maximum number of gates that are formed from the pool.", minimum=1)

@@ -21,6 +21,7 @@ from validation import (
     confirmations,
     gates,
     histories,
+    lengths,
     metrics,
     pauses,
     planted_plugin,
@@ -188,6 +189,23 @@ def test_suites_report_few_false_changes():
     assert all(one.met for one in suites.judged({case: many}))
     often = Counter(draws=2000, changed=2000, found=1000, **{"false share": 200, "any slower": 0})
     assert [one.met for one in suites.judged({case: often})] == [True, False, False]
+
+
+def test_chosen_lengths_save_time_or_decide_more():
+    def sums(machine, chooses):
+        case = (machine, 0.0, chooses)
+        return studies.simulate_and_sum(lengths.simulate_experiment, case, 20, 1)
+
+    quiet = [sums("processes 1 %, steps 7 %", chooses) for chooses in (False, True)]
+    assert quiet[1]["seconds"] < 0.9 * quiet[0]["seconds"]
+    noisy = [sums("processes 1 %, steps 80 %", chooses) for chooses in (False, True)]
+    decided = [sum(each[verdict] for verdict in verdicts.PASSES) for each in noisy]
+    assert decided[1] > decided[0]
+    wrong = Counter({Verdict.SLOWER: 100, "draws": 1000})
+    (required,) = lengths.LENGTHS.judge({("processes 1 %, steps 7 %", 0.0, True): wrong})
+    assert required.met is False
+    (required,) = lengths.LENGTHS.judge({("processes 1 %, steps 7 %", 0.05, True): wrong})
+    assert required.met
 
 
 def test_metrics_that_share_alpha_keep_it():
