@@ -134,6 +134,14 @@ def test_nor_are_runs_without_pairs_or_without_cpu_time_or_on_gpus(runs):
         assert main.verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.parametrize("metrics", [None, ["throughput"], ["throughput", "cpu_time"]])
+def test_cpu_time_is_asked_for_only_by_its_name(runs, metrics):
+    main, found = judged(*sides(runs, 1.1, 1.1), metrics=metrics)
+    (cpu_time,) = (one for one in found.entries[0].results if one.metric.name == "cpu_time")
+    assert cpu_time.asked is (metrics == ["throughput", "cpu_time"])
+    assert main.asked
+
+
 def test_half_of_the_runs_have_to_be_disturbed(runs):
     busy, calm = runs(conditions=BUSY), runs(conditions=conditions())
     assert mostly_disturbed([busy, calm])

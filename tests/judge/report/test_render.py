@@ -154,4 +154,5 @@ def test_tables_hold_what_the_report_says(everything):
     assert set(frame(everything, "allreduce")["spec"]) == {"xring", "pscpu"}
     judged = frame(everything, "comparison")
     assert judged.iloc[0]["metric"] == "throughput"
+    assert tuple(judged.iloc[0][["base_processes", "new_processes"]]) == (6, 8)
     assert frame(gather(Loaded((), ())), "comparison").empty
