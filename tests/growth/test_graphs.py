@@ -1,0 +1,94 @@
+"""CPU time of networks, steps and explanations, by their number of layers and towers."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+from growth import check_growth
+from networks import forward, model_of
+from short_runs import build
+from step_profiles import CONV, Profiles, Row
+
+from cnnbench.judge.explain import explain
+from cnnbench.models.declaration import declare
+from cnnbench.records.profiles import FORWARD, TO_KERNEL, ProfiledLayer, StepPartKey
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start")]
+
+
+def deep(count):
+    """A network of so many convolutions with batch norm."""
+
+    def body(net, images):
+        x = images
+        for _ in range(count):
+            x = net.conv(x, 2, 1, batch_norm=True)
+        return net.logits(net.global_avg_pool(x))
+
+    return model_of(body)
+
+
+def test_declaring_layers():
+    check_growth(lambda count: lambda: declare(deep(count), 10), 250)
+
+
+def test_tracing_layers():
+    def prepare(count):
+        model = deep(count)
+        shapes = {one.name: one.shape for one in declare(model, 10).variables}
+
+        def trace():
+            def outputs(images):
+                def read(spec, dtype):
+                    return tf.zeros(shapes[spec.name], dtype)
+
+                return forward(model, 10, images, read, training=True).outputs
+
+            tf.function(outputs, autograph=False).get_concrete_function(
+                tf.TensorSpec((2, 8, 8, 3), tf.float32)
+            )
+
+        return trace
+
+    check_growth(prepare, 15)
+
+
+@pytest.mark.parametrize("update", ["replicated", "parameter_server"])
+def test_tracing_towers(update):
+    def prepare(count):
+        def trace():
+            built = build("lenet", variable_update=update, num_gpus=count, batch_size=1)
+            built.step(0.1).loss.numpy()
+
+        return trace
+
+    check_growth(prepare, 2)
+
+
+def test_layers_of_an_explanation(runs):
+    """Each side is a network in which one layer is not in the other."""
+
+    def prepare(count):
+        sides = []
+        for own in (0, 1):
+            names = [f"conv{number}" for number in range(own, count + own)]
+            rows = {
+                StepPartKey(name, CONV, direction): Row(1.0, 10**6, 10**4, {"Conv2D float32": 1})
+                for name in names
+                for direction in (FORWARD, TO_KERNEL)
+            }
+            layers = tuple(
+                ProfiledLayer(
+                    name=name,
+                    kind="convolution 3x3",
+                    shapes=((3, 3, 8, 8),),
+                    parameters=576,
+                    flops=10**6,
+                )
+                for name in names
+            )
+            make = Profiles(runs, seed=own)
+            sides.append([make(rows, layers=layers) for _ in range(3)])
+        return lambda: explain(*sides)
+
+    check_growth(prepare, 15)

@@ -1,0 +1,155 @@
+"""CPU time of each reader of other programs' results, by the length of the file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from growth import check_growth
+from imports import HOROVOD, TRAINING, read
+
+from cnnbench.records.readers import READERS, load_readers, read_results
+
+pytestmark = pytest.mark.slow
+
+TIME = "2024-05-01T10:00:00+00:00"
+
+
+def asv(count):
+    """A file of asv with a benchmark for each parameter."""
+    names = [f'"{number}"' for number in range(count)]
+    row = [[1e-3] * count, [names], "v1", 1_720_000_000_000]
+    return {
+        **{"commit_hash": "a" * 40, "date": 1_700_000_000_000, "python": "3.11"},
+        **{"params": {"machine": "m"}, "env_name": "py3.11", "requirements": {}, "env_vars": {}},
+        **{"result_columns": ["result", "params", "version", "started_at"]},
+        "results": {"b.time_sum": row},
+    }
+
+
+def benchmark_log(count):
+    """The file metric.log of one run, with both speeds of each step."""
+    names = ("average_examples_per_sec", "current_examples_per_sec")
+    rows = (
+        {"name": name, "value": 800.0, "unit": None, "global_step": step, "extras": []}
+        for step in range(100, 100 * (count + 1), 100)
+        for name in names
+    )
+    time = "2018-06-01T10:00:00.5Z"
+    return "".join(json.dumps({**row, "timestamp": time}) + "\n" for row in rows)
+
+
+def conbench(count):
+    """A page of the API of Conbench."""
+    stats = {"data": [1.0, 2.0], "unit": "s", "iterations": 2}
+    results = [
+        {
+            **{"batch_id": "b", "run_id": "r", "timestamp": TIME, "stats": stats},
+            "tags": {"name": f"read {number}"},
+        }
+        for number in range(count)
+    ]
+    return {"data": results, "metadata": {"next_page_cursor": None}}
+
+
+def dllogger(count):
+    """A log of DLLogger with as many runs."""
+
+    def line(**content):
+        return (
+            f"DLLL {json.dumps({'timestamp': '1700000000.5', 'elapsedtime': '1.0', **content})}\n"
+        )
+
+    run = [
+        line(type="LOG", step="PARAMETER", data={"arch": "resnet50"}),
+        line(type="METADATA", metric="train_throughput", metadata={"unit": "images/s"}),
+        line(type="LOG", step=[0, 10], data={"train_throughput": 1.0}),
+        line(type="LOG", step=[], data={"train_throughput": 812.5}),
+    ]
+    return "".join(run) * count
+
+
+def google_benchmark(count):
+    """A file of google/benchmark."""
+    row = {"real_time": 5.0, "cpu_time": 4.0, "time_unit": "ns"}
+    return {
+        "context": {"date": TIME, "host_name": "h", "num_cpus": 2},
+        "benchmarks": [{"name": f"b/{number}", **row} for number in range(count)],
+    }
+
+
+def hyperfine(count):
+    """A file of hyperfine."""
+    return {
+        "results": [
+            {"command": f"a {number}", "times": [1.0, 1.1], "exit_codes": [0, 0]}
+            for number in range(count)
+        ]
+    }
+
+
+def mlperf(count):
+    """A log of MLPerf Training with as many runs."""
+
+    def event(key, value=None, seconds=0, **metadata):
+        time = {"time_ms": 1_700_000_000_000 + 1000 * seconds, "event_type": "POINT_IN_TIME"}
+        content = {"namespace": "", **time, "key": key, "value": value, "metadata": metadata}
+        return f":::MLLOG {json.dumps(content)}\n"
+
+    run = [
+        *(event("init_start"), event("submission_benchmark", "resnet"), event("run_start")),
+        event("tracked_stats", {"throughput": 900.0}, 20, step=1),
+        event("run_stop", seconds=70, status="success"),
+    ]
+    return "".join(run) * count
+
+
+def pyperf(count):
+    """A file of pyperf with as many processes."""
+    run = {"metadata": {"date": "2024-05-01 10:00:00.5"}, "values": [1.0, 1.1]}
+    benchmarks = [{"metadata": {"name": "sum"}, "runs": [run] * count}]
+    return {"benchmarks": benchmarks, "metadata": {}, "version": "1.0"}
+
+
+def pytest_benchmark(count):
+    """A file of pytest-benchmark."""
+    return {
+        "machine_info": {"python_version": "3.11.7", "cpu": {}},
+        **{"commit_info": {"id": "a" * 40, "time": TIME, "dirty": False}, "datetime": TIME},
+        "benchmarks": [
+            {"fullname": f"t.py::test[{number}]", "options": {}, "stats": {"mean": 1.0}}
+            for number in range(count)
+        ],
+    }
+
+
+def result_csv(count):
+    """A table of --result_csv."""
+    head = "run_id,started_at,status,model,flags,images_per_sec"
+    rows = (f"r{number},{TIME},ok,lenet,{{}},12.5" for number in range(count))
+    return "\n".join([head, *rows, ""])
+
+
+FILES = {
+    **{"asv": asv, "benchmark_log_dir": benchmark_log, "conbench": conbench, "dllogger": dllogger},
+    **{"google-benchmark": google_benchmark, "horovod": lambda count: HOROVOD * count},
+    **{"hyperfine": hyperfine, "mlperf": mlperf, "pyperf": pyperf},
+    **{"pytest-benchmark": pytest_benchmark, "result_csv": result_csv},
+    "tf_cnn_benchmarks": lambda count: TRAINING * count,
+}
+"""By reader, a function that makes a file of so many rows, processes or runs."""
+
+
+def test_every_reader_has_a_file():
+    load_readers()
+    assert not READERS.keys() - FILES.keys(), "add their files to FILES in tests/growth"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_reading(name, tmp_path):
+    def prepare(count):
+        records, _ = read(tmp_path, FILES[name](count))
+        assert len(records) >= (1 if name == "benchmark_log_dir" else count)
+        return lambda: read_results(str(tmp_path / "results.json"))
+
+    check_growth(prepare, 200)
