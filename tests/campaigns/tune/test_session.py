@@ -321,3 +321,11 @@ def test_a_job_is_started_by_launch() -> None:
     assert space.initial_mode == "collective_all_reduce"
     with_ps = replace(space, layout=JobLayout(workers=2, ps=1))
     assert (with_ps.assumed_mode_flags, with_ps.initial_mode) == ({}, "parameter_server")
+
+
+@pytest.mark.parametrize(("late", "none"), [("bc", True), ("c", False), ("", False)])
+def test_a_search_that_tried_one_candidate_tried_some(late: str, none: bool) -> None:
+    race = CandidateRace("g", [candidate(name) for name in "abc"])
+    speeds = dict.fromkeys((name for name in "abc" if name not in late), 100.0)
+    race.add_round(RaceRound(speeds, late=[*late]))
+    assert SearchOutcome((race,), race.leader).tried_no_candidate is none
