@@ -892,9 +892,7 @@ class ExperimentRunner:
             flags = ResolvedRun(config=like.config, explicit_flags=like.explicit_flags)
             started = replace(started, resolved=flags)
         in_burn_in = place.pair is None
-        started = started.with_added_flags(
-            {**self._length.flags(in_burn_in), **self._known_peak(side)}
-        )
+        started = started.with_added_flags({**self._length.flags(in_burn_in), **self._known_peak()})
         if self._length.is_from_noise and not in_burn_in:
             place = replace(place, chose_steps=True)
 
@@ -916,18 +914,26 @@ class ExperimentRunner:
             place=with_ab_placement,
         )
 
-    def _known_peak(self, name: str) -> dict[str, float]:
-        """The flag with the peak FLOP/s of the CPU that an earlier process of A or B has measured.
+    def _known_peak(self) -> dict[str, float]:
+        """The flag with the peak FLOP/s of the CPU that earlier processes of A and B have measured.
 
         The measurement takes one or two seconds, so only the first process of A and of B makes it.
+        Both get the higher value: different values would look like a difference of the MFU.
         """
-        side, records = self.experiment.sides[name], self.records[name] or self._burn_ins[name]
-        if not records or side.layout is not None or "peak_flops" in side.given_flags:
-            return {}
-        measured = records[-1].measured
-        rate, source = measured.peak_flops_per_sec, measured.peak_flops_source or ""
-        is_measured = source.startswith("measured") or records[-1].config.get("peak_flops")
-        return {"peak_flops": rate} if rate and rate >= _LEAST_PEAK and is_measured else {}
+        rates, precisions = [], set()
+        for of, side in self.experiment.sides.items():
+            records = self.records[of] or self._burn_ins[of]
+            if not records or side.layout is not None or "peak_flops" in side.given_flags:
+                return {}
+            measured, config = records[0].measured, records[0].config
+            source, rate = measured.peak_flops_source or "", measured.peak_flops_per_sec or 0.0
+            if rate < _LEAST_PEAK or not (
+                source.startswith("measured") or config.get("peak_flops")
+            ):
+                return {}
+            rates.append(rate)
+            precisions.add(config.get("precision"))
+        return {"peak_flops": max(rates)} if len(precisions) == 1 else {}
 
 
 def _make_ab_places(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
