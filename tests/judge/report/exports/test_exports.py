@@ -176,6 +176,13 @@ def test_openmetrics_has_a_unit_for_every_metric_and_valid_lines(figures):
     for metric in ALL.values():
         text = exports.openmetrics([replace(figures[0], metric=metric)])[0]
         assert ("# UNIT " in text) or metric.unit in ("", "number", "CPUs", "loss"), metric.name
+    bandwidth = replace(figures[0], metric=ALL["bus_bandwidth"])
+    (sample, *_) = (
+        line
+        for line in exports.openmetrics([bandwidth])[0].splitlines()
+        if line.startswith("cnnbench_bus_bandwidth_bytes_per_second{")
+    )
+    assert float(sample.split()[-2]) == pytest.approx(1e9 * bandwidth.value)
     lines = exports.openmetrics(figures)[0].splitlines()
     assert lines[-1] == "# EOF"
     assert lines.count("# EOF") == 1
