@@ -1,6 +1,7 @@
 """What the history prints, draws and exports; its wording is in golden/*.
 
-Tests cnnbench/judge/history/page.py. UPDATE_GOLDEN=1 writes the files anew.
+Tests cnnbench/judge/history/page.py and, by the changes that series share,
+cnnbench/judge/history/steps.py. UPDATE_GOLDEN=1 writes the files anew.
 """
 
 import csv
