@@ -1,4 +1,6 @@
-"""CPU time of networks, steps and explanations, by their number of layers and towers."""
+"""CPU time of building networks, steps, checkpoints and profiles, by their number of layers, towers
+and variables.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ from short_runs import build
 from step_profiles import CONV, Profiles, Row
 
 from cnnbench.judge.explain import explain
+from cnnbench.models import register_model
 from cnnbench.models.declaration import declare
 from cnnbench.records.profiles import FORWARD, TO_KERNEL, ProfiledLayer, StepPartKey
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start", "own_registry")]
 
 
 def deep(count):
@@ -63,6 +66,23 @@ def test_tracing_towers(update):
         return trace
 
     check_growth(prepare, 2)
+
+
+def test_variables_of_a_checkpoint(tmp_path):
+    def prepare(count):
+        name = f"deep{count}"
+        model = deep(count)
+        model.name = name
+        register_model(name, "imagenet", lambda: model)
+        folder = tmp_path / name
+        built = build(name, batch_size=1, train_dir=str(folder))
+
+        def save_and_restore():
+            built.checkpoints.restore(built.checkpoints.save(str(folder), 1))
+
+        return save_and_restore
+
+    check_growth(prepare, 10)
 
 
 def test_layers_of_an_explanation(runs):
