@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from covering import everyday_values
+from covering import slow_if
 from short_runs import KINDS, build, run
 
 from cnnbench.errors import BenchmarkError
@@ -35,10 +33,8 @@ def averages(built):
     }
 
 
-@pytest.mark.parametrize(
-    ("flags", "optimizer"),
-    everyday_values(itertools.product(KINDS, ["sgd", "momentum", "adamw"])),
-)
+@pytest.mark.parametrize("flags", KINDS)
+@pytest.mark.parametrize("optimizer", slow_if(["sgd", "momentum"], ["sgd", "momentum", "adamw"]))
 def test_averages_follow_their_formula(flags, optimizer):
     own = {"num_gpus": 2, "batch_size": 2, "optimizer": optimizer, "weight_decay": 0.01}
     built = build("lenet", ema_decay=DECAY, **own, **flags)
