@@ -350,7 +350,7 @@ def test_the_digest_covers_files_beside_it(file, tmp_path):
 
 
 def test_code_of_a_plug_in_runs_in_a_block_of_its_own(tmp_path):
-    before, seen = os.getcwd(), []
+    before, seen = (os.getcwd(), plugins.running_plugin_name()), []
 
     def fail():
         seen.append(plugins.running_plugin_name())
@@ -363,7 +363,7 @@ def test_code_of_a_plug_in_runs_in_a_block_of_its_own(tmp_path):
     with pytest.raises(KeyError) as raised, plugins.containing_plugin_code("mine"):
         fail()
     assert seen == ["mine", "inner", "mine"]
-    assert (os.getcwd(), plugins.running_plugin_name()) == (before, "")
+    assert (os.getcwd(), plugins.running_plugin_name()) == before
     with pytest.raises(BenchmarkError, match=r"^mine: KeyError: 'x'$"):
         with plugins.reporting_plugin_errors(BenchmarkError):
             raise raised.value

@@ -778,8 +778,8 @@ def test_both_halves_of_a_pair_are_alive_where_they_step_in_turn(ab, tmp_path, i
         assert all((later - one).total_seconds() >= 0.1 for one, later in pairwise(times))
     for number, name in enumerate(order[2:]):
         document = json.loads(Path("results", name[-1], f"{name}.json").read_text())
-        place = {"side": name[-1], "seed": 3, "pair": int(name[:4]), "position": 1 + number % 2}
-        assert document["ab"] == place
+        place = {"side": name[-1], "seed": 3, "pair": int(name[:4])}
+        assert document["ab"] == {**place, "position": 1 + number % 2, "chose_steps": True}
     assert {name[-1] for name in order[::2]} == {"a", "b"}
 
 

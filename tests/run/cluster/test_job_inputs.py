@@ -137,8 +137,8 @@ def test_speed_and_wait_are_those_of_the_whole_job(tmp_path, mode):
     assert summary["input_images_per_sec"] == pytest.approx(expected, rel=0.15)
     limit = sum if mode in APART else lambda rates: 2 * min(rates)
     assert summary["input_images_per_sec"] < 1.02 * limit([BATCH / pace for pace in PACES])
-    # The network is tiny, so all modes wait for input most of the time.
-    assert 0.25 < summary["input_wait_fraction"] <= 1
+    # The network is tiny, so all modes wait for input; a busy machine makes the rest longer.
+    assert 0.1 < summary["input_wait_fraction"] <= 1
 
 
 @pytest.mark.slow
