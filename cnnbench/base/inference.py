@@ -582,11 +582,16 @@ def _sums_of_signs(ranks: NDArray[np.int32]) -> _Sums:
     return np.abs(sums)
 
 
-@lru_cache(maxsize=2)
 def _random_signs(number: int) -> NDArray[np.int8]:
     """Random signs [number, combinations] of differences after the enumerated ones. Arrays of
     different numbers begin with the same rows.
     """
+    # Analyses of one experiment need many numbers of rows, and drawing takes the most time.
+    return _draw_signs(1 << (number - 1).bit_length())[:number]
+
+
+@lru_cache(maxsize=2)
+def _draw_signs(number: int) -> NDArray[np.int8]:
     size = (number, _COPIES << (_ENUMERATED - 1))
     return 1 - 2 * np.random.default_rng(_SEED).integers(2, size=size, dtype=np.int8)
 
