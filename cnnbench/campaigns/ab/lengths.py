@@ -179,10 +179,9 @@ def estimate_noise(samples: Sequence[PairSample]) -> NoiseEstimate:
 
     A mean of logarithms estimates `within`, so that one slow step of a few does not decide.
     """
-    disturbed = 2 * sum(sample.disturbed for sample in samples) >= len(samples)
     known = (sample.within for sample in samples if sample.within is not None)
     logs = [math.log(max(value, _LEAST_WITHIN)) for value in known]
-    assumed = math.log(_WITHIN_UNDER_LOAD if disturbed else _WITHIN)
+    assumed = math.log(_WITHIN_UNDER_LOAD if _mostly_disturbed(samples) else _WITHIN)
     weighted = math.fsum(logs) + _WEIGHT_WITHIN * assumed
     steps = math.exp(weighted / (len(logs) + _WEIGHT_WITHIN))
     sizes = [(s.difference, s.seconds) for s in samples if s.difference is not None]
@@ -197,6 +196,11 @@ def estimate_noise(samples: Sequence[PairSample]) -> NoiseEstimate:
         step_seconds=median(sample.step_seconds for sample in samples),
         measured=between + by_steps if sizes else 0.0,
     )
+
+
+def _mostly_disturbed(samples: Sequence[PairSample]) -> bool:
+    """Whether other programs used the CPUs in at least half of the pairs."""
+    return 2 * sum(sample.disturbed for sample in samples) >= len(samples)
 
 
 def variance_from_sizes(sizes: Sequence[float]) -> float:
@@ -385,5 +389,5 @@ class ChosenLength:
         if pairs and self.steps != before:
             self._notice(f"from pair {pairs + 1}, because of the measured noise: {count}")
         elif not pairs:
-            disturbed = 2 * sum(sample.disturbed for sample in samples) >= len(samples)
-            self._notice(f"{'other programs use the CPUs: ' if disturbed else ''}{count}")
+            busy = "other programs use the CPUs: " if _mostly_disturbed(samples) else ""
+            self._notice(f"{busy}{count}")

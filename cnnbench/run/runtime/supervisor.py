@@ -169,8 +169,8 @@ def _remove_generated_module(module: ModuleType) -> None:
     """Removes the file of a generated module and its bytecode, and the folder of the bytecode if it
     is empty.
     """
-    cached = getattr(module, "__cached__", None) or ""
-    for path in (module.__file__ or "", cached):
+    file, cached = (getattr(module, name, None) or "" for name in ("__file__", "__cached__"))
+    for path in (file, cached):
         with contextlib.suppress(OSError):
             os.unlink(path)
     with contextlib.suppress(OSError):
