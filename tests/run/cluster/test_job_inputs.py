@@ -16,8 +16,8 @@ from cnnbench.run.driver.build import combine_pipelines
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 BATCH = 8
-PACES = (0.02, 0.03)
-"""Seconds between the batches of the two workers."""
+PACES = (0.1, 0.15)
+"""Seconds between the batches of the two workers: long, so that a busy machine waits for them, too."""
 
 PLUGIN = """
 from pathlib import Path
@@ -112,7 +112,7 @@ def flags_of(folder, mode, kind="paced"):
         "data_dir": folder,
         "device": "cpu",
         "variable_update": name,
-        "num_batches": 40,
+        "num_batches": 20,
         **dict.fromkeys(others, "false"),
     }
 
@@ -137,7 +137,7 @@ def test_speed_and_wait_are_those_of_the_whole_job(tmp_path, mode):
     assert summary["input_images_per_sec"] == pytest.approx(expected, rel=0.15)
     limit = sum if mode in APART else lambda rates: 2 * min(rates)
     assert summary["input_images_per_sec"] < 1.02 * limit([BATCH / pace for pace in PACES])
-    # The network is tiny, so all modes wait for input; a busy machine makes the rest longer.
+    # The network is tiny, so all modes wait for input.
     assert 0.1 < summary["input_wait_fraction"] <= 1
 
 
@@ -147,7 +147,7 @@ def test_input_only_measures_the_stages_of_all_workers(tmp_path):
     record = record_of(tmp_path, flags, SERVED, program=cnnbench_unshortened)
     assert [stage["name"] for stage in record["input_stages"]] == ["batch", "device"]
     for stage in record["input_stages"]:
-        assert stage["examples"] / stage["seconds"] == pytest.approx(2 * BATCH / 0.03, rel=0.2)
+        assert stage["examples"] / stage["seconds"] == pytest.approx(2 * BATCH / max(PACES), rel=0.2)
 
 
 @pytest.mark.slow
