@@ -9,10 +9,11 @@ import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, overload
 
 from cnnbench.base import plugins
 from cnnbench.base.plugins import is_tensor, sizes_agree, tensor_sizes, value_text
+from cnnbench.base.registry import Registry
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import networks
@@ -319,28 +320,48 @@ def build_checked_outputs(model: Model, net: Network[T], features: Mapping[str, 
 
 # Registry of models by name: `cnnbench.models.networks`, plug-in files and entry points.
 
-ENTRY_POINT_GROUP = "cnnbench.models"
-
 Key = tuple[str, str]  # (dataset, name)
 
-_factories: dict[Key, Callable[[], Model]] = {}
+MODELS: Registry[Key, Callable[[], Model]] = Registry(
+    "model",
+    "cnnbench.models.register_model(name, dataset, factory)",
+    flag="model",
+    group="cnnbench.models",
+    own=networks.__name__,
+)
+"""Functions that create the models, by data set and name."""
+
 # By prefix of model names: a function (name, data set) -> model, and names for completion.
 _families: dict[str, tuple[Callable[[str, str], Model], tuple[str, ...]]] = {}
 
+F = TypeVar("F", bound=Callable[[], Model])
 
-def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> None:
+
+@overload
+def register_model(name: str, dataset: str, factory: F) -> F: ...
+
+
+@overload
+def register_model(name: str, dataset: str) -> Callable[[F], F]: ...
+
+
+def register_model(name: str, dataset: str, factory: Any = None) -> Any:
     """Registers a model for ``--model``. Names must be unique within a data set.
+
+    Without `factory`, returns a decorator for the class of the model.
 
     Args:
       dataset: the data set for the model, such as ``imagenet`` or ``cifar10``.
       factory: function that creates the model; usually its class.
     """
-    plugins.check_name("a model", name)
-    plugins.check_name(f"the data set of model {name}", dataset)
-    key = (dataset, name)
-    if key in _factories:
-        raise UsageError(f"a model {name} for {dataset} is registered already; choose another name")
-    _factories[key] = factory
+
+    def register(factory: F) -> F:
+        plugins.check_name("a model", name)
+        plugins.check_name(f"the data set of model {name}", dataset)
+        MODELS.add((dataset, name), factory, f"{name} for {dataset}")
+        return factory
+
+    return register if factory is None else register(factory)
 
 
 def register_family(
@@ -374,10 +395,10 @@ def get_model(name: str, dataset: str) -> Model:
     """
     _import_family_module(name)
     key = (dataset, name)
-    factory = _factories.get(key) or _find_family_factory(name, dataset)
+    factory = MODELS.get(key) or _find_family_factory(name, dataset)
     if factory is None:
-        plugins.load_entry_points(ENTRY_POINT_GROUP)
-        factory = _factories.get(key)
+        MODELS.load_packages()
+        factory = MODELS.get(key)
     if factory is None:
         raise FlagError("model", name, _unknown_model_reason(name, dataset))
     plugin = plugins.plugin_of_object("model", key)
@@ -422,7 +443,7 @@ def datasets_of(name: str) -> tuple[str, ...]:
     """Sorted names of the data sets with a model of this name; empty if the name is unknown."""
     _import_family_module(name)
     if not _datasets_with_model(name):
-        plugins.load_entry_points(ENTRY_POINT_GROUP)
+        MODELS.load_packages()
     return _datasets_with_model(name)
 
 
@@ -441,24 +462,18 @@ def _import_family_module(name: str) -> None:
         if name.startswith(module):
             importlib.import_module(f"{networks.__name__}.{module}")
     if not _datasets_with_model(name):
-        _import_builtin_networks()
-
-
-@functools.cache
-def _import_builtin_networks() -> None:
-    for module in plugins.submodule_names(networks):
-        importlib.import_module(f"{networks.__name__}.{module}")
+        MODELS.load_own()
 
 
 def _all_model_keys() -> Iterable[Key]:
     """Returns (data set, name) of every registered model, including models from entry points."""
-    _import_builtin_networks()
-    plugins.load_entry_points(ENTRY_POINT_GROUP)
-    return _factories
+    MODELS.load_own()
+    MODELS.load_packages()
+    return MODELS
 
 
 def _datasets_with_model(name: str) -> tuple[str, ...]:
-    return tuple(sorted(owner for owner, model in _factories if model == name))
+    return tuple(sorted(owner for owner, model in MODELS if model == name))
 
 
 def _unknown_model_reason(name: str, dataset: str) -> str:
@@ -473,13 +488,3 @@ def _unknown_model_reason(name: str, dataset: str) -> str:
     hint = f"did you mean {near}? " if near else ""
     listed = ", ".join(names) or "none"
     return f"unknown; {hint}models for {dataset}: {listed}"
-
-
-plugins.add_plugin_kind(
-    plugins.PluginKind(
-        name="model",
-        call="cnnbench.models.register_model(name, dataset, factory)",
-        table=lambda: _factories,
-        prepare=_import_builtin_networks,
-    )
-)

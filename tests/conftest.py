@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 import pytest
 from forked import Forked, Server, brief, execute, finished
 from prepared import preparing_tensorflow
+from registries import forget_packages, kept
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import run_code
@@ -50,7 +51,6 @@ from cnnbench.records.run import (
     RunRecord,
     StartupSeconds,
 )
-from cnnbench.variable_mgr import modes
 from cnnbench.variable_mgr.modes import Packing
 
 LOGICAL_DEVICES = 8
@@ -112,17 +112,16 @@ def shuffled(files: Sequence[str], seed: int) -> list[int]:
 
 
 @pytest.fixture
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Starts with the models of the package alone; what the test registers is gone afterwards."""
-    model._import_builtin_networks()
-    models = {
-        key: make
-        for key, make in model._factories.items()
-        if type(make()).__module__.startswith("cnnbench.models.")
-    }
-    monkeypatch.setattr(model, "_factories", models)
-    monkeypatch.setattr(plugins, "_files", {})
-    monkeypatch.setattr(plugins, "_groups", plugins._groups | {model.ENTRY_POINT_GROUP})
+    model.MODELS.load_own()
+    with kept(model.MODELS):
+        for key, make in [*model.MODELS.items()]:
+            if not type(make()).__module__.startswith("cnnbench.models."):
+                del model.MODELS[key]
+        monkeypatch.setattr(plugins, "_files", {})
+        monkeypatch.setattr(plugins, "_groups", plugins._groups | {model.MODELS.group})
+        yield
 
 
 @pytest.fixture
@@ -138,9 +137,9 @@ def install(tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.delitem(sys.modules, "cnnbench_provider", raising=False)
         monkeypatch.setattr(plugins, "_groups", set())
-        monkeypatch.setattr(modes, "_modes", dict(modes._modes))
 
     yield install
+    forget_packages()
     sys.modules.pop("cnnbench_provider", None)
 
 

@@ -220,8 +220,8 @@ RECIPES = (
     ),
     Recipe(
         "A reader",
-        "from cnnbench.records.readers import READERS, load_readers\n"
-        "load_readers()\n"
+        "from cnnbench.records.readers import READERS\n"
+        "READERS.load_own()\n"
         "assert READERS['speed_log'].pattern.search(b'resnet50, batch 64: 812.4 images/sec')\n",
         "import speed.log --results=imported --dry_run",
         "speed_log",

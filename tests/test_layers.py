@@ -32,7 +32,7 @@ INSIDE = {
     "base": (
         ("files", "interrupts", "stats", "text"),
         ("charts", "job", "inference", "plugins", "slow_steps", "terminal", "time_series"),
-        ("document", "levels", "rendezvous"),
+        ("document", "levels", "registry", "rendezvous"),
     ),
     "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),
     "judge": (("metrics",), ("compare",), ("explain",), ("report",), ("history",)),

@@ -113,9 +113,12 @@ _READER = "from cnnbench.records.readers import register_reader as read\nread"
         ("1 / 0", "ZeroDivisionError"),
         (
             "from cnnbench.variable_mgr.all_reduce import register\nregister('xring')(print)",
-            "all-reduce algorithm 'xring' is already registered",
+            "all-reduce algorithm xring is registered already",
         ),
-        (f"{_READER}('tf_cnn_benchmarks', b'x')(print)", "'tf_cnn_benchmarks' is registered alr"),
+        (
+            f"{_READER}('tf_cnn_benchmarks', b'x')(print)",
+            "reader tf_cnn_benchmarks is registered already",
+        ),
         (
             f"{_READER}('own', b'(')(print)",
             "reader 'own': b'(' is not a regular expression: missing )",

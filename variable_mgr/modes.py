@@ -17,11 +17,14 @@ from typing import Any, Protocol, TypeVar, cast
 
 from cnnbench.base import plugins
 from cnnbench.base.job import Chooser, Job, cpu_of_device, least_bytes_chooser, round_robin_chooser
+from cnnbench.base.registry import SpecRegistry
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, is_gpu, single
 
 # The modes of --variable_update, without importing TensorFlow.
 _NAME = re.compile("[a-z][a-z0-9_]*")
+_RESERVED = ("horovod", "one_tower", "checkpoints", "logs")
+"""Names that no mode may have: an old mode, and rows and folders of `cnnbench strategies`."""
 
 
 class Copies(enum.Enum):
@@ -103,6 +106,8 @@ class Mode:
                 "a mode needs a name of lower-case letters, digits and underscores, "
                 f"not {self.name!r}"
             )
+        if self.name in _RESERVED:
+            raise UsageError(f"mode {self.name}: the name is reserved; choose another name")
         module, _, name = str(self.manager).partition(":")
         is_name = isinstance(self.manager, str) and module and name.isidentifier()
         # isinstance would need the class `VariableMgr`, whose module imports TensorFlow.
@@ -249,41 +254,25 @@ BUILT_IN: tuple[Mode, ...] = (
 
 # Registry of modes by name: built-in modes, plug-in files and entry points.
 
-ENTRY_POINT_GROUP = "cnnbench.variable_mgr"
+MODES = SpecRegistry(
+    Mode,
+    "manager",
+    kind="mode",
+    call="cnnbench.variable_mgr.register_mode(Mode(...))",
+    flag="variable_update",
+    group="cnnbench.variable_mgr",
+)
+"""All modes by name."""
+MODES.update({mode.name: mode for mode in BUILT_IN})
 
-_RESERVED = ("horovod", "one_tower", "checkpoints", "logs")
-"""Names that no mode may have: an old mode, and rows and folders of `cnnbench strategies`."""
-
-_modes: dict[str, Mode] = {mode.name: mode for mode in BUILT_IN}
-
-
-def register_mode(mode: Mode) -> None:
-    """Registers a mode, which must have a new name, for ``--variable_update``."""
-    if not isinstance(mode, Mode):
-        raise UsageError(f"register_mode takes a cnnbench.variable_mgr.Mode, not {mode!r}")
-    if mode.name in _modes or mode.name in _RESERVED:
-        raise UsageError(
-            f"a mode {mode.name} of --variable_update is registered already; choose another name"
-        )
-    _modes[mode.name] = mode
-
-
-def find_mode(name: str) -> Mode:
-    """Returns the mode with the given name. Loads entry points only if the name is unknown.
-
-    Raises FlagError if no mode has this name.
-    """
-    if name not in _modes:
-        plugins.load_entry_points(ENTRY_POINT_GROUP)
-    if name not in _modes:
-        raise FlagError("variable_update", name, f"must be one of {', '.join(_modes)}")
-    return _modes[name]
+register_mode = MODES.register
+find_mode = MODES.find
 
 
 def names() -> tuple[str, ...]:
     """Returns the names of all modes of --variable_update: built-in modes, then plug-ins'."""
-    plugins.load_entry_points(ENTRY_POINT_GROUP)
-    return tuple(_modes)
+    MODES.load_packages()
+    return tuple(MODES)
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
@@ -299,7 +288,7 @@ class _ModeNames(Sequence[str]):
     """
 
     def __contains__(self, name: object) -> bool:
-        return name in _modes or name in names()
+        return name in MODES or name in names()
 
     def __len__(self) -> int:
         return len(self._all_names())
@@ -314,20 +303,10 @@ class _ModeNames(Sequence[str]):
         try:
             return names()
         except UsageError:
-            return tuple(_modes)
+            return tuple(MODES)
 
 
 NAMES = _ModeNames()
-
-
-plugins.add_plugin_kind(
-    plugins.PluginKind(
-        name="mode",
-        call="cnnbench.variable_mgr.register_mode(Mode(...))",
-        table=lambda: _modes,
-        prepare=lambda: None,  # Importing this module registers all built-in modes.
-    )
-)
 
 
 # Specifications from which a `VariableMgr` is created, without importing TensorFlow.

@@ -1,7 +1,7 @@
 """Loads and checks plug-ins, and keeps track of the objects that they register.
 
-To add a kind of object, call `add_plugin_kind` in the module that contains the table of its
-objects, and list this module in `_REGISTRIES`.
+To add a kind of object, create a `cnnbench.base.registry.Registry`, and list its module in
+`_REGISTRIES`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
-    NamedTuple,
+    Protocol,
     TypeVar,
     Union,
     cast,
@@ -169,34 +169,23 @@ _REGISTRIES = (
 )
 
 
-class PluginKind(NamedTuple):
-    """A kind of objects that plug-ins can register, such as models or optimizers.
+class PluginKind(Protocol):
+    """A kind of objects that plug-ins can register, by name: a `cnnbench.base.registry.Registry`.
 
     Attributes:
-      name: name of the kind, such as "model".
-      call: name of the function that registers an object.
-      table: all registered objects by key.
-      prepare: function that adds cnnbench's own objects to the table.
-      further: other tables that contain some of the objects.
+      kind: name of the kind, such as "model".
+      call: the call that registers an object, for messages.
     """
 
-    name: str
+    kind: str
     call: str
-    table: Callable[[], dict[Any, Any]]
-    prepare: Callable[[], None]
-    further: tuple[dict[Any, Any], ...] = ()
 
-    @property
-    def tables(self) -> tuple[dict[Any, Any], ...]:
-        """All tables that contain registered objects of this kind."""
-        return (self.table(), *self.further)
+    def __iter__(self) -> Iterator[Any]: ...
+    def load_own(self) -> None:
+        """Registers the objects of cnnbench itself."""
 
-    def remove(self, key: Any) -> None:
-        """Removes a registered object from all tables that contain it."""
-        removed = self.table().get(key)
-        for table in self.tables:
-            for name in [name for name, registered in table.items() if registered is removed]:
-                del table[name]
+    def remove(self, name: Any) -> None:
+        """Removes a registered object."""
 
 
 _kinds: dict[str, PluginKind] = {}
@@ -225,7 +214,7 @@ _running = mmap.mmap(-1, _NAME_BYTES)
 
 def add_plugin_kind(kind: PluginKind) -> None:
     """Adds a kind of objects that plug-ins can register."""
-    _kinds[kind.name] = kind
+    _kinds[kind.kind] = kind
 
 
 def plugin_of_object(kind: str, key: Any) -> str | None:
@@ -754,8 +743,8 @@ def _record_registrations(name: str) -> Iterator[Added]:
     for module in _REGISTRIES:
         importlib.import_module(module)
     for kind in _kinds.values():
-        kind.prepare()
-    known = {of: [dict(table) for table in kind.tables] for of, kind in _kinds.items()}
+        kind.load_own()
+    known = {of: {*kind} for of, kind in _kinds.items()}
     added: Added = {}
     try:
         with reporting_plugin_errors(UsageError, name), containing_plugin_code(name):
@@ -763,12 +752,11 @@ def _record_registrations(name: str) -> Iterator[Added]:
             _check_eager_execution()
     except BaseException:
         for of, kind in _kinds.items():
-            for table, before in zip(kind.tables, known[of], strict=True):
-                table.clear()
-                table.update(before)
+            for key in [key for key in kind if key not in known[of]]:
+                kind.remove(key)
         raise
     for of, kind in _kinds.items():
-        added[of] = tuple(key for key in kind.table() if key not in known[of][0])
+        added[of] = tuple(key for key in kind if key not in known[of])
         _origins.update({(of, key): name for key in added[of]})
 
 

@@ -27,7 +27,7 @@ from cnnbench.base.text import exact_number, parse_integer, parse_number, unknow
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.child import ResolvedRun, flag_specs_of
 from cnnbench.errors import UsageError
-from cnnbench.records.metric import BOUNDS
+from cnnbench.records.metric import BOUNDS, load_metrics
 
 # Suite files as trees of nodes. Each node has a line number for error messages.
 
@@ -330,6 +330,7 @@ _LAUNCH: Mapping[str, Reader] = {
 
 def _read_bounds(node: YamlNode, what: str) -> dict[str, Limits]:
     bounds: dict[str, Limits] = {}
+    load_metrics(_read_mapping(node, what), BOUNDS)
     for metric, limits in _read_mapping(node, what, BOUNDS).items():
         of = f"{what}.{metric}"
         ends = _read_mapping(limits, of, ("min", "max"))

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 from cnnbench.base import plugins
 from cnnbench.base.files import local_or_url_path
+from cnnbench.base.registry import SpecRegistry
 from cnnbench.data.folder import Findings, converting_read_errors
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags.groups.data import DataParams
@@ -163,16 +164,17 @@ class Dataset:
         return subsets
 
 
-_DATASETS: dict[str, Dataset] = {}
+DATASETS = SpecRegistry(
+    Dataset,
+    "open",
+    kind="data set",
+    call="cnnbench.data.register_dataset(Dataset(...))",
+    flag="data_name",
+    group="cnnbench.datasets",
+)
+"""All data sets by name, in the order of registration."""
 
-
-def register_dataset(dataset: Dataset) -> None:
-    """Registers a data set, so that ``--data_name`` accepts its name. UsageError if the name is
-    already registered.
-    """
-    if _DATASETS.get(dataset.name, dataset) is not dataset:
-        raise UsageError(f"a data set named {dataset.name!r} is registered already")
-    _DATASETS[dataset.name] = dataset
+register_dataset = DATASETS.register
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
@@ -184,7 +186,7 @@ def load_plugin(path: str) -> tuple[str, ...]:
 
 def dataset_names() -> tuple[str, ...]:
     """Returns the values that ``--data_name`` accepts, in the order of registration."""
-    return tuple(_DATASETS)
+    return tuple(DATASETS)
 
 
 def find_dataset(data_name: str | None, data_dir: str | None, model: str | None = None) -> Dataset:
@@ -197,18 +199,16 @@ def find_dataset(data_name: str | None, data_dir: str | None, model: str | None 
     for several data sets including ImageNet, or if there is no model, the result is ImageNet.
     """
     if data_name is not None:
-        if data_name not in _DATASETS:
-            raise FlagError("data_name", data_name, f"must be one of {', '.join(_DATASETS)}")
-        return _DATASETS[data_name]
+        return DATASETS.find(data_name)
     if data_dir is None:
         names = () if model is None else registry.datasets_of(model)
         if not names or "imagenet" in names:
-            return _DATASETS["imagenet"]
+            return DATASETS["imagenet"]
         if len(names) > 1:
             reason = f"is a model for {' and '.join(names)}; give --data_name"
             raise FlagError("model", str(model), reason)
         return find_dataset(names[0], None)
-    for name, dataset in _DATASETS.items():
+    for name, dataset in DATASETS.items():
         if name in data_dir:
             return dataset
     return detect_dataset(data_dir)
@@ -220,22 +220,11 @@ def detect_dataset(data_dir: str) -> Dataset:
     If the files of several data sets are found, the data set that was registered last is used.
     """
     with converting_read_errors(data_dir):
-        for dataset in reversed(_DATASETS.values()):
+        for dataset in reversed(DATASETS.values()):
             if dataset._find_files_by_subset(data_dir):
                 return dataset
-    known = "; ".join(f"{name}: {dataset.files}" for name, dataset in _DATASETS.items())
+    known = "; ".join(f"{name}: {dataset.files}" for name, dataset in DATASETS.items())
     raise FlagError("data_dir", data_dir, f"contains no files of a known data set ({known})")
-
-
-plugins.add_plugin_kind(
-    plugins.PluginKind(
-        name="data set",
-        call="cnnbench.data.register_dataset(Dataset(...))",
-        table=lambda: _DATASETS,
-        # The package cnnbench.data has already imported the module that registers data sets.
-        prepare=lambda: None,
-    )
-)
 
 
 # Specification of an input as one immutable value, without flags and without TensorFlow

@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import GenericAlias
-from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
+from cnnbench.base.registry import SpecRegistry
 from cnnbench.base.text import exact_number, number, parse_number
 from cnnbench.errors import FlagError, UsageError, text_of
 from cnnbench.optimizers import builtin
@@ -392,10 +393,10 @@ class _DeclaresFlags(Protocol):
     def flags(self) -> Mapping[str, Constant]: ...
 
 
-S = TypeVar("S", bound=_DeclaresFlags)
+D = TypeVar("D", bound=_DeclaresFlags)
 
 
-class DeclarationRegistry(dict[str, S], Generic[S]):
+class DeclarationRegistry(SpecRegistry[D]):
     """Registry of optimizers or schedules by name. The names are the valid values of a flag such as
     --optimizer.
 
@@ -406,15 +407,13 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
         the flag cannot be added. `cnnbench.flags` sets this function.
     """
 
-    def __init__(self, flag: str, kind: type[S], built_in: Iterable[S]) -> None:
+    def __init__(self, flag: str, spec: type[D], work: str, built_in: Iterable[D]) -> None:
         noun = flag.rpartition("_")[2]  # For example, "schedule".
-        super().__init__({spec.name: spec for spec in built_in})
-        self._flag, self._noun, self._kind = flag, noun, kind
-        self._own = frozenset(self.constants)
+        call = f"cnnbench.optimizers.register_{noun}({spec.__name__}(...))"
+        super().__init__(spec, work, kind=noun, call=call, flag=flag, group=f"cnnbench.{noun}s")
+        self.update({spec.name: spec for spec in built_in})
+        self._own_flags = frozenset(self.constants)
         self.check_flag: Callable[[str, Constant], None] = lambda name, constant: None
-        call = f"cnnbench.optimizers.register_{noun}({kind.__name__}(...))"
-        # `prepare` has nothing to do, because this registry is filled when the module is imported.
-        plugins.add_plugin_kind(plugins.PluginKind(noun, call, lambda: self, lambda: None))
 
     @property
     def constants(self) -> dict[str, Constant]:
@@ -424,39 +423,28 @@ class DeclarationRegistry(dict[str, S], Generic[S]):
     @property
     def plugin_constants(self) -> dict[str, Constant]:
         """The constants that plug-ins have added, by the names of their flags."""
-        return {name: c for name, c in self.constants.items() if name not in self._own}
+        return {name: c for name, c in self.constants.items() if name not in self._own_flags}
 
-    def register(self, spec: S) -> None:
+    def add(self, name: str, value: D, shown: str = "") -> None:
         """Registers an optimizer or schedule under a new name, and adds the flags of its
         constants.
         """
-        if not isinstance(spec, self._kind):
-            raise UsageError(f"{self._noun}: {spec!r} is not of type {self._kind.__name__}")
-        if spec.name in self:
-            raise UsageError(f"{self._noun} {spec.name} is registered already; choose another name")
+        if name not in self:
+            self._check_flags(value)
+        super().add(name, value, shown)
+
+    def _check_flags(self, spec: D) -> None:
         known = self.constants
         for flag, constant in spec.flags.items():
             if known.get(flag) is not constant:
                 if flag in known:
-                    shared = f"{self._noun.upper()}S.constants[{flag!r}]"
+                    shared = f"{self.kind.upper()}S.constants[{flag!r}]"
                     reason = f"--{flag} exists; use {shared}, or another name"
-                    raise UsageError(f"{self._noun} {spec.name}: {reason}")
+                    raise UsageError(f"{self.kind} {spec.name}: {reason}")
                 try:
                     self.check_flag(flag, constant)
                 except UsageError as error:
-                    raise UsageError(f"{self._noun} {spec.name}: {text_of(error)}") from None
-        self[spec.name] = spec
-
-    def find(self, name: str) -> S:
-        """Returns the optimizer or schedule with the given name. Raises FlagError if there is none.
-
-        If necessary, entry points are loaded first.
-        """
-        if name not in self:
-            plugins.load_entry_points(f"cnnbench.{self._noun}s")
-        if name not in self:
-            raise FlagError(self._flag, name, f"must be one of {', '.join(self)}")
-        return self[name]
+                    raise UsageError(f"{self.kind} {spec.name}: {text_of(error)}") from None
 
     def users_text(self, flag: str) -> str:
         """Lists the optimizers or schedules that have a constant with this flag, such as "adam,
@@ -471,9 +459,9 @@ def _built_in_optimizers() -> Iterable[OptimizerSpec]:
         yield importlib.import_module(f"{builtin.__name__}.{module}").OPTIMIZER
 
 
-OPTIMIZERS = DeclarationRegistry("optimizer", OptimizerSpec, _built_in_optimizers())
+OPTIMIZERS = DeclarationRegistry("optimizer", OptimizerSpec, "update", _built_in_optimizers())
 """Values of --optimizer."""
-SCHEDULES = DeclarationRegistry("learning_rate_schedule", ScheduleSpec, BUILT_IN)
+SCHEDULES = DeclarationRegistry("learning_rate_schedule", ScheduleSpec, "make", BUILT_IN)
 """Values of --learning_rate_schedule."""
 
 register_optimizer = OPTIMIZERS.register

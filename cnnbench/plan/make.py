@@ -90,7 +90,8 @@ def make_plan(
             plan = plan.with_changes(params=plan.params.replace(**changes))
         if plan.params.all_reduce_spec is not None:
             # Names are checked after plug-ins are loaded, because plug-ins can register algorithms.
-            plan.params.all_reduce_spec.check_algorithm_names(all_reduce.names())
+            spec = plan.params.all_reduce_spec
+            spec.check_algorithm_names(all_reduce.names(spec.algorithm_names))
         for part in ("length", "rates", "input"):
             getattr(plan, part)
     return plan

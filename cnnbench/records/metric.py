@@ -8,15 +8,15 @@ JSON Schemas and docs/metrics.md iterate over the tables below.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from numbers import Real
 from typing import Any, TypeVar, cast
 
 from cnnbench.base import plugins
+from cnnbench.base.registry import Registry
 from cnnbench.base.terminal import print_warning
 from cnnbench.base.text import NONE, number, percent_number
 from cnnbench.errors import UsageError, text_of
@@ -161,9 +161,6 @@ class Metric:
         return self.unit.startswith("share") or self.unit == "top-1"
 
 
-ALL: dict[str, Metric] = {}
-"""All metrics by name, in order of registration. Commands list them in this order."""
-
 SUMMARY: dict[str, Metric] = {}
 """Metrics in the summary of a run by key. The key is also the name of the column of --result_csv.
 """
@@ -178,6 +175,16 @@ HISTORY: dict[str, Metric] = {}
 
 BOUNDS: dict[str, Metric] = {}
 """Metrics of runs that suites can limit with bounds."""
+
+ALL: Registry[str, Metric] = Registry(
+    "metric",
+    "cnnbench.records.metric.register_metric(unit)",
+    flag="metrics",
+    group="cnnbench.metrics",
+    own="cnnbench.records.metrics",
+    further=(SUMMARY, METRICS, HISTORY, BOUNDS),
+)
+"""All metrics by name, in order of registration. Commands list them in this order."""
 
 
 FASTER: Mapping[str, Any] = {"better": "faster", "worse": "slower"}
@@ -199,8 +206,9 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
     """
 
     def register(value: F) -> F:
-        # cnnbench's own metrics are registered first, so plug-ins cannot use their names.
-        load_metrics()
+        if not plugins.is_defined_by_cnnbench(value):
+            # cnnbench's own metrics are registered first, so plug-ins cannot use their names.
+            ALL.load_own()
         name = rules.pop("name", None) or getattr(value, "__name__", "")
         is_run = RUN in rules.get("kinds", (RUN,))
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
@@ -245,17 +253,19 @@ def _prefer_imported_value(name: str, value: F) -> F:
     return cast("F", imported_or_computed_value)
 
 
-@cache
-def load_metrics() -> None:
-    """Registers the metrics that are part of cnnbench. Plug-ins register their own metrics."""
-    importlib.import_module("cnnbench.records.metrics")
+def load_metrics(names: Iterable[str], table: Mapping[str, Metric]) -> None:
+    """Loads the metrics of installed packages if a table, such as `METRICS`, lacks one of the
+    names.
+    """
+    if not {*names} <= table.keys():
+        ALL.load_packages()
 
 
 def compute_summary(record: Any) -> Summary:
     """Computes the statistics of a run. If the function of a metric raises an error, the value of
     the metric is None, and a warning is printed on stderr.
     """
-    load_metrics()
+    ALL.load_own()
     return Summary({key: _metric_value(metric, record) for key, metric in SUMMARY.items()})
 
 
@@ -276,14 +286,3 @@ def _metric_value(metric: Metric, record: Any) -> Any:
 
 # The cache prints a warning only once, even if a summary is computed several times.
 _warn = cache(print_warning)
-
-
-plugins.add_plugin_kind(
-    plugins.PluginKind(
-        name="metric",
-        call="cnnbench.records.metric.register_metric(unit)",
-        table=lambda: ALL,
-        prepare=load_metrics,
-        further=(SUMMARY, METRICS, HISTORY, BOUNDS),
-    )
-)

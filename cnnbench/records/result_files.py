@@ -45,7 +45,7 @@ from cnnbench.records.files import (
     write_all,
     write_text,
 )
-from cnnbench.records.metric import ALL, SUMMARY, load_metrics
+from cnnbench.records.metric import ALL, SUMMARY
 from cnnbench.records.profiles import Explanation, Roofline, StepProfile
 from cnnbench.records.run import RunRecord, subject_of_record
 from cnnbench.variable_mgr.modes import Packing
@@ -654,7 +654,7 @@ _ALL_REDUCE = {
     "subject_changes": "subject.changes",
 }
 
-load_metrics()
+ALL.load_own()
 RUNS = CsvTable((*_RUN, "schema"), RunRecord.schema, SUMMARY)
 REDUCTIONS = CsvTable((*_ALL_REDUCE, "schema"), AllReduceRecord.schema)
 

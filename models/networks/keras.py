@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import signal_name
@@ -173,10 +173,27 @@ class KerasModel(Model):
         return net.apply(call, images, *values, shape=(self.classes,), flops=self._work)
 
 
+B = TypeVar("B", bound=Callable[[], Any])
+
+
+@overload
 def register_keras_model(
-    name: str, build: Callable[[], Any], *, dataset: str = "imagenet", image_size: int | None = None
-) -> None:
+    name: str, build: B, *, dataset: str = "imagenet", image_size: int | None = None
+) -> B: ...
+
+
+@overload
+def register_keras_model(
+    name: str, *, dataset: str = "imagenet", image_size: int | None = None
+) -> Callable[[B], B]: ...
+
+
+def register_keras_model(
+    name: str, build: Any = None, *, dataset: str = "imagenet", image_size: int | None = None
+) -> Any:
     """Registers a Keras model for ``--model``. Names must be unique within a data set.
+
+    Without `build`, returns a decorator for the function.
 
     Args:
       build: function that returns a new `keras.Model`. The model maps a batch of images, with
@@ -184,8 +201,13 @@ def register_keras_model(
       dataset: the data set for the model, such as ``imagenet`` or ``cifar10``.
       image_size: height and width in pixels. By default, they are read from the model's input.
     """
-    factory = partial(KerasModel, name, dataset, lambda policy: build(), image_size=image_size)
-    register_model(name, dataset, factory)
+
+    def register(build: B) -> B:
+        make = partial(KerasModel, name, dataset, lambda policy: build(), image_size=image_size)
+        register_model(name, dataset, make)
+        return build
+
+    return register if build is None else register(build)
 
 
 def _create_model(name: str, dataset: str) -> KerasModel:

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from cnnbench.base import plugins
-from cnnbench.base.plugins import PluginInterfaceError, PluginKind
+from cnnbench.base.plugins import PluginInterfaceError
+from cnnbench.base.registry import Registry
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 
 TENSOR = np.zeros((2, 3), np.float32)
@@ -247,12 +248,12 @@ def test_names_are_printable_text(name):
 
 @pytest.fixture
 def things():
-    """The table of a kind of objects, and one that holds some of them by another name."""
-    table, further = {"own": object()}, {}
-    kind = PluginKind("thing", "register_thing", lambda: table, lambda: None, (further,))
-    plugins.add_plugin_kind(kind)
+    """The registry of a kind of objects, and a table that holds some of them by another name."""
+    further = {}
+    table = Registry("thing", "register_thing", flag="thing", further=[further])
+    table["own"] = object()
     yield table, further
-    plugins.add_plugin_kind(PluginKind("thing", "register_thing", dict, lambda: None))
+    Registry("thing", "register_thing", flag="thing")
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_models_of_the_file_are_listed(call):
     ("text", "message"),
     [
         ("", "registers nothing; call cnnbench.data.register_dataset(Dataset(...))"),
-        ("make(name='imagenet')", "11: make(): a data set named 'imagenet' is registered already"),
+        ("make(name='imagenet')", "11: make(): data set imagenet is registered already"),
         ("make(name='')", "11: make(): a data set needs a name of printable characters, not ''"),
         ("make(num_classes=0)", "11: make(): data set own: num_classes=0 must be at least 1"),
         (

@@ -648,7 +648,7 @@ def plug_ins(generator: random.Random, folder: Path) -> None:
         f"{filled(generator.choice(_ENDS))}\n"
     )
     model.all_model_names()  # all modules of networks are imported
-    before = dict(model._factories)
+    before = dict(model.MODELS)
     try:
 
         def run() -> None:
@@ -661,8 +661,8 @@ def plug_ins(generator: random.Random, folder: Path) -> None:
 
         refused(run)
     finally:
-        model._factories.clear()
-        model._factories.update(before)
+        model.MODELS.clear()
+        model.MODELS.update(before)
         plugins.forget_plugin(path)
 
 

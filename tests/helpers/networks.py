@@ -53,7 +53,7 @@ def with_small_examples(name: str, dataset: str) -> None:
         except UsageError:
             continue
         break
-    registry._factories[dataset, name] = lambda: model
+    registry.MODELS[dataset, name] = lambda: model
 
 
 def network(values, data_format="NHWC", dtype=tf.float32, **options):

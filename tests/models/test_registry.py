@@ -170,7 +170,7 @@ def test_an_edited_file_replaces_its_models(tmp_path):
         ),
         (
             PLUGIN.format(batch=2).replace('"probe", "imagenet", P', '"lenet", "imagenet", P'),
-            "<module>: a model lenet for imagenet is registered already",
+            "<module>: model lenet for imagenet is registered already",
         ),
     ],
 )

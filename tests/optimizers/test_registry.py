@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from registries import kept
 from short_runs import TINY, run
 
 from cnnbench.errors import FlagError, UsageError
@@ -42,11 +43,8 @@ SPEC = {
 
 @pytest.fixture(autouse=True)
 def own_tables():
-    before = dict(OPTIMIZERS), dict(SCHEDULES)
-    yield
-    for table, names in zip((OPTIMIZERS, SCHEDULES), before, strict=True):
-        table.clear()
-        table.update(names)
+    with kept(OPTIMIZERS, SCHEDULES):
+        yield
 
 
 @pytest.mark.usefixtures("quick_start")

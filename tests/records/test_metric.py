@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from registries import kept
 
 from cnnbench.errors import UsageError
 from cnnbench.records import metric
@@ -87,10 +88,11 @@ def test_a_summary_has_its_values_as_attributes() -> None:
 
 
 @pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def tables() -> Iterator[None]:
     """Metrics that a test registers are gone after it."""
-    for name in ("ALL", "SUMMARY", "METRICS", "HISTORY", "BOUNDS"):
-        monkeypatch.setattr(metric, name, dict(getattr(metric, name)))
+    ALL.load_own()
+    with kept(ALL, SUMMARY, METRICS, HISTORY, BOUNDS):
+        yield
 
 
 @pytest.mark.usefixtures("tables")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
+from registries import kept
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, load_plugin
@@ -189,14 +190,14 @@ def with_nccl(nccl_says) -> None:
 
 
 @pytest.fixture
-def registered(monkeypatch) -> Iterator[dict[str, Any]]:
+def registered() -> Iterator[dict[str, Any]]:
     """The registrations, to which a test may add some for itself."""
     # Now, because what a module registers while the test runs is forgotten after it.
     for name in all_reduce.names():
         importlib.import_module(f"{algorithms.__name__}.{name}")
     known = set(sys.modules)
-    monkeypatch.setattr(spec, "_registered", dict(spec._registered))
-    yield spec._registered
+    with kept(spec.ALGORITHMS):
+        yield spec.ALGORITHMS
     for name in set(sys.modules) - known:
         if name.startswith(algorithms.__name__):
             del sys.modules[name]

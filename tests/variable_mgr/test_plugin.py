@@ -105,7 +105,7 @@ def test_a_mode_that_says_so_runs_in_several(processes, plugin):
     ("text", "message"),
     [
         ("x = 1\n", " or cnnbench.variable_mgr.register_mode("),
-        (MANAGER.format(body="pass", row="", name="replicated"), "replicated of --variable_update"),
+        (MANAGER.format(body="pass", row="", name="replicated"), "replicated is registered"),
         (MANAGER.format(body="pass", row="nosuch=1", name="own"), "'nosuch'"),
         (MANAGER.format(body="pass", row="refuses=1", name="own"), "refuses must be a Mapping"),
     ],

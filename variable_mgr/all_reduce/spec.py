@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import inspect
 import math
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
+from cnnbench.base.registry import Registry
 from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms
@@ -794,7 +794,13 @@ Factory: TypeAlias = "Callable[[ReduceContext], Algorithm]"
 """Function that creates an algorithm; raises ValueError if it does not support the context."""
 _Factory = TypeVar("_Factory", bound=Factory)
 
-_registered: dict[str, tuple[Factory, Formula | None]] = {}
+ALGORITHMS: Registry[str, tuple[Factory, Formula | None]] = Registry(
+    "all-reduce algorithm",
+    "cnnbench.variable_mgr.all_reduce.register(name)",
+    flag=FLAG,
+    group="cnnbench.all_reduce",
+)
+"""Constructor and cost of each algorithm whose module has been imported, by name."""
 
 
 def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Factory]:
@@ -807,20 +813,25 @@ def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Fa
 
     def decorate(factory: _Factory) -> _Factory:
         plugins.check_name("an all-reduce algorithm", name)
-        is_built_in = factory.__module__ == f"{algorithms.__name__}.{name}"
-        registered, _ = _registered.get(name, (factory if is_built_in else None, None))
-        if name in names() and (registered is None or inspect.unwrap(registered) is not factory):
-            raise UsageError(f"all-reduce algorithm {name!r} is already registered")
+        is_own = factory.__module__ == f"{algorithms.__name__}.{name}"
+        if name in names() and not is_own:
+            raise ALGORITHMS.taken_error(name)
         result_type = Callable[[Sequence[Any], int], Sums]
-        _registered[name] = plugins.with_checked_results(factory, result_type, ("context",)), cost
+        ALGORITHMS[name] = plugins.with_checked_results(factory, result_type, ("context",)), cost
         return factory
 
     return decorate
 
 
-def names() -> tuple[str, ...]:
-    """Returns the sorted names of all all-reduce algorithms, without importing the algorithms."""
-    return tuple(sorted({*_registered, *plugins.submodule_names(algorithms)}))
+def names(used: Iterable[str] = ()) -> tuple[str, ...]:
+    """Returns the sorted names of all all-reduce algorithms, without importing the algorithms.
+
+    Algorithms of installed packages are loaded only if one of the names in `used` is unknown.
+    """
+    own = plugins.submodule_names(algorithms)
+    if not {*used} <= {*ALGORITHMS, *own}:
+        ALGORITHMS.load_packages()
+    return tuple(sorted({*ALGORITHMS, *own}))
 
 
 def create(name: str, context: ReduceContext) -> Algorithm:
@@ -840,18 +851,8 @@ def cost_formulas(excluded_names: Container[str] = ()) -> dict[str, Formula]:
 
 
 def _find_factory(name: str) -> tuple[Factory, Formula | None]:
-    if name not in _registered and name in names():
-        importlib.import_module(f"{algorithms.__name__}.{name}")
-    if name not in _registered:
+    if name not in names([name]):
         raise UsageError(f"no module registers an all-reduce algorithm {name!r}")
-    return _registered[name]
-
-
-plugins.add_plugin_kind(
-    plugins.PluginKind(
-        name="all-reduce algorithm",
-        call="cnnbench.variable_mgr.all_reduce.register(name)",
-        table=lambda: _registered,
-        prepare=lambda: None,  # Built-in algorithms need no import: file names are their names.
-    )
-)
+    if name not in ALGORITHMS:
+        importlib.import_module(f"{algorithms.__name__}.{name}")
+    return ALGORITHMS[name]

@@ -433,7 +433,7 @@ def _check_tunable_flag(entry: SuiteEntry, name: str, text: str, line: int) -> N
         value = spec.parse(text)
         spec.check(value)
         if isinstance(value, AllReduceSpec):
-            value.check_algorithm_names(all_reduce.names())
+            value.check_algorithm_names(all_reduce.names(value.algorithm_names))
     except FlagError as error:
         raise entry.node.error(f"{entry.name}: {error}", line) from None
 

@@ -54,7 +54,7 @@ from cnnbench.machine.repository import (
 )
 from cnnbench.models.model import all_model_names
 from cnnbench.records.files import OutputFile, check_outputs, write_bytes
-from cnnbench.records.metric import HISTORY
+from cnnbench.records.metric import HISTORY, load_metrics
 from cnnbench.records.run import BENCHMARKS
 from cnnbench.run.runtime.loading import without_garbage_collection
 
@@ -156,6 +156,7 @@ def main(argv: Sequence[str]) -> int:
     values, arguments = parse_command(argv, specs_of(HistoryFlags))
     options = HistoryFlags(**choose_format(values, specs_of(HistoryFlags)))
     plugins.load_plugins_of_flags(values)
+    load_metrics([options.metric], HISTORY)
     SPECS["metric"].check(options.metric)
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")

@@ -35,7 +35,6 @@ from cnnbench.records.readers import (
     START,
     ReadOptions,
     SkippedLine,
-    load_readers,
     read_results,
 )
 from cnnbench.records.run import Imported, RunRecord
@@ -60,7 +59,7 @@ NEW, REPLACED, KNOWN = "new", "replaced, because they were different", "were the
 
 
 def _reader_names() -> Sequence[str]:
-    load_readers()
+    READERS.load_own()
     return sorted(READERS)
 
 
@@ -108,8 +107,8 @@ def main(argv: Sequence[str]) -> int:
     if not options.results:
         raise UsageError("--results=DIR is missing: the folder for the records")
     plugins.load_plugins_of_flags(values)
-    if options.reader and options.reader not in (names := _reader_names()):
-        raise FlagError("reader", options.reader, f"must be one of {', '.join(names)}")
+    if options.reader:
+        READERS.find(options.reader)
     found = [*_find_files(paths)]
     records, skipped, copies = _read_records(found, options)
     _check_names(options, records)

@@ -22,7 +22,7 @@ from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.judge.report.exports import ExportedMetric, exported_metrics_of_comparison
 from cnnbench.judge.report.renderers import render, terminal_text, wants_colour
 from cnnbench.records.files import check_outputs
-from cnnbench.records.metric import METRICS
+from cnnbench.records.metric import METRICS, load_metrics
 from cnnbench.records.run import RunRecord, Subject
 
 
@@ -119,7 +119,9 @@ class JudgingFlags:
             reason = "contradicts --allow_changed_work; leave out one of them"
             raise FlagError("fail_on", ",".join(self.fail_on or ()), reason)
         plugins.load_plugins_of_flags(vars(self))
-        for name in () if self.metrics is None else split_comma_separated(self.metrics) or ("",):
+        names = () if self.metrics is None else split_comma_separated(self.metrics) or ("",)
+        load_metrics(names, METRICS)
+        for name in names:
             if name not in METRICS:
                 raise FlagError("metrics", name, f"takes one or more of {', '.join(METRICS)}")
         if self.output is not None:

@@ -246,8 +246,10 @@ def parse_all_reduce_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None
     """
     if text is None:
         return None
-    known = names()
-    return tuple(dict.fromkeys(parse_all_reduce_spec(s.strip(), known) for s in text.split(",")))
+    specs = [parse_all_reduce_spec(word.strip()) for word in text.split(",")]
+    for spec in specs:
+        spec.check_algorithm_names(names(spec.algorithm_names))
+    return tuple(dict.fromkeys(specs))
 
 
 def packing_combinations(params: AllReduceParams) -> tuple[Packing, ...]:

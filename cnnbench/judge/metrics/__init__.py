@@ -29,7 +29,6 @@ from cnnbench.records.metric import (
     METRICS,
     QUICKER,
     Metric,
-    load_metrics,
     register_metric,
 )
 from cnnbench.records.metrics.figures import throughputs
@@ -382,7 +381,7 @@ def origin_part_text(part: str, text: str) -> str:
 
 # Registers the metrics of all-reduces. The metrics of runs are in `cnnbench.records.metrics`.
 
-load_metrics()
+ALL.load_own()
 THROUGHPUT, STARTUP, CPU_TIME = (METRICS[name] for name in ("throughput", "startup", "cpu_time"))
 _GIGA = 1e9
 

@@ -18,7 +18,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime, timezone
 from fnmatch import fnmatchcase
@@ -32,7 +32,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics import DEFAULT_METRICS, Policy
 from cnnbench.machine.repository import GitError, abbreviate_hash, find_commit_hash, git
 from cnnbench.records.codec import ABSENT, OPTIONAL, decode, key_metadata
-from cnnbench.records.metric import METRICS, Metric
+from cnnbench.records.metric import METRICS, Metric, load_metrics
 
 FILE, PROJECT = "cnnbench.toml", "pyproject.toml"
 """Files with rules in a folder. The first one that contains rules is used."""
@@ -702,7 +702,8 @@ def _rule_from_table(table: Any, where: str) -> ConfigurationRule:
     return rule
 
 
-def _check_metrics(names: Iterable[str], where: str) -> None:
+def _check_metrics(names: Collection[str], where: str) -> None:
+    load_metrics(names, METRICS)
     for name in names:
         if name not in METRICS:
             raise ValueError(f"{where}: {unknown_key_message(name, METRICS)}")

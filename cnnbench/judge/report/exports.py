@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from cnnbench.base.inference import mean_interval
+from cnnbench.base.registry import Registry
 from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by
 from cnnbench.base.terminal import csv_text
 from cnnbench.base.text import (
@@ -401,7 +402,9 @@ def _figure_key(figure: ExportedMetric) -> tuple[str, str]:
 Exported: TypeAlias = tuple[str, str]
 """A document in some format, and a sentence about values that the format cannot contain, or ""."""
 
-FORMATS: dict[str, Callable[[Sequence[ExportedMetric]], Exported]] = {}
+FORMATS: Registry[str, Callable[[Sequence[ExportedMetric]], Exported]] = Registry(
+    "export format", flag="format"
+)
 """Maps the name of a format to the function that writes metrics in this format."""
 
 _Export = TypeVar("_Export", bound=Callable[[Sequence[ExportedMetric]], Exported])
@@ -415,7 +418,7 @@ def export_format(name: str, beginning: bytes) -> Callable[[_Export], _Export]:
     """
 
     def register(export: _Export) -> _Export:
-        FORMATS[name] = export
+        FORMATS.add(name, export)
         register_file_kind(name, beginning)
         return export
 

@@ -10,7 +10,6 @@ If it does not understand a line or a value, it reports this with `ResultFile.sk
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import re
 from collections import Counter
@@ -18,21 +17,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.files import parse_json, read_file
+from cnnbench.base.registry import Registry
 from cnnbench.base.text import FLAG as RESULT_LABEL
 from cnnbench.base.text import parse_labels, shortened
 from cnnbench.errors import UsageError
-from cnnbench.records import readers
 from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.launchers import Line, ProcessLines, lines_of_processes
 from cnnbench.records.run import BENCHMARK_SCORE, Imported, RunRecord, Subject
-
-ENTRY_POINT_GROUP = "cnnbench.readers"
 
 MIXED = (
     "repeats a value, so lines of several processes are mixed, which cannot be told apart; print "
@@ -476,7 +473,13 @@ class Reader(NamedTuple):
         return self.pattern is not None and bool(self.pattern.search(file.data[:_BEGINNING]))
 
 
-READERS: dict[str, Reader] = {}
+READERS: Registry[str, Reader] = Registry(
+    "reader",
+    "cnnbench.records.readers.register_reader(name, pattern)",
+    flag="reader",
+    group="cnnbench.readers",
+    own=__name__,
+)
 """All readers by name. A file is read by the first reader that can read it."""
 
 
@@ -521,10 +524,8 @@ def register_reader(
     def register(read: _R) -> _R:
         if not str(read.__module__).startswith(f"{__name__}."):
             # cnnbench's own readers are registered first, so plug-ins cannot use their names.
-            load_readers()
+            READERS.load_own()
         plugins.check_name("a reader", name)
-        if name in READERS:
-            raise UsageError(f"reader {name!r} is registered already; choose another name")
         if (pattern is None) == (fits is None):
             raise UsageError(f"reader {name!r}: either a pattern or fits= must be given")
         try:
@@ -534,17 +535,10 @@ def register_reader(
                 f"reader {name!r}: {pattern!r} is not a regular expression: {error}"
             ) from None
         checked = plugins.with_checked_results(read, Iterable[RunRecord], ("file",))
-        READERS[name] = Reader(name, compiled, checked, fits, after)
+        READERS.add(name, Reader(name, compiled, checked, fits, after))
         return read
 
     return register
-
-
-@cache
-def load_readers() -> None:
-    """Registers the readers that are part of cnnbench. Plug-ins register their own readers."""
-    for module in plugins.submodule_names(readers):
-        importlib.import_module(f"{__name__}.{module}")
 
 
 _BEGINNING = 1 << 16
@@ -588,8 +582,8 @@ def read_results(
     Raises:
       PathError: the file cannot be read.
     """
-    load_readers()
-    plugins.load_entry_points(ENTRY_POINT_GROUP)
+    READERS.load_own()
+    READERS.load_packages()
     file = ResultFile(path, read_file(path), options or ReadOptions())
     chosen = READERS[reader] if reader else None
     try:
@@ -607,13 +601,3 @@ def read_results(
     if not records and not file.skipped and not file.only_describes:
         return (), (SkippedLine(path, 0, f"contains no complete result of {chosen.name}"),)
     return records, tuple(sorted(file.skipped, key=lambda skipped: skipped.line))
-
-
-plugins.add_plugin_kind(
-    plugins.PluginKind(
-        name="reader",
-        call="cnnbench.records.readers.register_reader(name, pattern)",
-        table=lambda: READERS,
-        prepare=load_readers,
-    )
-)

@@ -299,7 +299,7 @@ def test_a_mode_that_changes_the_result_leaves_the_others(
 ) -> None:
     needs = {"staged_vars": "true"}
     own = Mode(name="own", manager=".per_tower:ReplicatedVariableMgr", staged=True, needs=needs)
-    monkeypatch.setitem(registry._modes, "own", own)
+    monkeypatch.setitem(registry.MODES, "own", own)
     found, dropped = listed(*LENET)
     assert "variable_update=replicated" in found["aggregation"]
     assert dropped["variable_update=own staged_vars=true"] == f"{ALLOW}consistency"

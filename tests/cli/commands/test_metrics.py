@@ -8,6 +8,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from registries import kept
 from short_runs import command
 
 from cnnbench.base.terminal import replace_marked_table
@@ -25,13 +26,10 @@ NAME = "longest_step_ratio"
 @pytest.fixture
 def registered():
     """Runs the file of the example; afterwards there are the metrics of cnnbench alone."""
-    tables = (metric.ALL, metric.SUMMARY, metric.METRICS, metric.HISTORY, metric.BOUNDS)
-    before = [dict(table) for table in tables]
-    runpy.run_path(str(EXAMPLE))
-    yield
-    for table, found in zip(tables, before, strict=True):
-        table.clear()
-        table.update(found)
+    tables = metric.ALL, metric.SUMMARY, metric.METRICS, metric.HISTORY, metric.BOUNDS
+    with kept(*tables):
+        runpy.run_path(str(EXAMPLE))
+        yield
 
 
 @pytest.mark.usefixtures("registered")

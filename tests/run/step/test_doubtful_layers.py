@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("quick_start", "forgotten_plugin")
 @pytest.fixture
 def forgotten_plugin():
     yield
-    del model._factories["imagenet", "tiny_images"]
+    del model.MODELS["imagenet", "tiny_images"]
 
 
 def benchmark(tmp_path, monkeypatch, rate=0.01, **flags):
