@@ -19,7 +19,7 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import (
     Annotated,
@@ -150,12 +150,6 @@ Added = dict[str, tuple[Any, ...]]
 FLAG = "plugin"
 """The flag that names plug-in files."""
 
-NAMED_BY = (
-    *("model", "data_name", "variable_update", "all_reduce_spec"),
-    *("optimizer", "learning_rate_schedule", "metrics"),
-)
-"""Flags that take the names of registered objects."""
-
 # These modules register cnnbench's own objects, so they are imported before a plug-in is loaded.
 # Otherwise, their objects could be mistaken for objects that the plug-in has registered.
 _REGISTRIES = (
@@ -164,6 +158,7 @@ _REGISTRIES = (
     "cnnbench.variable_mgr.modes",
     "cnnbench.variable_mgr.all_reduce.spec",
     "cnnbench.optimizers.registry",
+    "cnnbench.records.exports",
     "cnnbench.records.metric",
     "cnnbench.records.readers",
 )
@@ -175,12 +170,15 @@ class PluginKind(Protocol):
     Attributes:
       kind: name of the kind, such as "model".
       call: the call that registers an object, for messages.
+      flag: the flag that takes the names of the objects; "" if there is none.
     """
 
     kind: str
     call: str
+    flag: str
 
     def __iter__(self) -> Iterator[Any]: ...
+    def __getitem__(self, name: Any, /) -> Any: ...
     def load_own(self) -> None:
         """Registers the objects of cnnbench itself."""
 
@@ -215,6 +213,11 @@ _running = mmap.mmap(-1, _NAME_BYTES)
 def add_plugin_kind(kind: PluginKind) -> None:
     """Adds a kind of objects that plug-ins can register."""
     _kinds[kind.kind] = kind
+
+
+def is_name_flag(flag: str) -> bool:
+    """Whether a flag takes the names of registered objects."""
+    return any(kind.flag == flag for kind in _kinds.values())
 
 
 def plugin_of_object(kind: str, key: Any) -> str | None:
@@ -752,12 +755,24 @@ def _record_registrations(name: str) -> Iterator[Added]:
             _check_eager_execution()
     except BaseException:
         for of, kind in _kinds.items():
-            for key in [key for key in kind if key not in known[of]]:
+            for key in _plugin_keys(kind, known[of]):
                 kind.remove(key)
         raise
     for of, kind in _kinds.items():
-        added[of] = tuple(key for key in kind if key not in known[of])
+        added[of] = _plugin_keys(kind, known[of])
         _origins.update({(of, key): name for key in added[of]})
+
+
+def _plugin_keys(kind: PluginKind, known: Container[Any]) -> tuple[Any, ...]:
+    """Keys of the objects that a plug-in has registered, besides those in `known`. Functions of
+    cnnbench are left out: the plug-in may have imported a module that registers them.
+    """
+    return tuple(
+        key
+        for key in kind
+        if key not in known
+        and not (inspect.isfunction(kind[key]) and is_defined_by_cnnbench(kind[key]))
+    )
 
 
 def _check_eager_execution() -> None:

@@ -25,7 +25,7 @@ class Registry(dict[K, V]):
     Args:
       kind: noun for messages, such as "mode".
       call: how a plug-in registers an object, for messages; "" if plug-ins cannot.
-      flag: the flag that accepts the names.
+      flag: the flag that takes the names; "" if there is none.
       group: group of the entry points with which installed packages register objects; "" if they
         cannot.
       own: package whose modules register cnnbench's own objects when they are imported; "" if the
@@ -38,7 +38,7 @@ class Registry(dict[K, V]):
         kind: str,
         call: str = "",
         *,
-        flag: str,
+        flag: str = "",
         group: str = "",
         own: str = "",
         further: Sequence[dict[str, V]] = (),

@@ -141,7 +141,7 @@ def plan_before_plugins(
     try:
         return _check_and_resolve_flags(locate_job(flags, environ, explicit)[0], names)
     except FlagError as error:
-        if error.flag in plugins.NAMED_BY:
+        if plugins.is_name_flag(error.flag):
             return None
         raise
 

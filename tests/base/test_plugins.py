@@ -253,7 +253,7 @@ def things():
     table = Registry("thing", "register_thing", flag="thing", further=[further])
     table["own"] = object()
     yield table, further
-    Registry("thing", "register_thing", flag="thing")
+    del plugins._kinds["thing"]
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def things() -> Iterator[SpecRegistry[Thing]]:
     )
     made.register(Thing(name="small", work=lambda: 1))
     yield made
-    SpecRegistry(Thing, "work", kind="thing", call="register_thing", flag="thing")
+    del plugins._kinds["thing"]
 
 
 def test_an_object_is_found_by_its_name(things: SpecRegistry[Thing]) -> None:

@@ -794,7 +794,7 @@ Factory: TypeAlias = "Callable[[ReduceContext], Algorithm]"
 """Function that creates an algorithm; raises ValueError if it does not support the context."""
 _Factory = TypeVar("_Factory", bound=Factory)
 
-ALGORITHMS: Registry[str, tuple[Factory, Formula | None]] = Registry(
+_registered: Registry[str, tuple[Factory, Formula | None]] = Registry(
     "all-reduce algorithm",
     "cnnbench.variable_mgr.all_reduce.register(name)",
     flag=FLAG,
@@ -815,9 +815,9 @@ def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Fa
         plugins.check_name("an all-reduce algorithm", name)
         is_own = factory.__module__ == f"{algorithms.__name__}.{name}"
         if name in names() and not is_own:
-            raise ALGORITHMS.taken_error(name)
+            raise _registered.taken_error(name)
         result_type = Callable[[Sequence[Any], int], Sums]
-        ALGORITHMS[name] = plugins.with_checked_results(factory, result_type, ("context",)), cost
+        _registered[name] = plugins.with_checked_results(factory, result_type, ("context",)), cost
         return factory
 
     return decorate
@@ -829,9 +829,9 @@ def names(used: Iterable[str] = ()) -> tuple[str, ...]:
     Algorithms of installed packages are loaded only if one of the names in `used` is unknown.
     """
     own = plugins.submodule_names(algorithms)
-    if not {*used} <= {*ALGORITHMS, *own}:
-        ALGORITHMS.load_packages()
-    return tuple(sorted({*ALGORITHMS, *own}))
+    if not {*used} <= {*_registered, *own}:
+        _registered.load_packages()
+    return tuple(sorted({*_registered, *own}))
 
 
 def create(name: str, context: ReduceContext) -> Algorithm:
@@ -853,6 +853,6 @@ def cost_formulas(excluded_names: Container[str] = ()) -> dict[str, Formula]:
 def _find_factory(name: str) -> tuple[Factory, Formula | None]:
     if name not in names([name]):
         raise UsageError(f"no module registers an all-reduce algorithm {name!r}")
-    if name not in ALGORITHMS:
+    if name not in _registered:
         importlib.import_module(f"{algorithms.__name__}.{name}")
-    return ALGORITHMS[name]
+    return _registered[name]

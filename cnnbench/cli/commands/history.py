@@ -22,7 +22,9 @@ from cnnbench.cli.commands import (
 )
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
+    check_format,
     declare_fail_on_flag,
+    declare_format_flag,
     format_metric_values,
     parse_fail_on,
     warn_of_skipped_files,
@@ -45,7 +47,6 @@ from cnnbench.judge.history import (
 from cnnbench.judge.history.page import DOCUMENTS, HistoryDocument
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules, load_rules
-from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.machine.repository import (
     CommitGraph,
     GitError,
@@ -123,7 +124,7 @@ class HistoryFlags(PluginFlags):
     last: int = flag(
         20, "Number of values that are listed for each time series; 0 lists all.", minimum=0
     )
-    format: str = flag("table", "What to print.", choices=("table", "csv", "json", *EXPORTS))
+    format: str = declare_format_flag(("table", "csv", "json"), "What to print.")
     output: str | None = declare_output_flag("Write the output to this file.")
     plot: str | None = flag(
         None,
@@ -158,6 +159,7 @@ def main(argv: Sequence[str]) -> int:
     plugins.load_plugins_of_flags(values)
     load_metrics([options.metric], HISTORY)
     SPECS["metric"].check(options.metric)
+    check_format(HistoryFlags, options.format)
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
     since, fails_on = _parse_since(options.since), parse_fail_on(options.fail_on) or ()

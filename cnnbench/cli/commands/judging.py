@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +13,15 @@ from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
 from cnnbench.base.text import count_text
 from cnnbench.cli.commands import declare_output_flag, describe_output_file, write_or_print_output
 from cnnbench.errors import FlagError, PathError
-from cnnbench.flags.declare import flag, redeclare_flag, split_comma_separated
+from cnnbench.flags.declare import flag, redeclare_flag, specs_of, split_comma_separated
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge import report
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics import DEFAULT_METRICS
 from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
-from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.judge.report.exports import ExportedMetric, exported_metrics_of_comparison
 from cnnbench.judge.report.renderers import render, terminal_text, wants_colour
+from cnnbench.records.exports import EXPORTS
 from cnnbench.records.files import check_outputs
 from cnnbench.records.metric import METRICS, load_metrics
 from cnnbench.records.run import RunRecord, Subject
@@ -39,7 +40,22 @@ def parse_fail_on(words: Sequence[str] | None) -> tuple[str, ...] | None:
         raise FlagError("fail_on", ",".join(words or ()), str(error)) from None
 
 
-_FORMATS = ("table", "markdown", "html", "json", "junit", "github", *EXPORTS)
+def declare_format_flag(formats: Iterable[str], help: str) -> Any:
+    """Declares the flag --format of a command that can write these formats and the export formats.
+    `check_format` checks its value.
+    """
+    choices: ChainMap[str, Any] = ChainMap(EXPORTS, dict.fromkeys(formats))
+    return flag("table", help, choices=choices, checked_late=True)
+
+
+def check_format(flags: type, format: str) -> None:
+    """Checks the value of --format, after plug-ins have been loaded. Raises FlagError if it is
+    unknown. `flags` is the dataclass with the flag.
+    """
+    (spec,) = (spec for spec in specs_of(flags) if spec.name == "format")
+    if format not in spec.choices:
+        EXPORTS.load_packages()
+    spec.check(format)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +119,10 @@ class JudgingFlags:
         "Runs of an A/A measurement. The larger their differences, the larger the threshold.",
         path="folder",
     )
-    format: str = flag(
-        "table",
+    format: str = declare_format_flag(
+        ("table", "markdown", "html", "json", "junit", "github"),
         "What to print. If not given, the ending of --output names the format: .html, .md, .json "
         "or .xml (junit).",
-        choices=_FORMATS,
     )
     output: str | None = declare_output_flag(
         "Write the output to this file; the table goes to stdout."
@@ -119,6 +134,7 @@ class JudgingFlags:
             reason = "contradicts --allow_changed_work; leave out one of them"
             raise FlagError("fail_on", ",".join(self.fail_on or ()), reason)
         plugins.load_plugins_of_flags(vars(self))
+        check_format(JudgingFlags, self.format)
         names = () if self.metrics is None else split_comma_separated(self.metrics) or ("",)
         load_metrics(names, METRICS)
         for name in names:

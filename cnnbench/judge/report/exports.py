@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.inference import mean_interval
-from cnnbench.base.registry import Registry
 from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by
 from cnnbench.base.terminal import csv_text
 from cnnbench.base.text import (
@@ -38,7 +37,7 @@ from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
 from cnnbench.judge.metrics import Measurement, Origin, fact_text, origin_part_text
 from cnnbench.judge.report.results import ReportSubject, RunGroup
 from cnnbench.records.codec import parse_start_time
-from cnnbench.records.files import register_file_kind
+from cnnbench.records.exports import Exported, register_export
 from cnnbench.records.metric import BOUNDS, HISTORY, Metric
 from cnnbench.records.result_files import RUNS, all_reduce_row, run_row
 from cnnbench.records.run import find_steady_state_of_run
@@ -399,32 +398,6 @@ def _figure_key(figure: ExportedMetric) -> tuple[str, str]:
     return figure.series_name, figure.metric.name
 
 
-Exported: TypeAlias = tuple[str, str]
-"""A document in some format, and a sentence about values that the format cannot contain, or ""."""
-
-FORMATS: Registry[str, Callable[[Sequence[ExportedMetric]], Exported]] = Registry(
-    "export format", flag="format"
-)
-"""Maps the name of a format to the function that writes metrics in this format."""
-
-_Export = TypeVar("_Export", bound=Callable[[Sequence[ExportedMetric]], Exported])
-
-
-def export_format(name: str, beginning: bytes) -> Callable[[_Export], _Export]:
-    """Decorator that registers a function as the writer of an export format.
-
-    The regular expression `beginning` matches files in this format, which the flag ``-o`` may
-    replace.
-    """
-
-    def register(export: _Export) -> _Export:
-        FORMATS.add(name, export)
-        register_file_kind(name, beginning)
-        return export
-
-    return register
-
-
 _LONGEST_NAME = 1024
 """Maximum number of bytes in the name of a Bencher benchmark."""
 
@@ -452,7 +425,7 @@ Other units have no base unit.
 """
 
 
-@export_format("bencher", rb'\{(\s*"[^\n]*": \{\s*"[^\n]*": \{\s*"value": |\}\s*$)')
+@register_export("bencher", rb'\{(\s*"[^\n]*": \{\s*"[^\n]*": \{\s*"value": |\}\s*$)')
 def bencher(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes metrics in the Bencher Metric Format (Bencher 0.6.12), for ``bencher run --adapter
     json``.
@@ -477,7 +450,7 @@ def bencher(figures: Sequence[ExportedMetric]) -> Exported:
     return _to_json(benchmarks), left_out
 
 
-@export_format("github-action-benchmark", rb'\[(\s*\{\s*"name": |\]\s*$)')
+@register_export("github-action-benchmark", rb'\[(\s*\{\s*"name": |\]\s*$)')
 def github_action_benchmark(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes metrics as custom JSON for the action benchmark-action/github-action-benchmark
     (v1.22).
@@ -524,7 +497,7 @@ def github_action_benchmark(figures: Sequence[ExportedMetric]) -> Exported:
     return _to_json(entries), "; ".join(remarks)
 
 
-@export_format("mlflow", rb'\{\s*"runs": \[')
+@register_export("mlflow", rb'\{\s*"runs": \[')
 def mlflow(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes the bodies of requests to MLflow's REST API 2.0 (MLflow 3.17), which create one MLflow
     run for each configuration and revision.
@@ -590,7 +563,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 """Characters that must be escaped in the texts of OpenMetrics."""
 
 
-@export_format("openmetrics", rb"# (TYPE cnnbench_|EOF)")
+@register_export("openmetrics", rb"# (TYPE cnnbench_|EOF)")
 def openmetrics(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes metrics as OpenMetrics 1.0 text for Prometheus, for ``promtool tsdb create-blocks-from
     openmetrics``.

@@ -32,6 +32,7 @@ from cnnbench.judge.history.page import (
     terminal_text,
 )
 from cnnbench.judge.report import exports, render
+from cnnbench.records.exports import EXPORTS
 from cnnbench.records.run import Subject
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -354,7 +355,7 @@ def test_points_for_other_programs_are_of_one_subject_each(trends):
 
 @pytest.mark.parametrize("format", ["bencher", "github-action-benchmark"])
 def test_a_format_of_one_commit_gets_the_last(trends, format):
-    text, left_out = exports.FORMATS[format](
+    text, left_out = EXPORTS[format](
         exported_metrics_of_history(HistoryDocument(SPEED, trends))
     )
     assert "resnet20" in text

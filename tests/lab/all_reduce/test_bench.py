@@ -73,7 +73,7 @@ def algorithm(monkeypatch):
         def factory(context):
             return lambda tensors, index: function(tensors, context.devices, index)
 
-        monkeypatch.setitem(spec.ALGORITHMS, name, (factory, None))
+        monkeypatch.setitem(spec._registered, name, (factory, None))
 
     return add
 

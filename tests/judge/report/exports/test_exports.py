@@ -15,11 +15,8 @@ from golden import golden
 
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.report import exports
-from cnnbench.judge.report.exports import (
-    FORMATS,
-    exported_metrics_of_comparison,
-    shared_labels,
-)
+from cnnbench.judge.report.exports import exported_metrics_of_comparison, shared_labels
+from cnnbench.records.exports import EXPORTS
 from cnnbench.records.metric import ALL
 from cnnbench.records.run import Subject
 
@@ -63,9 +60,9 @@ def figures(full_runs):
     )
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", EXPORTS)
 def test_golden(figures, format):
-    text = FORMATS[format](figures)[0]
+    text = EXPORTS[format](figures)[0]
     path = GOLDEN / f"{format}.{SUFFIXES.get(format, 'json')}"
     assert text == golden(path, text)
 
@@ -87,8 +84,8 @@ def test_no_figure_is_of_two_subjects(full_runs):
     # One series of two commits; formats of one commit name what they leave out.
     assert len({one.series_name for one in speeds.values()}) == 1
     assert "1 other value left out" in exports.bencher(found)[1]
-    for format in FORMATS:
-        numbers = re.findall(r"\d+\.\d+", FORMATS[format](found)[0])
+    for format in EXPORTS:
+        numbers = re.findall(r"\d+\.\d+", EXPORTS[format](found)[0])
         assert not any(101 < float(number) < 990 for number in numbers)
 
 
@@ -202,8 +199,8 @@ def test_hostile_text_stays_within_its_place(full_runs):
     found = exported_metrics_of_comparison(
         compare_records(records, full_runs.of(*SPEEDS, flags=flags))
     )
-    for format in FORMATS:
-        text = FORMATS[format](found)[0]
+    for format in EXPORTS:
+        text = EXPORTS[format](found)[0]
         text.encode()
         assert format in SYNTAX, (
             f"tests/judge/report/exports/test_exports.py: SYNTAX needs {format}"
@@ -228,8 +225,8 @@ SYNTAX = {
 """What raises an error unless a text is of a format."""
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", EXPORTS)
 def test_nothing_to_export_is_a_valid_document(format):
-    text = FORMATS[format]([])[0]
+    text = EXPORTS[format]([])[0]
     path = GOLDEN / f"nothing-{format}.{SUFFIXES.get(format, 'json')}"
     assert text == golden(path, text)
