@@ -30,15 +30,20 @@ def named(*names):
 
 def test_every_kind_is_documented_with_an_example():
     rows = re.findall(
-        r"^\| ([\w -]+) \| `(cnnbench[\w.]+)`(?:, `\w+`)? \| `--\w+`.* \|(.*) \|$", EXTENDING, re.M
+        r"^\| \[([\w -]+)\]\(#[\w-]+\) \| `(cnnbench[\w.]+)`(?:, `\w+`)? "
+        r"\| (.*?) \| (.*?) \| (.*) \|$",
+        EXTENDING,
+        re.MULTILINE,
     )
     plugins.load_plugin_file(named("chain"))
-    kinds = {kind.call.partition("(")[0]: kind.name for kind in plugins._kinds.values()}
-    assert {call for _, call, _ in rows} == kinds.keys()
-    for _, call, cell in rows:
+    kinds = {kind.call.partition("(")[0]: kind for kind in plugins._kinds.values()}
+    assert {call for _, call, *_ in rows} == kinds.keys()
+    for _, call, flag, group, cell in rows:
+        kind = kinds[call]
+        assert (flag, group) == (f"`--{kind.flag}`", f"`{kind.group}`")
         for example in re.findall(r"\(examples/(\w+)\.py\)", cell):
             path = str(EXAMPLES / f"{example}.py")
-            assert plugins.load_plugin_file(path)[kinds[call]], example
+            assert plugins.load_plugin_file(path)[kind.kind], example
 
 
 @pytest.mark.usefixtures("quick_start")
@@ -251,13 +256,11 @@ import keras
 from cnnbench.models import register_keras_model
 
 
+@register_keras_model("small", dataset="cifar10")
 def build():
     images = keras.Input((32, 32, 3))
     x = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(2, 3)(images))
     return keras.Model(images, keras.layers.Dense(11)(x))
-
-
-register_keras_model("small", build, dataset="cifar10")
 """
 
 DECLARE = """
