@@ -60,7 +60,7 @@ def rng() -> np.random.Generator:
 
 
 def test_every_kind_has_an_example() -> None:
-    assert EXAMPLES.keys() == KINDS.keys()
+    assert EXAMPLES.keys() == KINDS.keys() == LOOKUPS.keys()
     assert {*KINDS.values()} == plugins._kinds.keys()
 
 
@@ -226,10 +226,6 @@ def test_an_installed_package_brings_it(heading: str, install: Callable[..., Non
     (name,) = {*kind} - before
     origin = f"entry point probe = cnnbench_provider of group {kind.group}"
     assert plugins.plugin_of_object(kind.kind, name) == origin
-
-
-def test_every_kind_has_entry_points() -> None:
-    assert LOOKUPS.keys() == KINDS.keys()
 
 
 def test_commands_take_names_of_packages(
