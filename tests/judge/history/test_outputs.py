@@ -355,9 +355,7 @@ def test_points_for_other_programs_are_of_one_subject_each(trends):
 
 @pytest.mark.parametrize("format", ["bencher", "github-action-benchmark"])
 def test_a_format_of_one_commit_gets_the_last(trends, format):
-    text, left_out = EXPORTS[format](
-        exported_metrics_of_history(HistoryDocument(SPEED, trends))
-    )
+    text, left_out = EXPORTS[format](exported_metrics_of_history(HistoryDocument(SPEED, trends)))
     assert "resnet20" in text
     assert "lenet" not in text
     assert "555555555555; 19 " in left_out

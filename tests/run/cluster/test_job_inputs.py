@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 
 BATCH = 8
 PACES = (0.1, 0.15)
-"""Seconds between the batches of the two workers: long, so that a busy machine waits for them, too."""
+"""Seconds between the batches of the two workers: long, so a busy machine waits for them, too."""
 
 PLUGIN = """
 from pathlib import Path
@@ -147,7 +147,9 @@ def test_input_only_measures_the_stages_of_all_workers(tmp_path):
     record = record_of(tmp_path, flags, SERVED, program=cnnbench_unshortened)
     assert [stage["name"] for stage in record["input_stages"]] == ["batch", "device"]
     for stage in record["input_stages"]:
-        assert stage["examples"] / stage["seconds"] == pytest.approx(2 * BATCH / max(PACES), rel=0.2)
+        assert stage["examples"] / stage["seconds"] == pytest.approx(
+            2 * BATCH / max(PACES), rel=0.2
+        )
 
 
 @pytest.mark.slow
