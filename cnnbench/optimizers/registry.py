@@ -33,6 +33,8 @@ class Constant:
       help: beginning of the help sentence. The names of the optimizers or schedules are appended.
       minimum, maximum: smallest and largest valid value.
       above, below: bounds that the value must not reach.
+      floor: whether the value is the lower limit of a learning rate. A schedule refuses a value
+        above --init_learning_rate.
     """
 
     def __init__(
@@ -45,10 +47,12 @@ class Constant:
         above: float | None = None,
         maximum: float | None = None,
         below: float | None = None,
+        floor: bool = False,
     ) -> None:
         self.flag = flag
         self.default = default
         self.help = help
+        self.floor = floor
         limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below}
         self.limits = {name: bound for name, bound in limits.items() if bound is not None}
 
@@ -94,8 +98,9 @@ class OptimizerSpec:
     The function is called while the step is traced, on the device of the variable, with these
     keyword arguments: `weight` and `gradient`, float32 tensors with the shape of the whole
     variable; `rate`, a float32 scalar; slots (float32 tensors), `powers` (float32 scalars),
-    `constants` and `fixed` by their argument names; and `decay`, a number, if `decoupled`. It
-    returns the value that is subtracted from the weight, and the new value of each slot, in order.
+    `constants` and `fixed` by their argument names; `decay`, a number, if `decoupled`; and `step`,
+    an int64 scalar, if `takes_step`. It returns the value that is subtracted from the weight, and
+    the new value of each slot, in order.
 
     Attributes:
       formula: formula for the new weight w from gradient g and learning rate lr, for the help text.
@@ -110,6 +115,8 @@ class OptimizerSpec:
       linear: whether the change of w is proportional to lr * g, so that lr can be scaled instead of
         g.
       decoupled: whether weight decay is part of the update instead of an L2 loss in the gradient.
+      takes_step: whether the function gets the number of the training step, which is 1 in the first
+        step and continues after a checkpoint. Steps whose update is skipped count, too.
       refuses_fp16: why variables cannot be float16; "" if they can.
       normal_in_fp16: flags with values that must be normal (not subnormal) in the dtype of the
         variables.
@@ -130,6 +137,7 @@ class OptimizerSpec:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     linear: bool = False
     decoupled: bool = False
+    takes_step: bool = False
     refuses_fp16: str = ""
     normal_in_fp16: tuple[str, ...] = ()
     mlperf_name: str = ""
@@ -141,16 +149,17 @@ class OptimizerSpec:
             raise UsageError(
                 f"optimizer {self.name} needs either an operation or an update function"
             )
-        if self.decoupled and not self.update:
-            raise UsageError(
-                f"optimizer {self.name}: decoupled weight decay needs an update function"
-            )
+        needing = {"decoupled weight decay": self.decoupled, "takes_step": self.takes_step}
+        for what, is_set in needing.items():
+            if is_set and not self.update:
+                raise UsageError(f"optimizer {self.name}: {what} needs an update function")
         check_constants(f"optimizer {self.name}", self.constants, self.powers)
         if self.update:
             result = Annotated[Any, _wrong_shape_text]
             results = GenericAlias(tuple, (result,) * (1 + len(self.slots)))
             takes = ["*", "weight", "gradient", "rate", *(slot.argument for slot in self.slots)]
-            takes += [*self.powers, *self.constants, *self.fixed, *["decay"][: self.decoupled]]
+            takes += [*self.powers, *self.constants, *self.fixed]
+            takes += ["decay"] * self.decoupled + ["step"] * self.takes_step
             object.__setattr__(
                 self, "update", plugins.with_checked_results(self.update, results, takes)
             )
@@ -250,6 +259,10 @@ class ScheduleSpec:
         if self.missing_flags(params):
             return lambda step: run.base
         values = {name: getattr(params, constant.flag) for name, constant in self.constants.items()}
+        for name, constant in self.constants.items():
+            if constant.floor and values[name] > run.base:
+                reason = f"must be at most --init_learning_rate={exact_number(run.base)}"
+                raise FlagError(constant.flag, exact_number(values[name]), reason)
         schedule = self.make(run, **values)
         # The schedule is called once, so that an invalid learning rate is reported before the run.
         schedule(run.warmup)
@@ -257,7 +270,7 @@ class ScheduleSpec:
 
 
 _MINIMUM = Constant(
-    "minimum_learning_rate", 0.0, "Lower limit of a decaying learning rate", minimum=0
+    "minimum_learning_rate", 0.0, "Lower limit of a decaying learning rate", minimum=0, floor=True
 )
 _FACTOR = Constant(
     "learning_rate_decay_factor",
@@ -277,12 +290,6 @@ def _cosine_decay(run: ScheduledSteps, floor: float) -> Schedule:
     """Schedule that decreases the rate along half a cosine (Loshchilov and Hutter,
     arXiv:1608.03983).
     """
-    if floor > run.base:
-        raise FlagError(
-            _MINIMUM.flag,
-            exact_number(floor),
-            f"must be at most --init_learning_rate={exact_number(run.base)}",
-        )
     half = 0.5 * (run.base - floor)
     return lambda step: floor + half * (1.0 + math.cos(math.pi * run.done(step)))
 

@@ -255,6 +255,9 @@ run --learning_rate_schedule=exponential --init_learning_rate=1 | --learning_rat
 run COSINE --minimum_learning_rate=0.1 | --learning_rate_schedule
 run COSINE --init_learning_rate=1 DECAY | --num_epochs_per_decay
 run COSINE --init_learning_rate=1 --minimum_learning_rate=2 | --minimum_learning_rate
+run DECAY --init_learning_rate=1 --minimum_learning_rate=2 | --minimum_learning_rate
+run DECAY --init_learning_rate=1 --minimum_learning_rate=2 --learning_rate_schedule=exponential \
+    | --minimum_learning_rate
 run --piecewise_learning_rate_schedule=high | --piecewise_learning_rate_schedule
 run '--piecewise_learning_rate_schedule=1;3' | --piecewise_learning_rate_schedule
 run '--piecewise_learning_rate_schedule=-1;3;.1' | --piecewise_learning_rate_schedule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from registries import kept
@@ -15,12 +16,13 @@ from cnnbench.optimizers import (
     OPTIMIZERS,
     SCHEDULES,
     OptimizerSpec,
+    ScheduledSteps,
     ScheduleSpec,
     Slot,
     register_optimizer,
     register_schedule,
 )
-from cnnbench.optimizers.registry import Constant
+from cnnbench.optimizers.registry import BUILT_IN, Constant
 from cnnbench.plan import make_plan
 
 EPSILON = OPTIMIZERS.constants["adam_epsilon"]
@@ -136,6 +138,7 @@ def test_two_optimizers_share_a_constant():
         ({"update": None}, "adagrad needs either an operation or an update"),
         ({"operation": "ResourceApplyAdagrad"}, "either an operation or"),
         ({"update": None, "operation": "X", "decoupled": True}, "decay needs an update function"),
+        ({"update": None, "operation": "X", "takes_step": True}, "takes_step needs an update"),
     ],
 )
 def test_a_wrong_declaration_is_refused(changes, told):
@@ -148,3 +151,25 @@ def test_other_objects_and_taken_names_of_schedules_are_refused():
         register_optimizer(3)
     with pytest.raises(UsageError, match="schedule cosine is registered already"):
         register_schedule(SCHEDULES["cosine"])
+
+
+@pytest.mark.parametrize("name", [*(schedule.name for schedule in BUILT_IN), "own"])
+def test_a_floor_above_the_rate_that_falls_to_it_is_refused(name):
+    floor = Constant("own_floor", 0.0, "Lower limit", minimum=0, floor=True)
+    falling = ScheduleSpec(
+        name="own",
+        about="linearly to --own_floor",
+        make=lambda run, low: lambda step: low + (run.base - low) * (1.0 - run.done(step)),
+        constants={"low": floor},
+    )
+    register_schedule(falling)
+    flag = floor.flag if name == "own" else "minimum_learning_rate"
+    decay = {"num_epochs_per_decay": 1.0, "learning_rate_decay_factor": 0.5}
+
+    def first_rate(low):
+        steps = ScheduledSteps(1.0, 0, 100, 10.0)
+        return SCHEDULES[name](steps, SimpleNamespace(**decay, **{flag: low}))(0)
+
+    assert first_rate(1.0) == 1.0
+    with pytest.raises(FlagError, match=f"--{flag}=2: must be at most --init_learning_rate=1"):
+        first_rate(2.0)

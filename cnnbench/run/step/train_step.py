@@ -193,8 +193,10 @@ class TrainStep:
         self._stop.assign(reason)
 
     def resume(self, global_step: int) -> None:
-        """Sets the number of completed steps, which random draws depend on."""
+        """Sets the number of completed steps, which random draws and updates depend on."""
         self._counter.assign(global_step)
+        if self._updates_counter is not None:
+            self._updates_counter.resume(global_step)
 
     def __call__(self, *learning_rates: float) -> StepResult:
         """Fetches a batch for each tower and pass, and launches a step for each learning rate.
@@ -291,7 +293,7 @@ class TrainStep:
             return self._build_result(towers, totals, [], losses)
         report = self._plan.params.loss_type_to_report == "total_loss"
         weight_losses = self._update.weight_losses() if report else []
-        updates, skipped, totals = self._update(towers, factor, sums, rate)
+        updates, skipped, totals = self._update(towers, factor, sums, rate, count_before)
         if self._sums is not None:
             updates = [*updates, *self._sums.clear(rate, updates)]
         if self._counts_steps:

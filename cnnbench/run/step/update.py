@@ -47,7 +47,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -76,20 +76,37 @@ from cnnbench.variable_mgr.gradients import (
 # Clips gradients that are applied together on one device.
 
 
+class ClippedVariable(NamedTuple):
+    """A variable whose gradient is clipped.
+
+    `name` is the name that the network declares, such as "conv0/kernel", and is the same in all
+    modes. `device` is the full name of the device of the variable.
+    """
+
+    name: str
+    device: str
+
+
+Clipping: TypeAlias = Callable[
+    [Sequence[tf.Tensor], Sequence[ClippedVariable], float], list[tf.Tensor]
+]
+"""Function that clips gradients. Its arguments are reduced float32 gradients without loss scale,
+their variables, and the bound.
+"""
+
+
 def by_value(
-    gradients: Sequence[tf.Tensor], devices: Sequence[str], bound: float
+    gradients: Sequence[tf.Tensor], variables: Sequence[ClippedVariable], bound: float
 ) -> list[tf.Tensor]:
     """Clips every element of the gradients to [-bound, bound], each on its device."""
+    devices = [variable.device for variable in variables]
     return map_on_devices(devices, lambda g: tf.clip_by_value(g, -bound, bound), gradients)
 
 
-CLIPPINGS: Mapping[str, Callable[[Sequence[tf.Tensor], Sequence[str], float], list[tf.Tensor]]] = {
-    "gradient_clip": by_value
+CLIPPINGS: Mapping[str, Clipping] = {
+    "gradient_clip": by_value,
 }
-"""Functions that clip gradients, by the flag with the bound.
-
-Arguments are reduced float32 gradients without loss scale, their variables' devices, and the bound.
-"""
+"""Functions that clip gradients, by the flag with the bound."""
 
 
 # Weight decay as a part of SGD's update on CPUs.
@@ -200,6 +217,7 @@ class Optimizer:
         self._fused_decay: FusedSgdDecay | None = None
         self._decayed: set[Any] = set()
         self._decay: dict[Any, float] = {}
+        self._step: tf.Tensor | None = None
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
         """Creates the slots of one group of variables, outside of traced functions.
@@ -231,6 +249,15 @@ class Optimizer:
                     for name, base in self._bases.items()
                 }
             )
+
+    @property
+    def takes_step(self) -> bool:
+        """Whether updates depend on the number of the step."""
+        return self._spec.takes_step
+
+    def begin_step(self, number: tf.Tensor) -> None:
+        """Sets the number of the step whose updates are traced next: an int64 scalar, from 1."""
+        self._step = number
 
     def fuse_decay(self, variables: Iterable[tf.Variable], decay: FusedSgdDecay) -> None:
         """Makes `decay` run the updates of `variables`, for an optimizer that is plain SGD."""
@@ -309,6 +336,8 @@ class Optimizer:
             arguments[name] = cast(towers.read(slot), tf.float32)
         if spec.decoupled:
             arguments["decay"] = self._decay.get(variable.ref(), 0.0)
+        if spec.takes_step:
+            arguments["step"] = self._step
         weight = cast(towers.read(variable), tf.float32)
         step, *states = spec.update(weight=weight, gradient=gradient, rate=rate, **arguments)
         # Methods of a strategy's variables depend on the calling scope; raw operations do not.
@@ -349,7 +378,8 @@ class Updater:
 
     Args:
       host: full name of the CPU of the process that calls the step.
-      steps_done: number of completed steps, an int64 scalar, which fused decay depends on.
+      steps_done: number of completed steps, an int64 scalar, for fused decay and optimizers that
+        take the number of the step; None if `__call__` always gets `count_before`.
     """
 
     def __init__(
@@ -369,6 +399,11 @@ class Updater:
         self._host = host
         self._bn_stats = plan.params.bn_stats
         self._plan = update = plan.exchange.update
+        self._steps_done = steps_done
+        # Names of trained variables by `Variable.ref()` of the copies that are updated.
+        self._names = {
+            copy.ref(): v.name for v in self._trainables for copy in manager.updated(v.name).copies
+        }
         decayed = [v.name for v in self._trainables if v.weight_decay]
         if update.decoupled_decay:
             for name in decayed:
@@ -394,16 +429,20 @@ class Updater:
         factor: Factor,
         sums: Sequence[tf.Tensor],
         rate: tf.Tensor,
+        count_before: tf.Tensor | None = None,
     ) -> tuple[list[Any], tf.Tensor | None, list[tf.Tensor]]:
         """Builds the updates of a step from the results of its towers.
 
         The gradients contain the loss scale `factor`. `sums` are float32 scalars, sums over this
-        step's towers. `rate` includes the plan's factor for learning rates.
+        step's towers. `rate` includes the plan's factor for learning rates. `count_before` is the
+        number of updates before this step, an int64 scalar, if other steps update the same
+        variables.
 
         Returns:
           The operations of the update; `StepResult.skipped`; `sums` over the whole job.
         """
         manager = self._manager
+        self._number_step(count_before)
         early, late = (factor, None) if self._plan.deferred else (None, factor)
         columns = self._collect_gradients_by_variable(towers, early)
         graph = current_traced_graph()
@@ -422,15 +461,9 @@ class Updater:
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 inverse = inverse_scale(late)
-                variables = [variable for _, variable in reduced[index]]
-                finals = [
-                    self._unscale_and_decay_gradient(*pair, inverse) for pair in reduced[index]
-                ]
-                for flag, bound in self._plan.clip.items():
-                    finals = CLIPPINGS[flag](finals, [v.device for v in variables], bound)
                 pairs = [
                     (readers.wait_for_readers(variable, final), variable)
-                    for final, variable in zip(finals, variables, strict=True)
+                    for final, variable in self._final_gradients(reduced[index], inverse)
                 ]
                 ops += manager.append_apply_gradients(
                     *(self._optimizer, pairs, guards[index], device),
@@ -445,6 +478,15 @@ class Updater:
             guards = [self._loss_scale.guard(real)] * len(towers)
         ops += update_moving_averages(manager, updates, self._bn_stats, guards)
         return ops, skipped, totals
+
+    def _number_step(self, count_before: tf.Tensor | None) -> None:
+        """Tells the optimizer the number of the step, if the optimizer takes it."""
+        if not self._optimizer.takes_step:
+            return
+        with tf.device(self._host):
+            if count_before is None:
+                count_before = tower_variable.read(self._steps_done)
+            self._optimizer.begin_step(count_before + 1)
 
     def weight_losses(self) -> list[tf.Tensor]:
         """Builds half the squared norm of every weight with decay, on the weight's device."""
@@ -497,6 +539,18 @@ class Updater:
     def _add_weight_decay(self, gradient: Gradient, variable: tf.Variable) -> tf.Tensor:
         term = self._manager.read_for_weight_decay(variable) * self._plan.decay
         return term if gradient is None else gradients.to_dense(gradient, variable) + term
+
+    def _final_gradients(
+        self, reduced: Sequence[tuple[tf.Tensor, tf.Variable]], inverse: Factor
+    ) -> list[tuple[tf.Tensor, tf.Variable]]:
+        """Removes the loss scale from the gradients of one device, adds decay, and clips them."""
+        finals = [self._unscale_and_decay_gradient(*pair, inverse) for pair in reduced]
+        variables = [variable for _, variable in reduced]
+        if self._plan.clip:
+            clipped = [ClippedVariable(self._names[v.ref()], v.device) for v in variables]
+            for flag, bound in self._plan.clip.items():
+                finals = CLIPPINGS[flag](finals, clipped, bound)
+        return list(zip(finals, variables, strict=True))
 
     def _unscale_and_decay_gradient(
         self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
+from short_runs import EVERYDAY_MODES, MODES, RATE, build
 
-from cnnbench.run.step.update import CLIPPINGS
+from cnnbench.run.step.update import CLIPPINGS, ClippedVariable
 
 GRADIENTS = ([3.0, -4.0, 0.25], [[0.5, -2.5]])
 BOUND = 2.0
@@ -18,6 +20,27 @@ def test_every_way_of_clipping_has_a_case():
 @pytest.mark.parametrize("flag", CLIPPED)
 def test_gradients_of_several_elements(flag):
     gradients = [tf.constant(gradient) for gradient in GRADIENTS]
-    found = CLIPPINGS[flag](gradients, ["CPU:0"] * len(gradients), BOUND)
+    variables = [ClippedVariable(name, "CPU:0") for name in ("conv0/kernel", "conv0/bias")]
+    found = CLIPPINGS[flag](gradients, variables, BOUND)
     for clipped, expected in zip(found, CLIPPED[flag], strict=True):
         np.testing.assert_allclose(clipped, expected)
+
+
+def is_slow(mode):
+    return mode.values[0]["variable_update"] not in EVERYDAY_MODES
+
+
+@pytest.mark.usefixtures("quick_start")
+@pytest.mark.parametrize("mode", slow_if(is_slow, MODES))
+def test_a_variable_has_its_declared_name_in_every_mode(mode, monkeypatch):
+    """Here weight A of the network `oracle` is not updated, and B is."""
+    def without_a(gradients, variables, bound):
+        shares = {"A": 0.0, "B": bound}
+        return [g * shares[v.name] for g, v in zip(gradients, variables, strict=True)]
+
+    monkeypatch.setitem(CLIPPINGS, "gradient_clip", without_a)
+    built = build("oracle", optimizer="sgd", num_gpus=2, gradient_clip=1.0, **mode)
+    variables = built.manager.savable_variables()
+    built.step(RATE).loss.numpy()
+    assert {copy.numpy() for copy in variables["A"].copies} == {1.0}
+    assert all(copy.numpy() < 2.0 for copy in variables["B"].copies)
