@@ -26,7 +26,7 @@ from cnnbench.plan.place import (
 from cnnbench.plan.refusals import OF_WARM_UP
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.training import round_up_steps
-from cnnbench.variable_mgr.all_reduce.spec import group_devices
+from cnnbench.variable_mgr.all_reduce.spec import group_devices, readers_of
 from cnnbench.variable_mgr.modes import (
     BUILT_IN,
     COLLECTIVE,
@@ -35,9 +35,6 @@ from cnnbench.variable_mgr.modes import (
     Processes,
     Reduction,
 )
-
-# All-reduce algorithms that ignore --all_reduce_share_memory.
-_IGNORING_SHARED_MEMORY = frozenset({"copy", "collective", "nccl"})
 
 _SAVING = names_of_flags(FLAGS, RunPart.CHECKPOINTS)
 _LOSS_SCALE = names_of_flags(FLAGS, RunPart.LOSS_SCALE)
@@ -141,6 +138,26 @@ def _no_effect_in_mode_rule(
     )
 
 
+def unread_flag_rule(
+    flag: str, running: Callable[[P], frozenset[str] | None]
+) -> UnusableFlagRule[P]:
+    """A rule for a flag that only some all-reduce algorithms read, as they declare.
+
+    `running` returns the names of the algorithms in use; None if all algorithms are in use.
+    """
+
+    def is_unread(p: P) -> bool:
+        names = running(p)
+        return names is not None and names.isdisjoint(readers_of(flag))
+
+    def reason(p: P) -> str:
+        *names, last = sorted(readers_of(flag))
+        named = f"{', '.join(names)} or {last}" if names else last
+        return f"without {named} in --all_reduce_spec"
+
+    return no_effect_rule(flag, is_unread, reason)
+
+
 def unused_all_reduce_rules(
     running: Callable[[P], frozenset[str] | None],
     has_two_levels: Callable[[P], bool],
@@ -155,14 +172,6 @@ def unused_all_reduce_rules(
       groups: returns the number of device groups, for each measured number of devices.
       are_single: whether every group consists of one device.
     """
-
-    def ignores_shared_memory(p: P) -> bool:
-        names = running(p)
-        return names is not None and names <= _IGNORING_SHARED_MEMORY
-
-    def lacks_collective(p: P) -> bool:
-        names = running(p)
-        return names is not None and "collective" not in names
 
     return (
         no_effect_rule(
@@ -187,13 +196,9 @@ def unused_all_reduce_rules(
             "where every group contains one device",
             says="has no first level",
         ),
-        no_effect_rule(
-            "all_reduce_share_memory",
-            ignores_shared_memory,
-            "with copy, collective or nccl: they do the same in either case",
-        ),
-        no_effect_rule(
-            "communication_hint", lacks_collective, "without collective in --all_reduce_spec"
+        *(
+            unread_flag_rule(flag, running)
+            for flag in ("all_reduce_share_memory", "communication_hint", "network_topology")
         ),
     )
 
@@ -373,10 +378,9 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
         ),
         "without --cross_device_ops=ring or auto",
     ),
-    no_effect_rule(
+    unread_flag_rule(
         "local_parameter_device",
-        lambda p: _uses_all_reduce(p) and "copy" not in _active_all_reduce_names(p),
-        "with this all-reduce: only copy uses the flag",
+        lambda p: _active_all_reduce_names(p) if _uses_all_reduce(p) else None,
     ),
     *_DECLARED.values(),
     *unused_all_reduce_rules(
@@ -390,11 +394,6 @@ UNUSED: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: p.params.allreduce_merge_scope > 1,
         "in profiles; to join gradients, use --gradient_repacking",
         says="changes only the names of operations",
-    ),
-    no_effect_rule(
-        "network_topology",
-        lambda p: "hierarchical_copy" not in _active_all_reduce_names(p),
-        "without a hierarchical copy",
     ),
     no_effect_rule("cross_replica_sync", _runs_only_forward, f"{_FORWARD}: they update nothing"),
     no_effect_rule("iters_per_step", always, "in a run: it is for cnnbench allreduce"),

@@ -240,11 +240,13 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         lambda p: (
             p.place.job.in_cluster
             and not p.place.job.client_per_worker
-            and "collective" in p.exchange.all_reduce.algorithm_names
+            and p.exchange.all_reduce.names_across_steps
         ),
-        "collective does not work if one process controls the others; use it with "
-        "--variable_update="
-        + built_in_mode_names(lambda mode: mode.default_all_reduce_spec == "collective"),
+        lambda p: (
+            f"{p.exchange.all_reduce.names_across_steps[0]} does not work if one process controls "
+            "the others; use it with --variable_update="
+            + built_in_mode_names(lambda mode: mode.default_all_reduce_spec == "collective")
+        ),
     ),
     refusal_rule(
         "variable_update",

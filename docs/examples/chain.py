@@ -28,13 +28,12 @@ class Chain:
     """Tensor i begins on device i mod n."""
 
     def __init__(self, context: ReduceContext) -> None:
-        if context.shards != 1:
-            raise ValueError("chain takes no shards")
+        context.refuse_shards("chain")
         self._devices = context.devices
 
     def __call__(self, tensors: Sequence[Any], index: int) -> list[Any]:
         """See `Algorithm.__call__`."""
-        import tensorflow as tf  # here: predictions of the cost do not need it
+        import tensorflow as tf  # here: predictions and checks of flags do not need it
 
         count = len(tensors)
         total = tensors[index % count]

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from short_runs import RATE
 
-from cnnbench.lab.predict.predict import FORMULAS
 from cnnbench.models.spec import IMAGE_CLASSIFICATION, resolve_sizes
-from cnnbench.variable_mgr.all_reduce.spec import NodeLayout
+from cnnbench.variable_mgr.all_reduce.spec import NodeLayout, cost_formulas
 
 # The mode of docs/examples/local_sgd_plugin.py, and the steps between two of its exchanges.
 LOCAL_SGD = "local_sgd"
@@ -232,7 +231,7 @@ def sent_by_all(name, tensor, devices, shards):
         chunks = tensor.chunks(shards)[0] if name in SHARDED else 1
         to_roots_and_back = 2 * (devices - 1)
         return to_roots_and_back * chunks, to_roots_and_back * tensor.bytes
-    formula = FORMULAS[name]
+    formula = cost_formulas()[name]
     phases = (formula.busy or formula.path)(tensor, NodeLayout(devices), shards)
     messages = sum(phase.near_messages + phase.far_messages for phase in phases)
     sent = sum(phase.near_bytes + phase.far_bytes for phase in phases)

@@ -196,8 +196,8 @@ def registered() -> Iterator[dict[str, Any]]:
     for name in all_reduce.names():
         importlib.import_module(f"{algorithms.__name__}.{name}")
     known = set(sys.modules)
-    with kept(spec._registered):
-        yield spec._registered
+    with kept(spec.ALGORITHMS):
+        yield spec.ALGORITHMS
     for name in set(sys.modules) - known:
         if name.startswith(algorithms.__name__):
             del sys.modules[name]

@@ -16,12 +16,12 @@ import functools
 import importlib
 import math
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Protocol, TypeAlias
 
 from cnnbench.base import plugins
-from cnnbench.base.registry import Registry
+from cnnbench.base.registry import SpecRegistry
 from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms
@@ -152,6 +152,12 @@ class AllReduceSpec:
     def algorithm_names(self) -> frozenset[str]:
         """Names of all algorithms that the spec uses, at all levels."""
         return frozenset(name for part in self.ranges for name in part.algorithm.levels)
+
+    @property
+    def names_across_steps(self) -> list[str]:
+        """Sorted names of the algorithms in the spec that declare `across_steps`."""
+        found = {name: find(name) for name in self.algorithm_names}
+        return sorted(name for name, one in found.items() if one is not None and one.across_steps)
 
     @property
     def has_two_levels(self) -> bool:
@@ -354,6 +360,11 @@ class ReduceContext:
         """
         return len(set(map(self.memory_of, self.devices)))
 
+    def refuse_shards(self, name: str) -> None:
+        """Raises ValueError if there are shards, for the algorithm `name`, which takes none."""
+        if self.shards != 1:
+            raise ValueError(f"{name} takes no shards")
+
     def with_devices(self, devices: Sequence[str], shards: int = 1) -> ReduceContext:
         """Returns a context with the same parameters for other devices and another `shards`."""
         return dataclasses.replace(self, devices=tuple(devices), shards=shards)
@@ -429,16 +440,15 @@ def leaders_by_rotation(groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]
 
 # Checks, without importing TensorFlow, whether an algorithm supports devices and parameters.
 
-Limit: TypeAlias = "Callable[[ReduceContext], None]"
-"""A check that raises ValueError, with a reason for users, for unsupported devices."""
-
-TOPOLOGIES = ("dgx1", "gcp_v100")
-
 
 def check_context(name: str, context: ReduceContext) -> None:
-    """Raises ValueError if the algorithm `name` does not support the devices or parameters."""
-    if name in LIMITS:
-        LIMITS[name](context)
+    """Raises ValueError if the algorithm `name` does not support the devices or parameters.
+
+    A name that no algorithm has is accepted: `AllReduceSpec.check_algorithm_names` refuses it.
+    """
+    declared = find(name)
+    if declared is not None:
+        (declared.check or declared.factory)(context)
 
 
 def check_spec(
@@ -457,29 +467,25 @@ def check_spec(
             raise spec.error(index, str(error)) from error
 
 
-def _check_one_device_per_shard(devices: Sequence[str], shards: int) -> None:
-    """Raises ValueError if there are more shards than devices: each shard needs its own device."""
-    if shards > len(devices):
-        raise ValueError(
-            f"{shards} shards need as many different devices, but there are only {len(devices)}"
-        )
-
-
 def _check_algorithm(
     algorithm: AlgorithmSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
 ) -> None:
     *first, between = algorithm.levels
-    if not context.all_devices_are_own and between != "collective":
+    declared = find(between)
+    if declared is None:
+        return
+    if not context.all_devices_are_own and not declared.across_steps:
+        able = [name for name, other in declarations().items() if other.across_steps]
         raise ValueError(
             f"{between} needs the values of all processes in one process; if each worker runs its "
-            "own step, use collective, alone or as in copy/collective"
+            f"own step, use {' or '.join(able)}, alone or as in copy/{able[0]}"
         )
     if not first:
         check_context(between, context.with_devices(context.devices, algorithm.shards))
         return
-    if between == "nccl":
+    if declared.within_process:
         raise ValueError(
-            "nccl reduces between the GPUs of one process, so it can only be the first level"
+            f"{between} reduces within one process, so it can only be the first level"
         )
     if algorithm.shards > len(groups):
         raise ValueError(
@@ -492,78 +498,6 @@ def _check_algorithm(
     if len(groups) > 1:
         for leaders in leaders_by_rotation(groups):
             check_context(between, context.for_members(leaders, algorithm.shards))
-
-
-def _refuse_shards_for(name: str) -> Limit:
-    def limit(context: ReduceContext) -> None:
-        if context.shards != 1:
-            raise ValueError(f"{name} takes no shards")
-
-    return limit
-
-
-def _refuse_shared_card(context: ReduceContext, instead: str) -> None:
-    if context.shared_cards:
-        raise ValueError(f"NCCL refuses two devices on one card (--gpus_per_card); use {instead}")
-
-
-def _check_collective(context: ReduceContext) -> None:
-    if context.shards > 2:
-        raise ValueError(f"collective supports only one or two rings, not {context.shards}")
-    cpus = [device for device in context.devices if not is_gpu(device)]
-    if 0 < len(cpus) < len(context.devices):
-        raise ValueError(f"collective needs devices of one kind, but {cpus[0]} is not a GPU")
-    if context.communication_hint == "nccl" and cpus:
-        raise ValueError(f"NCCL needs GPUs, but {cpus[0]} is not a GPU; use ring")
-    if context.communication_hint == "nccl":
-        _refuse_shared_card(context, "--communication_hint=ring")
-    if context.communication_hint == "nccl" and context.shards > 1:
-        raise ValueError("NCCL has no shards; remove # and the number of shards, or use ring")
-
-
-def _check_hierarchical_copy(context: ReduceContext) -> None:
-    _refuse_shards_for("hierarchical_copy")(context)
-    topology, count = context.network_topology, len(context.devices)
-    if topology not in TOPOLOGIES:
-        raise ValueError(f"unknown topology {topology!r}; must be one of {', '.join(TOPOLOGIES)}")
-    if topology == "gcp_v100" and count != 8:
-        raise ValueError(f"the topology gcp_v100 needs exactly 8 devices, not {count}")
-
-
-def _check_nccl(context: ReduceContext) -> None:
-    _refuse_shards_for("nccl")(context)
-    _refuse_shared_card(context, "xring")
-    for device in context.devices:
-        if not is_gpu(device):
-            raise ValueError(f"nccl sums only on GPUs, but {device} is not a GPU")
-    processes = sorted(set(map(process_of_device, context.devices)))
-    if len(processes) > 1:
-        raise ValueError(
-            f"nccl reduces between the GPUs of one process, but these are in {len(processes)}: "
-            f"{', '.join(processes)}; use two levels, such as nccl/xring"
-        )
-
-
-def _check_xring(context: ReduceContext) -> None:
-    fewest = min(map(len, group_devices(context.devices)))
-    if context.shards > fewest:
-        raise ValueError(
-            f"{context.shards} rings need as many devices in each process, but a process has "
-            f"only {fewest}"
-        )
-
-
-LIMITS: Mapping[str, Limit] = {
-    "collective": _check_collective,
-    "copy": _refuse_shards_for("copy"),
-    "hierarchical_copy": _check_hierarchical_copy,
-    "nccl": _check_nccl,
-    "pscpu": lambda context: _check_one_device_per_shard(context.cpu_devices, context.shards),
-    "psgpu": lambda context: _check_one_device_per_shard(context.devices, context.shards),
-    "rechd": _refuse_shards_for("rechd"),
-    "xring": _check_xring,
-}
-"""Checks of devices and parameters, by the name of the algorithm."""
 
 
 # Cost of an all-reduce algorithm for one tensor and any number of devices.
@@ -736,8 +670,41 @@ def star_of(near: int, far: int, size: float) -> ReductionPhase:
     return ReductionPhase(near, near * size, far, far * size)
 
 
+def messages_phase(far: bool, count: float, size: float) -> ReductionPhase:
+    """Returns the cost of `count` messages with `size` bytes in total, within or between nodes."""
+    return ReductionPhase(0, 0, count, size) if far else ReductionPhase(count, size)
+
+
+def mixed_messages_phase(
+    layout: NodeLayout, messages: float, size: float, leaving: float
+) -> ReductionPhase:
+    """Returns the cost of several messages with `size` bytes in total.
+
+    The share `leaving` of the messages goes to other nodes.
+    """
+    near = 1 - leaving
+    return ReductionPhase(
+        near * messages, near * size, leaving * messages, leaving * size * layout.near
+    )
+
+
+def join_phase(tensor: Tensor, chunks: int) -> ReductionPhase:
+    """Returns the cost of the copy that joins the chunks of a tensor."""
+    return ReductionPhase(copied=tensor.bytes if chunks > 1 else 0)
+
+
+def reduce_and_distribute_phases(
+    move: ReductionPhase, added: float, tensor: Tensor, chunks: int
+) -> Path:
+    """Returns the phases of an algorithm that moves and adds chunks, moves the sums back in the
+    same way, and joins the chunks.
+    """
+    return (move + ReductionPhase(added=added), move, join_phase(tensor, chunks))
+
+
 # The registry of algorithms. Module algorithms/<name>.py registers the algorithm <name>.
 # Names of built-in algorithms are names of files, so listing the names imports no algorithm.
+# The modules import TensorFlow only in functions, so what they declare is known without it.
 
 
 def _wrong_sums_message(value: Sequence[Any], arguments: Sequence[Any]) -> str:
@@ -792,35 +759,61 @@ def must_use_all_results(algorithm: Algorithm) -> bool:
 
 Factory: TypeAlias = "Callable[[ReduceContext], Algorithm]"
 """Function that creates an algorithm; raises ValueError if it does not support the context."""
-_Factory = TypeVar("_Factory", bound=Factory)
-
-_registered: Registry[str, tuple[Factory, Formula | None]] = Registry(
-    "all-reduce algorithm",
-    "cnnbench.variable_mgr.all_reduce.register(name)",
-    flag=FLAG,
-    group="cnnbench.all_reduce",
-)
-"""Constructor and cost of each algorithm whose module has been imported, by name."""
 
 
-def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Factory]:
-    """Returns a decorator that registers an algorithm's constructor under `name`.
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """An algorithm, and what it declares about itself.
 
-    Args:
-      cost: formula for ``cnnbench allreduce --predict``. None if there is no prediction, or if
-        `cnnbench.lab.predict.predict` defines it.
+    Attributes:
+      name: its name in specs.
+      factory: its constructor.
+      cost: formula for ``cnnbench allreduce --predict``; None if there is no prediction.
+      check: function that raises ValueError if the algorithm does not support the context. It is
+        called before a run starts. If it is None, `factory` is called instead, so only algorithms
+        whose constructor needs TensorFlow need it.
+      reads: flags whose values in the context change what the algorithm does, such as
+        "network_topology". For other algorithms, a notice says that these flags have no effect.
+      tuned_on: kinds of devices, "cpu" and "gpu", on which ``cnnbench tune`` tries the algorithm.
+      lossy: whether sums have larger rounding errors than additions in the dtype of the tensors.
+        ``cnnbench tune`` then tries the algorithm only with --allow=precision.
+      across_steps: whether the algorithm works if every process of a job runs its own step, and
+        not if one process runs the steps of all processes.
+      within_process: whether the algorithm can only be the first one of two levels.
     """
 
-    def decorate(factory: _Factory) -> _Factory:
-        plugins.check_name("an all-reduce algorithm", name)
-        is_own = factory.__module__ == f"{algorithms.__name__}.{name}"
-        if name in names() and not is_own:
-            raise _registered.taken_error(name)
-        result_type = Callable[[Sequence[Any], int], Sums]
-        _registered[name] = plugins.with_checked_results(factory, result_type, ("context",)), cost
-        return factory
+    name: str
+    factory: Factory
+    cost: Formula | None = None
+    check: Callable[[ReduceContext], object] | None = None
+    reads: tuple[str, ...] = ()
+    tuned_on: tuple[str, ...] = ("cpu", "gpu")
+    lossy: bool = False
+    across_steps: bool = False
+    within_process: bool = False
 
-    return decorate
+    def __post_init__(self) -> None:
+        plugins.check_name("an all-reduce algorithm", self.name)
+        results = {"factory": Callable[[Sequence[Any], int], Sums], "check": object}
+        for attribute, result in results.items():
+            function = getattr(self, attribute)
+            if function is not None:
+                checked = plugins.with_checked_results(function, result, ("context",))
+                object.__setattr__(self, attribute, checked)
+
+
+ALGORITHMS = SpecRegistry(
+    Registration,
+    "factory",
+    kind="all-reduce algorithm",
+    call="cnnbench.variable_mgr.all_reduce.register(name)",
+    flag=FLAG,
+    group="cnnbench.all_reduce",
+    own=algorithms.__name__,
+)
+"""The algorithms whose modules have been imported, by name."""
+
+register = ALGORITHMS.register
 
 
 def names(used: Iterable[str] = ()) -> tuple[str, ...]:
@@ -829,30 +822,44 @@ def names(used: Iterable[str] = ()) -> tuple[str, ...]:
     Algorithms of installed packages are loaded only if one of the names in `used` is unknown.
     """
     own = plugins.submodule_names(algorithms)
-    if not {*used} <= {*_registered, *own}:
-        _registered.load_packages()
-    return tuple(sorted({*_registered, *own}))
+    if not {*used} <= {*ALGORITHMS, *own}:
+        ALGORITHMS.load_packages()
+    return tuple(sorted({*ALGORITHMS, *own}))
+
+
+def find(name: str) -> Registration | None:
+    """Returns the algorithm `name`; None if there is none. Its module imports TensorFlow only when
+    the algorithm is created or called.
+    """
+    if name not in ALGORITHMS and name in plugins.submodule_names(algorithms):
+        importlib.import_module(f"{algorithms.__name__}.{name}")
+    if name not in ALGORITHMS:
+        ALGORITHMS.load_packages()
+    return ALGORITHMS.get(name)
+
+
+def declarations() -> dict[str, Registration]:
+    """Returns all algorithms by name, sorted; see `find`."""
+    found = {name: find(name) for name in names()}
+    return {name: declared for name, declared in found.items() if declared is not None}
+
+
+def readers_of(flag: str) -> frozenset[str]:
+    """Returns the names of the algorithms that use the value of a flag (`Registration.reads`)."""
+    return frozenset(name for name, declared in declarations().items() if flag in declared.reads)
 
 
 def create(name: str, context: ReduceContext) -> Algorithm:
     """Creates the algorithm `name`; raises ValueError if it does not support the context."""
-    check_context(name, context)
-    factory, _ = _find_factory(name)
-    return factory(context)
-
-
-def cost_formulas(excluded_names: Container[str] = ()) -> dict[str, Formula]:
-    """Returns the cost formulas of all algorithms with a formula, by name of the algorithm.
-
-    Imports the modules of all algorithms except those in `excluded_names`.
-    """
-    cost_by_name = {name: _find_factory(name)[1] for name in names() if name not in excluded_names}
-    return {name: cost for name, cost in cost_by_name.items() if cost is not None}
-
-
-def _find_factory(name: str) -> tuple[Factory, Formula | None]:
-    if name not in names([name]):
+    declared = find(name)
+    if declared is None:
         raise UsageError(f"no module registers an all-reduce algorithm {name!r}")
-    if name not in _registered:
-        importlib.import_module(f"{algorithms.__name__}.{name}")
-    return _registered[name]
+    if declared.check is not None:
+        declared.check(context)
+    return declared.factory(context)
+
+
+def cost_formulas() -> dict[str, Formula]:
+    """Returns the cost formulas of all algorithms with a formula, by name of the algorithm."""
+    costs = {name: declared.cost for name, declared in declarations().items()}
+    return {name: cost for name, cost in costs.items() if cost is not None}

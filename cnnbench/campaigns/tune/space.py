@@ -36,7 +36,8 @@ from cnnbench.plan.notices import unused_flag_notices
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, modes
 from cnnbench.variable_mgr import modes as registry
-from cnnbench.variable_mgr.all_reduce import AllReduceSpec
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, parse_all_reduce_spec
+from cnnbench.variable_mgr.all_reduce.spec import ALGORITHMS, declarations, find
 from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Mode, Processes, Reduction
 
 # The dimensions of a search: flags with the values to try, and when they apply.
@@ -139,8 +140,10 @@ def search_dimensions(
 def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
     modes = [registry.find_mode(name) for name in registry.names()]
     alike = [mode for mode in modes if mode.in_sync and not mode.apart and not mode.one_tower]
-    of_gpus = ("nccl", "xring", "hierarchical_copy")
-    names = (*(of_gpus if on_gpu else ("pscpu", "xring")), "rechd", "tree")
+    kind = "gpu" if on_gpu else "cpu"
+    ALGORITHMS.load_packages()
+    declared = declarations().items()
+    names = (name for name, algorithm in declared if kind in algorithm.tuned_on)
     algorithms = _settings_of_flag("all_reduce_spec", *names)
     ring = ("ring",) if on_gpu else ()
     packings = [
@@ -332,9 +335,13 @@ def candidate_name(settings: Settings) -> str:
 
 def _changed_properties(settings: Settings) -> Iterator[str]:
     for name, text in settings.items():
-        spec = SPECS.get(name)
-        if name in CHANGES and (spec is None or text != spec.text(spec.default)):
+        flag = SPECS.get(name)
+        if name in CHANGES and (flag is None or text != flag.text(flag.default)):
             yield CHANGES[name]
+    if spec := settings.get("all_reduce_spec"):
+        algorithms = map(find, parse_all_reduce_spec(spec).algorithm_names)
+        if any(algorithm is not None and algorithm.lossy for algorithm in algorithms):
+            yield "precision"
     if _MODE in settings:
         mode = modes.find_mode(settings[_MODE])
         if not mode.in_sync or mode.apart or mode.processes is Processes.COORDINATOR:

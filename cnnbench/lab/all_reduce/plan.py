@@ -21,7 +21,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from cnnbench.base import plugins
@@ -41,7 +40,7 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.plan import RunPlan
 from cnnbench.plan import make_plan as plan_run
-from cnnbench.plan.notices import unused_all_reduce_rules
+from cnnbench.plan.notices import unread_flag_rule, unused_all_reduce_rules
 from cnnbench.plan.place import (
     OF_A_PROCESS,
     JobFlagNames,
@@ -301,7 +300,7 @@ def plan_training_run(
     flags = (spec.name for spec in ALL_REDUCE_FLAGS if spec.name in of_devices)
     shared = {name: getattr(params, name) for name in flags}
     if params.job_name:
-        in_each = bool(specs) and all("collective" in spec.algorithm_names for spec in specs or ())
+        in_each = bool(specs) and all(spec.names_across_steps for spec in specs or ())
         mode = "collective_all_reduce" if in_each else "distributed_all_reduce"
         shared |= {
             "variable_update": mode,
@@ -316,10 +315,10 @@ def _check_device_counts(
     if min(counts) * job.num_workers < 2:
         raise FlagError("num_gpus", counts, "must be at least 2: one device has nothing to reduce")
     for spec in specs or ():
-        if job.in_cluster and not job.client_per_worker and "collective" in spec.algorithm_names:
+        if job.in_cluster and not job.client_per_worker and spec.names_across_steps:
             reason = (
-                "in a job, every worker runs collective itself; measure the other algorithms in "
-                "a separate command"
+                f"in a job, every worker runs {spec.names_across_steps[0]} itself; measure the "
+                "other algorithms in a separate command"
             )
             raise FlagError("all_reduce_spec", specs, reason)
 
@@ -383,11 +382,6 @@ def _parse_size(piece: str) -> int:
     return size
 
 
-def _is_not_measured(algorithm: str, plan: AllReducePlan) -> bool:
-    used = _used_algorithms(plan)
-    return used is not None and algorithm not in used
-
-
 def _used_algorithms(plan: AllReducePlan) -> frozenset[str] | None:
     """Names of the all-reduce algorithms that the plan uses with at least one number of devices.
     None means all algorithms.
@@ -414,15 +408,7 @@ UNUSED: tuple[UnusableFlagRule[AllReducePlan], ...] = (
         "in cnnbench allreduce, which runs no network",
     ),
     *rules_from_declarations(ALL_REDUCE_FLAGS).values(),
-    *(
-        no_effect_rule(
-            flag, partial(_is_not_measured, algorithm), f"without {algorithm} in --all_reduce_spec"
-        )
-        for flag, algorithm in (
-            ("network_topology", "hierarchical_copy"),
-            ("local_parameter_device", "copy"),
-        )
-    ),
+    unread_flag_rule("local_parameter_device", _used_algorithms),
     *unused_all_reduce_rules(
         _used_algorithms,
         lambda plan: any(spec.has_two_levels for spec in plan.specs or ()),

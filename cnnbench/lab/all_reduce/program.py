@@ -409,7 +409,7 @@ def usable_algorithms(
         try:
             with converting_errors_to_interrupts():
                 create(name, place)
-            if name == "collective" and in_cluster:
+            if in_cluster and single(name).names_across_steps:
                 raise ValueError("every worker runs it itself, so measure it in a separate command")
         except ValueError as error:
             reasons[name] = first_line(error)

@@ -31,7 +31,6 @@ from cnnbench.lab.predict.predict import (
     NotPredictedError,
     PredictionDocument,
     TrainingStep,
-    all_cost_formulas,
     fastest_by_size,
     fastest_predictions,
     gradient_tensors,
@@ -47,6 +46,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     DTYPE_BYTES,
     AllReduceSpec,
     Tensor,
+    cost_formulas,
     parse_all_reduce_spec,
 )
 from cnnbench.variable_mgr.modes import Packing
@@ -143,7 +143,7 @@ def main(values: Mapping[str, Any]) -> int:
     interconnect = _make_interconnect(params)
     if params.inter_link is None:
         _warn_if_devices_exceed_link(params.link, device_counts[-1])
-    every = (*all_cost_formulas(), *(_TWO_LEVELS if interconnect.inter_link is not None else ()))
+    every = (*cost_formulas(), *(_TWO_LEVELS if interconnect.inter_link is not None else ()))
     specs = parse_all_reduce_specs(sent.all_reduce_spec) or tuple(map(parse_all_reduce_spec, every))
     result = PredictionDocument(
         model=step.model,

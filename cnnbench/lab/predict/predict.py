@@ -1,10 +1,10 @@
-"""Cost model of all-reduce algorithms, and predictions of reduction and step times with this model.
+"""Predictions of reduction and step times with the cost formulas of all-reduce algorithms.
 
-Each formula returns the path of one tensor with s bytes, which is a sequence of messages, bytes and
-additions (see `ReductionPhase`). In Hockney's terms, the cost is messages * alpha + bytes * beta +
-added * gamma. In the formulas, there are ``n`` devices and ``k`` shards. All algorithms except
-copying split a tensor into chunks of at least 16 KiB, so a small tensor is one chunk. At the end, a
-copy joins the chunks.
+Each algorithm declares its formula (`Registration.cost`). A formula returns the path of one tensor
+with s bytes, which is a sequence of messages, bytes and additions (see `ReductionPhase`). In
+Hockney's terms, the cost is messages * alpha + bytes * beta + added * gamma. In the formulas, there
+are ``n`` devices and ``k`` shards. All algorithms except copying split a tensor into chunks of at
+least 16 KiB, so a small tensor is one chunk. At the end, a copy joins the chunks.
 
 With several tensors:
 
@@ -32,15 +32,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, NamedTuple
 
 from cnnbench.base.text import nearest_word, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.records.all_reduce import Prediction, Predictions
 from cnnbench.records.codec import choice_metadata
-from cnnbench.variable_mgr.all_reduce import spec
 from cnnbench.variable_mgr.all_reduce.spec import (
     DTYPE_BYTES,
     LINE_BYTES,
@@ -50,332 +48,15 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     Link,
     NodeLayout,
     Path,
-    PathOf,
     ReductionPhase,
     Tensor,
     buffer_sizes,
+    find,
     group_into_buckets,
     group_small_tensors,
-    ring_lap,
     star_of,
 )
 from cnnbench.variable_mgr.modes import Packing
-
-# Functions with the cost formulas of all-reduce algorithms, for one tensor and n devices.
-
-# NCCL's own model (src/graph/tuning.cc, commit 5067397) has two protocols, "Simple" and "LL".
-# In "Simple", for large messages, a call costs at least 8.4 us, with latencies as in the presets.
-# In "LL", for small messages, a call costs 6.6 us, and four bytes are sent for each byte.
-# In "LL", latencies are about a fifth (NVLink 0.6 us, PCIe 1.0 us, network 2.7 us).
-_NCCL_CALL = 8.4e-6
-_NCCL_CALL_LL = 6.6e-6
-_LL_LATENCY = 0.19
-_LL_BYTES = 4
-
-
-def _copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of `copy`: all devices send to a root, which adds the tensors and sends the sum."""
-    star = star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)
-    return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
-
-
-def _hierarchical_copy_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of `hierarchical_copy`: two roots add the tensors of a half each, then swap sums.
-
-    At the end, each root sends the sum to the devices of its half.
-    """
-    size = tensor.bytes
-    half = math.ceil(layout.devices / 2)
-    near = min(layout.near, half)
-    gather = star_of(near - 1, half - near, size)
-    across = _message_phase(layout.nodes > 1, size)
-    return (
-        gather + ReductionPhase(added=(half - 1) * size),
-        across + ReductionPhase(added=size),
-        across,
-        gather,
-    )
-
-
-def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of k concurrent rings: n-1 hops that add, and then n-1 hops that distribute the sums.
-
-    In each hop, a device forwards one chunk for each ring. In one lap, the number of hops between
-    nodes equals the number of nodes.
-    """
-    count, size = tensor.chunks(layout.devices * shards)
-    at_once = max(1.0, count / layout.devices)
-    moved = (layout.devices - 1) * at_once * size
-    lap = ring_lap(layout, at_once, moved)
-    return _reduce_and_distribute_phases(lap, moved, tensor, count)
-
-
-def _ring_device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy in a ring.
-
-    Each chunk makes n-1 hops in each of two laps. The hops are distributed over n devices.
-    """
-    share = (layout.devices - 1) / layout.devices
-    chunks, _ = tensor.chunks(layout.devices * shards)
-    lap = _messages_phase(layout.nodes > 1, share * chunks, share * tensor.bytes)
-    return _reduce_and_distribute_phases(lap, share * tensor.bytes, tensor, chunks)
-
-
-def _halving_doubling_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of recursive halving and doubling: devices exchange a half, a quarter, ... of the
-    tensor, and then the sums in reverse order.
-
-    Halving and doubling take log2 p rounds each, where p is the largest power of two up to n.
-
-    In the first exchange, the distance between partners is half of the devices; in the last
-    exchange, partners are neighbours. Each device beyond p first divides the additions with a
-    partner: both add half of the tensor. It receives the result at the end. The partner continues
-    with only its own half, unless there are more than p/2 devices beyond p.
-    """
-    steps = layout.devices.bit_length() - 1
-    power = 2**steps
-    extra = layout.devices - power
-    count, size = tensor.chunks(power)
-    halving, doubling = [], []
-    for step in range(1, steps + 1):
-        distance = power >> step
-        piece = min(tensor.bytes, distance * size)
-        far = layout.nodes > 1 and distance >= layout.near
-        message = _message_phase(far, piece, layout.near)
-        halving.append(message + ReductionPhase(added=piece))
-        doubling.append(message + ReductionPhase(copied=piece if step < steps else 0))
-    before: tuple[ReductionPhase, ...] = ()
-    after: tuple[ReductionPhase, ...] = ()
-    if extra:
-        sharing = min(extra, layout.near)
-        half = min(tensor.bytes, power // 2 * size)
-        shared = _message_phase(layout.nodes > 1, half, sharing)
-        fetched = shared if extra > power // 2 else ReductionPhase()
-        before = (shared + ReductionPhase(added=half), fetched)
-        after = (_message_phase(layout.nodes > 1, tensor.bytes, sharing),)
-    return (*before, *halving, *reversed(doubling), *after, _join_phase(tensor, count))
-
-
-def _halving_doubling_device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy in recursive halving and doubling.
-
-    They are the messages of all devices divided by n. Only devices with a chunk take part in a
-    round.
-
-    The ranks of each tensor begin at a different device. Therefore, with m devices per node,
-    partners at distance d are in different nodes in d of m cases.
-    """
-    steps = layout.devices.bit_length() - 1
-    power = 2**steps
-    chunks, _ = tensor.chunks(power)
-    rounds, added = ReductionPhase(), 0.0
-    for step in range(1, steps + 1):
-        block = power >> step
-        messages = block * math.ceil(chunks / block) / layout.devices
-        size = block * tensor.bytes / layout.devices
-        leaving = min(1.0, block / layout.near) if layout.nodes > 1 else 0.0
-        rounds += _mixed_messages_phase(layout, messages, size, leaving)
-        added += size
-    extra = (layout.devices - power) / layout.devices
-    sharing = layout.near if layout.nodes > 1 else 1
-    # A tensor with so few chunks that one half would be empty is sent as a whole.
-    halves = 2 if chunks > power // 2 else 1
-    fetched = max(0, layout.devices - power - power // 2) / layout.devices * (halves - 1)
-    fold = _messages_phase(
-        layout.nodes > 1,
-        halves * extra + fetched,
-        (extra + 0.5 * fetched) * tensor.bytes * sharing,
-    )
-    unfold = _messages_phase(layout.nodes > 1, extra, extra * tensor.bytes * sharing)
-    return (
-        rounds + fold + ReductionPhase(added=added + extra * tensor.bytes),
-        rounds + unfold,
-        _join_phase(tensor, chunks),
-    )
-
-
-def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of two binary trees: each half of a tensor moves up a tree and down, in k chunks."""
-    levels = layout.devices.bit_length() - 1
-    near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
-    if layout.nodes == 1:
-        near_levels = levels
-    far_levels = levels - near_levels
-    children = min(2, layout.devices - 1)
-    count, size = tensor.chunks(2 * shards)
-    behind = math.ceil(count / 2) - 1
-    near = children * (near_levels + (behind if not far_levels else 0))
-    far = children * (far_levels + (behind if far_levels else 0))
-    climb = ReductionPhase(near, near * size) + ReductionPhase(
-        far_messages=far, far_bytes=far * size
-    )
-    return _reduce_and_distribute_phases(climb, (near + far) * size, tensor, count)
-
-
-def _tree_device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy in a tree.
-
-    Every chunk moves up and down n-1 edges. The edges are distributed over n devices.
-
-    Half of the edges have distance 1, a quarter has distance 2, and so on. The tree of each tensor
-    begins at a different device. Therefore, with m devices per node, an edge of distance d leaves
-    the node in d of m cases.
-    """
-    share = (layout.devices - 1) / layout.devices
-    chunks, _ = tensor.chunks(2 * shards)
-    leaving = 0.0
-    if layout.nodes > 1:
-        spans = [2**level for level in range(layout.devices.bit_length())]
-        edges = sum(1 / span for span in spans)
-        leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
-    climb = _mixed_messages_phase(layout, share * chunks, share * tensor.bytes, leaving)
-    return _reduce_and_distribute_phases(climb, share * tensor.bytes, tensor, chunks)
-
-
-def _shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
-    """Phases of a shuffle: each of k devices (or CPUs of k nodes) gathers the values of one shard
-    of the tensor, adds them and returns the sum.
-    """
-    count, size = tensor.chunks(shards)
-    near, far = layout.near - on_tower, layout.devices - layout.near
-    # A gathering device receives a shard from every device.
-    # A sending device sends to all gathering devices.
-    gatherer = star_of(near, far, size)
-    sender = _messages_phase(layout.nodes > 1, count, tensor.bytes)
-    move = gatherer if near + far >= count else sender
-    return _reduce_and_distribute_phases(move, (layout.devices - 1) * size, tensor, count)
-
-
-def _nccl_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of NCCL's ring, which splits a tensor of any size into n chunks, without a copy to
-    join the chunks at the end.
-    """
-    moved = (layout.devices - 1) * tensor.bytes / layout.devices
-    lap = ring_lap(layout, 1, moved)
-    return (lap + ReductionPhase(added=moved), lap, ReductionPhase(fixed=_NCCL_CALL))
-
-
-def _nccl_tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of NCCL's pipelined double binary tree between nodes, with chains of devices within
-    nodes.
-
-    Both directions are concurrent. Each device sends and receives the tensor twice.
-    """
-    near_hops = layout.near - 1
-    far_hops = math.ceil(math.log2(layout.nodes))
-    size = 2 * tensor.bytes
-    return (
-        ReductionPhase(
-            2 * near_hops,
-            size if near_hops else 0,
-            2 * far_hops,
-            size if far_hops else 0,
-            added=size,
-            fixed=_NCCL_CALL,
-        ),
-    )
-
-
-def _tf_ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of TensorFlow's ring, which copies the tensor and splits it into n chunks per
-    subdivision.
-    """
-    moved = (layout.devices - 1) * tensor.bytes / layout.devices
-    lap = ring_lap(layout, shards, moved)
-    return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
-
-
-def _with_low_latency_protocol(path: PathOf) -> PathOf:
-    """Converts the cost formula of an NCCL algorithm from NCCL's protocol "Simple" to "LL", the
-    protocol for small messages.
-    """
-
-    def low_latency_path(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-        return [
-            replace(
-                message_counts,
-                near_messages=_LL_LATENCY * message_counts.near_messages,
-                near_bytes=_LL_BYTES * message_counts.near_bytes,
-                far_messages=_LL_LATENCY * message_counts.far_messages,
-                far_bytes=_LL_BYTES * message_counts.far_bytes,
-                fixed=_NCCL_CALL_LL if message_counts.fixed else 0,
-            )
-            for message_counts in path(tensor, layout, shards)
-        ]
-
-    return low_latency_path
-
-
-def _mixed_messages_phase(
-    layout: NodeLayout, messages: float, size: float, leaving: float
-) -> ReductionPhase:
-    """Phase of several messages with `size` bytes in total. The share `leaving` of the messages
-    goes to other nodes.
-    """
-    near = 1 - leaving
-    return ReductionPhase(
-        near * messages, near * size, leaving * messages, leaving * size * layout.near
-    )
-
-
-def _reduce_and_distribute_phases(
-    move: ReductionPhase, added: float, tensor: Tensor, chunks: int
-) -> Path:
-    """Phases of an algorithm that moves and adds chunks, moves the sums back in the same way, and
-    joins the chunks.
-    """
-    return (move + ReductionPhase(added=added), move, _join_phase(tensor, chunks))
-
-
-def _join_phase(tensor: Tensor, chunks: int) -> ReductionPhase:
-    return ReductionPhase(copied=tensor.bytes if chunks > 1 else 0)
-
-
-def _messages_phase(far: bool, count: float, size: float) -> ReductionPhase:
-    return ReductionPhase(0, 0, count, size) if far else ReductionPhase(count, size)
-
-
-def _message_phase(far: bool, size: float, sharing: int = 1) -> ReductionPhase:
-    """Phase of one message with `size` bytes. If `far`, `sharing` devices of a node send such a
-    message through the same link at once.
-    """
-    return _messages_phase(far, 1, sharing * size if far else size)
-
-
-FORMULAS: dict[str, Formula] = {
-    "copy": Formula(_copy_phases, roots=lambda layout, shards: layout.devices),
-    "hierarchical_copy": Formula(
-        _hierarchical_copy_phases, roots=lambda layout, shards: max(1, layout.devices // 2)
-    ),
-    "xring": Formula(_ring_phases, busy=_ring_device_load),
-    "collective": Formula(_tf_ring_phases),
-    "rechd": Formula(_halving_doubling_phases, busy=_halving_doubling_device_load),
-    "tree": Formula(_tree_phases, busy=_tree_device_load),
-    "psgpu": Formula(
-        _shuffle_phases, roots=lambda layout, shards: math.ceil(layout.devices / shards)
-    ),
-    "pscpu": Formula(
-        partial(_shuffle_phases, on_tower=False),
-        roots=lambda layout, shards: math.ceil(layout.nodes / shards),
-    ),
-    "nccl": Formula(
-        _nccl_ring_phases,
-        or_paths=(
-            _nccl_tree_phases,
-            _with_low_latency_protocol(_nccl_ring_phases),
-            _with_low_latency_protocol(_nccl_tree_phases),
-        ),
-    ),
-}
-"""Formulas by the name of the algorithm in a spec. docs/cost_model.md contains the sources."""
-
-
-def all_cost_formulas() -> dict[str, Formula]:
-    """Returns the cost formulas of all algorithms by name: `FORMULAS`, which do not need
-    TensorFlow, and the formulas of algorithms from plug-ins.
-    """
-    return {**FORMULAS, **spec.cost_formulas(FORMULAS)}
-
 
 SPREAD = Formula(
     lambda tensor, layout, shards: (star_of(layout.devices - 1, 0, tensor.bytes),),
@@ -522,12 +203,12 @@ class Interconnect:
     def _one_level_phases(
         self, name: str, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
     ) -> Path:
-        formula = all_cost_formulas().get(name)
-        if formula is None:
+        declared = find(name)
+        if declared is None or declared.cost is None:
             raise NotPredictedError(f"there is no formula for {name}")
         if shards > layout.devices:
             raise NotPredictedError(f"{shards} shards need as many devices")
-        return self._phases_of_all_tensors(formula, tensors, layout, shards)
+        return self._phases_of_all_tensors(declared.cost, tensors, layout, shards)
 
     def _algorithm_phases(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout

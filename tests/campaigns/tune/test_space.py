@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from registries import kept
 
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.tune import environment
@@ -28,6 +29,7 @@ from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import Mode
 from cnnbench.variable_mgr import modes as registry
+from cnnbench.variable_mgr.all_reduce import ReduceContext, spec
 
 OWN_BATCH = ("--model=lenet", "--device=cpu", "--num_gpus=2")
 LENET = (*OWN_BATCH, "--batch_size=8")
@@ -387,3 +389,73 @@ def test_all_candidates_are_of_flags_that_exist_and_may_vary(listed: Listed) -> 
     found, dropped = listed(*OWN_BATCH, allow="precision,batch_size,consistency")
     assert varied(found, dropped) - environment.VARIABLES <= TUNABLE
     assert {spec.name for spec in FLAGS} >= TUNABLE
+
+
+class OfEvenDevices:
+    def __init__(self, context: ReduceContext) -> None:
+        if len(context.devices) % 2:
+            raise ValueError("takes an even number of devices")
+
+    def __call__(self, tensors: list[Any], index: int) -> list[Any]:
+        return [sum(tensors)] * len(tensors)
+
+
+@pytest.fixture
+def even() -> Iterator[Callable[..., None]]:
+    """even(DECLARED=VALUE, ...): registers an algorithm as a plug-in does."""
+    spec.declarations()  # what a test imports is forgotten after it
+    with kept(spec.ALGORITHMS):
+        yield lambda **declared: spec.register("even", **declared)(OfEvenDevices)
+
+
+REPLICATED = (*LENET, "--variable_update=replicated")
+EVEN = "all_reduce_spec=even"
+
+
+def test_an_algorithm_that_is_registered_is_tried(
+    listed: Listed, even: Callable[..., None]
+) -> None:
+    assert EVEN not in listed(*REPLICATED)[0]["aggregation"]
+    even()
+    found, _ = listed(*REPLICATED)
+    assert {EVEN, f"{EVEN} gradient_repacking=8"} <= set(found["aggregation"])
+    found, dropped = listed(*REPLICATED, "--num_gpus=3")
+    assert EVEN not in found["aggregation"]
+    assert dropped[EVEN].endswith("'even': takes an even number of devices")
+
+
+def test_an_algorithm_says_where_it_is_tried(listed: Listed, even: Callable[..., None]) -> None:
+    even(tuned_on=("gpu",))
+    found, dropped = listed(*REPLICATED)
+    assert not any(EVEN in name for name in (*found["aggregation"], *dropped))
+    found, _ = listed("--model=resnet50", "--num_gpus=8", on_gpu=True, cpus=16)
+    assert f"variable_update=replicated {EVEN}" in found["aggregation"]
+
+
+def test_an_algorithm_that_rounds_more_changes_the_precision(
+    listed: Listed, even: Callable[..., None]
+) -> None:
+    even(lossy=True)
+    found, dropped = listed(*REPLICATED)
+    assert not any(EVEN in name for name in found["aggregation"])
+    assert dropped[EVEN] == f"{ALLOW}precision"
+    found, _ = listed(*REPLICATED, allow="precision")
+    assert f"{EVEN} (precision)" in found["aggregation"]
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "tried"),
+    [
+        (False, {"pscpu", "rechd", "tree", "xring"}),
+        (True, {"hierarchical_copy", "nccl", "rechd", "tree", "xring"}),
+    ],
+)
+def test_the_algorithms_that_are_worth_trying(
+    listed: Listed, on_gpu: bool, tried: set[str]
+) -> None:
+    device = () if on_gpu else ("--device=cpu",)
+    flags = ("--model=lenet", "--num_gpus=2", "--variable_update=replicated", *device)
+    names = [*listed(*flags, on_gpu=on_gpu)[0]["aggregation"]]
+    assert {name for name in names if re.fullmatch(r"all_reduce_spec=\w+", name)} == {
+        f"all_reduce_spec={name}" for name in tried
+    }

@@ -73,7 +73,8 @@ def algorithm(monkeypatch):
         def factory(context):
             return lambda tensors, index: function(tensors, context.devices, index)
 
-        monkeypatch.setitem(spec._registered, name, (factory, None))
+        declared = spec.Registration(name=name, factory=factory)
+        monkeypatch.setitem(spec.ALGORITHMS, name, declared)
 
     return add
 

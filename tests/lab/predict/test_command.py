@@ -9,7 +9,8 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.lab.predict import command
-from cnnbench.lab.predict.predict import COLUMNS, FORMULAS
+from cnnbench.lab.predict.predict import COLUMNS
+from cnnbench.variable_mgr.all_reduce import names
 
 
 def run(capsys, **given):
@@ -64,7 +65,7 @@ def test_default_devices_reach_16384(capsys):
         ),
         (
             {"model": "trivial", "data_name": "cifar10"},
-            [*FORMULAS, "give --step_seconds"],
+            [*names(), "give --step_seconds"],
         ),
         ({"model": "tiny", "plugin": "docs/examples/tiny_plugin.py"}, ["# tiny: "]),
     ],

@@ -2,11 +2,12 @@
 
 import pytest
 
-from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, all_cost_formulas
+from cnnbench.lab.predict.predict import Interconnect, NotPredictedError
 from cnnbench.variable_mgr.all_reduce.spec import (
     Link,
     ReductionPhase,
     Tensor,
+    cost_formulas,
     names,
     parse_all_reduce_spec,
 )
@@ -17,7 +18,7 @@ MIB = 1 << 20
 ALPHA, BETA, GAMMA = 2.0**-17, 2.0**-33, 2.0**-38
 LINK = Link("test", ALPHA, BETA, GAMMA)
 COPY = 2 / 3 * GAMMA
-FORMULAS = all_cost_formulas()
+FORMULAS = cost_formulas()
 
 
 def seconds(spec, sizes, devices=8, network=None, **packing):

@@ -3,15 +3,17 @@
 import pytest
 import tensorflow as tf
 from covering import covering_pairs
-from oracle import SHARDED, sent_by_all
+from oracle import AT_ROOTS, SHARDED, sent_by_all
 
-from cnnbench.lab.predict.predict import FORMULAS
 from cnnbench.run.observe.graphs import count_messages_and_bytes
 from cnnbench.variable_mgr.all_reduce import spec
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, Tensor
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, Tensor, cost_formulas
 
 # One chunk; two of them; a size that is no multiple of 64 bytes; many.
 SIZES = (1000, 8192, 40_001, 300_000)
+# Algorithms whose formulas say how long a tensor occupies each device. In the ring of collectives,
+# that is the whole path.
+SPREAD = sorted({"collective", *(name for name, cost in cost_formulas().items() if cost.busy)})
 
 
 def of_task(job, index):
@@ -39,7 +41,7 @@ def counted(algorithm, devices, elements):
 @pytest.mark.parametrize(
     ("algorithm", "count", "elements"),
     covering_pairs(
-        [(name, 1) for name in FORMULAS if name != "nccl"] + [(name, 2) for name in SHARDED],
+        [(name, 1) for name in (*AT_ROOTS, *SPREAD)] + [(name, 2) for name in SHARDED],
         (2, 3, 4),
         SIZES,
     ),

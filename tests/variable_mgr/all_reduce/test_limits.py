@@ -63,9 +63,8 @@ def test_groups_that_an_algorithm_cannot_join_are_refused(name, on, fields, mess
         all_reduce.create(name, context)
 
 
-# Algorithms without a row in LIMITS, such as those of plug-ins, check devices when they are built.
-# `tree` takes all devices, and nccl needs GPUs.
-@pytest.mark.parametrize("name", sorted({*limits.LIMITS, "tree"} - {"nccl"}))
+@pytest.mark.usefixtures("with_nccl")
+@pytest.mark.parametrize("name", all_reduce.names())
 def test_what_is_built_is_what_is_allowed(name):
     dimensions = (("CPU", "GPU"), (2, 3, 8), (1, 2, 3, 9), ("dgx1", "gcp_v100"))
     for kind, count, shards, topology in itertools.product(*dimensions):
@@ -75,6 +74,40 @@ def test_what_is_built_is_what_is_allowed(name):
         assert refusal(limits.check_context, name, context) == refusal(
             all_reduce.create, name, context
         )
+
+
+def refuse_odd_numbers(context: ReduceContext) -> None:
+    if len(context.devices) % 2:
+        raise ValueError("needs an even number of devices")
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("declares", [False, True])
+def test_what_an_algorithm_refuses_is_refused_before_it_runs(declares):
+    """By its constructor, or by a check, which is then called in place of the constructor."""
+    made = []
+
+    def create(context):
+        made.append(context)
+        refuse_odd_numbers(context)
+        return lambda tensors, index: tensors
+
+    all_reduce.register("even", check=refuse_odd_numbers if declares else None)(create)
+    for count, message in ((3, "character 9, 'even': needs an even number"), (4, None)):
+        context = context_of("CPU", count)
+        groups = group_devices(context.devices)
+        told = refusal(limits.check_spec, parse_all_reduce_spec("copy:1K:even"), context, groups)
+        assert message in told if message else told is None
+    assert bool(made) is not declares
+    all_reduce.create("even", context_of("CPU", 2))
+    with pytest.raises(ValueError, match="even number"):
+        all_reduce.create("even", context_of("CPU", 5))
+
+
+def test_a_name_that_nothing_registers_is_refused_elsewhere():
+    context = context_of("CPU", 4)
+    for spec in ("warp", "copy/warp", "warp/copy"):
+        limits.check_spec(parse_all_reduce_spec(spec), context, group_devices(context.devices, 2))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_every_file_registers_the_name_it_bears(make_context):
         # Some cannot work on CPUs; that is a reason of theirs, not a missing name.
         with contextlib.suppress(ValueError):
             all_reduce.create(name, make_context(8))
-    assert set(spec._registered) == set(all_reduce.names())
+    assert set(spec.ALGORITHMS) == set(all_reduce.names())
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch, call):
@@ -35,7 +35,6 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch, call):
 
 def test_a_name_is_taken_once(make_context):
     assert type(all_reduce.create("copy", make_context(2))) is CopyToOneDevice
-    assert all_reduce.register("copy")(CopyToOneDevice) is CopyToOneDevice
     with pytest.raises(UsageError, match="all-reduce algorithm copy is registered already"):
         all_reduce.register("copy")(lambda context: CopyToOneDevice(context))
     assert type(all_reduce.create("copy", make_context(2))) is CopyToOneDevice
@@ -93,3 +92,28 @@ def test_so_many_tensors_share_a_name_scope(merge_scope, make_context):
     names = [op.name for op in graph.get_operations() if op.type == "AddN"]
     found = [re.match(r"allreduce_(\d+)/", name).group(1) for name in names]
     assert found == [str(number // merge_scope) for number in reversed(range(5))]
+
+
+OTHER_VALUES = {
+    "all_reduce_share_memory": {"share_memory": False},
+    "communication_hint": {"communication_hint": "ring"},
+    "local_parameter_device": {"cpu_device": "/job:localhost/replica:0/task:0/device:CPU:1"},
+    "network_topology": {"network_topology": "gcp_v100"},
+}
+"""Fields of a context that differ with another value of a flag."""
+
+
+@pytest.mark.parametrize("name", sorted({*all_reduce.names()} - {"nccl"}))
+def test_an_algorithm_declares_the_flags_that_change_what_it_does(name, make_context, trace):
+    def operations(**fields):
+        traced = trace(name, make_context(8, **fields), (100_003,), tensors=2)
+        hints = {"CollectiveReduce": "communication_hint"}
+        return [
+            (op.type, op.device, op.type in hints and op.get_attr(hints[op.type]))
+            for op in traced.operations
+        ]
+
+    usual = operations()
+    changing = {flag for flag, other in OTHER_VALUES.items() if operations(**other) != usual}
+    assert changing == {*spec.find(name).reads}
+    assert all(name in spec.readers_of(flag) for flag in changing)

@@ -6,13 +6,25 @@ import itertools
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-import tensorflow as tf
+from cnnbench.variable_mgr.all_reduce.algorithms.nccl import nccl_kernel_exists, refuse_shared_card
+from cnnbench.variable_mgr.all_reduce.spec import (
+    Formula,
+    NodeLayout,
+    Path,
+    ReduceContext,
+    ReductionPhase,
+    Tensor,
+    is_gpu,
+    process_of_device,
+    register,
+    ring_lap,
+)
 
-from cnnbench.variable_mgr.all_reduce.algorithms.nccl import nccl_kernel_exists
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, process_of_device, register
-from cnnbench.variable_mgr.gradients import current_traced_graph, map_on_devices
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 IN_FLIGHT = 8
 """Largest number of collective operations that run on a device at the same time.
@@ -45,7 +57,36 @@ Processes that trace the same functions give an operation the same number.
 """
 
 
-@register("collective")
+def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """TensorFlow's ring, which copies the tensor and splits it into n chunks per subdivision."""
+    moved = (layout.devices - 1) * tensor.bytes / layout.devices
+    lap = ring_lap(layout, shards, moved)
+    return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
+
+
+def _check(context: ReduceContext) -> None:
+    if context.shards > 2:
+        raise ValueError(f"collective supports only one or two rings, not {context.shards}")
+    cpus = [device for device in context.devices if not is_gpu(device)]
+    if 0 < len(cpus) < len(context.devices):
+        raise ValueError(f"collective needs devices of one kind, but {cpus[0]} is not a GPU")
+    if context.communication_hint == "nccl" and cpus:
+        raise ValueError(f"NCCL needs GPUs, but {cpus[0]} is not a GPU; use ring")
+    if context.communication_hint == "nccl":
+        refuse_shared_card(context, "--communication_hint=ring")
+    if context.communication_hint == "nccl" and context.shards > 1:
+        raise ValueError("NCCL has no shards; remove # and the number of shards, or use ring")
+
+
+# `cnnbench tune` does not try it, because it is the default of its mode.
+@register(
+    "collective",
+    cost=Formula(_phases),
+    check=_check,
+    reads=("communication_hint",),
+    tuned_on=(),
+    across_steps=True,
+)
 class Collective:
     """All-reduce with one CollectiveReduce operation per device. It works in a tf.function only.
 
@@ -74,11 +115,15 @@ class Collective:
         self._hint = context.collective_communication_hint
         if self._hint == "nccl" and not nccl_kernel_exists():
             if context.communication_hint == "nccl":
+                import tensorflow as tf
+
                 raise ValueError(f"TensorFlow {tf.__version__} was built without NCCL; use ring")
             self._hint = "ring"
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor, with a separate copy for every device; see `Algorithm.__call__`."""
+        import tensorflow as tf
+
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
 
@@ -102,6 +147,10 @@ class Collective:
 
         The tensors have the same static shape. Their order is the same on every device.
         """
+        import tensorflow as tf
+
+        from cnnbench.variable_mgr.gradients import map_on_devices
+
         rows, *other_dimensions = tensors[0].shape
         shape = [rows * self._group_size, *other_dimensions]
 
@@ -125,6 +174,10 @@ class Collective:
     def _build_collective_ops(
         self, op: Callable[[tf.Tensor, int], tf.Tensor], tensors: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
+        import tensorflow as tf
+
+        from cnnbench.variable_mgr.gradients import map_on_devices
+
         if self._hint != "nccl":
             return build_collective_ops(op, self._devices, tensors, self._group_key)
         dtype = tensors[0].dtype
@@ -147,6 +200,10 @@ def build_collective_ops(
     All results must be used. `op` creates the operation of a device from its tensor and the
     instance key. At most `in_flight` such operations run at the same time on a device.
     """
+    import tensorflow as tf
+
+    from cnnbench.variable_mgr.gradients import current_traced_graph
+
     if tf.executing_eagerly():
         raise RuntimeError("collective reductions work inside a tf.function only")
     graph = current_traced_graph()

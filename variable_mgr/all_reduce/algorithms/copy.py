@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
+from cnnbench.variable_mgr.all_reduce.spec import (
+    Formula,
+    NodeLayout,
+    Path,
+    ReduceContext,
+    ReductionPhase,
+    Tensor,
+    register,
+    star_of,
+)
 
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
-from cnnbench.variable_mgr.gradients import sum_tensors
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
-@register("copy")
+def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """All devices send to a root, which adds the tensors and sends the sum."""
+    star = star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)
+    return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
+
+
+# `cnnbench tune` does not try it, because it is the default.
+@register(
+    "copy",
+    cost=Formula(_phases, roots=lambda layout, shards: layout.devices),
+    reads=("local_parameter_device",),
+    tuned_on=(),
+)
 class CopyToOneDevice:
     """Adds the values of tensor i on one device: the CPU, or device i mod N of N devices."""
 
     def __init__(self, context: ReduceContext) -> None:
+        context.refuse_shards("copy")
         self._context = context
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor, with one sum that all devices share; see `Algorithm.__call__`."""
+        import tensorflow as tf
+
+        from cnnbench.variable_mgr.gradients import sum_tensors
+
         devices = self._context.devices
         with tf.device(self._context.cpu_device or devices[index % len(devices)]):
             total = sum_tensors(tensors)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import tensorflow as tf
+from cnnbench.variable_mgr.all_reduce.spec import (
+    Formula,
+    NodeLayout,
+    Path,
+    ReduceContext,
+    ReductionPhase,
+    Tensor,
+    messages_phase,
+    register,
+    star_of,
+)
 
-from cnnbench.variable_mgr.all_reduce.reducer import send_along_hops
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
-from cnnbench.variable_mgr.gradients import sum_tensors
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+TOPOLOGIES = ("dgx1", "gcp_v100")
 
 _GCP_V100_MAINS = ((0, 5), (2, 7), (5, 0), (7, 2))
 """Pairs of GPUs in different halves of the machine that are connected by NVLink."""
@@ -19,7 +31,29 @@ _Tree: TypeAlias = "tuple[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...
 """Indices of the two main devices, which add values, and of the devices in the two halves."""
 
 
-@register("hierarchical_copy")
+def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """Two roots add the tensors of a half each, then swap sums. At the end, each root sends the sum
+    to the devices of its half.
+    """
+    size = tensor.bytes
+    half = math.ceil(layout.devices / 2)
+    near = min(layout.near, half)
+    gather = star_of(near - 1, half - near, size)
+    across = messages_phase(layout.nodes > 1, 1, size)
+    return (
+        gather + ReductionPhase(added=(half - 1) * size),
+        across + ReductionPhase(added=size),
+        across,
+        gather,
+    )
+
+
+@register(
+    "hierarchical_copy",
+    cost=Formula(_phases, roots=lambda layout, shards: max(1, layout.devices // 2)),
+    reads=("network_topology", "all_reduce_share_memory"),
+    tuned_on=("gpu",),
+)
 class HierarchicalCopy:
     """Adds each tensor on two main devices, one in each half of the devices.
 
@@ -30,12 +64,24 @@ class HierarchicalCopy:
     """
 
     def __init__(self, context: ReduceContext) -> None:
+        context.refuse_shards("hierarchical_copy")
+        topology, count = context.network_topology, len(context.devices)
+        if topology not in TOPOLOGIES:
+            known = ", ".join(TOPOLOGIES)
+            raise ValueError(f"unknown topology {topology!r}; must be one of {known}")
+        if topology == "gcp_v100" and count != 8:
+            raise ValueError(f"the topology gcp_v100 needs exactly 8 devices, not {count}")
         self._context = context
         self._devices = context.devices
-        self._trees = _pair_main_devices(len(context.devices), context.network_topology)
+        self._trees = _pair_main_devices(count, topology)
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor, with one sum for each half of the devices; see `Algorithm.__call__`."""
+        import tensorflow as tf
+
+        from cnnbench.variable_mgr.all_reduce.reducer import send_along_hops
+        from cnnbench.variable_mgr.gradients import sum_tensors
+
         (first, second), halves = self._trees[index % len(self._trees)]
         mains = self._devices[first], self._devices[second]
         sums = []

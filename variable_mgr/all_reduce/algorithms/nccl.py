@@ -3,19 +3,125 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
+from cnnbench.variable_mgr.all_reduce.spec import (
+    Formula,
+    NodeLayout,
+    Path,
+    PathOf,
+    ReduceContext,
+    ReductionPhase,
+    Tensor,
+    is_gpu,
+    process_of_device,
+    register,
+    ring_lap,
+)
 
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Dtypes that the kernel of NcclAllReduce supports in TensorFlow 2.21.
-_DTYPES = (tf.float16, tf.float32, tf.float64)
+_DTYPES = ("float16", "float32", "float64")
 
 _reductions = itertools.count()
 
+# NCCL's own model (src/graph/tuning.cc, commit 5067397) has two protocols, "Simple" and "LL".
+# In "Simple", for large messages, a call costs at least 8.4 us, with latencies as in the presets.
+# In "LL", for small messages, a call costs 6.6 us, and four bytes are sent for each byte.
+# In "LL", latencies are about a fifth (NVLink 0.6 us, PCIe 1.0 us, network 2.7 us).
+_NCCL_CALL = 8.4e-6
+_NCCL_CALL_LL = 6.6e-6
+_LL_LATENCY = 0.19
+_LL_BYTES = 4
 
-@register("nccl")
+
+def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """NCCL's ring, which splits a tensor of any size into n chunks, without a copy to join the
+    chunks at the end.
+    """
+    moved = (layout.devices - 1) * tensor.bytes / layout.devices
+    lap = ring_lap(layout, 1, moved)
+    return (lap + ReductionPhase(added=moved), lap, ReductionPhase(fixed=_NCCL_CALL))
+
+
+def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """NCCL's pipelined double binary tree between nodes, with chains of devices within nodes.
+
+    Both directions are concurrent. Each device sends and receives the tensor twice.
+    """
+    near_hops = layout.near - 1
+    far_hops = math.ceil(math.log2(layout.nodes))
+    size = 2 * tensor.bytes
+    return (
+        ReductionPhase(
+            2 * near_hops,
+            size if near_hops else 0,
+            2 * far_hops,
+            size if far_hops else 0,
+            added=size,
+            fixed=_NCCL_CALL,
+        ),
+    )
+
+
+def _with_low_latency_protocol(path: PathOf) -> PathOf:
+    """Converts a formula from NCCL's protocol "Simple" to "LL", the protocol for small messages."""
+
+    def low_latency_path(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+        return [
+            replace(
+                message_counts,
+                near_messages=_LL_LATENCY * message_counts.near_messages,
+                near_bytes=_LL_BYTES * message_counts.near_bytes,
+                far_messages=_LL_LATENCY * message_counts.far_messages,
+                far_bytes=_LL_BYTES * message_counts.far_bytes,
+                fixed=_NCCL_CALL_LL if message_counts.fixed else 0,
+            )
+            for message_counts in path(tensor, layout, shards)
+        ]
+
+    return low_latency_path
+
+
+def refuse_shared_card(context: ReduceContext, instead: str) -> None:
+    """Raises ValueError if devices are parts of one GPU, between which NCCL does not work."""
+    if context.shared_cards:
+        raise ValueError(f"NCCL refuses two devices on one card (--gpus_per_card); use {instead}")
+
+
+def _check(context: ReduceContext) -> None:
+    context.refuse_shards("nccl")
+    refuse_shared_card(context, "xring")
+    for device in context.devices:
+        if not is_gpu(device):
+            raise ValueError(f"nccl sums only on GPUs, but {device} is not a GPU")
+    processes = sorted(set(map(process_of_device, context.devices)))
+    if len(processes) > 1:
+        raise ValueError(
+            f"nccl reduces between the GPUs of one process, but these are in {len(processes)}: "
+            f"{', '.join(processes)}; use two levels, such as nccl/xring"
+        )
+
+
+@register(
+    "nccl",
+    cost=Formula(
+        _ring_phases,
+        or_paths=(
+            _tree_phases,
+            _with_low_latency_protocol(_ring_phases),
+            _with_low_latency_protocol(_tree_phases),
+        ),
+    ),
+    check=_check,
+    tuned_on=("gpu",),
+    within_process=True,
+)
 class Nccl:
     """All-reduce with one NcclAllReduce operation on each GPU, whose results must all be used.
 
@@ -26,27 +132,32 @@ class Nccl:
     runs_together = True
 
     def __init__(self, context: ReduceContext) -> None:
+        import tensorflow as tf
+
         if not nccl_kernel_exists():
             raise ValueError(f"TensorFlow {tf.__version__} was built without NCCL")
         self._devices = context.devices
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor, with a separate copy for every GPU; see `Algorithm.__call__`."""
+        import tensorflow as tf
+
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
         dtype = tensors[0].dtype
+        is_supported = dtype.name in _DTYPES
         # Within a run of the graph, TensorFlow matches the GPUs' operations by `shared_name`.
         name = f"cnnbench_nccl_{next(_reductions)}"
         sums = []
         for device, tensor in zip(self._devices, tensors, strict=True):
             with tf.device(device):
                 total = tf.raw_ops.NcclAllReduce(
-                    input=tensor if dtype in _DTYPES else tf.cast(tensor, tf.float32),
+                    input=tensor if is_supported else tf.cast(tensor, tf.float32),
                     reduction="sum",
                     num_devices=len(self._devices),
                     shared_name=name,
                 )
-                sums.append(total if dtype in _DTYPES else tf.cast(total, dtype))
+                sums.append(total if is_supported else tf.cast(total, dtype))
         return sums
 
 
@@ -56,6 +167,8 @@ def nccl_kernel_exists() -> bool:
     The function requests a kernel on the CPU, which does not exist. TensorFlow's error message
     lists the kernels that exist.
     """
+    import tensorflow as tf
+
     try:
         with tf.init_scope(), tf.device("/device:CPU:0"):
             tf.raw_ops.NcclAllReduce(

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
-
-from cnnbench.variable_mgr.all_reduce.reducer import (
-    ChunkLayout,
-    group_chunks_by_memory,
-    send_along_hops,
+from cnnbench.variable_mgr.all_reduce.spec import (
+    Formula,
+    NodeLayout,
+    Path,
+    ReduceContext,
+    Tensor,
+    messages_phase,
+    reduce_and_distribute_phases,
+    register,
+    star_of,
 )
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
-from cnnbench.variable_mgr.gradients import sum_tensors
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
+    """Each of k devices (or CPUs of k nodes) gathers the values of one shard of the tensor, adds
+    them and returns the sum.
+    """
+    count, size = tensor.chunks(shards)
+    near, far = layout.near - on_tower, layout.devices - layout.near
+    # A gathering device receives a shard from every device.
+    # A sending device sends to all gathering devices.
+    gatherer = star_of(near, far, size)
+    sender = messages_phase(layout.nodes > 1, count, tensor.bytes)
+    move = gatherer if near + far >= count else sender
+    return reduce_and_distribute_phases(move, (layout.devices - 1) * size, tensor, count)
 
 
 def groups_of_one_device_per_shard(
@@ -35,6 +57,11 @@ class Shuffle:
     """Sums each shard of a tensor on a different device. Tensors rotate through device groups."""
 
     def __init__(self, context: ReduceContext, gather_devices: Sequence[str]) -> None:
+        if context.shards > len(gather_devices):
+            raise ValueError(
+                f"{context.shards} shards need as many different devices, but there are only "
+                f"{len(gather_devices)}"
+            )
         self._context = context
         self._groups = groups_of_one_device_per_shard(gather_devices, context.shards)
 
@@ -44,7 +71,12 @@ class Shuffle:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
-        layout = ChunkLayout(tensors[0], len(self._groups[0]))
+        import tensorflow as tf
+
+        from cnnbench.variable_mgr.all_reduce import reducer
+        from cnnbench.variable_mgr.gradients import sum_tensors
+
+        layout = reducer.ChunkLayout(tensors[0], len(self._groups[0]))
         devices = self._context.devices
         parts = layout.chunks(tensors, devices)
         sums = []
@@ -53,11 +85,20 @@ class Shuffle:
             with tf.device(source):
                 total = sum_tensors(values)
             hops = ((source, device) for device in devices)
-            sums.append(send_along_hops(total, source, hops, self._context))
-        return layout.join(group_chunks_by_memory(sums, self._context), self._context, index)
+            sums.append(reducer.send_along_hops(total, source, hops, self._context))
+        copies = reducer.group_chunks_by_memory(sums, self._context)
+        return layout.join(copies, self._context, index)
 
 
-@register("pscpu")
+@register(
+    "pscpu",
+    cost=Formula(
+        functools.partial(shuffle_phases, on_tower=False),
+        roots=lambda layout, shards: math.ceil(layout.nodes / shards),
+    ),
+    reads=("all_reduce_share_memory",),
+    tuned_on=("cpu",),
+)
 def shuffle_over_cpus(context: ReduceContext) -> Shuffle:
     """Creates a `Shuffle` that sums shards on CPU devices."""
     return Shuffle(context, context.cpu_devices)

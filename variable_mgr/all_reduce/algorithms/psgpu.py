@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import Shuffle
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
+import math
+
+from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import Shuffle, shuffle_phases
+from cnnbench.variable_mgr.all_reduce.spec import Formula, ReduceContext, register
 
 
-@register("psgpu")
+# `cnnbench tune` does not try it: on CPUs, it is the same as pscpu, and other algorithms of GPUs
+# use more links.
+@register(
+    "psgpu",
+    cost=Formula(
+        shuffle_phases, roots=lambda layout, shards: math.ceil(layout.devices / shards)
+    ),
+    reads=("all_reduce_share_memory",),
+    tuned_on=(),
+)
 def shuffle_over_devices(context: ReduceContext) -> Shuffle:
     """Creates a `Shuffle` that sums shards on the devices that have the values."""
     return Shuffle(context, context.devices)

@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
-
-from cnnbench.variable_mgr.all_reduce.reducer import (
-    ChunkLayout,
-    group_chunks_by_memory,
-    send_along_hops,
+from cnnbench.variable_mgr.all_reduce.spec import (
+    Formula,
+    NodeLayout,
+    Path,
+    ReduceContext,
+    ReductionPhase,
+    Tensor,
+    mixed_messages_phase,
+    reduce_and_distribute_phases,
+    register,
 )
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, register
-from cnnbench.variable_mgr.gradients import sum_tensors
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
-@register("tree")
+def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """Each half of a tensor moves up one of two binary trees and down, in k chunks."""
+    levels = layout.devices.bit_length() - 1
+    near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
+    if layout.nodes == 1:
+        near_levels = levels
+    far_levels = levels - near_levels
+    children = min(2, layout.devices - 1)
+    count, size = tensor.chunks(2 * shards)
+    behind = math.ceil(count / 2) - 1
+    near = children * (near_levels + (behind if not far_levels else 0))
+    far = children * (far_levels + (behind if far_levels else 0))
+    climb = ReductionPhase(near, near * size) + ReductionPhase(
+        far_messages=far, far_bytes=far * size
+    )
+    return reduce_and_distribute_phases(climb, (near + far) * size, tensor, count)
+
+
+def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """Phases for which one tensor keeps a device busy.
+
+    Every chunk moves up and down n-1 edges. The edges are distributed over n devices.
+
+    Half of the edges have distance 1, a quarter has distance 2, and so on. The tree of each tensor
+    begins at a different device. Therefore, with m devices per node, an edge of distance d leaves
+    the node in d of m cases.
+    """
+    share = (layout.devices - 1) / layout.devices
+    chunks, _ = tensor.chunks(2 * shards)
+    leaving = 0.0
+    if layout.nodes > 1:
+        spans = [2**level for level in range(layout.devices.bit_length())]
+        edges = sum(1 / span for span in spans)
+        leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
+    climb = mixed_messages_phase(layout, share * chunks, share * tensor.bytes, leaving)
+    return reduce_and_distribute_phases(climb, share * tensor.bytes, tensor, chunks)
+
+
+@register(
+    "tree", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",)
+)
 class DoubleBinaryTree:
     """Sums each half of a tensor towards the root of its own tree, and sends the sum back.
 
@@ -38,8 +85,13 @@ class DoubleBinaryTree:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
+        import tensorflow as tf
+
+        from cnnbench.variable_mgr.all_reduce import reducer
+        from cnnbench.variable_mgr.gradients import sum_tensors
+
         devices = self._context.devices
-        layout = ChunkLayout(tensors[0], self._trees * self._context.shards)
+        layout = reducer.ChunkLayout(tensors[0], self._trees * self._context.shards)
         parts = dict(zip(devices, layout.chunks(tensors, devices), strict=True))
         count = len(devices)
         # Sorting by level puts every place before its parent.
@@ -57,8 +109,9 @@ class DoubleBinaryTree:
             downwards = (
                 (at[parent_place(place, count)], at[place]) for place in reversed(upwards[:-1])
             )
-            sums.append(send_along_hops(total, at[root], downwards, self._context))
-        return layout.join(group_chunks_by_memory(sums, self._context), self._context, index)
+            sums.append(reducer.send_along_hops(total, at[root], downwards, self._context))
+        copies = reducer.group_chunks_by_memory(sums, self._context)
+        return layout.join(copies, self._context, index)
 
 
 def parent_place(place: int, count: int) -> int:

@@ -4,19 +4,52 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
-
-from cnnbench.variable_mgr.all_reduce.reducer import (
-    ChunkLayout,
-    group_chunks_by_memory,
-    send_along_hops,
+from cnnbench.variable_mgr.all_reduce.spec import (
+    Formula,
+    NodeLayout,
+    Path,
+    ReduceContext,
+    Tensor,
+    group_devices,
+    messages_phase,
+    reduce_and_distribute_phases,
+    register,
+    ring_lap,
 )
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, group_devices, register
-from cnnbench.variable_mgr.gradients import sum_tensors
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
-@register("xring")
+def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """There are k concurrent rings: n-1 hops that add, and then n-1 hops that distribute the sums.
+
+    In each hop, a device forwards one chunk for each ring. In one lap, the number of hops between
+    nodes equals the number of nodes.
+    """
+    count, size = tensor.chunks(layout.devices * shards)
+    at_once = max(1.0, count / layout.devices)
+    moved = (layout.devices - 1) * at_once * size
+    lap = ring_lap(layout, at_once, moved)
+    return reduce_and_distribute_phases(lap, moved, tensor, count)
+
+
+def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """Phases for which one tensor keeps a device busy.
+
+    Each chunk makes n-1 hops in each of two laps. The hops are distributed over n devices.
+    """
+    share = (layout.devices - 1) / layout.devices
+    chunks, _ = tensor.chunks(layout.devices * shards)
+    lap = messages_phase(layout.nodes > 1, share * chunks, share * tensor.bytes)
+    return reduce_and_distribute_phases(lap, share * tensor.bytes, tensor, chunks)
+
+
+@register(
+    "xring", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",)
+)
 class Ring:
     """Sums each chunk around a ring of devices, and sends the sum around the ring once more.
 
@@ -30,6 +63,12 @@ class Ring:
         self._context = context
         self._rings = context.shards
         self._processes = group_devices(context.devices)
+        fewest = min(map(len, self._processes))
+        if self._rings > fewest:
+            raise ValueError(
+                f"{self._rings} rings need as many devices in each process, but a process has "
+                f"only {fewest}"
+            )
 
     def chunk_route(self, chunk: int, tensor_index: int = 0) -> list[str]:
         """Returns the 2n - 1 devices of the ring that a chunk of a tensor visits, in order.
@@ -57,9 +96,14 @@ class Ring:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
+        import tensorflow as tf
+
+        from cnnbench.variable_mgr.all_reduce import reducer
+        from cnnbench.variable_mgr.gradients import sum_tensors
+
         devices = self._context.devices
         count = len(devices)
-        layout = ChunkLayout(tensors[0], self._context.num_memories * self._rings)
+        layout = reducer.ChunkLayout(tensors[0], self._context.num_memories * self._rings)
         parts = dict(zip(devices, layout.chunks(tensors, devices), strict=True))
         sums = []
         for chunk in range(len(layout)):
@@ -73,5 +117,6 @@ class Ring:
                         sum_tensors([*total, *(parts[device][chunk] for device in devices_there)])
                     ]
             hops = itertools.pairwise(route[count - 1 :])
-            sums.append(send_along_hops(total[0], route[count - 1], hops, self._context))
-        return layout.join(group_chunks_by_memory(sums, self._context), self._context, index)
+            sums.append(reducer.send_along_hops(total[0], route[count - 1], hops, self._context))
+        copies = reducer.group_chunks_by_memory(sums, self._context)
+        return layout.join(copies, self._context, index)
