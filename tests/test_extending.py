@@ -186,11 +186,26 @@ RECIPES = (
     ),
     Recipe(
         "An all-reduce algorithm",
-        "sys.modules['tensorflow'] = None\n"  # predictions do not load it
+        "sys.modules['tensorflow'] = None\n"  # plans and predictions do not load it
         "from cnnbench.variable_mgr.all_reduce import names\n"
         "from cnnbench.variable_mgr.all_reduce.spec import cost_formulas\n"
         "assert 'chain' in names()\n"
         "assert 'chain' in cost_formulas()\n"
+        "from cnnbench.campaigns.tune.space import SearchSpace, default_groups\n"
+        "from cnnbench.errors import FlagError\n"
+        "from cnnbench.flags.parse import parse_args\n"
+        "from cnnbench.plan import parse_run\n"
+        "flags = ['--variable_update=replicated', '--num_gpus=2', '--device=cpu']\n"
+        "space = SearchSpace(args=parse_args([*flags, '--model=lenet']))\n"
+        "first = space.make_candidate({})\n"
+        "groups = default_groups(space, first, on_gpu=False, cpus=2)\n"
+        "assert {'all_reduce_spec': 'chain'} in groups['aggregation']\n"
+        "try:\n"
+        "    parse_run([*flags, '--all_reduce_spec=chain#2'])\n"
+        "except FlagError as error:\n"
+        "    assert 'chain takes no shards' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError\n"
         "sys.modules['tensorflow'] = tf\n"
         "from cnnbench.variable_mgr.all_reduce import ReduceContext, create\n"
         "logical = [tf.config.LogicalDeviceConfiguration()] * 3\n"

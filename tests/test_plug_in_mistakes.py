@@ -351,6 +351,7 @@ KINDS = {
             (RETURN, "{}['k'], total", "update(): KeyError: 'k'"),
             ("        update=update,\n", "", "needs either an operation or an update"),
             ('"adam_epsilon"', '"no_epsilon"', "KeyError: 'no_epsilon'"),
+            ("slots=", "takes_step=True, slots=", "step): got an unexpected keyword"),
         ],
     ),
     "schedule": (
@@ -400,6 +401,7 @@ KINDS = {
             (SUMS, "[1.0, 1.0]", "must return sums of a float32 tensor [16], not 1.0"),
             (SUMS, "{}['k']", "Own.__call__(): KeyError: 'k'"),
             ("context.devices", "context.device", "Own.__init__(): AttributeError"),
+            ('("own")', '("own", check=lambda: None)', "<lambda> must take (context): too many"),
             (
                 '("own")',
                 '("own")\ndef f(all, index):\n    return 1\n',
