@@ -22,6 +22,7 @@ from cnnbench.records.run import (
     device_kind_for_record,
 )
 from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.variable_mgr.all_reduce.spec import readers_of
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
 if TYPE_CHECKING:
@@ -224,10 +225,11 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
     if mode.reduction is Reduction.ALL_REDUCE and mode.processes is not Processes.CLIENT_PER_WORKER:
         spec = plan.params.all_reduce_spec
         return "None" if spec is None else spec.source
+    running = plan.exchange.running
     text = ":".join(plan.exchange.reduction_names(on_gpu=devices.kind == "gpu")) or "None"
     if mode.reduction is Reduction.CROSS_DEVICE and text != "None":
         text += f" (--cross_device_ops={plan.exchange.cross_device.ops})"
-    elif "collective" in text:
+    elif running is not None and running.algorithm_names & readers_of("communication_hint"):
         text += f" (--communication_hint={plan.params.communication_hint})"
     job = devices.job
     towers = count_text(job.num_towers, "device", "devices")
