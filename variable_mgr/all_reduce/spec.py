@@ -484,9 +484,7 @@ def _check_algorithm(
         check_context(between, context.with_devices(context.devices, algorithm.shards))
         return
     if declared.within_process:
-        raise ValueError(
-            f"{between} reduces within one process, so it can only be the first level"
-        )
+        raise ValueError(f"{between} reduces within one process, so it can only be the first level")
     if algorithm.shards > len(groups):
         raise ValueError(
             f"{algorithm.shards} shards between {len(groups)} group(s) of devices; there can be at "

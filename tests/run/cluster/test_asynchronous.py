@@ -116,7 +116,7 @@ def test_staged_variables_of_a_worker_are_those_of_one_process(tmp_path):
     assert made[0] == made[1] != made[2]
 
 
-HARMONIC = '''
+HARMONIC = """
 from cnnbench.optimizers import OptimizerSpec, register_optimizer
 
 
@@ -129,7 +129,7 @@ def update(weight, gradient, rate, step):
 register_optimizer(
     OptimizerSpec(name="harmonic", formula="w -= lr g / t", update=update, takes_step=True)
 )
-'''
+"""
 
 
 def test_steps_of_a_worker_are_numbered_as_in_one_process(tmp_path):

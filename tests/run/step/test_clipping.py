@@ -34,6 +34,7 @@ def is_slow(mode):
 @pytest.mark.parametrize("mode", slow_if(is_slow, MODES))
 def test_a_variable_has_its_declared_name_in_every_mode(mode, monkeypatch):
     """Here weight A of the network `oracle` is not updated, and B is."""
+
     def without_a(gradients, variables, bound):
         shares = {"A": 0.0, "B": bound}
         return [g * shares[v.name] for g, v in zip(gradients, variables, strict=True)]

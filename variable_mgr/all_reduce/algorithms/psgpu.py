@@ -12,9 +12,7 @@ from cnnbench.variable_mgr.all_reduce.spec import Formula, ReduceContext, regist
 # use more links.
 @register(
     "psgpu",
-    cost=Formula(
-        shuffle_phases, roots=lambda layout, shards: math.ceil(layout.devices / shards)
-    ),
+    cost=Formula(shuffle_phases, roots=lambda layout, shards: math.ceil(layout.devices / shards)),
     reads=("all_reduce_share_memory",),
     tuned_on=(),
 )

@@ -106,9 +106,7 @@ def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     )
 
 
-@register(
-    "rechd", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",)
-)
+@register("rechd", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",))
 class RecursiveHalvingDoubling:
     """All-reduce: a reduce-scatter with ever smaller parts of a tensor, and then an all-gather.
 
@@ -171,6 +169,8 @@ def _reduce_scatter_by_halving(
     values: Sequence[tf.Tensor], layout: ChunkLayout, order: Sequence[str], power: int
 ) -> list[_Part]:
     """Exchanges and adds halves of tensors until each rank r < `power` has the sum of chunk r."""
+    import tensorflow as tf
+
     sizes = [*layout.sizes, *[0] * (power - len(layout))]
     parts: list[_Part] = list(values)
     length = power

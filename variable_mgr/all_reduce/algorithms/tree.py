@@ -60,9 +60,7 @@ def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     return reduce_and_distribute_phases(climb, share * tensor.bytes, tensor, chunks)
 
 
-@register(
-    "tree", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",)
-)
+@register("tree", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",))
 class DoubleBinaryTree:
     """Sums each half of a tensor towards the root of its own tree, and sends the sum back.
 

@@ -47,9 +47,7 @@ def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     return reduce_and_distribute_phases(lap, share * tensor.bytes, tensor, chunks)
 
 
-@register(
-    "xring", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",)
-)
+@register("xring", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",))
 class Ring:
     """Sums each chunk around a ring of devices, and sends the sum around the ring once more.
 
