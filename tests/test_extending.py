@@ -89,7 +89,7 @@ RECIPES = (
         "A flag that ends the loop",
         "from cnnbench.plan import parse_run\n"
         "from cnnbench.records.run import ENDED_BY\n"
-        "from cnnbench.run.driver.training import ENDINGS, LoopProgress\n"
+        "from cnnbench.records.endings import ENDINGS, LoopProgress\n"
         "assert parse_run(['--stop_at_loss=2']).params.stop_at_loss == 2\n"
         "assert 'stop_at_loss' in ENDED_BY\n"
         "assert ENDINGS['stop_at_loss'](2.0, LoopProgress(1.0, 1.9))\n",

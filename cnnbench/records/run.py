@@ -28,6 +28,7 @@ from cnnbench.records.codec import (
     index_of_invalid_amount,
     parse_start_time,
 )
+from cnnbench.records.endings import ENDINGS
 from cnnbench.records.metric import Summary, compute_summary
 
 # `Subject` describes the code that a run measured.
@@ -733,7 +734,7 @@ class Imported:
 
 STATUSES = ("ok", "failed", "interrupted")
 WARMUP_STATUSES = ("fixed", "steady", "limit")
-ENDED_BY = ("max_seconds", "stop_at")
+ENDED_BY = (*ENDINGS, "stop_at")
 
 
 # The class has no slots, so that `cached_property` can store the summary.

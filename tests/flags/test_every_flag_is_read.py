@@ -8,6 +8,7 @@ from cnnbench.base import plugins
 from cnnbench.flags import FLAGS
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
+from cnnbench.records.endings import ENDINGS
 from cnnbench.variable_mgr.modes import AggregationSpec
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,6 @@ NOT_READ = {
 
 
 def _read_anywhere():
-    from cnnbench.run.driver.training import ENDINGS
     from cnnbench.run.step.update import CLIPPINGS
 
     # These read flags by names in data: AggregationSpec.from_flags, optimizers, schedules,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from statistics import fmean
@@ -23,6 +23,7 @@ from cnnbench.data.prefetch import use_separate_tf_executor
 from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
 from cnnbench.machine.facts import with_loaded_libraries
 from cnnbench.plan.place import WorkKind
+from cnnbench.records.endings import ENDINGS, LoopProgress
 from cnnbench.records.files import collecting_write_errors
 from cnnbench.records.run import Target
 from cnnbench.run.driver.build import BuiltRun, InputOnlyStep
@@ -46,19 +47,6 @@ if TYPE_CHECKING:
 
 # Without a progress bar, a warm-up prints a line every 60 seconds.
 _SILENT_SECONDS = 60.0
-
-
-class LoopProgress(NamedTuple):
-    """Progress of the timed loop: its wall seconds so far, and the loss of its last step."""
-
-    seconds: float
-    loss: float
-
-
-ENDINGS: Mapping[str, Callable[[float, LoopProgress], bool]] = {
-    "max_seconds": lambda limit, loop: loop.seconds >= limit,
-}
-"""Flags that end the timed loop after a step, and conditions on the flag's value and the loop."""
 
 _INTERRUPTED = 1.0 + len(ENDINGS)
 """Number with which an interrupted worker requests the end of the loop.
