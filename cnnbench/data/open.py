@@ -75,81 +75,89 @@ def _tfrecord_dataset_arguments(pipeline: str, prefix: str = "") -> dict[str, An
     }
 
 
-IMAGENET = Dataset(
-    name="imagenet",
-    num_classes=1001,
-    examples=tfrecord.PUBLISHED_EXAMPLES,
-    preprocessors=PREPROCESSORS,
-    augments=True,
-    **_tfrecord_dataset_arguments("imagenet.ImageNetPipeline"),
+IMAGENET = register_dataset(
+    Dataset(
+        name="imagenet",
+        num_classes=1001,
+        examples=tfrecord.PUBLISHED_EXAMPLES,
+        preprocessors=PREPROCESSORS,
+        augments=True,
+        **_tfrecord_dataset_arguments("imagenet.ImageNetPipeline"),
+    )
 )
-CIFAR10 = Dataset(
-    name="cifar10",
-    num_classes=11,
-    examples={"train": 50_000, "validation": 10_000},
-    files="data_batch_* and test_batch",
-    find=_import_on_call("cifar10_files.find_files"),
-    count=_import_on_call("cifar10_files.count_examples"),
-    open=_import_on_call("in_memory.Cifar10Pipeline"),
-    augments=True,
-    check=_import_on_call("cifar10_files.check_files"),
+CIFAR10 = register_dataset(
+    Dataset(
+        name="cifar10",
+        num_classes=11,
+        examples={"train": 50_000, "validation": 10_000},
+        files="data_batch_* and test_batch",
+        find=_import_on_call("cifar10_files.find_files"),
+        count=_import_on_call("cifar10_files.count_examples"),
+        open=_import_on_call("in_memory.Cifar10Pipeline"),
+        augments=True,
+        check=_import_on_call("cifar10_files.check_files"),
+    )
 )
-RATINGS = Dataset(
-    name="ratings",
-    num_classes=2,
-    examples={"train": 99_308_850, "validation": 13_849_300},
-    files="ratings-train.npz and ratings-validation.npz",
-    find=_import_on_call("ratings_files.find_files"),
-    count=_import_on_call("ratings_files.count_examples"),
-    open=_import_on_call("in_memory.RatingsPipeline"),
-    check=_import_on_call("ratings_files.check_files"),
-    elements=(
-        Element("user", (), "feature", "int64", Draw.integers(0, 138_493)),
-        Element("item", (), "feature", "int64", Draw.integers(0, 26_744)),
-        Element("label", (), "label", "int64", Draw.integers(0, "num_classes")),
-    ),
-)
-COCO = Dataset(
-    name="coco",
-    num_classes=81,
-    examples={"train": 118_287, "validation": 4_952},
-    **_tfrecord_dataset_arguments("coco.CocoPipeline", "coco-"),
-    elements=(
-        IMAGE,
-        Element("num_boxes", (), "label", "int64", Draw.integers(1, 20)),
-        Element("boxes", (200, 4), "label", "float32", Draw.boxes(), rows="num_boxes"),
-        Element(
-            "classes", (200,), "label", "int64", Draw.integers(1, "num_classes"), rows="num_boxes"
+RATINGS = register_dataset(
+    Dataset(
+        name="ratings",
+        num_classes=2,
+        examples={"train": 99_308_850, "validation": 13_849_300},
+        files="ratings-train.npz and ratings-validation.npz",
+        find=_import_on_call("ratings_files.find_files"),
+        count=_import_on_call("ratings_files.count_examples"),
+        open=_import_on_call("in_memory.RatingsPipeline"),
+        check=_import_on_call("ratings_files.check_files"),
+        elements=(
+            Element("user", (), "feature", "int64", Draw.integers(0, 138_493)),
+            Element("item", (), "feature", "int64", Draw.integers(0, 26_744)),
+            Element("label", (), "label", "int64", Draw.integers(0, "num_classes")),
         ),
-        Element("is_crowd", (200,), "label", "int64", Draw.integers(0, 1), rows="num_boxes"),
-        Element("source_id", (), "label", "int64", Draw.integers(0, 1_000_000)),
-    ),
+    )
 )
-LIBRISPEECH = Dataset(
-    name="librispeech",
-    num_classes=29,
-    examples={"train": 281_241, "validation": 2_620},
-    **_tfrecord_dataset_arguments("librispeech.LibriSpeechPipeline", "librispeech-"),
-    # Models set max_frames, max_letters and min_frames (the minimum length of synthetic examples).
-    elements=(
-        Element(
-            "spectrogram",
-            ("max_frames", 161),
-            "feature",
-            draw=Draw.normal(),
-            rows="num_frames",
+COCO = register_dataset(
+    Dataset(
+        name="coco",
+        num_classes=81,
+        examples={"train": 118_287, "validation": 4_952},
+        **_tfrecord_dataset_arguments("coco.CocoPipeline", "coco-"),
+        elements=(
+            IMAGE,
+            Element("num_boxes", (), "label", "int64", Draw.integers(1, 20)),
+            Element("boxes", (200, 4), "label", "float32", Draw.boxes(), rows="num_boxes"),
+            Element(
+                "classes", (200,), "label", "int64", Draw.integers(1, "num_classes"), rows="num_boxes"
+            ),
+            Element("is_crowd", (200,), "label", "int64", Draw.integers(0, 1), rows="num_boxes"),
+            Element("source_id", (), "label", "int64", Draw.integers(0, 1_000_000)),
         ),
-        Element("num_frames", (), "label", "int64", Draw.integers("min_frames", "max_frames")),
-        Element(
-            "transcript",
-            ("max_letters",),
-            "label",
-            "int64",
-            Draw.integers(0, 28),
-            rows="transcript_length",
-        ),
-        Element("transcript_length", (), "label", "int64", Draw.integers(1, "max_letters")),
-    ),
+    )
 )
-for _dataset in (IMAGENET, CIFAR10, RATINGS, COCO, LIBRISPEECH):
-    register_dataset(_dataset)
+LIBRISPEECH = register_dataset(
+    Dataset(
+        name="librispeech",
+        num_classes=29,
+        examples={"train": 281_241, "validation": 2_620},
+        **_tfrecord_dataset_arguments("librispeech.LibriSpeechPipeline", "librispeech-"),
+        # Models set max_frames, max_letters and min_frames (minimum length of synthetic examples).
+        elements=(
+            Element(
+                "spectrogram",
+                ("max_frames", 161),
+                "feature",
+                draw=Draw.normal(),
+                rows="num_frames",
+            ),
+            Element("num_frames", (), "label", "int64", Draw.integers("min_frames", "max_frames")),
+            Element(
+                "transcript",
+                ("max_letters",),
+                "label",
+                "int64",
+                Draw.integers(0, 28),
+                rows="transcript_length",
+            ),
+            Element("transcript_length", (), "label", "int64", Draw.integers(1, "max_letters")),
+        ),
+    )
+)

@@ -1,7 +1,11 @@
+from pathlib import Path
+
 import pytest
 
-from cnnbench.data import CIFAR10, InputSpec, find_dataset
+from cnnbench.data import CIFAR10, Dataset, InputSpec, find_dataset
+from cnnbench.data import open as built_in
 from cnnbench.errors import FlagError
+from cnnbench.flags.params import SPECS
 from cnnbench.models import Model
 from cnnbench.models import model as registry
 
@@ -50,3 +54,12 @@ def test_spec_takes_flags_by_name_but_not_other_attributes():
     assert (spec.resize_method, spec.datasets_num_private_threads) == ("area", 3)
     assert (spec.subset, spec.seed) == ("train", 1234)
     assert (spec.num_classes, spec.process_batch_size) == (11, 6)
+
+
+def test_the_help_and_the_page_name_every_data_set():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    own = [one.name for one in vars(built_in).values() if isinstance(one, Dataset)]
+    assert len(own) >= 5
+    for name in own:
+        assert name in SPECS["data_name"].help, "name it in the help of --data_name"
+        assert f"\n| {name} |" in page, "add a row to docs/data.md"
