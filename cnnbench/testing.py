@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import ClassVar, Literal, TextIO, TypeAlias
+from typing import Literal, TextIO, TypeAlias
 
 import pytest
 
@@ -29,7 +29,7 @@ from cnnbench.flags.declare import split_comma_separated
 from cnnbench.judge.compare import METRICS, Comparison, Policy, compare_records, load_records
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.report.renderers import render
-from cnnbench.records.codec import Document
+from cnnbench.records.baseline import BaselineDocument
 from cnnbench.records.files import write_atomically
 from cnnbench.records.run import RunRecord
 
@@ -44,20 +44,6 @@ Baseline: TypeAlias = "Result | str | os.PathLike[str]"
 
 class CnnbenchWarning(UserWarning):
     """Warning that a comparison has no clear verdict."""
-
-
-@dataclass(frozen=True)
-class BaselineDocument(Document):
-    """Content of a baseline file, schema 1: the records with which later results are compared.
-
-    Attributes:
-      records: the records to compare with.
-    """
-
-    kind: ClassVar[str] = "baseline"
-    schema: ClassVar[int] = 1
-
-    records: tuple[RunRecord, ...]
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ class ScalingJobs:
         # The jobs are interleaved, so that a slowdown of the machine affects all jobs equally.
         order = ordered_rounds(counts, repeats, seed=None)
         targets = [folder.folder / f"{case}-{repeat}.json" for case, repeat in order]
-        check_outputs([OutputFile("results", str(target), "run") for target in targets])
+        check_outputs([OutputFile("results", str(target), RunRecord.kind) for target in targets])
 
         def measure_case(
             case: str, repeat: int, later_keys: Sequence[Hashable]

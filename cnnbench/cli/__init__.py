@@ -33,9 +33,20 @@ DEFAULT_COMMAND = "run"
 # The exit code that a shell reports for a program ended by SIGPIPE: `cnnbench models | head -1`.
 BROKEN_PIPE = 141
 
-# For these commands, exit code 1 means a regression.
-# OpenBLAS, which NumPy loads, also exits with 1 if it gets too little memory.
-_JUDGING = ("ab", "bisect", "compare", "explain", "gate", "history", "report", "sweep", "tune")
+# For all other commands, exit code 1 may mean a regression. OpenBLAS, which NumPy loads, also exits
+# with 1 if it gets too little memory.
+_NEVER_JUDGING = (
+    "allreduce",
+    "completion",
+    "data",
+    "env",
+    "import",
+    "launch",
+    "models",
+    "roofline",
+    "run",
+    "strategies",
+)
 
 _QUIET = "quiet_conditions"
 _EVERYTHING = "helpfull"
@@ -149,7 +160,7 @@ def _run_named_command(argv: Sequence[str]) -> int:
         print_result(_help_text(command, argv, asked))
         return ExitCode.OK
     silence_warnings(_parse_quiet_conditions(arguments))
-    if command in _JUDGING:
+    if command not in _NEVER_JUDGING:
         supervisor.fork_before_plugins()  # The command imports NumPy, which may end the process.
     return cast("Callable[[Sequence[str]], int]", _import_command(command).main)(arguments)
 

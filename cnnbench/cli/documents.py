@@ -22,20 +22,13 @@ from typing import Any
 
 from cnnbench.base.terminal import markdown_table, replace_marked_table
 from cnnbench.base.text import format_bytes
-from cnnbench.campaigns.processes.results_dir import JournalEvent
-from cnnbench.cli.commands.env import EnvDocument
-from cnnbench.cli.commands.models import ModelsDocument
+from cnnbench.data import dataset_names, find_dataset
 from cnnbench.errors import FlagError
-from cnnbench.judge.compare import Comparison
-from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.metrics import Policy
-from cnnbench.lab.predict.predict import PredictionDocument
 from cnnbench.machine.checks import CONDITIONS, WARNINGS
 from cnnbench.models.declaration import declare
 from cnnbench.models.model import Model, get_model, model_names
 from cnnbench.plan import parse_run
-from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import (
     IMPLIED_KIND,
     NOT_FINITE,
@@ -44,10 +37,8 @@ from cnnbench.records.codec import (
     Json,
     document_keys,
 )
+from cnnbench.records.documents import DOCUMENTS, load_documents
 from cnnbench.records.metric import ALL, RUN, SUMMARY, Metric, Summary
-from cnnbench.records.profiles import Explanation, Roofline, StepProfile
-from cnnbench.records.run import RunRecord
-from cnnbench.testing import BaselineDocument
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 
 _METRICS = ("metric", "unit", "value", "better", "smallest relevant change", "remarks")
@@ -62,10 +53,9 @@ _MODES = (
     *("towers in sync", "class in `tf.distribute`"),
 )
 
-CLASSES = {"imagenet": 1001, "cifar10": 11, "ratings": 2, "coco": 81, "librispeech": 29}
-"""Outputs of the last layer by data set: the classes, with one for "background"."""
-
 _MODEL_PACKAGE = "cnnbench.models."
+
+load_documents()
 
 
 def _markdown_table(
@@ -118,14 +108,14 @@ def _threshold_cell(metric: Metric) -> str:
 
 def model_tables() -> dict[str, str]:
     """The table in docs/models.md: the models of each data set with their FLOPs per image."""
-    models = [get_model(name, dataset) for dataset in CLASSES for name in model_names(dataset)]
+    models = [get_model(name, data) for data in dataset_names() for name in model_names(data)]
     # Leave out models of plug-ins that happen to be loaded.
     own = (model for model in models if type(model).__module__.startswith(_MODEL_PACKAGE))
     return {"models": _markdown_table(_MODELS, map(_model_row, own), first_number_column=2)}
 
 
 def _model_row(model: Model) -> tuple[str, ...]:
-    spec = declare(model, CLASSES[model.dataset])
+    spec = declare(model, find_dataset(model.dataset, None).num_classes)
     return (
         model.name,
         model.dataset,
@@ -380,31 +370,6 @@ def _attribute_descriptions(cls: Any) -> dict[str, str]:
             elif line:
                 break
     return {name: _NONE.sub("null", text) for name, text in by_name.items()}
-
-
-DOCUMENTS: Mapping[str, tuple[type[Any], str]] = {
-    "run": (RunRecord, "cnnbench run --result_json=FILE"),
-    "allreduce": (AllReduceRecord, "cnnbench allreduce --result_json=FILE"),
-    "allreduce_prediction": (
-        PredictionDocument,
-        "cnnbench allreduce --predict --result_json=FILE",
-    ),
-    "comparison": (Comparison, "cnnbench compare --format=json, cnnbench ab --format=json"),
-    "step_profile": (StepProfile, "cnnbench run --profile_json=FILE"),
-    "explanation": (Explanation, "cnnbench explain --format=json, cnnbench ab --format=json"),
-    "history": (HistoryDocument, "cnnbench history --format=json"),
-    "strategies": (StrategiesDocument, "cnnbench strategies --format=json"),
-    "tune": (TuneDocument, "cnnbench tune --format=json"),
-    "roofline": (Roofline, "cnnbench roofline MODEL --json=FILE"),
-    "models": (ModelsDocument, "cnnbench models --format=json"),
-    "env": (EnvDocument, "cnnbench env --json"),
-    "baseline": (BaselineDocument, "pytest --cnnbench-update"),
-    "journal": (
-        JournalEvent,
-        "a line of journal.jsonl of cnnbench ab and tune, of sweep.jsonl of sweep",
-    ),
-}
-"""The class of each document, and the command that writes it, by the name of the schema."""
 
 
 def schema_files() -> dict[str, str]:

@@ -22,6 +22,7 @@ from cnnbench.records.codec import (
     is_valid_amount,
     parse_start_time,
 )
+from cnnbench.records.documents import json_document
 from cnnbench.records.run import (
     STATUSES,
     Conditions,
@@ -145,6 +146,7 @@ class Copying:
         return 2 * (devices - 1) * num_bytes / self.bytes_per_sec
 
 
+@json_document("cnnbench allreduce --result_json=FILE")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduceRecord(Document):
     """Record of one run of `cnnbench allreduce`.

@@ -19,6 +19,7 @@ from cnnbench.records.codec import (
     choice_metadata,
     parse_start_time,
 )
+from cnnbench.records.documents import json_document
 from cnnbench.records.run import Subject
 
 # The document of `cnnbench strategies`: speed and memory of each mode of --variable_update.
@@ -103,6 +104,7 @@ class StrategyProcess:
             check_amount_in_range("processes.images_per_sec", self.images_per_sec)
 
 
+@json_document("cnnbench strategies --format=json")
 @dataclass(frozen=True, kw_only=True)
 class StrategiesDocument(Document):
     """Result of ``cnnbench strategies``: one row for each mode of --variable_update.
@@ -250,6 +252,7 @@ class RefusedCandidate:
     reason: str
 
 
+@json_document("cnnbench tune --format=json")
 @dataclass(frozen=True, kw_only=True)
 class TuneDocument(Document):
     """Result of ``cnnbench tune`` (schema 1): the fastest flags that were found, the proof, and all

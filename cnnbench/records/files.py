@@ -31,7 +31,6 @@ from cnnbench.base.files import UrlPath, is_url, local_or_url_path
 from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.terminal import print_warning
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.records.codec import IMPLIED_KIND
 
 if TYPE_CHECKING:
     from cnnbench.base.charts import Chart
@@ -407,8 +406,7 @@ def check_outputs(outputs: Iterable[OutputFile], inputs: Iterable[str | None] = 
             raise FlagError(
                 flag, path, "is an input file of this command; choose another file name"
             )
-        is_ours = KINDS.get(kind or target.suffix.lower(), _is_unknown)
-        if not appended and not is_replaceable(target, is_ours):
+        if not appended and not is_replaceable(target, _matcher(kind, target.suffix.lower())):
             raise FlagError(
                 flag,
                 path,
@@ -469,6 +467,14 @@ def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
     return (rest <= 0 and not content.strip()) or is_ours(content)
 
 
+def _matcher(kind: str, suffix: str) -> Callable[[bytes], bool]:
+    if not kind:
+        return KINDS.get(suffix, _is_unknown)
+    if kind not in KINDS:
+        raise LookupError(f"no file kind {kind!r}: declare it with register_file_kind")
+    return KINDS[kind]
+
+
 def _is_unknown(content: bytes) -> bool:
     """Matches no content: files of a kind that cnnbench does not know are not replaced."""
     del content
@@ -480,30 +486,17 @@ def _beginning_matcher(pattern: bytes) -> Callable[[bytes], bool]:
     return lambda content: compiled.match(content) is not None
 
 
-def _document_matcher(kind: str) -> Callable[[bytes], bool]:
-    # The keys are in the order in which `Document.to_dict` writes them.
-    named = rf',\s*"kind":\s*"{kind}"'
-    if kind == IMPLIED_KIND:
-        named = rf'({named}|(?!,\s*"kind":))'
-    return _beginning_matcher(rf'\s*\{{\s*"schema":\s*\d+\b{named}'.encode())
+def csv_beginning(*columns: str) -> bytes:
+    """Regular expression for `register_file_kind` that matches CSV tables whose first column is one
+    of `columns`.
+    """
+    return rf'(\xef\xbb\xbf)?"?({"|".join(columns)})"?,'.encode()
 
 
-_ANY_CSV = _beginning_matcher(
-    rb'(\xef\xbb\xbf)?"?(candidate|configuration|run_id|mode|workers|layer)"?,|""\s'
-)
+_ANY_CSV = _beginning_matcher(csv_beginning("configuration", "run_id", "layer") + rb'|""\s')
 _PAGE = rb"# [^\n]*\n\nMeasured with cnnbench"
 
 KINDS: dict[str, Callable[[bytes], bool]] = {
-    **{
-        name: _document_matcher(name)
-        for name in (
-            *(IMPLIED_KIND, "allreduce", "allreduce_prediction", "comparison", "history"),
-            *("roofline", "strategies", "step_profile", "explanation", "tune"),
-        )
-    },
-    "table of tune": _beginning_matcher(rb"(env [^\n]* )?cnnbench (--|run|launch)[^\n]*\n\n"),
-    "table of space": _beginning_matcher(rb"[^\n]*: \d+ candidates?\n"),
-    "flag file": _beginning_matcher(rb"# cnnbench tune: "),
     ".html": _beginning_matcher(rb"\s*<!doctype html.*cnnbench"),
     ".md": _beginning_matcher(_PAGE),
     ".csv": _ANY_CSV,
@@ -514,30 +507,19 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
     "html": _beginning_matcher(rb"\s*<!doctype html.*cnnbench"),
     "markdown": _beginning_matcher(rb"### cnnbench: |" + _PAGE),
     "csv": _ANY_CSV,
-    "junit": _beginning_matcher(rb'<\?xml[^>]*>\s*<testsuites name="cnnbench'),
-    "github": _beginning_matcher(rb"::(error|warning|notice) title="),
-    "table of comparison": _beginning_matcher(rb"(([^\n]+\n){1,99}\n)?BASE [^\n]*\nNEW "),
-    "table of explanation": _beginning_matcher(
-        rb"(A step takes |Whether a step takes longer |Nothing |Not distinguishable )"
-    ),
-    "table of history": _beginning_matcher(rb"[^\n]*; (higher|lower) is better\n"),
-    "table of strategies": _beginning_matcher(rb"([^\n]{0,200}\n){0,3}mode +all-reduce +"),
-    "table of operations": _beginning_matcher(rb"operations of warm-up step "),
-    "trace": _beginning_matcher(rb'\{"displayTimeUnit": '),
-    "graph": _beginning_matcher(rb"\n[\x80-\xff]{0,4}[\x00-\x7f]\n[\x00-\x7f]"),
-    "graph as text": _beginning_matcher(rb"node \{"),
 }
-"""Functions that check whether cnnbench has written a content. The key is a format, a suffix, or
-"FORMAT of COMMAND" if commands write different content in the same format. `register_file_kind`
-adds formats.
+"""Functions that check whether cnnbench has written a content. The key is a suffix, a format, the
+kind of a document, or "FORMAT of COMMAND" if commands write different content in the same format.
+This table contains the kinds that several commands write; `register_file_kind` adds others.
 """
 
 
-def register_file_kind(kind: str, beginning: bytes) -> None:
-    """Registers a kind of file in `KINDS`. `beginning` is a regular expression that matches the
-    start of the content of such files.
+def register_file_kind(kind: str, beginning: bytes) -> str:
+    """Registers a kind of file in `KINDS`, and returns it. `beginning` is a regular expression that
+    matches the start of the content of such files.
     """
     KINDS[kind] = _beginning_matcher(beginning)
+    return kind
 
 
 # Files in a checkpoint folder: complete checkpoints, old ones, and remains of killed processes

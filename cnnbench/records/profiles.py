@@ -25,6 +25,7 @@ from cnnbench.records.codec import (
     computed,
     is_valid_amount,
 )
+from cnnbench.records.documents import json_document
 from cnnbench.records.run import RunRecord
 
 # `StepProfile` contains the step times of a process by layer, kind of operation and direction.
@@ -170,6 +171,7 @@ class Primitive:
     calls: int
 
 
+@json_document("cnnbench run --profile_json=FILE")
 @dataclass(frozen=True, kw_only=True)
 class StepProfile(Document):
     """Profile of some steps of one process (schema 1).
@@ -315,6 +317,7 @@ def sort_roofline_rows(rows: Iterable[RooflineRow]) -> tuple[RooflineRow, ...]:
     )
 
 
+@json_document("cnnbench roofline MODEL --json=FILE")
 @dataclass(frozen=True)
 class Roofline(Document):
     """Time, FLOPs and bytes of a step by layer, compared with the peak rates of the machine (schema
@@ -532,6 +535,7 @@ class FactChange:
     new: str
 
 
+@json_document("cnnbench explain --format=json, cnnbench ab --format=json")
 @dataclass(frozen=True, kw_only=True)
 class Explanation(Document):
     """Result of ``cnnbench explain``: why a step of B takes more or less time than a step of A

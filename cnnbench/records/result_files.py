@@ -34,6 +34,7 @@ from cnnbench.errors import FlagError, PathError
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import IMPLIED_KIND, OPTIONAL, Document, encode
+from cnnbench.records.documents import is_kind_of_document
 from cnnbench.records.files import (
     OutputFile,
     check_and_resolve_output,
@@ -64,8 +65,6 @@ _NAMES: Mapping[type[RunRecord | AllReduceRecord | Study | Predictions], str] = 
     TuneDocument: "a search of flags",
 }
 _KINDS = {kind.kind: kind for kind in _NAMES}
-# cnnbench writes these kinds of documents, but reports and comparisons do not read them.
-_OTHERS = frozenset(("baseline", "comparison", "history"))
 _WILD = ("*", "?", "[")
 
 
@@ -297,7 +296,7 @@ def read_result(
         content = json_from_content(path, read_file(path) if data is None else data)
         kind = content.get("kind") if isinstance(content, dict) and "schema" in content else None
         kind = kind if isinstance(kind, str) else RunRecord.kind
-        if kind in _OTHERS:
+        if kind not in _KINDS and is_kind_of_document(kind):
             other = f"contains a document of the kind {kind!r}, not a run record"
             return SkippedFile(path, other, defect=False)
         form = _KINDS.get(kind, RunRecord)

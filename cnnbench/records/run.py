@@ -28,6 +28,7 @@ from cnnbench.records.codec import (
     index_of_invalid_amount,
     parse_start_time,
 )
+from cnnbench.records.documents import json_document
 from cnnbench.records.endings import ENDINGS
 from cnnbench.records.metric import Summary, compute_summary
 
@@ -738,6 +739,7 @@ ENDED_BY = (*ENDINGS, "stop_at")
 
 
 # The class has no slots, so that `cached_property` can store the summary.
+@json_document("cnnbench run --result_json=FILE")
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(Document):
     """The record of one run of one process (schema 1).

@@ -6,6 +6,7 @@ Documents that a command wrote just now are checked where its tests have them (f
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,24 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from cnnbench.cli import documents
+from cnnbench.records.codec import Document
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "schemas"
 FROZEN = ROOT / "tests" / "frozen"
+
+
+def test_every_document_is_registered():
+    classes, kinds = [Document], set()
+    while classes:
+        cls = classes.pop()
+        classes += cls.__subclasses__()
+        # Decorators and tests may have left other classes of that name behind.
+        module = sys.modules.get(cls.__module__)
+        if cls.__module__.startswith("cnnbench.") and getattr(module, cls.__name__, None) is cls:
+            kinds.add(getattr(cls, "kind", None))
+    registered = {getattr(cls, "kind", None) for cls, _ in documents.DOCUMENTS.values()}
+    assert kinds == registered, "decorate the class with json_document"
 
 
 def test_published_files_are_current():

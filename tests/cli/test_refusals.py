@@ -630,6 +630,8 @@ tune TWO_CPUS --workers=2 --list --variable_update=parameter_server | --ps
 tune TWO_CPUS --workers=2 --pairing=turns | --pairing
 tune TWO_CPUS --allow=speed | --allow
 tune TWO_CPUS --plot=p.gif | --plot
+tune TWO_CPUS --list --plot=p.svg | --plot
+tune TWO_CPUS --list --write_flagfile=f | --write_flagfile
 tune TWO_CPUS --space=none.yaml | --space
 tune TWO_CPUS --resume --results=binary | --results
 tune TWO_CPUS --resume --results=piped | --results

@@ -153,11 +153,15 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
     assert (tmp_path / "r").read_bytes() == b"0123456789"
 
 
-def test_a_file_of_an_unknown_kind_is_made_but_not_replaced(tmp_path):
-    """A command of somebody else may write a kind that `KINDS` does not contain."""
+def test_a_file_with_an_unknown_suffix_is_made_but_not_replaced(tmp_path):
     path = tmp_path / "table.dat"
-    for output in (OutputFile("output", str(path)), OutputFile("output", str(path), "images")):
-        check_outputs([output])
+    output = OutputFile("output", str(path))
+    check_outputs([output])
     path.write_text("images: 7")
     with pytest.raises(FlagError, match="is a file of another kind"):
-        check_outputs([OutputFile("output", str(path), "images")])
+        check_outputs([output])
+
+
+def test_a_kind_that_is_not_declared_is_named(tmp_path):
+    with pytest.raises(LookupError, match="no file kind 'images': declare it with register_file"):
+        check_outputs([OutputFile("output", str(tmp_path / "table"), "images")])

@@ -1,13 +1,13 @@
 import json
 import os
+import sys
 from dataclasses import replace
 
 import pytest
+from forked import finished
 
-from cnnbench.cli import documents as schemas
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import load_records
-from cnnbench.records import result_files
 
 
 def write(path, record):
@@ -152,9 +152,14 @@ def test_other_documents_of_ours_are_no_defects(tmp_path):
     assert loaded.defects == ()
 
 
-def test_the_documents_of_ours_are_those_that_the_modules_write():
-    kinds = {getattr(cls, "kind", None) for cls, _ in schemas.DOCUMENTS.values()}
-    assert kinds - {None} == result_files._OTHERS | result_files._KINDS.keys()
+def test_documents_that_are_not_imported_are_no_defects(tmp_path):
+    for kind in ("history", "comparison", "baseline"):
+        (tmp_path / f"{kind}.json").write_text(json.dumps({"schema": 1, "kind": kind}))
+    code = (
+        "from cnnbench.records.result_files import load_records;"
+        "loaded = load_records(['.']); assert (len(loaded.skipped), loaded.defects) == (3, ())"
+    )
+    finished([sys.executable, "-c", code], cwd=tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["banana", "compare", 7, None, ["run"]])

@@ -11,9 +11,12 @@ import pytest
 from cnnbench.base.charts import Axis, DistributionRow, RowChart
 from cnnbench.base.charts.draw import FORMATS, render_chart_file
 from cnnbench.errors import FlagError
+from cnnbench.records.documents import load_documents
 from cnnbench.records.files import KINDS, OutputFile, check_outputs, is_replaceable
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import REDUCTIONS, RUNS
+
+load_documents()  # all commands, which declare what they write
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = {

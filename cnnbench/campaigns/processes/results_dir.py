@@ -31,6 +31,7 @@ from cnnbench.errors import BenchmarkError, FlagError, PathError
 from cnnbench.flags.params import FLAGS, OBSOLETE
 from cnnbench.machine import repository
 from cnnbench.records.codec import TIME, encode
+from cnnbench.records.documents import json_document
 from cnnbench.records.files import remove_abandoned_files, write_all, write_atomically
 from cnnbench.records.run import KilledProcess, Subject
 
@@ -517,6 +518,9 @@ def _raising_write_errors(path: Path) -> Iterator[None]:
         raise BenchmarkError(message) from error
 
 
+@json_document(
+    "a line of journal.jsonl of cnnbench ab and tune, of sweep.jsonl of sweep", name="journal"
+)
 @dataclass(frozen=True, kw_only=True)
 class JournalEvent:
     """An event in a campaign's journal: one line. Additional keys depend on the kind of event.

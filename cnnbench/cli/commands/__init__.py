@@ -3,50 +3,55 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.terminal import print_result
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, flag, redeclare_flag
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
+from cnnbench.records.codec import Document
 from cnnbench.records.files import (
     PICTURES,
     STDOUT,
     OutputFile,
     raising_flag_errors,
     stream_descriptor,
+    write_plot,
     write_text,
 )
 
-COMMANDS: dict[str, str] = {
-    "run": "measure training, evaluation or inference (may be left out)",
-    "models": "list the models with their sizes",
-    "data": "make and check data sets",
-    "allreduce": "measure and check reductions between devices, without training",
-    "compare": "judge two sets of run records: faster, slower, same or unknown",
-    "ab": "measure A and B alternately, and judge how B differs from A",
-    "gate": "measure a commit against its merge base, for CI systems",
-    "explain": "name layers and causes that make B slower or faster than A",
-    "bisect": "find the commit that made a run slower",
-    "roofline": "show where the time of a step goes, layer by layer",
-    "strategies": "measure and compare the modes of --variable_update",
-    "tune": "find the fastest flags for a network, and prove them",
-    "sweep": "run a suite of configurations, each run in its own process",
-    "launch": "run all processes of a job on this machine",
-    "report": "write results as one HTML page, Markdown or a table",
-    "history": "follow a metric over commits and find where its level changed",
-    "import": "convert results of other programs to records",
-    "completion": "print the completion of this command line for bash or zsh",
-    "env": "show the machine and software facts that records contain",
-}
+if TYPE_CHECKING:
+    from cnnbench.base.charts import Chart
+
+_SUMMARY = re.compile(r'"""``cnnbench (\w+)``: (.+?)\.?(?:""")?\n?')
+
+
+def find_commands(folders: Iterable[str]) -> dict[str, str]:
+    """Finds the commands in folders: the modules whose docstring begins with "``cnnbench NAME``: ".
+
+    No module is imported, because some of them import NumPy. Returns the rest of that line by name:
+    first run, which is the default, and then the other commands in alphabetical order.
+    """
+    found = {}
+    for path in (path for folder in folders for path in Path(folder).glob("*.py")):
+        with path.open(encoding="utf-8") as file:
+            summary = _SUMMARY.fullmatch(file.readline())
+        if summary is not None and summary[1] == path.stem:
+            found[path.stem] = summary[2]
+    return dict(sorted(found.items(), key=lambda command: (command[0] != "run", command[0])))
+
+
+COMMANDS = find_commands(__path__)
 """A line of help for each command. The module cnnbench.cli.commands.<name> has main(argv) -> int
 and, except for run, HELP: the arguments of cnnbench.flags.help.command_help. It may have
+TAKES_RUN_FLAGS = True, if the command accepts flags of runs before --, and
 argument_completions() -> words: arguments that shells propose in addition to files."""
 
 
@@ -63,13 +68,25 @@ def declare_quiet_flag() -> Any:
     return redeclare_flag(OutputParams, "quiet_conditions", help=help)
 
 
-def describe_output_file(path: str | None, format: str, document_kind: str) -> OutputFile:
-    """Describes the file in --output, to check it before the command starts.
+@dataclass(frozen=True, kw_only=True)
+class OutputKinds:
+    """What a command writes with --output: for each format, a kind of file (see
+    `cnnbench.records.files.register_file_kind`). Other formats have the name of their kind.
 
-    `document_kind` is the name of the schema for --format=json.
+    Attributes:
+      document: class of the document that --format=json writes, with the decorator `json_document`.
+      table: kind of the table.
+      csv: kind of the CSV table.
     """
-    kind = {"table": f"table of {document_kind}", "json": document_kind}.get(format, format)
-    return OutputFile("output", path, kind)
+
+    document: type[Document]
+    table: str
+    csv: str = "csv"
+
+    def file(self, path: str | None, format: str) -> OutputFile:
+        """Describes the file in --output, to check it before the command starts."""
+        kinds = {"table": self.table, "csv": self.csv, "json": self.document.kind}
+        return OutputFile("output", path, kinds.get(format, format))
 
 
 _ENDINGS = {
@@ -163,16 +180,35 @@ class PluginFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputFlags:
-    """Flags for the output of commands that print a table and draw a chart."""
+    """Flags for the output of commands that print a table."""
 
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
     output: str | None = declare_output_flag("Write the output to this file.")
+
+    def output_files(self, kinds: OutputKinds) -> list[OutputFile]:
+        """Describes the files in the flags, to check them before the command measures."""
+        return [kinds.file(self.output, self.format)]
+
+    def write_output(self, texts: Mapping[str, Callable[[], str]]) -> None:
+        """Writes or prints the output. `texts` has a function for each format."""
+        write_or_print_output(self.output, texts[self.format]())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotFlags(OutputFlags):
+    """Flags for the output of commands that print a table and draw a chart with `write_chart`."""
+
     plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
 
-    def output_files(self, document_kind: str) -> list[OutputFile]:
-        """Describes the files in --output and --plot, to check them before the command measures.
-
-        For `document_kind`, see `describe_output_file`.
-        """
+    def output_files(self, kinds: OutputKinds) -> list[OutputFile]:
+        """See `OutputFlags`."""
         plot = OutputFile("plot", self.plot, suffixes=PICTURES)
-        return [describe_output_file(self.output, self.format, document_kind), plot]
+        return [*super().output_files(kinds), plot]
+
+    def write_chart(self, draw: Callable[[], Chart], title: str = "") -> None:
+        """Writes the chart that `draw` returns into the file in --plot, if the flag is given. The
+        title of the file is `title`, or the title of the chart.
+        """
+        if self.plot is not None:
+            chart = draw()
+            write_plot(self.plot, [chart], title or chart.title)

@@ -1,4 +1,4 @@
-"""``cnnbench ab``: measures whether B is slower than A, in interleaved new processes."""
+"""``cnnbench ab``: measure A and B alternately, and judge how B differs from A."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cnnbench allreduce``: measures and checks reductions between devices, without training."""
+"""``cnnbench allreduce``: measure and check reductions between devices, without training."""
 
 from __future__ import annotations
 

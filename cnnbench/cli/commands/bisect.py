@@ -1,4 +1,4 @@
-"""``cnnbench bisect``: searches for the commit that made a run slower."""
+"""``cnnbench bisect``: find the commit that made a run slower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cnnbench compare BASE NEW``: compares saved records."""
+"""``cnnbench compare``: judge two sets of run records: faster, slower, same or unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cnnbench completion SHELL``: prints a script with which a shell completes this command line.
+"""``cnnbench completion``: print the completion of this command line for bash or zsh.
 
 The scripts pass the words of a command line to ``cnnbench completion --words``, which prints
 possible completions of the last word.
@@ -88,10 +88,6 @@ class CompletionFlags:
 
 HELP = (_ABOUT, [("Flags", specs_of(CompletionFlags))])
 
-_OF_RUNS = ("run", "strategies")
-"""Commands that accept flags of runs before ``--``. Other commands accept them after ``--``."""
-
-
 def argument_completions() -> tuple[str, ...]:
     """The names of the supported shells, which a shell proposes as the argument of the command."""
     return tuple(_SHELLS)
@@ -154,7 +150,7 @@ def _last_word_completions(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         own = (spec for _, specs in module.HELP[1] for spec in specs)
     elif "--" not in previous:
         own = specs_of(RepeatFlags)
-    of_runs = ACCEPTED if command in _OF_RUNS else {}
+    of_runs = ACCEPTED if getattr(module, "TAKES_RUN_FLAGS", command == "run") else {}
     flags = {**{spec.name: spec for spec in own}, **of_runs}
     named = {**flags, **{spec.short: spec for spec in flags.values() if spec.short}}
     if word.startswith("-") and "=" in word:

@@ -1,4 +1,4 @@
-"""``cnnbench data``: creates and checks data sets."""
+"""``cnnbench data``: make and check data sets."""
 
 from __future__ import annotations
 

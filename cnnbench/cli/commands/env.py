@@ -1,4 +1,4 @@
-"""``cnnbench env``: shows recorded properties of this machine, or what could disturb a run."""
+"""``cnnbench env``: show the machine and software facts that records contain."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from cnnbench.machine.watch import ConditionMonitor
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.plan.setup import card_numbers
 from cnnbench.records.codec import ABSENT, encode
+from cnnbench.records.documents import json_document
 from cnnbench.run.driver.preflight import computes_on_cpu
 from cnnbench.run.runtime.loading import load_tensorflow, without_info_lines
 from cnnbench.run.runtime.supervisor import fork_supervised
@@ -86,6 +87,7 @@ class FoundConditions:
     found: tuple[FoundCondition, ...]
 
 
+@json_document("cnnbench env --json", name="env")
 @dataclass(frozen=True, kw_only=True)
 class EnvDocument:
     """Output of ``cnnbench env --json``.

@@ -1,4 +1,4 @@
-"""``cnnbench explain``: names the layers and causes of the difference in speed between A and B."""
+"""``cnnbench explain``: name layers and causes that make B slower or faster than A."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, SUFFIX, AbProfiler
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import (
+    OutputKinds,
     choose_format,
     declare_output_flag,
-    describe_output_file,
     results_folder_or_default,
     sides,
     write_or_print_output,
@@ -27,7 +27,7 @@ from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import terminal_text, to_markdown
 from cnnbench.machine import facts
-from cnnbench.records.files import check_outputs
+from cnnbench.records.files import check_outputs, register_file_kind
 from cnnbench.records.profiles import Explanation, StepProfile
 
 _ABOUT = """\
@@ -89,6 +89,14 @@ _TITLES = {
 _SECTIONS = flag_sections(ExplainFlags, _TITLES)
 HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
+_OUTPUT = OutputKinds(
+    document=Explanation,
+    table=register_file_kind(
+        "table of explanation",
+        rb"(A step takes |Whether a step takes longer |Nothing |Not distinguishable )",
+    ),
+)
+
 
 def main(argv: Sequence[str]) -> int:
     """Explains why a step of B is faster or slower than a step of A. After a UsageError, nothing
@@ -103,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
             f"cnnbench explain takes two profiles, of A and of B, not {len(paths)}; to profile "
             "A and B now, give no files, and put the flags of both after --"
         )
-    check_outputs([describe_output_file(options.output, options.format, "explanation")], paths)
+    check_outputs([_OUTPUT.file(options.output, options.format)], paths)
     if paths:
         shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *sides.VARIABLES)
         for name in (name for name in values if name not in shown):

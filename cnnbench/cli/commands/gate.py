@@ -1,4 +1,4 @@
-"""``cnnbench gate BASE [HEAD]``: checks whether a change in a repository makes training slower."""
+"""``cnnbench gate``: measure a commit against its merge base, for CI systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cnnbench history DIR``: shows how a metric changes over commits."""
+"""``cnnbench history``: follow a metric over commits and find where its level changed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cnnbench.base import plugins
 from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
 from cnnbench.base.text import count_text
 from cnnbench.cli.commands import (
+    OutputKinds,
     PluginFlags,
     choose_format,
     declare_output_flag,
-    describe_output_file,
     write_or_print_output,
 )
 from cnnbench.cli.commands.judging import (
@@ -54,7 +54,7 @@ from cnnbench.machine.repository import (
     missing_commit_reason,
 )
 from cnnbench.models.model import all_model_names
-from cnnbench.records.files import OutputFile, check_outputs, write_bytes
+from cnnbench.records.files import OutputFile, check_outputs, register_file_kind, write_bytes
 from cnnbench.records.metric import HISTORY, load_metrics
 from cnnbench.records.run import BENCHMARKS
 from cnnbench.run.runtime.loading import without_garbage_collection
@@ -148,6 +148,11 @@ class HistoryFlags(PluginFlags):
 
 SPECS = {spec.name: spec for spec in specs_of(HistoryFlags)}
 HELP = (_ABOUT, [("Flags", (*SPECS.values(),))], _EXIT_CODES)
+
+_OUTPUT = OutputKinds(
+    document=HistoryDocument,
+    table=register_file_kind("table of history", rb"[^\n]*; (higher|lower) is better\n"),
+)
 
 
 # Garbage collection would take a seventh of the time, and `main` makes no reference cycles.
@@ -252,7 +257,7 @@ def _check_outputs(options: HistoryFlags, folder: str) -> None:
         raise FlagError("commit_url", url, f"must be an address with {{commit}}, as in {example}")
     if url and Path(options.plot or "").suffix.lower() not in DOCUMENTS:
         raise FlagError("commit_url", url, f"needs --plot=FILE with {' or '.join(DOCUMENTS)}")
-    outputs = [describe_output_file(options.output, options.format, "history")]
+    outputs = [_OUTPUT.file(options.output, options.format)]
     if options.plot is not None:
         outputs.append(OutputFile("plot", options.plot, suffixes=page.SUFFIXES))
     check_outputs(outputs, [folder])

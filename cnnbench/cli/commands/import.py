@@ -1,4 +1,4 @@
-"""``cnnbench import FILE...``: converts results of other programs to records."""
+"""``cnnbench import``: convert results of other programs to records."""
 
 from __future__ import annotations
 

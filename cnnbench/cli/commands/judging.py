@@ -11,7 +11,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
 from cnnbench.base.text import count_text
-from cnnbench.cli.commands import declare_output_flag, describe_output_file, write_or_print_output
+from cnnbench.cli.commands import OutputKinds, declare_output_flag, write_or_print_output
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of, split_comma_separated
 from cnnbench.flags.groups.run import RunParams
@@ -20,9 +20,9 @@ from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load
 from cnnbench.judge.metrics import DEFAULT_METRICS
 from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
 from cnnbench.judge.report.exports import ExportedMetric, exported_metrics_of_comparison
-from cnnbench.judge.report.renderers import render, terminal_text, wants_colour
+from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, wants_colour
 from cnnbench.records.exports import EXPORTS
-from cnnbench.records.files import check_outputs
+from cnnbench.records.files import check_outputs, register_file_kind
 from cnnbench.records.metric import METRICS, load_metrics
 from cnnbench.records.run import RunRecord, Subject
 
@@ -56,6 +56,14 @@ def check_format(flags: type, format: str) -> None:
     if format not in spec.choices:
         EXPORTS.load_packages()
     spec.check(format)
+
+
+_OUTPUT = OutputKinds(
+    document=Comparison,
+    table=register_file_kind(
+        "table of comparison", rb"(([^\n]+\n){1,99}\n)?BASE [^\n]*\nNEW "
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +128,7 @@ class JudgingFlags:
         path="folder",
     )
     format: str = declare_format_flag(
-        ("table", "markdown", "html", "json", "junit", "github"),
+        (*FORMATS, "html"),
         "What to print. If not given, the ending of --output names the format: .html, .md, .json "
         "or .xml (junit).",
     )
@@ -141,7 +149,7 @@ class JudgingFlags:
             if name not in METRICS:
                 raise FlagError("metrics", name, f"takes one or more of {', '.join(METRICS)}")
         if self.output is not None:
-            file = describe_output_file(self.output, self.format, "comparison")
+            file = _OUTPUT.file(self.output, self.format)
             check_outputs([file], (*inputs, self.baseline_aa))
 
     @property

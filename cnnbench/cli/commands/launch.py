@@ -1,4 +1,4 @@
-"""``cnnbench launch``: runs all processes of a job on this machine, or writes a job for others."""
+"""``cnnbench launch``: run all processes of a job on this machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from cnnbench.campaigns.launch import (
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, ScalingJobs, ScalingPoint
-from cnnbench.cli.commands import OutputFlags, declare_output_flag, write_init_files
+from cnnbench.cli.commands import PlotFlags, declare_output_flag, write_init_files
 from cnnbench.cli.commands.sides import (
     CampaignFlags,
     command_line_with_flags,
@@ -58,6 +58,8 @@ from cnnbench.records.files import (
     OutputFile,
     check_folder_writable,
     check_outputs,
+    csv_beginning,
+    register_file_kind,
     write_plot,
     write_text,
 )
@@ -163,11 +165,13 @@ class LaunchFlags(JobLayoutFlags):
         "alpha=SECONDS,bandwidth=BYTES_PER_SECOND.",
     )
     output: str | None = declare_output_flag("Write the table to this .csv file.")
-    plot: str | None = redeclare_flag(OutputFlags, "plot")
+    plot: str | None = redeclare_flag(PlotFlags, "plot")
 
 
 _SECTIONS = flag_sections(LaunchFlags, {"workers": "Flags", "scaling": "Scaling"})
 HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
+
+_POINTS = register_file_kind("csv of scaling", csv_beginning("workers"))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -367,7 +371,7 @@ def _check_scaling_output_flags(options: LaunchFlags, params: Params) -> None:
     check_folder_writable("results", options.results)
     check_outputs(
         [
-            OutputFile("output", options.output, suffixes=(".csv",)),
+            OutputFile("output", options.output, _POINTS, suffixes=(".csv",)),
             OutputFile("plot", options.plot, suffixes=PICTURES),
         ]
     )

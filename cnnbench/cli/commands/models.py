@@ -1,4 +1,4 @@
-"""``cnnbench models``: lists networks and their sizes, without importing TensorFlow."""
+"""``cnnbench models``: list the models with their sizes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from cnnbench.flags.groups.data import DataParams
 from cnnbench.models import model as registry
 from cnnbench.models.declaration import bytes_per_image, declare
 from cnnbench.records.codec import encode
+from cnnbench.records.documents import json_document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ class ModelSizes:
     memory_bytes_per_image: int
 
 
+@json_document("cnnbench models --format=json", name="models")
 @dataclass(frozen=True)
 class ModelsDocument:
     """Output of ``cnnbench models --format=json``."""

@@ -1,4 +1,4 @@
-"""``cnnbench report RECORDS...``: writes results as a page, as tables, or in other formats."""
+"""``cnnbench report``: write results as one HTML page, Markdown or a table."""
 
 from __future__ import annotations
 

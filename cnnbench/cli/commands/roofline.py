@@ -1,4 +1,4 @@
-"""``cnnbench roofline MODEL [FLAGS]``: compares layer times with the machine's limits."""
+"""``cnnbench roofline``: show where the time of a step goes, layer by layer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ from cnnbench.lab.roofline import measure_roofline, roofline_to_csv
 from cnnbench.plan import make_plan
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.place import ADDRESSES
-from cnnbench.records.files import PICTURES, OutputFile, check_outputs, write_plot, write_text
+from cnnbench.records.files import (
+    PICTURES,
+    OutputFile,
+    check_outputs,
+    register_file_kind,
+    write_plot,
+    write_text,
+)
 from cnnbench.records.profiles import Roofline
 from cnnbench.run.runtime.supervisor import fork_supervised
 from cnnbench.run.runtime.tensorflow import register_plugin_import_hooks
@@ -75,6 +82,9 @@ class RooflineFlags:
 
 _SPECS = specs_of(RooflineFlags)
 HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
+TAKES_RUN_FLAGS = True
+
+_TABLE = register_file_kind("table of roofline", rb"roofline of ")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -89,9 +99,9 @@ def main(argv: Sequence[str]) -> int:
     refuse_page_as_output(options.output, "the output is a table")
     check_outputs(
         [
-            OutputFile("output", options.output),
+            OutputFile("output", options.output, _TABLE),
             OutputFile("csv", options.csv, "csv"),
-            OutputFile("json", options.json, "roofline"),
+            OutputFile("json", options.json, Roofline.kind),
             OutputFile("plot", options.plot, suffixes=PICTURES),
         ]
     )

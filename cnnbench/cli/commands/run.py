@@ -1,4 +1,4 @@
-"""``cnnbench [run] FLAGS``: runs a benchmark."""
+"""``cnnbench run``: measure training, evaluation or inference (may be left out)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cnnbench strategies``: compares the modes of --variable_update."""
+"""``cnnbench strategies``: measure and compare the modes of --variable_update."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from cnnbench.campaigns.strategies import (
     weights_tolerance,
 )
 from cnnbench.cli.commands import (
-    OutputFlags,
+    OutputKinds,
+    PlotFlags,
     choose_format,
     results_folder_or_default,
     sides,
-    write_or_print_output,
 )
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import parse_flags
@@ -35,7 +35,7 @@ from cnnbench.flags.params import ACCEPTED
 from cnnbench.judge.report.sections.campaigns import modes_chart
 from cnnbench.machine import facts as environment
 from cnnbench.records.campaigns import StrategiesDocument, StrategyRow
-from cnnbench.records.files import check_outputs, write_plot
+from cnnbench.records.files import check_outputs, csv_beginning, register_file_kind
 
 _ABOUT = """\
 Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
@@ -60,7 +60,7 @@ table is printed nevertheless); 2 wrong use; 130 interrupted: the table contains
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategiesFlags(OutputFlags, sides.CampaignFlags):
+class StrategiesFlags(PlotFlags, sides.CampaignFlags):
     """Flags of `cnnbench strategies`."""
 
     modes: str = flag(
@@ -92,13 +92,20 @@ _SPECS = specs_of(StrategiesFlags)
 _ALL = (*_SPECS, *ACCEPTED.values())
 _TITLES = {"modes": "What is compared", "timeout": "Processes, records and output"}
 HELP = (_ABOUT, tuple(flag_sections(StrategiesFlags, _TITLES).items()), _EXIT_CODES)
+TAKES_RUN_FLAGS = True
+
+_OUTPUT = OutputKinds(
+    document=StrategiesDocument,
+    table=register_file_kind("table of strategies", rb"([^\n]{0,200}\n){0,3}mode +all-reduce +"),
+    csv=register_file_kind("csv of strategies", csv_beginning("mode")),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measures modes of --variable_update. Prints a table even after an interrupt or a failure."""
     values = parse_flags(argv, _ALL)
     options, of_runs = split_options(StrategiesFlags, choose_format(values, _SPECS))
-    check_outputs(options.output_files("strategies"))
+    check_outputs(options.output_files(_OUTPUT))
     facts = environment.collect()
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     modes = [mode.strip() for mode in options.modes.split(",")] if options.modes else None
@@ -172,7 +179,5 @@ def _print_table(
         "csv": lambda: dataclasses_to_csv(StrategyRow, document.rows),
         "json": document.to_json,
     }
-    write_or_print_output(options.output, texts[options.format]())
-    if options.plot is not None:
-        drawn = modes_chart(document)
-        write_plot(options.plot, [drawn], drawn.title)
+    options.write_output(texts)
+    options.write_chart(lambda: modes_chart(document))

@@ -1,4 +1,4 @@
-"""``cnnbench sweep CONFIG.yaml``: runs a suite, each run in a separate process."""
+"""``cnnbench sweep``: run a suite of configurations, each run in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cnnbench tune``: searches for the fastest flags of a network on this machine."""
+"""``cnnbench tune``: find the fastest flags for a network, and prove them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, SearchSettings
 from cnnbench.campaigns.tune.session import candidates_text, gains_chart, search_requests
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
 from cnnbench.cli.commands import (
-    OutputFlags,
+    OutputKinds,
+    PlotFlags,
     choose_format,
     results_folder_or_default,
     sides,
@@ -51,7 +52,13 @@ from cnnbench.machine.cpu import read_memory_capacity
 from cnnbench.machine.gpu import least_free_gpu_memory
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.campaigns import OPEN, TuneDocument
-from cnnbench.records.files import OutputFile, check_outputs, write_plot, write_text
+from cnnbench.records.files import (
+    OutputFile,
+    check_outputs,
+    csv_beginning,
+    register_file_kind,
+    write_text,
+)
 
 _ABOUT = """\
 Usage: cnnbench tune --model=NAME [FLAGS] [FLAGS OF A RUN] [-- FLAGS OF A RUN]
@@ -81,7 +88,7 @@ _LANES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneFlags(JobLayoutFlags, OutputFlags, sides.CampaignFlags):
+class TuneFlags(JobLayoutFlags, PlotFlags, sides.CampaignFlags):
     """Flags of `cnnbench tune`."""
 
     minutes: float = flag(
@@ -129,6 +136,17 @@ class TuneFlags(JobLayoutFlags, OutputFlags, sides.CampaignFlags):
 _OWN = specs_of(TuneFlags)
 _TITLES = {"workers": "What is tried", "timeout": "Processes, records and output"}
 HELP = (_ABOUT, tuple(flag_sections(TuneFlags, _TITLES).items()), _EXIT_CODES)
+TAKES_RUN_FLAGS = True
+
+_OUTPUT = OutputKinds(
+    document=TuneDocument,
+    table=register_file_kind(
+        "table of tune", rb"(env [^\n]* )?cnnbench (--|run|launch)[^\n]*\n\n"
+    ),
+    csv=register_file_kind("csv of tune", csv_beginning("candidate")),
+)
+_LISTED = register_file_kind("table of space", rb"[^\n]*: \d+ candidates?\n")
+_FLAG_FILE = register_file_kind("flag file", rb"# cnnbench tune: ")
 
 _OF_JOBS = "is set for every process; --workers, --ps and --controller make a job"
 _REFUSED = {
@@ -170,12 +188,14 @@ def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
             raise FlagError(name, ACCEPTED[name].text(run_flags[name]), reason)
     if run_flags.get("cluster", "flags") != "flags":
         raise FlagError("cluster", run_flags["cluster"], _OF_JOBS)
-    flag_file = OutputFile("write_flagfile", options.write_flagfile, "flag file")
+    flag_file = OutputFile("write_flagfile", options.write_flagfile, _FLAG_FILE)
+    outputs = [*options.output_files(_OUTPUT), flag_file]
     if options.list:
-        options = replace(options, format="table")
-    check_outputs(
-        [*options.output_files("space" if options.list else "tune"), flag_file], [options.space]
-    )
+        for file in outputs[1:]:
+            if file.path is not None:
+                raise FlagError(file.flag, file.path, "is written after a search; --list runs nothing")
+        outputs = [OutputFile("output", options.output, _LISTED)]
+    check_outputs(outputs, [options.space])
 
 
 def _make_search_settings(
@@ -266,11 +286,10 @@ def _run_search(
             *again, results=name, minutes=outcome.enough_minutes, resume=True
         )
         reporter.notice(f"to continue with more time: {line}")
-    if options.plot is not None:
-        config = settings.first.resolved.config
-        towers = options.workers * int(config["num_gpus"])
-        title = f"{config['model']} on {count_text(towers, 'device', 'devices')}"
-        write_plot(options.plot, [gains_chart(search, settings.first, title)], title)
+    config = settings.first.resolved.config
+    towers = options.workers * int(config["num_gpus"])
+    title = f"{config['model']} on {count_text(towers, 'device', 'devices')}"
+    options.write_chart(lambda: gains_chart(search, settings.first, title), title)
     return _write_and_report_outcome(outcome, options, reporter)
 
 
@@ -284,12 +303,13 @@ def _write_and_report_outcome(
                 f"{options.write_flagfile} contains only flags; also set the environment: "
                 f"export {' '.join(variables)}"
             )
-    written = {
-        "table": session.table_text,
-        "csv": session.candidates_csv,
-        "json": TuneDocument.to_json,
-    }
-    write_or_print_output(options.output, written[options.format](outcome))
+    options.write_output(
+        {
+            "table": lambda: session.table_text(outcome),
+            "csv": lambda: session.candidates_csv(outcome),
+            "json": outcome.to_json,
+        }
+    )
     if outcome.failure:
         reporter.error(outcome.failure)
         return ExitCode.FAILED

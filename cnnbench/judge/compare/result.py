@@ -50,6 +50,7 @@ from cnnbench.records.codec import (
     computed_path,
     key_metadata,
 )
+from cnnbench.records.documents import json_document
 from cnnbench.records.metric import Metric
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.result_files import SkippedFile
@@ -420,6 +421,7 @@ _FILES_NAMED = 3
 """Maximum number of files that an answer names."""
 
 
+@json_document("cnnbench compare --format=json, cnnbench ab --format=json")
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Document):
     """The result of ``cnnbench compare`` or ``cnnbench ab``, schema 1.

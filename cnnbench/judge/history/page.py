@@ -48,6 +48,7 @@ from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.report.exports import ExportedMetric, shared_labels
 from cnnbench.machine.repository import CommitGraph
 from cnnbench.records.codec import ABSENT, HIDDEN, Document, computed, computed_path, key_metadata
+from cnnbench.records.documents import json_document
 from cnnbench.records.files import PICTURES
 from cnnbench.records.metric import Metric
 from cnnbench.records.result_files import SkippedFile
@@ -60,6 +61,7 @@ _MOST_SERIES = 2
 """If a level change occurs in only some of the time series, at most this many are named."""
 
 
+@json_document("cnnbench history --format=json")
 @dataclass(frozen=True)
 class HistoryDocument(Document):
     """The result of ``cnnbench history``: all time series with their level changes and outliers,

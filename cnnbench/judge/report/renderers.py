@@ -46,6 +46,7 @@ from cnnbench.judge.compare.result import (
     SameCode,
 )
 from cnnbench.judge.metrics import SPEEDS, THROUGHPUT
+from cnnbench.records.files import register_file_kind
 from cnnbench.records.metric import ALL, Metric
 
 # Creates the tables, words and numbers that all formats use.
@@ -720,6 +721,9 @@ FORMATS: Mapping[str, Callable[[Comparison], str]] = {
     "github": workflow_commands,
 }
 """Maps the name of a format to the function that writes a comparison in this format."""
+
+register_file_kind("junit", rb'<\?xml[^>]*>\s*<testsuites name="cnnbench')
+register_file_kind("github", rb"::(error|warning|notice) title=")
 
 
 def render(comparison: Comparison, format: str) -> str:

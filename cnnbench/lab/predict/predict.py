@@ -39,6 +39,7 @@ from cnnbench.base.text import nearest_word, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.records.all_reduce import Prediction, Predictions
 from cnnbench.records.codec import choice_metadata
+from cnnbench.records.documents import json_document
 from cnnbench.variable_mgr.all_reduce.spec import (
     DTYPE_BYTES,
     LINE_BYTES,
@@ -451,6 +452,7 @@ class FastestByDevices:
     ranges: tuple[FastestRange, ...]
 
 
+@json_document("cnnbench allreduce --predict --result_json=FILE")
 @dataclass(frozen=True, kw_only=True)
 class PredictionDocument(Predictions):
     """The result document of ``cnnbench allreduce --predict``, schema 1.

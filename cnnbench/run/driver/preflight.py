@@ -32,8 +32,10 @@ from cnnbench.records.files import (
     OutputFile,
     check_and_resolve_export_folder,
     check_folder_writable,
+    register_file_kind,
     resolve_links,
 )
+from cnnbench.records.profiles import StepProfile
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.run.runtime.tensorflow import sum_published_peak_flops
 from cnnbench.variable_mgr.modes import Copies
@@ -112,15 +114,21 @@ def prepare_folders(plan: RunPlan) -> None:
         check_folder_writable("benchmark_log_dir", plan.params.benchmark_log_dir)
 
 
+_GRAPH = register_file_kind("graph", rb"\n[\x80-\xff]{0,4}[\x00-\x7f]\n[\x00-\x7f]")
+_GRAPH_TEXT = register_file_kind("graph as text", rb"node \{")
+_OPERATIONS = register_file_kind("table of operations", rb"operations of warm-up step ")
+_TRACE = register_file_kind("trace", rb'\{"displayTimeUnit": ')
+
+
 def output_files(plan: RunPlan) -> Iterator[OutputFile]:
     """The output files of a run except its records, each with its flag and kind."""
     yield OutputFile("graph_file", plan.params.graph_file, _graph_kind(plan.params.graph_file))
-    yield OutputFile("tfprof_file", plan.params.tfprof_file, "table of operations")
-    yield OutputFile("profile_json", plan.params.profile_json, "step_profile")
+    yield OutputFile("tfprof_file", plan.params.tfprof_file, _OPERATIONS)
+    yield OutputFile("profile_json", plan.params.profile_json, StepProfile.kind)
     yield OutputFile(
         "trace_file",
         plan.params.trace_file if plan.params.use_chrome_trace_format else "",
-        "trace",
+        _TRACE,
     )
     prefix = plan.params.partitioned_graph_file_prefix
     # There is one file for each device, and one file for the host.
@@ -141,7 +149,7 @@ def output_files(plan: RunPlan) -> Iterator[OutputFile]:
 
 
 def _graph_kind(path: str | None) -> str:
-    return "graph as text" if (path or "").endswith("txt") else "graph"
+    return _GRAPH_TEXT if (path or "").endswith("txt") else _GRAPH
 
 
 # Estimates of a run's memory and duration, before it allocates memory.

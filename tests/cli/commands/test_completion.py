@@ -57,6 +57,8 @@ def test_commands_and_flags_are_those_that_there_are(proposed):
         (["sweep", ""], SUITES),
         (["data", "make-i"], {"make-imagenet"}),
         (["strategies", "--model", "=", "alexn"], {"alexnet"}),
+        (["tune", "--model", "=", "alexn"], {"alexnet"}),
+        (["roofline", "--model=alexn"], {"--model=alexnet"}),
         (["completion", "z"], {"zsh"}),
         (["--xla", "--mod"], {"--model="}),
         (["--noxla", "--mod"], {"--model="}),

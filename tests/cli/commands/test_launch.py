@@ -282,7 +282,12 @@ def test_scaling(launch, tmp_path):
     assert status == 0, err
     rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
     assert [row["workers"] for row in rows] == ["1", "2"]
-    check_outputs(OutputFile("output", str(tmp_path / name)) for name in ("t.csv", "p.svg"))
+    check_outputs(
+        [
+            OutputFile("output", str(tmp_path / "t.csv"), "csv of scaling"),
+            OutputFile("plot", str(tmp_path / "p.svg")),
+        ]
+    )
     assert all(float(row["predicted_images_per_sec"]) > 0 for row in rows)
     assert all(float(row["efficiency_low"]) <= float(row["efficiency_high"]) for row in rows)
     assert "--repeats" not in err

@@ -1,0 +1,173 @@
+"""A command that is added is one module, whatever it writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from cnnbench.cli import commands, documents
+from cnnbench.cli.commands import COMMANDS, find_commands
+from cnnbench.cli.commands.completion import complete_last_word
+from cnnbench.records.documents import DOCUMENTS
+from cnnbench.records.files import KINDS
+from cnnbench.records.result_files import load_records
+
+TOP = '''"""``cnnbench top``: list the fastest runs."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cnnbench.base.charts import Axis, DistributionRow, RowChart
+from cnnbench.base.terminal import dataclasses_to_csv
+from cnnbench.cli.commands import @BASE@, OutputKinds, choose_format
+from cnnbench.errors import ExitCode
+from cnnbench.flags import parse_flags
+from cnnbench.flags.declare import specs_of
+from cnnbench.records.codec import Document
+from cnnbench.records.documents import json_document
+from cnnbench.records.files import check_outputs, csv_beginning, register_file_kind
+
+
+@json_document("cnnbench top --format=json")
+@dataclass(frozen=True)
+class TopDocument(Document):
+    """The fastest run."""
+
+    kind: ClassVar[str] = "top"
+    schema: ClassVar[int] = 1
+
+    fastest: str
+    speed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopFlags(@BASE@):
+    """Flags of the command."""
+
+
+SPECS = specs_of(TopFlags)
+HELP = ("Usage: cnnbench top [FLAGS]", [("Flags", SPECS)])
+
+OUTPUT = OutputKinds(
+    document=TopDocument,
+    table=register_file_kind("table of top", rb"fastest: "),
+    csv=register_file_kind("csv of top", csv_beginning("fastest")),
+)
+
+
+def main(argv):
+    options = TopFlags(**choose_format(parse_flags(argv, SPECS), SPECS))
+    check_outputs(options.output_files(OUTPUT))
+    document = TopDocument("a", 2.0)
+    texts = {
+        "table": lambda: "fastest: a",
+        "csv": lambda: dataclasses_to_csv(TopDocument, [document]),
+        "json": document.to_json,
+    }
+    options.write_output(texts)
+    @DRAW@
+    return ExitCode.OK
+'''
+
+DRAWING = """options.write_chart(
+        lambda: RowChart(
+            title="top",
+            x=Axis(label="speed"),
+            rows=(
+                DistributionRow(
+                    label="a", values=((2.0, "two"),), centre=2.0, low=None, high=None, text="2"
+                ),
+            ),
+        )
+    )"""
+
+
+@pytest.fixture
+def add(tmp_path, monkeypatch):
+    """add(BASE, TEXT): adds the command, whose flags are derived from BASE, with a text that draws."""
+    folder = tmp_path / "commands"
+    folder.mkdir()
+
+    def add(base="OutputFlags", drawing=""):
+        text = TOP.replace("@BASE@", base).replace("@DRAW@", drawing)
+        (folder / "top.py").write_text(text)
+        monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(folder)])
+        monkeypatch.setitem(COMMANDS, "top", find_commands([str(folder)])["top"])
+
+    yield add
+    sys.modules.pop("cnnbench.cli.commands.top", None)
+    vars(commands).pop("top", None)
+    for table in (DOCUMENTS, KINDS):
+        for name in ("top", "table of top", "csv of top"):
+            table.pop(name, None)
+
+
+def test_the_docstring_of_a_module_makes_it_a_command(add, call):
+    add()
+    assert "\n  top         list the fastest runs\n" in call("help").out
+    assert call("top", "--help").out.startswith("Usage: cnnbench top [FLAGS]\n")
+    assert list(complete_last_word(["to"])) == [("top", "list the fastest runs")]
+    assert "did you mean top?" in call("topp", code=2).err
+
+
+def test_every_module_of_a_command_is_found():
+    folder = Path(commands.__file__).parent
+    modules = [path for path in folder.glob("*.py") if "\ndef main(" in path.read_text()]
+    hint = "the first line of a command's module is: ``cnnbench NAME``: and a line of help"
+    assert {path.stem for path in modules} == {*find_commands([str(folder)])}, hint
+    first, *others = COMMANDS
+    assert [first, *others] == ["run", *sorted(others)]
+
+
+@pytest.mark.parametrize(
+    ("format", "file", "begins"),
+    [
+        ("table", "top", "fastest: a"),
+        ("csv", "top.csv", "fastest,speed\na,2.0\n"),
+        ("json", "top.json", '{\n"schema": 1,\n"kind": "top",\n"fastest": "a",\n"speed": 2.0'),
+    ],
+)
+def test_each_format_replaces_its_like_alone(add, call, tmp_path, format, file, begins):
+    add()
+    path = tmp_path / file
+    call("top", "-o", path)
+    assert path.read_text().startswith(begins)
+    call("top", f"--format={format}", "-o", path)
+    assert path.read_text().startswith(begins)
+    for foreign in ("import this\n", "mode,speed\n", '{"schema": 1, "kind": "history"}'):
+        path.write_text(foreign)
+        err = call("top", f"--output={path}", code=2).err
+        assert err.startswith(f"cnnbench: error: --output={path}: is a file of another kind")
+        assert path.read_text() == foreign
+
+
+def test_a_command_that_draws_nothing_has_no_flag_for_a_plot(add, call, tmp_path):
+    add()
+    plot = tmp_path / "top.svg"
+    assert "--plot" not in call("top", "--help").out
+    out, err = call("top", f"--plot={plot}", code=2)
+    assert (out, err.count("\n")) == ("", 1)
+    assert "--plot" in err
+    assert not plot.exists()
+
+
+def test_a_command_that_draws_writes_the_chart(add, call, tmp_path):
+    add("PlotFlags", DRAWING)
+    plot = tmp_path / "top.svg"
+    call("top", f"--plot={plot}")
+    assert KINDS[".svg"](plot.read_bytes())
+    assert "--plot=" in call("top", "--help").out
+    call("top", f"--plot={tmp_path / 'top.gif'}", code=2)
+
+
+def test_its_document_has_a_schema_and_is_no_defective_record(add, call, tmp_path):
+    add()
+    call("top", "-o", tmp_path / "top.json")
+    schema = json.loads(documents.schema_files()["top.schema.json"])
+    assert schema["title"] == "cnnbench top --format=json"
+    assert schema["required"] == ["schema", "kind", "fastest", "speed"]
+    (skipped,) = load_records([tmp_path / "top.json"]).skipped
+    assert not skipped.defect
