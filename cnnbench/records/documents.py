@@ -22,6 +22,7 @@ DOCUMENTS: dict[str, tuple[type[Any], str]] = {}
 `load_documents` completes the table.
 """
 
+# The commands are in a higher layer, so they are imported by name.
 _COMMANDS = "cnnbench.cli.commands"
 
 
