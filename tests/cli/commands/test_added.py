@@ -87,7 +87,7 @@ DRAWING = """options.write_chart(
 
 @pytest.fixture
 def add(tmp_path, monkeypatch):
-    """add(BASE, TEXT): adds the command, whose flags are derived from BASE, with a text that draws."""
+    """add(BASE, TEXT): adds a command with flags derived from BASE, and a text that draws."""
     folder = tmp_path / "commands"
     folder.mkdir()
 
