@@ -126,7 +126,12 @@ COCO = register_dataset(
             Element("num_boxes", (), "label", "int64", Draw.integers(1, 20)),
             Element("boxes", (200, 4), "label", "float32", Draw.boxes(), rows="num_boxes"),
             Element(
-                "classes", (200,), "label", "int64", Draw.integers(1, "num_classes"), rows="num_boxes"
+                "classes",
+                (200,),
+                "label",
+                "int64",
+                Draw.integers(1, "num_classes"),
+                rows="num_boxes",
             ),
             Element("is_crowd", (200,), "label", "int64", Draw.integers(0, 1), rows="num_boxes"),
             Element("source_id", (), "label", "int64", Draw.integers(0, 1_000_000)),

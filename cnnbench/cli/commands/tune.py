@@ -191,9 +191,10 @@ def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
     flag_file = OutputFile("write_flagfile", options.write_flagfile, _FLAG_FILE)
     outputs = [*options.output_files(_OUTPUT), flag_file]
     if options.list:
+        why = "is written after a search; --list runs nothing"
         for file in outputs[1:]:
             if file.path is not None:
-                raise FlagError(file.flag, file.path, "is written after a search; --list runs nothing")
+                raise FlagError(file.flag, file.path, why)
         outputs = [OutputFile("output", options.output, _LISTED)]
     check_outputs(outputs, [options.space])
 
