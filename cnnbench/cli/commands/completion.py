@@ -88,6 +88,7 @@ class CompletionFlags:
 
 HELP = (_ABOUT, [("Flags", specs_of(CompletionFlags))])
 
+
 def argument_completions() -> tuple[str, ...]:
     """The names of the supported shells, which a shell proposes as the argument of the command."""
     return tuple(_SHELLS)

@@ -60,9 +60,7 @@ def check_format(flags: type, format: str) -> None:
 
 _OUTPUT = OutputKinds(
     document=Comparison,
-    table=register_file_kind(
-        "table of comparison", rb"(([^\n]+\n){1,99}\n)?BASE [^\n]*\nNEW "
-    ),
+    table=register_file_kind("table of comparison", rb"(([^\n]+\n){1,99}\n)?BASE [^\n]*\nNEW "),
 )
 
 

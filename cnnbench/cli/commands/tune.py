@@ -140,9 +140,7 @@ TAKES_RUN_FLAGS = True
 
 _OUTPUT = OutputKinds(
     document=TuneDocument,
-    table=register_file_kind(
-        "table of tune", rb"(env [^\n]* )?cnnbench (--|run|launch)[^\n]*\n\n"
-    ),
+    table=register_file_kind("table of tune", rb"(env [^\n]* )?cnnbench (--|run|launch)[^\n]*\n\n"),
     csv=register_file_kind("csv of tune", csv_beginning("candidate")),
 )
 _LISTED = register_file_kind("table of space", rb"[^\n]*: \d+ candidates?\n")
