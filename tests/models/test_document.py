@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cnnbench.base.terminal import replace_marked_table
 from cnnbench.cli import documents
-from cnnbench.data import CIFAR10, dataset, register_dataset
+from cnnbench.data import CIFAR10, register_dataset
+from cnnbench.data.dataset import DATASETS
 from cnnbench.models import Initializer, datasets, load_plugin, model_names, register_model
 from cnnbench.models.networks.trivial import TrivialCifar10
 
@@ -33,9 +35,9 @@ def test_the_documented_table_is_current_and_has_every_model_but_plugins():
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_networks_of_a_new_data_set_are_in_the_table(monkeypatch):
-    monkeypatch.setattr(dataset, "_DATASETS", dict(dataset._DATASETS))
+def test_networks_of_a_new_data_set_are_in_the_table(request):
     register_dataset(replace(CIFAR10, name="faces", num_classes=7))
+    request.addfinalizer(partial(DATASETS.remove, "faces"))
 
     class Smallest(TrivialCifar10):
         name = "smallest"
